@@ -1,0 +1,84 @@
+package primitives
+
+import (
+	"errors"
+	"strconv"
+)
+
+// What went wrong. Besides these the standard sentinels are used with their
+// usual meaning: fs.ErrNotExist, fs.ErrExist, fs.ErrPermission, fs.ErrInvalid (a
+// request that makes no sense on any backend), os.ErrProcessDone,
+// errors.ErrUnsupported, and the errors of a context.
+var (
+	// ErrTerminated: the sandbox was ended by Terminate.
+	ErrTerminated = errors.New("sandbox is terminated")
+	// ErrUnavailable: the sandbox, or the way to it, has died, or this handle
+	// was closed.
+	ErrUnavailable = errors.New("sandbox is unavailable")
+	// ErrPathEscape: a relative path leads out of the workspace. Use an
+	// absolute path to name a file outside it.
+	ErrPathEscape = errors.New("path leads out of the workspace")
+	// ErrWorkingDir: the working directory of a command cannot be entered. The
+	// cause is in the chain: fs.ErrNotExist, [ErrNotDirectory] or
+	// fs.ErrPermission.
+	ErrWorkingDir = errors.New("working directory cannot be used")
+	// ErrCommandNotFound: no such program, neither at its path nor in PATH. The
+	// chain also holds fs.ErrNotExist.
+	ErrCommandNotFound = errors.New("command not found")
+	// ErrUnknownUser: the sandbox has no such user.
+	ErrUnknownUser = errors.New("unknown user")
+	// ErrIsDirectory: a file was wanted and the path is a directory.
+	ErrIsDirectory = errors.New("is a directory")
+	// ErrNotDirectory: a directory was wanted and the path, or a part of it, is
+	// something else.
+	ErrNotDirectory = errors.New("not a directory")
+	// ErrNotEmpty: the directory still has entries.
+	ErrNotEmpty = errors.New("directory not empty")
+	// ErrNotRegular: the path is a FIFO, a socket or a device, which file
+	// operations do not touch because they could block for ever.
+	ErrNotRegular = errors.New("not a regular file")
+	// ErrNoSpace: the disk, the quota or the inodes are used up.
+	ErrNoSpace = errors.New("no space left in the sandbox")
+	// ErrConflict: the file is not the revision that the write expected.
+	ErrConflict = errors.New("file was changed by somebody else")
+	// ErrLimit: more data than the caller allowed. What fits is returned with
+	// it.
+	ErrLimit = errors.New("limit was exceeded")
+)
+
+// Error says where an operation failed. Every error of a primitive is one, or
+// has one in its chain.
+type Error struct {
+	Op      string // the operation in one word: "exec", "open", "watch"
+	Backend string // "local", "docker", ...
+	Target  string // the path, command or id that was operated on; may be empty
+	Err     error  // what happened; never nil
+}
+
+// Error returns "backend: op target: what".
+func (e *Error) Error() string {
+	s := e.Op
+	if e.Backend != "" {
+		s = e.Backend + ": " + s
+	}
+	if e.Target != "" {
+		s += " " + quoteTarget(e.Target)
+	}
+	return s + ": " + e.Err.Error()
+}
+
+// Unwrap returns what happened.
+func (e *Error) Unwrap() error { return e.Err }
+
+// quoteTarget keeps plain names readable and everything else unambiguous, within
+// a length that fits a message.
+func quoteTarget(s string) string {
+	const most = 200
+	if len(s) > most {
+		s = s[:most] + "..."
+	}
+	if q := strconv.Quote(s); len(q) != len(s)+2 {
+		return q
+	}
+	return s
+}

@@ -1,0 +1,22 @@
+// Package runnerscripts is what crosses the boundary between the environment and
+// the runner scripts that work inside a sandbox: the names of the scripts, their
+// requests, and the events they print.
+//
+// A script reads JSON lines on standard input and prints JSON lines on standard
+// output, UTF-8, one object a line, of any length. Nothing else may touch
+// standard output; standard error is for diagnostics.
+//
+//	setup-session    reads a [SetupRequest]; prints a [Result]
+//	execute-query    reads a [QueryRequest], then [Control] lines; prints [Event]
+//	                 lines, and a [Result] when standard input ends or it is shut down
+//	read-transcript  reads a [TranscriptRequest]; prints the [Event] lines of the
+//	                 conversation if asked, then a [Result] whose data is a [Transcript]
+//
+// The default scripts are subcommands of envrunner. Any program that keeps this
+// protocol can replace one of them, a shell script of ten lines included. Where
+// the Agent Client Protocol (https://agentclientprotocol.com) has a concept, its
+// name and the shape of its payload are used.
+//
+// The package needs only the standard library. It is for the environment, for
+// writers of runner scripts, and for readers of events.
+package runnerscripts

@@ -1,0 +1,106 @@
+package runnerscripts
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Event is the one envelope of everything that happens in a session, from the
+// runner to whoever looks at it.
+type Event struct {
+	// Seq numbers the events of a session from 1 without a gap. It is given by
+	// the session on the host; zero before that.
+	Seq uint64 `json:"seq,omitempty"`
+	// Type says what Payload is. Types that this version does not know are
+	// carried through.
+	Type EventType `json:"type"`
+	// Payload is the JSON of the payload struct that belongs to the type; see
+	// [Payload]. Never nil in a decoded event: an empty one is {}.
+	Payload json.RawMessage `json:"payload,omitempty"`
+
+	SessionID string `json:"session_id,omitempty"`
+	// ConversationID is [MainConversation], or the id of the tool call that
+	// started the subagent whose conversation it is.
+	ConversationID string `json:"conversation_id,omitempty"`
+	// QueryID is the prompt that the event belongs to, if any.
+	QueryID string `json:"query_id,omitempty"`
+	// Source is who made the event.
+	Source Source `json:"source,omitempty"`
+	// Time is when it happened, also if it is read back from a transcript.
+	Time time.Time `json:"time"`
+}
+
+// MainConversation is the ConversationID of the agent itself.
+const MainConversation = "main"
+
+// Source is who made an event.
+type Source string
+
+// The sources.
+const (
+	SourceRunner      Source = "runner"      // live, from the agent
+	SourceTranscript  Source = "transcript"  // read back from the agent's history
+	SourceEnvironment Source = "environment" // the host's view of the sandbox
+	SourceSession     Source = "session"
+)
+
+// Payload decodes the payload of an event into the struct that belongs to its
+// type: Payload[ContentChunk](ev).
+func Payload[T any](e Event) (T, error) {
+	var v T
+	err := json.Unmarshal(e.Payload, &v)
+	return v, err
+}
+
+// EventType names a kind of event.
+type EventType string
+
+// The types, each with its payload.
+const (
+	// The conversation: names and payloads of the Agent Client Protocol.
+	TypeUserMessage       EventType = "user_message_chunk"        // ContentChunk
+	TypeAgentMessage      EventType = "agent_message_chunk"       // ContentChunk
+	TypeAgentThought      EventType = "agent_thought_chunk"       // ContentChunk
+	TypeToolCall          EventType = "tool_call"                 // ToolCall
+	TypeToolCallUpdate    EventType = "tool_call_update"          // ToolCall; only changed fields are set
+	TypePlan              EventType = "plan"                      // Plan
+	TypeCommands          EventType = "available_commands_update" // as in ACP
+	TypeModeUpdate        EventType = "current_mode_update"       // ModeUpdate
+	TypeUsageUpdate       EventType = "usage_update"              // UsageUpdate
+	TypePermissionRequest EventType = "request_permission"        // PermissionRequest
+	// TypePermissionResolved tells that a permission request is answered or
+	// withdrawn.
+	TypePermissionResolved EventType = "permission_resolved" // PermissionResolved
+
+	TypeQueryStarted   EventType = "query_started"   // QueryStarted
+	TypeQueryCompleted EventType = "query_completed" // QueryCompleted
+	TypeQueryFailed    EventType = "query_failed"    // QueryFailed
+
+	TypeEnvironmentCreating   EventType = "environment_creating"   // EnvironmentInfo
+	TypeEnvironmentReady      EventType = "environment_ready"      // EnvironmentInfo
+	TypeEnvironmentHealth     EventType = "environment_health"     // EnvironmentInfo
+	TypeEnvironmentError      EventType = "environment_error"      // ErrorInfo
+	TypeEnvironmentTerminated EventType = "environment_terminated" // EnvironmentTerminated
+
+	TypeFileCreated  EventType = "file_created"  // FileChange
+	TypeFileModified EventType = "file_modified" // FileChange
+	TypeFileDeleted  EventType = "file_deleted"  // FileChange
+	TypeFileRenamed  EventType = "file_renamed"  // FileChange
+
+	TypeTranscriptChanged  EventType = "transcript_changed"  // TranscriptChanged
+	TypeTranscriptRestored EventType = "transcript_restored" // {}
+
+	TypeSubagentStarted   EventType = "subagent_started"   // SubagentStarted
+	TypeSubagentCompleted EventType = "subagent_completed" // SubagentCompleted
+
+	TypeSessionInitialized EventType = "session_initialized" // SessionInitialized
+	TypeSessionIdle        EventType = "session_idle"        // {}
+	TypeOptionsChanged     EventType = "options_changed"     // OptionsChanged
+
+	TypeLog   EventType = "log"   // Log
+	TypeError EventType = "error" // ErrorInfo
+	TypeRaw   EventType = "raw"   // the agent's own line
+)
+
+// TypeResult is the type of a script's last line; it is not an event.
+const TypeResult = "result"

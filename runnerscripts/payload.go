@@ -1,0 +1,269 @@
+package runnerscripts
+
+import "encoding/json"
+
+// ContentChunk is a piece of a message. Pieces with the same BlockID belong to
+// one block and are concatenated.
+type ContentChunk struct {
+	// BlockID is unique in the session and the same live and in a transcript.
+	BlockID string  `json:"blockId"`
+	Content Content `json:"content"`
+	// Snapshot says that Content is the whole block and replaces what came
+	// before it.
+	Snapshot bool `json:"snapshot,omitempty"`
+}
+
+// Content is an ACP content block. Only the fields of its Type are set.
+type Content struct {
+	Type     string `json:"type"` // "text", "image", "resource_link", ...
+	Text     string `json:"text,omitempty"`
+	Data     string `json:"data,omitempty"` // base64
+	MimeType string `json:"mimeType,omitempty"`
+	URI      string `json:"uri,omitempty"`
+}
+
+// ToolCall is a tool call or an update of one: fields that are not set did not
+// change.
+type ToolCall struct {
+	ToolCallID string            `json:"toolCallId"`
+	Title      string            `json:"title,omitempty"`
+	Name       string            `json:"name,omitempty"` // the agent's own name of the tool
+	Kind       ToolKind          `json:"kind,omitempty"`
+	Status     ToolStatus        `json:"status,omitempty"`
+	RawInput   json.RawMessage   `json:"rawInput,omitempty"`
+	Content    []ToolCallContent `json:"content,omitempty"`
+	Locations  []Location        `json:"locations,omitempty"`
+	RawOutput  json.RawMessage   `json:"rawOutput,omitempty"`
+}
+
+// ToolKind is the kind of a tool, as in ACP.
+type ToolKind string
+
+// The kinds.
+const (
+	ToolRead    ToolKind = "read"
+	ToolEdit    ToolKind = "edit"
+	ToolDelete  ToolKind = "delete"
+	ToolMove    ToolKind = "move"
+	ToolSearch  ToolKind = "search"
+	ToolExecute ToolKind = "execute"
+	ToolThink   ToolKind = "think"
+	ToolFetch   ToolKind = "fetch"
+	ToolOther   ToolKind = "other"
+)
+
+// ToolStatus is how far a tool call is, as in ACP.
+type ToolStatus string
+
+// The statuses.
+const (
+	ToolPending    ToolStatus = "pending"
+	ToolInProgress ToolStatus = "in_progress"
+	ToolCompleted  ToolStatus = "completed"
+	ToolFailed     ToolStatus = "failed"
+)
+
+// ToolCallContent is what a tool call shows: content or a diff.
+type ToolCallContent struct {
+	Type    string   `json:"type"` // "content" or "diff"
+	Content *Content `json:"content,omitempty"`
+	Path    string   `json:"path,omitempty"`
+	OldText *string  `json:"oldText,omitempty"` // nil for a new file
+	NewText string   `json:"newText,omitempty"`
+}
+
+// Location is a place in a file that a tool call touches.
+type Location struct {
+	Path string `json:"path"`
+	Line int    `json:"line,omitempty"` // from 1
+}
+
+// Plan is the agent's list of what it is going to do; each one replaces the last.
+type Plan struct {
+	Entries []PlanEntry `json:"entries"`
+}
+
+// PlanEntry is one step of a plan.
+type PlanEntry struct {
+	Content  string `json:"content"`
+	Priority string `json:"priority,omitempty"` // "high", "medium", "low"
+	Status   string `json:"status,omitempty"`   // "pending", "in_progress", "completed"
+}
+
+// ModeUpdate tells the permission mode that is now in force.
+type ModeUpdate struct {
+	CurrentModeID string `json:"currentModeId"`
+}
+
+// Usage counts tokens and money of one query.
+type Usage struct {
+	InputTokens      int64 `json:"input_tokens,omitempty"` // without the cached ones
+	OutputTokens     int64 `json:"output_tokens,omitempty"`
+	CacheReadTokens  int64 `json:"cache_read_tokens,omitempty"`
+	CacheWriteTokens int64 `json:"cache_write_tokens,omitempty"`
+	// CostUSD is what the agent says that it cost; zero if it does not say.
+	CostUSD float64 `json:"cost_usd,omitempty"`
+}
+
+// Add returns the sum.
+func (u Usage) Add(o Usage) Usage {
+	return Usage{
+		InputTokens:      u.InputTokens + o.InputTokens,
+		OutputTokens:     u.OutputTokens + o.OutputTokens,
+		CacheReadTokens:  u.CacheReadTokens + o.CacheReadTokens,
+		CacheWriteTokens: u.CacheWriteTokens + o.CacheWriteTokens,
+		CostUSD:          u.CostUSD + o.CostUSD,
+	}
+}
+
+// UsageUpdate tells how full the model's context is, as in ACP.
+type UsageUpdate struct {
+	Used int64 `json:"used"`
+	Size int64 `json:"size,omitempty"`
+}
+
+// PermissionRequest asks whether a tool call may run.
+type PermissionRequest struct {
+	ID       string             `json:"id"` // for the answer
+	ToolCall ToolCall           `json:"toolCall"`
+	Options  []PermissionOption `json:"options"`
+}
+
+// PermissionOption is one possible answer.
+type PermissionOption struct {
+	OptionID string         `json:"optionId"`
+	Name     string         `json:"name"`
+	Kind     PermissionKind `json:"kind"`
+}
+
+// PermissionKind is the kind of an answer, as in ACP.
+type PermissionKind string
+
+// The kinds.
+const (
+	AllowOnce    PermissionKind = "allow_once"
+	AllowAlways  PermissionKind = "allow_always"
+	RejectOnce   PermissionKind = "reject_once"
+	RejectAlways PermissionKind = "reject_always"
+)
+
+// Allows reports whether the answer lets the tool run.
+func (k PermissionKind) Allows() bool { return k == AllowOnce || k == AllowAlways }
+
+// PermissionResolved tells how a permission request ended.
+type PermissionResolved struct {
+	ID string `json:"id"`
+	// Kind is the answer; empty if the request was withdrawn.
+	Kind   PermissionKind `json:"kind,omitempty"`
+	Reason string         `json:"reason,omitempty"` // "answered", "timeout", "cancelled"
+}
+
+// QueryStarted tells that a prompt is being worked on.
+type QueryStarted struct {
+	Prompt string `json:"prompt"`
+}
+
+// QueryCompleted ends a query that ran to an end, a cancelled one included.
+type QueryCompleted struct {
+	StopReason StopReason `json:"stop_reason"`
+	DurationMS int64      `json:"duration_ms"`
+	Usage      Usage      `json:"usage"`
+}
+
+// StopReason is why an agent stopped, as in ACP.
+type StopReason string
+
+// The reasons.
+const (
+	StopEndTurn     StopReason = "end_turn"
+	StopMaxTokens   StopReason = "max_tokens"
+	StopMaxRequests StopReason = "max_turn_requests"
+	StopRefusal     StopReason = "refusal"
+	StopCancelled   StopReason = "cancelled"
+)
+
+// QueryFailed ends a query that did not.
+type QueryFailed struct {
+	Code       FailureCode `json:"code"`
+	Message    string      `json:"message"`
+	HTTPStatus int         `json:"http_status,omitempty"` // with FailAPI
+	DurationMS int64       `json:"duration_ms"`
+	Usage      Usage       `json:"usage,omitzero"`
+}
+
+// EnvironmentInfo describes the sandbox.
+type EnvironmentInfo struct {
+	ID      string `json:"id,omitempty"`
+	Backend string `json:"backend,omitempty"`
+	Status  string `json:"status,omitempty"` // a primitives.Status
+	Message string `json:"message,omitempty"`
+}
+
+// EnvironmentTerminated tells why the sandbox ended.
+type EnvironmentTerminated struct {
+	Reason string `json:"reason"` // "manual", "idle", "unhealthy", "expired"
+}
+
+// FileChange is a change in the workspace.
+type FileChange struct {
+	Path string `json:"path"`           // relative to the workspace
+	From string `json:"from,omitempty"` // of a rename
+	Size int64  `json:"size,omitempty"`
+	// Content is the file's content if it is text and was asked for.
+	Content *string `json:"content,omitempty"`
+	// Omitted is why not: "binary", "too_large", "unreadable".
+	Omitted string `json:"omitted,omitempty"`
+}
+
+// TranscriptChanged carries the transcript after a query.
+type TranscriptChanged struct {
+	Transcript Transcript `json:"transcript"`
+}
+
+// SubagentStarted tells that a tool call started a subagent. Its events carry
+// the ToolCallID as their ConversationID.
+type SubagentStarted struct {
+	ToolCallID  string `json:"tool_call_id"`
+	AgentID     string `json:"agent_id,omitempty"` // its SubagentTranscript.ID, when known
+	Type        string `json:"type,omitempty"`
+	Description string `json:"description,omitempty"`
+	Prompt      string `json:"prompt,omitempty"`
+}
+
+// SubagentCompleted tells that a subagent ended.
+type SubagentCompleted struct {
+	ToolCallID string `json:"tool_call_id"`
+	AgentID    string `json:"agent_id,omitempty"`
+	Status     string `json:"status"` // "completed", "failed"
+	Output     string `json:"output,omitempty"`
+	DurationMS int64  `json:"duration_ms,omitempty"`
+}
+
+// SessionInitialized tells what the agent offers in this session.
+type SessionInitialized struct {
+	Agent        string   `json:"agent"`
+	AgentVersion string   `json:"agent_version,omitempty"`
+	Model        string   `json:"model,omitempty"`
+	Mode         string   `json:"mode,omitempty"`
+	Tools        []string `json:"tools,omitempty"`
+	Resumed      bool     `json:"resumed,omitempty"`
+}
+
+// OptionsChanged tells the options now in force.
+type OptionsChanged struct {
+	Model string `json:"model,omitempty"`
+	Mode  string `json:"mode,omitempty"`
+}
+
+// Log is a diagnostic message.
+type Log struct {
+	Level   string          `json:"level"` // "debug", "info", "warn", "error"
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+// ErrorInfo is something that went wrong without ending the query.
+type ErrorInfo struct {
+	Code    FailureCode `json:"code,omitempty"`
+	Message string      `json:"message"`
+}

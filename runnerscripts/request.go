@@ -1,0 +1,189 @@
+package runnerscripts
+
+import (
+	"encoding/json"
+	"io/fs"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Protocol is the version of the protocol; every request carries it.
+const Protocol = 1
+
+// The scripts, by the name under which they are called.
+const (
+	SetupSession   = "setup-session"
+	ExecuteQuery   = "execute-query"
+	ReadTranscript = "read-transcript"
+)
+
+// Session is what every request says about the session it is for.
+type Session struct {
+	Protocol  int              `json:"protocol"`   // must be [Protocol]
+	SessionID string           `json:"session_id"` // a UUID; also the agent's own session id where it takes one
+	Agent     Agent            `json:"agent"`
+	Paths     primitives.Paths `json:"paths"`
+}
+
+// Agent says which agent to run and how. It is both configuration (of
+// environment.Config) and protocol.
+type Agent struct {
+	// Name chooses the agent: "script", "claude", ...
+	Name string `json:"name"`
+	// Command replaces the agent's program, for example ["/opt/claude"]. Empty
+	// means the agent's usual name in PATH.
+	Command []string `json:"command,omitempty"`
+	// Model as the agent names it; empty leaves it to the agent.
+	Model string `json:"model,omitempty"`
+	// PermissionMode is the agent's mode at the start, for Claude Code
+	// "default", "acceptEdits", "plan", ...; empty means that every action
+	// that needs permission asks for it.
+	PermissionMode string `json:"permission_mode,omitempty"`
+	// SystemPrompt is added to the agent's own.
+	SystemPrompt string `json:"system_prompt,omitempty"`
+	// MaxTurns ends a query after so many model turns; zero means no limit.
+	MaxTurns int `json:"max_turns,omitempty"`
+	// TrustWorkspace lets the agent use settings, hooks and MCP servers that
+	// the workspace itself brings. Leave it off for code you did not write:
+	// those are commands that run without asking.
+	TrustWorkspace bool `json:"trust_workspace,omitempty"`
+	// Env is the agent's environment beside the sandbox's own.
+	Env map[string]string `json:"env,omitempty"`
+	// Config is for the agent alone; for "script" a [Scenario].
+	Config json.RawMessage `json:"config,omitempty"`
+}
+
+// SetupRequest asks setup-session to write what the agent needs before its first
+// query. It may be sent again to the same session.
+type SetupRequest struct {
+	Session
+	// Files are written into the workspace.
+	Files []WorkspaceFile `json:"files,omitempty"`
+	// Transcript is restored so that the agent remembers; nil for a new
+	// conversation.
+	Transcript *Transcript `json:"transcript,omitempty"`
+}
+
+// WorkspaceFile is a file that the workspace starts with.
+type WorkspaceFile struct {
+	Path    string      `json:"path"`    // relative to the workspace
+	Content []byte      `json:"content"` // base64 in JSON
+	Mode    fs.FileMode `json:"mode,omitempty"`
+}
+
+// SetupData is the data of setup-session's result.
+type SetupData struct {
+	AgentVersion string `json:"agent_version,omitempty"`
+}
+
+// QueryRequest starts execute-query: the agent is started, or resumed where the
+// conversation has a transcript, and waits for prompts.
+type QueryRequest struct {
+	Session
+	// Prompt, if not empty, is the first prompt.
+	Prompt string `json:"prompt,omitempty"`
+	// PromptID becomes Event.QueryID of the first prompt's events.
+	PromptID string `json:"prompt_id,omitempty"`
+	// Raw asks for the agent's own lines too, as [TypeRaw] events.
+	Raw bool `json:"raw,omitempty"`
+}
+
+// TranscriptRequest asks for the conversation as the agent keeps it.
+type TranscriptRequest struct {
+	Session
+	// Events asks for the conversation as events too, printed before the
+	// result.
+	Events bool `json:"events,omitempty"`
+}
+
+// Transcript is an agent's own history, byte by byte. It is what is stored of a
+// session, and what makes an agent remember in a new sandbox.
+type Transcript struct {
+	// Main is the conversation in the agent's own format; empty if there is
+	// none yet.
+	Main      string               `json:"main"`
+	Subagents []SubagentTranscript `json:"subagents,omitempty"`
+}
+
+// SubagentTranscript is the history of one subagent.
+type SubagentTranscript struct {
+	ID         string `json:"id"`
+	Transcript string `json:"transcript"`
+	// Meta is what the agent keeps beside the transcript, in its own format.
+	Meta string `json:"meta,omitempty"`
+}
+
+// Control is a line for a running execute-query.
+type Control struct {
+	Type ControlType `json:"type"`
+	// ID of the prompt (Event.QueryID), or of the request that is answered.
+	ID string `json:"id,omitempty"`
+	// Text of the prompt.
+	Text string `json:"text,omitempty"`
+	// Value is the mode, the model or the credential.
+	Value string `json:"value,omitempty"`
+	// Decision answers a permission request.
+	Decision *PermissionDecision `json:"decision,omitempty"`
+}
+
+// ControlType is what a control line asks for.
+type ControlType string
+
+// The control lines.
+const (
+	ControlPrompt     ControlType = "prompt"     // ID, Text: run a query; queued while one runs
+	ControlInterrupt  ControlType = "interrupt"  // stop the running query; it completes with StopCancelled
+	ControlPermission ControlType = "permission" // ID, Decision
+	ControlCredential ControlType = "credential" // ID, Value
+	ControlSetMode    ControlType = "set_mode"   // Value
+	ControlSetModel   ControlType = "set_model"  // Value
+	ControlShutdown   ControlType = "shutdown"   // end now, the running query included
+)
+
+// PermissionDecision answers a permission request.
+type PermissionDecision struct {
+	// OptionID is the chosen one of the request's options. Empty means: choose
+	// by Kind.
+	OptionID string `json:"option_id,omitempty"`
+	// Kind chooses the first option of that kind.
+	Kind PermissionKind `json:"kind,omitempty"`
+	// Message tells the agent why it was rejected.
+	Message string `json:"message,omitempty"`
+	// UpdatedInput replaces the tool's input; only with an allowing kind.
+	UpdatedInput json.RawMessage `json:"updated_input,omitempty"`
+	// Interrupt stops the query after a rejection.
+	Interrupt bool `json:"interrupt,omitempty"`
+}
+
+// Result is the last line that a script prints.
+type Result struct {
+	Type  string          `json:"type"` // [TypeResult]
+	OK    bool            `json:"ok"`
+	Data  json.RawMessage `json:"data,omitempty"`
+	Error *ScriptFailure  `json:"error,omitempty"` // when not OK
+}
+
+// ScriptFailure is why a script could not do its work. It is an error.
+type ScriptFailure struct {
+	Code    FailureCode `json:"code"`
+	Message string      `json:"message"` // for people; starts with what they can do
+}
+
+// Error returns the message.
+func (f *ScriptFailure) Error() string { return f.Message }
+
+// FailureCode is the kind of a failure, for programs.
+type FailureCode string
+
+// The failures.
+const (
+	FailInvalidRequest  FailureCode = "invalid_request" // not JSON, an unknown field, a bad value
+	FailProtocol        FailureCode = "protocol"        // another protocol version
+	FailUnknownAgent    FailureCode = "unknown_agent"   // no such agent in this runner
+	FailAgentMissing    FailureCode = "agent_missing"   // its program is not installed in the sandbox
+	FailAgent           FailureCode = "agent"           // it crashed, or said something nobody understands
+	FailAPI             FailureCode = "api"             // the model's API refused or failed
+	FailSessionNotFound FailureCode = "session_not_found"
+	FailUnsupported     FailureCode = "unsupported" // the agent cannot do what was asked
+	FailInternal        FailureCode = "internal"
+)
