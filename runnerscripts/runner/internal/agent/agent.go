@@ -1,0 +1,68 @@
+// Package agent is the small interface between the runner, which speaks the
+// protocol of package runnerscripts, and the drivers, each of which knows one
+// agent.
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Driver knows one kind of agent. Errors that a user can act on are a
+// *runnerscripts.ScriptFailure; any other is reported as FailInternal.
+type Driver interface {
+	// Setup writes what the agent needs into the session's folders and
+	// restores the transcript, if there is one. The workspace files are written
+	// by the runner. Setup can be called again on the same session.
+	Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error)
+
+	// Start makes the agent ready for prompts: a new conversation, or the one
+	// that has a transcript. An agent that is not installed is
+	// FailAgentMissing with the way to install it. ctx covers the life of the
+	// conversation.
+	Start(ctx context.Context, req runnerscripts.QueryRequest, out Sink) (Conversation, error)
+
+	// Transcript reads the agent's history; an empty one if there is none yet.
+	// With req.Events it also emits the conversation, every event with its
+	// recorded time.
+	Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out Sink) (runnerscripts.Transcript, error)
+}
+
+// Conversation is a started agent. Prompt is called once at a time; the other
+// methods may be called at any time, also while Prompt runs.
+type Conversation interface {
+	// Prompt runs one query to its end and emits what happens, the user's own
+	// message included. It returns how the query ended; an interrupted one is
+	// StopCancelled, not an error. The runner emits query_started,
+	// query_completed and query_failed around it. After an error that is a
+	// ScriptFailure the conversation can go on, unless its code is FailAgent.
+	Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error)
+
+	// Interrupt stops the running query and returns without waiting for its
+	// end. Without a running query it does nothing.
+	Interrupt(ctx context.Context) error
+
+	// Respond answers a permission request that was emitted. An id that is not
+	// waiting (any more) is FailInvalidRequest.
+	Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error
+
+	// SetMode and SetModel change the permission mode and the model from the
+	// next model turn on.
+	SetMode(ctx context.Context, mode string) error
+	SetModel(ctx context.Context, model string) error
+
+	// Close ends the agent, politely first, and returns when all its processes
+	// and goroutines have ended.
+	Close() error
+}
+
+// Sink takes events. It fills in session, query and source; it may be called
+// from several goroutines, and blocks while the reader is slow.
+type Sink interface {
+	// Emit reports an event of a conversation that happened now.
+	Emit(conversation string, typ runnerscripts.EventType, payload any)
+	// EmitAt reports one that happened at another time.
+	EmitAt(at time.Time, conversation string, typ runnerscripts.EventType, payload any)
+}
