@@ -164,7 +164,7 @@ type Result struct {
 }
 
 // ScriptFailure is why a script could not do its work. It is an error.
-type ScriptFailure struct {
+type ScriptFailure struct { //nolint:errname // on the wire it is data; environment.ScriptError is the error around it
 	Code    FailureCode `json:"code"`
 	Message string      `json:"message"` // for people; starts with what they can do
 }
