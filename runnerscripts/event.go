@@ -52,6 +52,19 @@ func Payload[T any](e Event) (T, error) {
 	return v, err
 }
 
+// Text returns what the agent says with this event: the text of a
+// [TypeAgentMessage]. It is empty for every other type.
+func (e Event) Text() string {
+	if e.Type != TypeAgentMessage {
+		return ""
+	}
+	c, err := Payload[ContentChunk](e)
+	if err != nil {
+		return ""
+	}
+	return c.Content.Text
+}
+
 // EventType names a kind of event.
 type EventType string
 
