@@ -1,0 +1,76 @@
+package environment
+
+import (
+	"encoding/json"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Agent says which agent to run and how.
+type Agent = runnerscripts.Agent
+
+// Config says what an environment is made of. Only Agent.Name is required, and
+// for [Create] the Sandbox.
+type Config struct {
+	// Sandbox chooses where the agent runs. Only [Create] and [Attach] look at
+	// it.
+	Sandbox Sandbox `json:"sandbox,omitzero"`
+	// Agent chooses what runs in it. Its Name may be empty if only files and
+	// commands of the sandbox are wanted.
+	Agent Agent `json:"agent,omitzero"`
+	// Workspace says what the workspace starts with. The sources are placed in
+	// their order, later ones over earlier ones.
+	Workspace []Source `json:"workspace,omitempty"`
+	// Env is added to the environment of the runner scripts and so of the
+	// agent. Nothing else of the host's environment reaches them.
+	Env map[string]string `json:"env,omitempty"`
+	// SessionID names the conversation; it should be a UUID, because some
+	// agents take nothing else. Empty means a new one.
+	SessionID string `json:"session_id,omitempty"`
+	// Keep leaves the sandbox that [Create] made alive when the environment is
+	// closed. [Attach] finds it again by its ID.
+	Keep bool `json:"keep,omitempty"`
+	// Raw asks for the agent's own lines too, as runnerscripts.TypeRaw events.
+	Raw bool `json:"raw,omitempty"`
+	// Runner is the path on this machine of the envrunner binary for the
+	// sandbox's platform. Empty means: found by package bundle when the first
+	// script is called.
+	Runner string `json:"runner,omitempty"`
+	// Scripts replaces runner scripts by commands of the sandbox.
+	Scripts Scripts `json:"scripts,omitzero"`
+	// Logger takes diagnostics; nil means silence. Neither prompts nor
+	// environment values are logged.
+	Logger hclog.Logger `json:"-"`
+}
+
+// Scripts holds commands that replace runner scripts: a program and its
+// arguments, run in the workspace. An empty one means the script of envrunner.
+// What such a command has to do is described by package runnerscripts.
+type Scripts struct {
+	SetupSession   []string `json:"setup_session,omitempty"`
+	ExecuteQuery   []string `json:"execute_query,omitempty"`
+	ReadTranscript []string `json:"read_transcript,omitempty"`
+}
+
+// Sandbox chooses the kind of sandbox. In a configuration file it is either the
+// type alone or a mapping of the type and the settings of that type:
+//
+//	sandbox: local
+//	sandbox: {type: local, root: /var/lib/agents}
+type Sandbox struct {
+	// Type is the kind: "local".
+	Type string
+}
+
+// UnmarshalJSON reads both forms. Settings that the type does not have are
+// refused.
+func (s *Sandbox) UnmarshalJSON(data []byte) error {
+	return json.Unmarshal(data, &s.Type)
+}
+
+// MarshalJSON writes the short form where it says all.
+func (s Sandbox) MarshalJSON() ([]byte, error) {
+	return json.Marshal(s.Type)
+}

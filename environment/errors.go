@@ -1,0 +1,125 @@
+package environment
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// What can go wrong beside the errors of package primitives.
+var (
+	// ErrBusy: a query is running, and an environment runs one at a time.
+	ErrBusy = errors.New("a query is running; wait for its end or interrupt it")
+	// ErrClosed: the environment was closed.
+	ErrClosed = errors.New("environment is closed")
+	// ErrNoQuery: there is no running agent that could take this.
+	ErrNoQuery = errors.New("no query is running")
+	// ErrConfig: the configuration makes no sense. The message says where and
+	// what to change.
+	ErrConfig = errors.New("invalid configuration")
+)
+
+// ScriptError says that a runner script did not do its work. Its chain holds
+// Failure or Err.
+type ScriptError struct {
+	// Script is the script's name, for example runnerscripts.ExecuteQuery.
+	Script string
+	// Status is how the script's process ended; the zero value if it did not
+	// start, or was refused while it ran.
+	Status primitives.ExitStatus
+	// Failure is what the script itself reported, if it did.
+	Failure *runnerscripts.ScriptFailure
+	// Stderr is the end of what the script printed to standard error, with the
+	// values of the configured environment blotted out.
+	Stderr string
+	// Err is what is wrong with the script otherwise: it broke the protocol,
+	// or could not be started. Nil if the status or the Failure says it.
+	Err error
+}
+
+// Error says what happened, with the last lines of standard error.
+func (e *ScriptError) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Script)
+	switch {
+	case e.Failure != nil:
+		fmt.Fprintf(&b, ": %s (%s)", e.Failure.Message, e.Failure.Code)
+	case e.Err != nil:
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	if e.Status.Reason != "" && !e.Status.Success() {
+		b.WriteString(": " + describe(e.Status))
+	}
+	if s := lastLines(e.Stderr); s != "" {
+		b.WriteString("; standard error ends with: " + s)
+	}
+	return b.String()
+}
+
+// Unwrap returns the Failure and Err.
+func (e *ScriptError) Unwrap() []error {
+	var errs []error
+	if e.Failure != nil {
+		errs = append(errs, e.Failure)
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
+}
+
+// QueryError says that a query failed although the runner works: the agent
+// reported it. The runnerscripts.TypeQueryFailed event came just before it.
+type QueryError struct {
+	QueryID string
+	Failure runnerscripts.QueryFailed
+}
+
+// Error returns the agent's message and its code.
+func (e *QueryError) Error() string {
+	return fmt.Sprintf("query failed: %s (%s)", e.Failure.Message, e.Failure.Code)
+}
+
+// SourceError says which source of the workspace could not be placed.
+type SourceError struct {
+	// Index is its place in Config.Workspace, from 0.
+	Index int
+	// Kind is "files", "folder", "git" or "tar", and Name its path or URL,
+	// without credentials.
+	Kind, Name string
+	Err        error
+}
+
+// Error names the source and says what happened.
+func (e *SourceError) Error() string {
+	return fmt.Sprintf("workspace[%d] (%s %s): %v", e.Index, e.Kind, e.Name, e.Err)
+}
+
+// Unwrap returns what happened.
+func (e *SourceError) Unwrap() error { return e.Err }
+
+func describe(s primitives.ExitStatus) string {
+	switch s.Reason {
+	case primitives.ReasonExited:
+		return fmt.Sprintf("exited with code %d", s.Code)
+	case primitives.ReasonSignaled:
+		return "ended by signal " + string(s.Signal)
+	case primitives.ReasonOOM:
+		return "ended because the sandbox ran out of memory"
+	default:
+		return "ended: " + string(s.Reason)
+	}
+}
+
+// lastLines returns as much of a text's end as fits a message.
+func lastLines(s string) string {
+	const most = 500
+	s = strings.TrimSpace(s)
+	if len(s) > most {
+		s = "..." + strings.ToValidUTF8(s[len(s)-most:], "")
+	}
+	return s
+}
