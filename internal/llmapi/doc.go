@@ -1,0 +1,29 @@
+// Package llmapi is a scripted model: an HTTP server on the loopback interface
+// that speaks the API of a model vendor, so that tests run real coding agents
+// without a key, a cost or a network.
+//
+// A reply depends on nothing but its request: on the scenario word in the last
+// text of the user, on the number of tool results that followed it, and on the
+// names of the tools that the agent offers. So auxiliary and parallel calls, a
+// retry, and a conversation resumed in another process do not disturb it.
+//
+//	plain-text    says a few sentences in many small pieces
+//	slow-stream   says the first half, then holds until [Server.Release]
+//	think         thinks aloud, then answers
+//	write-file    writes a file: "write-file `notes.txt`"
+//	run-command   runs a command: "run-command `go version`"
+//	two-tools     calls two tools in one message
+//	subagent      hands a task to a subagent, which runs a command
+//	ask-user      asks the user a question through the agent's own tool
+//	plan          writes a plan, where the agent has a tool for it
+//	remember      repeats what the user said before
+//	endless       calls tools for ever
+//	http-400      fails with an invalid request
+//	http-529      fails, overloaded, each time
+//
+// The word may stand anywhere in the text; what stands between backticks is its
+// argument. A text without one is answered like plain-text. A scenario whose tool
+// the agent does not offer answers in words that say so.
+//
+// There is one file per API (so far anthropic.go) over one engine (scenario.go).
+package llmapi

@@ -1,0 +1,184 @@
+package llmapi
+
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// question is what a request asks, whichever API it came through.
+type question struct {
+	texts   []string // the user's, oldest first
+	results []string // of the tools called since the last text
+	tools   []string // names on offer
+}
+
+// answer is what the model replies.
+type answer struct {
+	blocks []block
+	// hold says to stop in the middle of the first text until it is released.
+	hold bool
+	// status, if not zero, is the HTTP status of a failure instead.
+	status int
+}
+
+// block is one content block of an answer; the fields of its kind are set.
+type block struct {
+	kind   blockKind
+	chunks []string // of a text or a thought
+	tool   string
+	input  map[string]any
+}
+
+type blockKind int
+
+const (
+	blockText blockKind = iota
+	blockThinking
+	blockTool
+)
+
+// scenario plays one scenario: arg is what stood in backticks.
+type scenario func(q question, arg string) answer
+
+// scenarios are the words of the package comment.
+func scenarios() map[string]scenario {
+	return map[string]scenario{
+		"plain-text":  plainText,
+		"slow-stream": slowStream,
+		"think":       think,
+		"write-file":  oneTool(writeFile, "The file is written."),
+		"run-command": oneTool(runCommand, "The command has run."),
+		"two-tools":   twoTools,
+		"subagent":    subagent,
+		"subwork":     oneTool(runCommand, "The subagent has done its work."),
+		"ask-user":    oneTool(askUser, "Thank you for the answer."),
+		"plan":        oneTool(plan, "The plan is made."),
+		"remember":    remember,
+		"endless":     endless,
+		"http-400":    fails(http.StatusBadRequest),
+		"http-529":    fails(statusOverloaded),
+	}
+}
+
+// statusOverloaded is Anthropic's own status for an overloaded API.
+const statusOverloaded = 529
+
+var (
+	wordPattern = regexp.MustCompile(`[a-z0-9]+(-[a-z0-9]+)*`)
+	argPattern  = regexp.MustCompile("`([^`]*)`")
+)
+
+// answer plays the scenario that the last text names; it also returns its word.
+func (q question) answer() (string, answer) {
+	known := scenarios()
+	text := q.lastText()
+	arg := ""
+	if m := argPattern.FindStringSubmatch(text); m != nil {
+		arg = m[1]
+		text = strings.Replace(text, m[0], "", 1)
+	}
+	for _, word := range wordPattern.FindAllString(text, -1) {
+		if play, ok := known[word]; ok {
+			return word, play(q, arg)
+		}
+	}
+	return "plain-text", plainText(q, arg)
+}
+
+func (q question) lastText() string {
+	if len(q.texts) == 0 {
+		return ""
+	}
+	return q.texts[len(q.texts)-1]
+}
+
+// text is a text block in several pieces; some are white space only, because
+// readers have lost those.
+func text(s string) block {
+	return block{kind: blockText, chunks: pieces(s)}
+}
+
+// pieces cuts s between words and the white space between them.
+func pieces(s string) []string {
+	return piecePattern.FindAllString(s, -1)
+}
+
+var piecePattern = regexp.MustCompile(`\s+|\S+`)
+
+func plainText(question, string) answer {
+	return answer{blocks: []block{text("Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂.")}}
+}
+
+func slowStream(question, string) answer {
+	return answer{blocks: []block{text("One two three four five six.")}, hold: true}
+}
+
+func think(question, string) answer {
+	return answer{blocks: []block{
+		{kind: blockThinking, chunks: pieces("Let me think about it. It is simple.")},
+		text("I have thought about it."),
+	}}
+}
+
+func remember(q question, _ string) answer {
+	earlier := q.texts[:max(len(q.texts)-1, 0)]
+	return answer{blocks: []block{text("You said before: " + strings.Join(earlier, " | "))}}
+}
+
+func endless(q question, _ string) answer {
+	return calls("I go on.", q, tool{make: runCommand, arg: "true"})
+}
+
+func twoTools(q question, _ string) answer {
+	if len(q.results) > 0 {
+		return answer{blocks: []block{text("Both tools have run.")}}
+	}
+	return calls("I use two tools.", q, tool{make: writeFile, arg: "two.txt"}, tool{make: runCommand, arg: "echo two"})
+}
+
+func subagent(q question, arg string) answer {
+	if len(q.results) > 0 {
+		return answer{blocks: []block{text("The subagent has reported.")}}
+	}
+	return calls("I hand this over.", q, tool{make: delegate, arg: arg})
+}
+
+func fails(status int) scenario {
+	return func(question, string) answer { return answer{status: status} }
+}
+
+// oneTool calls one tool and, when it has answered, says done.
+func oneTool(mk maker, done string) scenario {
+	return func(q question, arg string) answer {
+		if len(q.results) > 0 {
+			return answer{blocks: []block{text(done)}}
+		}
+		return calls("I use a tool.", q, tool{make: mk, arg: arg})
+	}
+}
+
+// tool is a call to make.
+type tool struct {
+	make maker
+	arg  string
+}
+
+// calls says a sentence and calls tools.
+func calls(say string, q question, tools ...tool) answer {
+	a := answer{blocks: []block{text(say)}}
+	for _, t := range tools {
+		b, ok := t.make(q.tools, t.arg)
+		if !ok {
+			return answer{blocks: []block{text("No tool for this is on offer.")}}
+		}
+		a.blocks = append(a.blocks, b)
+	}
+	return a
+}
+
+// usesTool reports whether the answer calls one.
+func (a answer) usesTool() bool {
+	return slices.ContainsFunc(a.blocks, func(b block) bool { return b.kind == blockTool })
+}

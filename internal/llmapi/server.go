@@ -1,0 +1,142 @@
+package llmapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Config is how a server behaves; the zero value is a useful one.
+type Config struct {
+	// Addr is where to listen; empty means a free port of the loopback interface.
+	Addr string
+	// ReleaseAfter lets a held stream go on by itself after a time; zero means
+	// that only [Server.Release] does.
+	ReleaseAfter time.Duration
+}
+
+// Server is a running scripted model. Its methods may be called at any time from
+// any goroutine.
+type Server struct {
+	// URL is the base URL for agents, for example of ANTHROPIC_BASE_URL.
+	URL string
+
+	cfg     Config
+	http    *http.Server
+	served  chan error
+	held    chan struct{}
+	release chan struct{}
+	closing chan struct{}
+	close   sync.Once
+
+	mu       sync.Mutex
+	requests []Request
+}
+
+// maxBody is far above what agents send in tests.
+const maxBody = 64 << 20
+
+// Start starts a server. Close ends it.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	addr := cfg.Addr
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the scripted model: %w", err)
+	}
+	s := &Server{
+		URL:     "http://" + ln.Addr().String(),
+		cfg:     cfg,
+		served:  make(chan error, 1),
+		held:    make(chan struct{}, 64),
+		release: make(chan struct{}),
+		closing: make(chan struct{}),
+	}
+	s.http = &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second}
+	go func() { s.served <- s.http.Serve(ln) }()
+	return s, nil
+}
+
+// Close cuts all connections and ends the server.
+func (s *Server) Close() error {
+	var err error
+	s.close.Do(func() {
+		close(s.closing)
+		err = s.http.Close()
+		if serveErr := <-s.served; !errors.Is(serveErr, http.ErrServerClosed) {
+			err = errors.Join(err, serveErr)
+		}
+	})
+	return err
+}
+
+// WaitHeld waits until a stream holds. Each held stream is reported once.
+func (s *Server) WaitHeld(ctx context.Context) error {
+	select {
+	case <-s.held:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a held stream: %w", context.Cause(ctx))
+	}
+}
+
+// Release lets one held stream go on; it waits for one if none holds.
+func (s *Server) Release(ctx context.Context) error {
+	select {
+	case s.release <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("release a held stream: %w", context.Cause(ctx))
+	}
+}
+
+// hold waits until the stream is released, and reports whether it shall go on.
+func (s *Server) hold(ctx context.Context) bool {
+	select {
+	case s.held <- struct{}{}:
+	default: // nobody counts them
+	}
+	var after <-chan time.Time
+	if s.cfg.ReleaseAfter > 0 {
+		timer := time.NewTimer(s.cfg.ReleaseAfter)
+		defer timer.Stop()
+		after = timer.C
+	}
+	select {
+	case <-s.release:
+		return true
+	case <-after:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-s.closing:
+		return false
+	}
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("HEAD /{$}", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("POST /v1/messages", s.anthropicMessages)
+	mux.HandleFunc("POST /v1/messages/count_tokens", s.anthropicCountTokens)
+	mux.HandleFunc("GET /v1/models", s.anthropicModels)
+	return mux
+}
+
+// readBody reads a request, or answers it with an error.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		http.Error(w, "cannot read the request: "+err.Error(), http.StatusBadRequest)
+		return nil, false
+	}
+	return body, true
+}

@@ -1,0 +1,83 @@
+package llmapi
+
+import "slices"
+
+// maker calls a tool, if one that does what is wanted is on offer.
+type maker func(offered []string, arg string) (block, bool)
+
+// variant is a tool of some agent and its input.
+type variant struct {
+	name  string
+	input map[string]any
+}
+
+// choose takes the first variant that is on offer.
+func choose(offered []string, variants ...variant) (block, bool) {
+	for _, v := range variants {
+		if slices.Contains(offered, v.name) {
+			return block{kind: blockTool, tool: v.name, input: v.input}, true
+		}
+	}
+	return block{}, false
+}
+
+const fileContent = "hello from the scripted model\n"
+
+func writeFile(offered []string, path string) (block, bool) {
+	if path == "" {
+		path = "hello.txt"
+	}
+	return choose(
+		offered,
+		variant{"Write", map[string]any{"file_path": path, "content": fileContent}},
+		variant{"Edit", map[string]any{"file_path": path, "old_string": "", "new_string": fileContent}},
+	)
+}
+
+func runCommand(offered []string, command string) (block, bool) {
+	if command == "" {
+		command = "echo hello"
+	}
+	return choose(
+		offered,
+		variant{"Bash", map[string]any{"command": command, "description": "Run a command"}},
+	)
+}
+
+// delegate starts a subagent and waits for it. Its prompt names a scenario of
+// its own.
+func delegate(offered []string, arg string) (block, bool) {
+	if arg == "" {
+		arg = "echo subagent"
+	}
+	input := map[string]any{
+		"description":       "Do some work",
+		"prompt":            "Please do the subwork `" + arg + "`",
+		"subagent_type":     "general-purpose",
+		"run_in_background": false,
+	}
+	return choose(offered, variant{"Agent", input}, variant{"Task", input})
+}
+
+func askUser(offered []string, _ string) (block, bool) {
+	return choose(offered, variant{"AskUserQuestion", map[string]any{
+		"questions": []any{map[string]any{
+			"question":    "Which colour?",
+			"header":      "Colour",
+			"multiSelect": false,
+			"options": []any{
+				map[string]any{"label": "Red", "description": "The warm one"},
+				map[string]any{"label": "Blue", "description": "The cold one"},
+			},
+		}},
+	}})
+}
+
+func plan(offered []string, _ string) (block, bool) {
+	return choose(offered, variant{"TodoWrite", map[string]any{
+		"todos": []any{
+			map[string]any{"content": "Think", "status": "completed", "activeForm": "Thinking"},
+			map[string]any{"content": "Act", "status": "in_progress", "activeForm": "Acting"},
+		},
+	}})
+}
