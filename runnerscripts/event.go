@@ -85,6 +85,7 @@ const (
 	// withdrawn.
 	TypePermissionResolved EventType = "permission_resolved" // PermissionResolved
 
+	TypeQueryQueued    EventType = "query_queued"    // QueryStarted; the session has accepted a prompt
 	TypeQueryStarted   EventType = "query_started"   // QueryStarted
 	TypeQueryCompleted EventType = "query_completed" // QueryCompleted
 	TypeQueryFailed    EventType = "query_failed"    // QueryFailed

@@ -215,9 +215,14 @@ type FileChange struct {
 	Omitted string `json:"omitted,omitempty"`
 }
 
-// TranscriptChanged carries the transcript after a query.
+// TranscriptChanged tells that the agent's transcript is a new one.
 type TranscriptChanged struct {
-	Transcript Transcript `json:"transcript"`
+	// Transcript is the new one. A session leaves it out of its events, which
+	// would otherwise repeat the whole conversation after each query, and
+	// stores it under Revision.
+	Transcript Transcript `json:"transcript,omitzero"`
+	Revision   uint64     `json:"revision,omitempty"`
+	Size       int64      `json:"size,omitempty"` // bytes of all parts
 }
 
 // SubagentStarted tells that a tool call started a subagent. Its events carry
