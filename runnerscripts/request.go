@@ -167,6 +167,8 @@ type Result struct {
 type ScriptFailure struct { //nolint:errname // on the wire it is data; environment.ScriptError is the error around it
 	Code    FailureCode `json:"code"`
 	Message string      `json:"message"` // for people; starts with what they can do
+	// HTTPStatus is what the model's API answered; with FailAPI.
+	HTTPStatus int `json:"http_status,omitempty"`
 }
 
 // Error returns the message.

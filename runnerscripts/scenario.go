@@ -4,13 +4,16 @@ import "encoding/json"
 
 // Scenario is what the "script" agent plays: it needs no model and no network.
 // It is Agent.Config of that agent, or a file of the same JSON named in its
-// Config as {"file": "path in the sandbox"}.
+// Config as {"file": "path in the sandbox"}. Without a Config the agent plays a
+// scenario of its own.
 //
-// A prompt plays the turn whose When stands in it, else the next turn that has no
-// When; after the last one it starts again.
+// A prompt plays the first turn whose When stands in it, else the next turn that
+// has no When; after the last one it starts again.
 type Scenario struct {
-	Turns []ScenarioTurn `json:"turns"`
-	File  string         `json:"file,omitempty"` // instead of Turns
+	Turns []ScenarioTurn `json:"turns,omitempty"`
+	// File holds the scenario, instead of Turns. A relative path is relative to
+	// the workspace.
+	File string `json:"file,omitempty"`
 }
 
 // ScenarioTurn answers one prompt.
@@ -20,23 +23,30 @@ type ScenarioTurn struct {
 }
 
 // ScenarioStep is one step of a turn; exactly one field is set. In every string
-// {{prompt}} stands for the prompt.
+// of Text, Thought, Run, Write and Plan these stand for what the agent knows:
+//
+//	{{prompt}}         the prompt
+//	{{turn}}           how many prompts the conversation has had, this one included
+//	{{history}}        the earlier prompts, one a line
+//	{{model}}          Agent.Model, or what set_model made of it
+//	{{system_prompt}}  Agent.SystemPrompt
 type ScenarioStep struct {
-	Text    string         `json:"text,omitempty"`    // said in several chunks
-	Thought string         `json:"thought,omitempty"` // thought aloud
-	Run     []string       `json:"run,omitempty"`     // a tool call that really runs this command in the workspace
-	Write   *ScenarioWrite `json:"write,omitempty"`   // a tool call that really writes this file
-	Ask     *ScenarioStep  `json:"ask,omitempty"`     // asks for permission, then does this Run or Write
-	DelayMS int            `json:"delay_ms,omitempty"`
-	Fail    *ScriptFailure `json:"fail,omitempty"`  // ends the query with this failure
-	Crash   int            `json:"crash,omitempty"` // the runner exits with this code
+	Text    string         `json:"text,omitempty"`     // said in several chunks
+	Thought string         `json:"thought,omitempty"`  // thought aloud
+	Run     []string       `json:"run,omitempty"`      // a tool call that really runs this command in the workspace
+	Write   *ScenarioWrite `json:"write,omitempty"`    // a tool call that really writes this file
+	Ask     *ScenarioStep  `json:"ask,omitempty"`      // asks for permission, then does this Run or Write
+	DelayMS int            `json:"delay_ms,omitempty"` // waits; an interrupt ends it
+	Fail    *ScriptFailure `json:"fail,omitempty"`     // ends the query with this failure
+	Crash   int            `json:"crash,omitempty"`    // the runner exits with this code, at once
 	Plan    *Plan          `json:"plan,omitempty"`
-	// Print writes a line to standard output as it is, to test readers.
+	// Print writes a line to standard output as it is, to test readers; of a
+	// JSON string its text, which need not be JSON.
 	Print json.RawMessage `json:"print,omitempty"`
 }
 
 // ScenarioWrite is a file to write.
 type ScenarioWrite struct {
-	Path    string `json:"path"`
+	Path    string `json:"path"` // in the workspace
 	Content string `json:"content"`
 }

@@ -1,0 +1,149 @@
+package runnerscripts
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+	"unicode/utf8"
+)
+
+// shownLine is how much of a malformed line its diagnostic shows.
+const shownLine = 4 << 10
+
+// Decoder reads the events that a script prints. Nothing a script can print ends
+// it but a line over the limit: a malformed line becomes a [TypeLog] event of
+// level "warn" that shows it, and is counted. It must not be used from several
+// goroutines at once.
+type Decoder struct {
+	lines  *LineReader
+	next   *Event // decoded, waits behind a diagnostic
+	counts DecodeCounts
+}
+
+// DecodeCounts says what a [Decoder] met.
+type DecodeCounts struct {
+	Lines       int64 // lines read, empty ones included
+	Malformed   int64 // lines that were no JSON object with a type, reported as log events
+	InvalidUTF8 int64 // lines in which bytes were replaced, reported as log events
+}
+
+// NewDecoder returns a decoder of the events in r, for lines of up to maxLine
+// bytes. Zero means [DefaultMaxLine].
+func NewDecoder(r io.Reader, maxLine int) *Decoder {
+	return &Decoder{lines: NewLineReader(r, maxLine)}
+}
+
+// Counts returns what was met so far.
+func (d *Decoder) Counts() DecodeCounts {
+	c := d.counts
+	c.Lines = d.lines.Lines()
+	return c
+}
+
+// Next returns the next event. A script's last line comes as an event of type
+// [TypeResult] whose payload is the [Result]:
+//
+//	if ev.Type == runnerscripts.TypeResult {
+//		res, err := runnerscripts.Payload[runnerscripts.Result](ev)
+//	}
+//
+// The event belongs to the caller. Bytes that are not UTF-8 are replaced by
+// U+FFFD, and a [TypeLog] event comes before the one they were in. Errors are
+// those of [LineReader.Next]: io.EOF at the end.
+func (d *Decoder) Next() (Event, error) {
+	if d.next != nil {
+		ev := *d.next
+		d.next = nil
+		return ev, nil
+	}
+	shared, err := d.lines.Next()
+	if err != nil {
+		return Event{}, err
+	}
+	var line []byte
+	replaced := !utf8.Valid(shared)
+	if replaced {
+		d.counts.InvalidUTF8++
+		line = bytes.ToValidUTF8(shared, []byte("\uFFFD"))
+	} else {
+		line = bytes.Clone(shared)
+	}
+	ev, err := DecodeEvent(line)
+	switch {
+	case err != nil:
+		d.counts.Malformed++
+		return d.malformed(line, err), nil
+	case replaced:
+		d.next = &ev
+		return d.diagnose("bytes that are not UTF-8 were replaced in the line of the event that follows", line, nil), nil
+	}
+	return ev, nil
+}
+
+func (d *Decoder) malformed(line []byte, err error) Event {
+	msg := "a line is not an event and was left out"
+	if d.lines.Unterminated() {
+		msg = "the output ended in the middle of a line, which was left out"
+	}
+	return d.diagnose(msg, line, err)
+}
+
+// diagnose makes the log event that stands for a line.
+func (d *Decoder) diagnose(msg string, line []byte, err error) Event {
+	data := struct {
+		Line   string `json:"line"`
+		Length int    `json:"length"`
+		Number int64  `json:"number"`
+		Error  string `json:"error,omitempty"`
+	}{Length: len(line), Number: d.lines.Lines()}
+	data.Line = string(bytes.ToValidUTF8(line[:min(len(line), shownLine)], nil))
+	if err != nil {
+		data.Error = err.Error()
+	}
+	return Event{
+		Type:    TypeLog,
+		Payload: mustMarshal(Log{Level: "warn", Message: msg, Data: mustMarshal(data)}),
+		Time:    time.Now().UTC(),
+	}
+}
+
+// mustMarshal is for values whose types cannot fail to marshal.
+func mustMarshal(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("runnerscripts: %T does not marshal: %v", v, err))
+	}
+	return b
+}
+
+var errNoType = errors.New(`it has no "type"`)
+
+// DecodeEvent decodes one line. Payload is a part of line, which must not be
+// changed afterwards. An event of a type that this version does not know, and
+// that has no payload of its own, gets the whole line as payload: nothing is
+// lost. Time is zero where the line has none.
+func DecodeEvent(line []byte) (Event, error) {
+	var ev Event
+	if err := json.Unmarshal(line, &ev); err != nil {
+		return Event{}, err
+	}
+	return finish(ev, line)
+}
+
+// finish applies what the JSON of an event does not say by itself.
+func finish(ev Event, line []byte) (Event, error) {
+	if ev.Type == "" {
+		return Event{}, errNoType
+	}
+	if len(ev.Payload) == 0 || string(ev.Payload) == "null" {
+		if _, known := eventKinds[ev.Type]; known {
+			ev.Payload = json.RawMessage("{}")
+		} else {
+			ev.Payload = bytes.TrimSpace(line)
+		}
+	}
+	return ev, nil
+}
