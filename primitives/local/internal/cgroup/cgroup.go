@@ -1,0 +1,189 @@
+// Package cgroup keeps the processes of a sandbox in control groups (version 2),
+// one group below the sandbox's for each command, so that the kernel knows what
+// belongs to it and can end it at once.
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Group is the control group of one sandbox. It is safe for concurrent use.
+type Group struct {
+	path   string
+	prefix string // of the leaves of this handle
+
+	mu   sync.Mutex
+	next int
+	idle []*Leaf // were given back, perhaps with processes left in them
+}
+
+// Leaf is the control group of one command. It is used again for a later command
+// once all its processes are gone, which saves making one each time.
+type Leaf struct {
+	path   string
+	dir    *os.File
+	events *os.File
+}
+
+// maxIdle bounds the descriptors that idle leaves hold.
+const maxIdle = 4
+
+// Open makes the sandbox's group below parent or finds the one that exists.
+// prefix begins the names of the leaves that this handle makes; it must be unique
+// among the handles of the sandbox.
+func Open(path, prefix string) (*Group, error) {
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(path, "cgroup.kill")); err != nil {
+		_ = os.Remove(path)
+		return nil, fmt.Errorf("the kernel cannot kill a control group at once (it needs Linux 5.14): %w", err)
+	}
+	return &Group{path: path, prefix: prefix}, nil
+}
+
+// Path returns where the group is.
+func (g *Group) Path() string { return g.path }
+
+// Acquire returns a leaf without processes.
+func (g *Group) Acquire() (*Leaf, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, l := range g.idle {
+		if !l.Populated() {
+			g.idle = append(g.idle[:i], g.idle[i+1:]...)
+			return l, nil
+		}
+	}
+	g.next++
+	return newLeaf(filepath.Join(g.path, g.prefix+"-"+strconv.Itoa(g.next)))
+}
+
+func newLeaf(path string) (*Leaf, error) {
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	events, err := os.Open(filepath.Join(path, "cgroup.events"))
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return &Leaf{path: path, dir: dir, events: events}, nil
+}
+
+// Release gives a leaf back. Processes in it stay as they are.
+func (g *Group) Release(l *Leaf) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.idle = append(g.idle, l)
+	if len(g.idle) > maxIdle {
+		g.idle[0].close()
+		g.idle = append(g.idle[:0], g.idle[1:]...)
+	}
+}
+
+// Close closes what the handle holds open. Processes stay as they are; leaves
+// without processes are removed.
+func (g *Group) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.idle {
+		l.close()
+	}
+	g.idle = nil
+}
+
+// FD returns the descriptor that a process is started into.
+func (l *Leaf) FD() int { return int(l.dir.Fd()) }
+
+// Path returns where the leaf is.
+func (l *Leaf) Path() string { return l.path }
+
+// Populated reports whether there are processes in the leaf or below it.
+func (l *Leaf) Populated() bool {
+	var buf [128]byte
+	n, _ := l.events.ReadAt(buf[:], 0)
+	return !bytes.Contains(buf[:n], []byte("populated 0"))
+}
+
+// close also removes the leaf if it is empty; the kernel refuses otherwise.
+func (l *Leaf) close() {
+	_ = l.dir.Close()
+	_ = l.events.Close()
+	_ = os.Remove(l.path)
+}
+
+// Pids lists the processes in the group at path and below it. A missing group has
+// none.
+func Pids(path string) ([]int, error) {
+	var pids []int
+	err := walk(path, func(dir string) error {
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		for field := range strings.FieldsSeq(string(b)) {
+			// Processes outside our own namespace are shown as 0.
+			if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
+				pids = append(pids, pid)
+			}
+		}
+		return err
+	})
+	return pids, err
+}
+
+// Kill ends every process in the group at path and below it.
+func Kill(path string) error {
+	err := os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Remove removes the group at path and those below it. All must be empty.
+func Remove(path string) error {
+	return walk(path, os.Remove)
+}
+
+// Leaves lists the names of the groups directly below path.
+func Leaves(path string) ([]string, error) {
+	entries, err := os.ReadDir(path)
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
+}
+
+// walk calls visit for path and every group below it, children first. What
+// vanishes meanwhile is left out.
+func walk(path string, visit func(dir string) error) error {
+	names, err := Leaves(path)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := walk(filepath.Join(path, name), visit); err != nil {
+			return err
+		}
+	}
+	if err := visit(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

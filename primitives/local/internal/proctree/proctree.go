@@ -1,0 +1,51 @@
+// Package proctree finds the processes that belong together and signals them
+// without ever hitting one that took over a process number.
+package proctree
+
+import "strconv"
+
+// Identity names one process for good: its number together with when it started.
+// The zero value names none.
+type Identity struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // ticks since boot; zero where the system does not say
+}
+
+// String returns the identity in the form that ParseIdentity reads.
+func (i Identity) String() string {
+	return strconv.Itoa(i.PID) + "." + strconv.FormatUint(i.Start, 36)
+}
+
+// Proc is one process at the time of the snapshot.
+type Proc struct {
+	Identity
+	PPID, PGID, SID int
+	Zombie          bool
+	Name            string // without arguments
+}
+
+// Descendants returns the identities in procs that descend from one of the roots,
+// the roots that are in procs included.
+func Descendants(procs []Proc, root func(Proc) bool) map[Identity]Proc {
+	children := make(map[int][]Proc, len(procs))
+	found := make(map[Identity]Proc)
+	var todo []Proc
+	for _, p := range procs {
+		children[p.PPID] = append(children[p.PPID], p)
+		if root(p) {
+			found[p.Identity] = p
+			todo = append(todo, p)
+		}
+	}
+	for len(todo) > 0 {
+		last := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, c := range children[last.PID] {
+			if _, seen := found[c.Identity]; !seen {
+				found[c.Identity] = c
+				todo = append(todo, c)
+			}
+		}
+	}
+	return found
+}

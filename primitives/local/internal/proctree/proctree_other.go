@@ -1,0 +1,54 @@
+//go:build !linux
+
+package proctree
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stat is not supported on this system.
+func Stat(int) (Proc, error) { return Proc{}, errors.ErrUnsupported }
+
+// Snapshot is not supported on this system.
+func Snapshot() ([]Proc, error) { return nil, errors.ErrUnsupported }
+
+// Describe knows no more than the numbers of the processes that exist.
+func Describe(pids []int) []Proc {
+	var procs []Proc
+	for _, pid := range pids {
+		if id := (Identity{PID: pid}); Alive(id) {
+			procs = append(procs, Proc{Identity: id})
+		}
+	}
+	return procs
+}
+
+// Mark finds nothing on this system.
+func Mark(int, ...string) ([]string, bool) { return nil, false }
+
+// Self names the calling process.
+func Self() Identity { return Identity{PID: os.Getpid()} }
+
+// Alive reports whether a process with this number exists.
+func Alive(id Identity) bool {
+	if id.PID <= 0 {
+		return false
+	}
+	err := unix.Kill(id.PID, 0)
+	return err == nil || errors.Is(err, unix.EPERM)
+}
+
+// Signal sends a signal to the process with this number.
+func Signal(id Identity, sig unix.Signal) error {
+	err := unix.Kill(id.PID, sig)
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return err
+}
+
+// BootID is empty on this system.
+func BootID() string { return "" }
