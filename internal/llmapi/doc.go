@@ -14,6 +14,7 @@
 //	run-command   runs a command: "run-command `go version`"
 //	two-tools     calls two tools in one message
 //	subagent      hands a task to a subagent, which runs a command
+//	background    the same, and goes on without waiting for it
 //	ask-user      asks the user a question through the agent's own tool
 //	plan          writes a plan, where the agent has a tool for it
 //	remember      repeats what the user said before

@@ -52,6 +52,7 @@ func scenarios() map[string]scenario {
 		"run-command": oneTool(runCommand, "The command has run."),
 		"two-tools":   twoTools,
 		"subagent":    subagent,
+		"background":  background,
 		"subwork":     oneTool(runCommand, "The subagent has done its work."),
 		"ask-user":    oneTool(askUser, "Thank you for the answer."),
 		"plan":        oneTool(plan, "The plan is made."),
@@ -142,7 +143,14 @@ func subagent(q question, arg string) answer {
 	if len(q.results) > 0 {
 		return answer{blocks: []block{text("The subagent has reported.")}}
 	}
-	return calls("I hand this over.", q, tool{make: delegate, arg: arg})
+	return calls("I hand this over.", q, tool{make: delegate(false), arg: arg})
+}
+
+func background(q question, arg string) answer {
+	if len(q.results) > 0 {
+		return answer{blocks: []block{text("The subagent is at work.")}}
+	}
+	return calls("I hand this over for later.", q, tool{make: delegate(true), arg: arg})
 }
 
 func fails(status int) scenario {

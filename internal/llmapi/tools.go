@@ -44,19 +44,21 @@ func runCommand(offered []string, command string) (block, bool) {
 	)
 }
 
-// delegate starts a subagent and waits for it. Its prompt names a scenario of
-// its own.
-func delegate(offered []string, arg string) (block, bool) {
-	if arg == "" {
-		arg = "echo subagent"
+// delegate starts a subagent; the agent waits for it, or goes on meanwhile. Its
+// prompt names a scenario of its own.
+func delegate(background bool) maker {
+	return func(offered []string, arg string) (block, bool) {
+		if arg == "" {
+			arg = "echo subagent"
+		}
+		input := map[string]any{
+			"description":       "Do some work",
+			"prompt":            "Please do the subwork `" + arg + "`",
+			"subagent_type":     "general-purpose",
+			"run_in_background": background,
+		}
+		return choose(offered, variant{"Agent", input}, variant{"Task", input})
 	}
-	input := map[string]any{
-		"description":       "Do some work",
-		"prompt":            "Please do the subwork `" + arg + "`",
-		"subagent_type":     "general-purpose",
-		"run_in_background": false,
-	}
-	return choose(offered, variant{"Agent", input}, variant{"Task", input})
 }
 
 func askUser(offered []string, _ string) (block, bool) {
