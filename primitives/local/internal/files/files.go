@@ -1,12 +1,27 @@
 // Package files is the file half of the engine: it implements
 // primitives.Files, BatchWriter, Packer and Unpacker on the machine it runs on.
+//
+// Every operation first opens the directory that holds the file, for relative
+// paths by package beneath, and then works on names in that open directory. No
+// path is looked up twice, so nothing that another process renames in between
+// leads it astray.
+//
+// Nothing is synced to the disk: files survive the end of this program, not a
+// loss of power.
 package files
 
 import (
 	"context"
-	"errors"
-	"io"
+	"fmt"
 	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -22,69 +37,186 @@ type Config struct {
 	UID, GID int
 }
 
-// FS implements the files of a sandbox.
+// FS implements the files of a sandbox. Its methods may be called from several
+// goroutines.
 type FS struct {
-	cfg Config
+	cfg   Config
+	names []string // absolute paths of the workspace: as configured, and without links
+	leaf  string   // the workspace's name in anchor
+
+	mu     sync.RWMutex // guards anchor
+	anchor int          // the folder that holds the workspace; -1 after Close
+
+	// commit orders the moment in which writes become visible: a write that
+	// depends on a revision excludes all others between its check and its
+	// rename.
+	commit sync.RWMutex
+
+	chunks sync.Pool // of *[]byte, for copying
 }
 
-// New returns the files of a sandbox whose folders exist.
-func New(cfg Config) (*FS, error) { return &FS{cfg: cfg}, nil }
+// chunkSize is how much is copied between two looks at the context.
+const chunkSize = 128 << 10
+
+// New returns the files of a sandbox whose folders exist. The workspace itself
+// may later be removed and made again; replaced by a link, it is refused.
+func New(cfg Config) (*FS, error) {
+	fail := func(err error) (*FS, error) {
+		return nil, &primitives.Error{Op: "open", Backend: cfg.Backend, Target: cfg.Paths.Workspace, Err: classify(err)}
+	}
+	if !path.IsAbs(cfg.Paths.Workspace) {
+		return fail(invalid("the workspace must be an absolute path"))
+	}
+	real, err := filepath.EvalSymlinks(cfg.Paths.Workspace)
+	if err != nil {
+		return fail(err)
+	}
+	anchor, err := openPath(path.Dir(real))
+	if err != nil {
+		return fail(err)
+	}
+	names := slices.Compact([]string{path.Clean(cfg.Paths.Workspace), real})
+	f := &FS{cfg: cfg, names: names, leaf: path.Base(real), anchor: anchor}
+	f.chunks.New = func() any { b := make([]byte, chunkSize); return &b }
+	root, err := f.workspace()
+	if err != nil {
+		_ = f.Close()
+		return fail(err)
+	}
+	unix.Close(root)
+	return f, nil
+}
 
 // Close releases what the FS holds. Later calls return
-// primitives.ErrUnavailable. It may be called more than once.
-func (f *FS) Close() error { return nil }
+// primitives.ErrUnavailable; readers that are open stay usable. It may be called
+// more than once.
+func (f *FS) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.anchor >= 0 {
+		unix.Close(f.anchor)
+		f.anchor = -1
+	}
+	return nil
+}
+
+// workspace opens the workspace. It is looked up anew each time, because a
+// command may remove it and make it again.
+func (f *FS) workspace() (int, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.anchor < 0 {
+		return -1, fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
+	}
+	fd, err := openat(f.anchor, f.leaf, dirFlags|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		if st, serr := lstatat(f.anchor, f.leaf); serr == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			return -1, fmt.Errorf("%w: the workspace was replaced by a symbolic link", primitives.ErrPathEscape)
+		}
+		return -1, err
+	}
+	return fd, nil
+}
+
+// begin checks what every operation on a path needs.
+func (f *FS) begin(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	switch {
+	case name == "":
+		return invalid("the path is empty")
+	case strings.IndexByte(name, 0) >= 0:
+		return invalid("the path contains a NUL byte")
+	}
+	return nil
+}
 
 // Resolve returns the absolute path of an existing directory, following the
 // same rule as every other path: a relative one starts at the workspace and
 // must stay in it. An empty dir is the workspace.
-func (f *FS) Resolve(dir string) (string, error) { return "", f.fail("resolve", dir) }
-
-// Open implements primitives.Files.
-func (f *FS) Open(ctx context.Context, name string) (io.ReadCloser, error) {
-	return nil, f.fail("open", name)
+//
+// The path of a relative dir has no links in it. It is a name again, not an open
+// directory: who uses it must expect that another process has changed what is
+// there.
+func (f *FS) Resolve(dir string) (string, error) {
+	abs, err := f.locate(dir)
+	return abs, f.fail("resolve", dir, err)
 }
 
-// WriteFile implements primitives.Files.
-func (f *FS) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-	return f.fail("write", name)
+func (f *FS) locate(dir string) (string, error) {
+	if strings.IndexByte(dir, 0) >= 0 {
+		return "", invalid("the path contains a NUL byte")
+	}
+	t, err := f.tree(dir)
+	if err != nil {
+		return "", err
+	}
+	defer t.close()
+	if t.free {
+		fd, err := openPath(dir)
+		if err != nil {
+			return "", err
+		}
+		unix.Close(fd)
+		if slices.Contains(strings.Split(dir, "/"), "..") {
+			return filepath.EvalSymlinks(dir) // only the file system knows what ".." is
+		}
+		return path.Clean(dir), nil
+	}
+	fd, real, err := t.root.Locate(dir, noOptions)
+	if err != nil {
+		return "", err
+	}
+	unix.Close(fd)
+	return path.Join(f.names[0], real), nil
 }
 
 // Stat implements primitives.Files.
 func (f *FS) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {
-	return primitives.FileInfo{}, f.fail("stat", name)
+	info, err := f.stat(ctx, name)
+	return info, f.fail("stat", name, err)
 }
 
-// List implements primitives.Files.
-func (f *FS) List(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error) {
-	return nil, f.fail("list", dir)
+func (f *FS) stat(ctx context.Context, name string) (primitives.FileInfo, error) {
+	if err := f.begin(ctx, name); err != nil {
+		return primitives.FileInfo{}, err
+	}
+	p, err := f.place(name, false)
+	if err != nil {
+		return primitives.FileInfo{}, err
+	}
+	defer p.close()
+	st, err := lstatat(p.dir, p.leaf)
+	if err != nil {
+		return primitives.FileInfo{}, err
+	}
+	return describe(p.dir, p.leaf, name, &st)
 }
 
-// Mkdir implements primitives.Files.
-func (f *FS) Mkdir(ctx context.Context, name string, mode fs.FileMode) error {
-	return f.fail("mkdir", name)
+// own gives what was just made to the configured owner.
+func (f *FS) own(fd int) error {
+	if f.cfg.UID < 0 && f.cfg.GID < 0 {
+		return nil
+	}
+	return unix.Fchown(fd, f.cfg.UID, f.cfg.GID)
 }
 
-// Remove implements primitives.Files.
-func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
-	return f.fail("remove", name)
-}
-
-// Move implements primitives.Files.
-func (f *FS) Move(ctx context.Context, from, to string) error { return f.fail("move", from) }
-
-// WriteFiles implements primitives.BatchWriter.
-func (f *FS) WriteFiles(ctx context.Context, files []primitives.File) ([]error, error) {
-	return nil, f.fail("write", "")
-}
-
-// Pack implements primitives.Packer.
-func (f *FS) Pack(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
-	return nil, f.fail("pack", dir)
-}
-
-// Unpack implements primitives.Unpacker.
-func (f *FS) Unpack(ctx context.Context, dir string, r io.Reader) error { return f.fail("unpack", dir) }
-
-func (f *FS) fail(op, target string) error {
-	return &primitives.Error{Op: op, Backend: f.cfg.Backend, Target: target, Err: errors.ErrUnsupported}
+// mkdirAt makes one directory with exactly this mode, whatever the umask is.
+func (f *FS) mkdirAt(dir int, name string, mode fs.FileMode) error {
+	if err := unix.Mkdirat(dir, name, uint32(mode.Perm())); err != nil {
+		return err
+	}
+	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if os.IsNotExist(err) || os.IsPermission(err) {
+			return nil // removed again, or made without the right to read it
+		}
+		return err
+	}
+	defer unix.Close(fd)
+	if err := f.own(fd); err != nil {
+		return err
+	}
+	return unix.Fchmod(fd, uint32(mode.Perm()))
 }

@@ -20,7 +20,7 @@ func (i Identity) String() string {
 type Proc struct {
 	Identity
 	PPID, PGID, SID int
-	Zombie          bool
+	Zombie, Stopped bool
 	Name            string // without arguments
 }
 

@@ -34,7 +34,11 @@ func parseStat(b []byte) (Proc, error) {
 	if len(fields) < 20 {
 		return Proc{}, fmt.Errorf("process status has %d fields", len(fields))
 	}
-	p := Proc{Name: string(b[from+1 : to]), Zombie: fields[0] == "Z" || fields[0] == "X"}
+	p := Proc{
+		Name:    string(b[from+1 : to]),
+		Zombie:  fields[0] == "Z" || fields[0] == "X",
+		Stopped: fields[0] == "T" || fields[0] == "t",
+	}
 	var errs [5]error
 	p.PID, errs[0] = strconv.Atoi(string(bytes.TrimSpace(b[:from])))
 	p.PPID, errs[1] = strconv.Atoi(fields[1])
