@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// settingTime is how long an agent has to take a new mode or model.
+const settingTime = 30 * time.Second
+
+// mostQueued is how many prompts may wait.
+const mostQueued = 1000
+
+// readControls reads control lines until the input ends. A line that cannot be
+// followed is an error event and nothing more.
+func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.LineReader) {
+	for {
+		line, err := lines.Next()
+		if err != nil {
+			if !errors.Is(err, io.EOF) && ctx.Err() == nil && !errors.Is(err, io.ErrClosedPipe) {
+				c.complain(fmt.Errorf("reading control lines: %w", err))
+			}
+			c.endOfInput(ctx)
+			return
+		}
+		ctl, err := runnerscripts.DecodeControl(line)
+		if err == nil {
+			err = c.app.guarded(func() error { return c.control(ctx, ctl) })
+		}
+		if err != nil {
+			c.complain(err)
+		}
+	}
+}
+
+func (c *conversation) control(ctx context.Context, ctl runnerscripts.Control) error {
+	switch ctl.Type {
+	case runnerscripts.ControlPrompt:
+		return c.enqueue(ctl.ID, ctl.Text)
+	case runnerscripts.ControlInterrupt:
+		return c.interrupt(ctx)
+	case runnerscripts.ControlPermission:
+		if ctl.ID == "" || ctl.Decision == nil {
+			return invalid(`a permission line needs "id" and "decision"`)
+		}
+		return c.respond(ctx, ctl.ID, *ctl.Decision)
+	case runnerscripts.ControlSetMode:
+		ctx, cancel := context.WithTimeout(ctx, settingTime)
+		defer cancel()
+		return c.agent.SetMode(ctx, ctl.Value)
+	case runnerscripts.ControlSetModel:
+		ctx, cancel := context.WithTimeout(ctx, settingTime)
+		defer cancel()
+		return c.agent.SetModel(ctx, ctl.Value)
+	case runnerscripts.ControlCredential:
+		return &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailUnsupported,
+			Message: "leave credential lines out: no agent of this runner asks for one",
+		}
+	case runnerscripts.ControlShutdown:
+		c.shutdown(errShutdown)
+		return nil
+	}
+	return invalid("correct the control line: there is no type %q", ctl.Type)
+}
+
+func (c *conversation) enqueue(id, text string) error {
+	if text == "" {
+		return invalid(`give the prompt a "text"`)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) >= mostQueued {
+		return invalid("wait for queries to end before you send more: %d prompts are queued, and prompt %q was left out", mostQueued, id)
+	}
+	c.prompts++
+	if id == "" {
+		id = "query-" + strconv.Itoa(c.prompts)
+	}
+	c.queue = append(c.queue, &query{id: id, text: text})
+	c.signal()
+	return nil
+}
+
+// signal wakes next. c.mu is held.
+func (c *conversation) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// interrupt stops the running query. One that the agent does not know of yet is
+// interrupted when it does, or never given to it: an interrupt that follows its
+// prompt closely is not lost.
+func (c *conversation) interrupt(ctx context.Context) error {
+	c.mu.Lock()
+	switch {
+	case c.current == nil && len(c.queue) > 0:
+		c.queue[0].cancelled = true
+	case c.current != nil && !c.current.begun:
+		c.current.interrupt = true
+	case c.current != nil:
+		c.mu.Unlock()
+		return c.agent.Interrupt(ctx)
+	}
+	c.mu.Unlock()
+	return nil
+}
+
+// emitted follows what the driver reports. It runs inside the driver's Emit, so
+// it must not call the driver.
+func (c *conversation) emitted(ctx context.Context, payload any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.current; q != nil && !q.begun {
+		q.begun = true
+		if q.interrupt {
+			c.tasks.Go(func() {
+				if err := c.app.guarded(func() error { return c.agent.Interrupt(ctx) }); err != nil {
+					c.complain(err)
+				}
+			})
+		}
+	}
+	switch p := payload.(type) {
+	case runnerscripts.PermissionRequest:
+		c.asked[p.ID] = true
+		if c.ended {
+			c.rejectUnanswered(ctx, p.ID)
+		}
+	case runnerscripts.PermissionResolved:
+		delete(c.asked, p.ID)
+	}
+}
+
+// endOfInput lets the running and the queued queries finish. Nobody is left to
+// answer permission requests, so they are rejected.
+func (c *conversation) endOfInput(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	for id := range c.asked {
+		c.rejectUnanswered(ctx, id)
+	}
+	c.signal()
+}
+
+// rejectUnanswered starts the rejection of a permission request. c.mu is held.
+func (c *conversation) rejectUnanswered(ctx context.Context, id string) {
+	delete(c.asked, id)
+	c.tasks.Go(func() {
+		err := c.respond(ctx, id, runnerscripts.PermissionDecision{
+			Kind:    runnerscripts.RejectOnce,
+			Message: "standard input of the runner has ended: nobody can answer",
+		})
+		if err != nil {
+			c.complain(err)
+		}
+	})
+}
+
+func (c *conversation) respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
+	c.mu.Lock()
+	delete(c.asked, id)
+	c.mu.Unlock()
+	return c.app.guarded(func() error { return c.agent.Respond(ctx, id, d) })
+}
+
+// complain reports an error that ends nothing.
+func (c *conversation) complain(err error) {
+	f := failure(err)
+	c.report(runnerscripts.TypeError, runnerscripts.ErrorInfo{Code: f.Code, Message: f.Message})
+}
+
+func invalid(format string, args ...any) *runnerscripts.ScriptFailure {
+	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailInvalidRequest, Message: fmt.Sprintf(format, args...)}
+}

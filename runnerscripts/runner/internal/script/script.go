@@ -1,0 +1,127 @@
+// Package script is the driver of the scripted agent: it plays a
+// [runnerscripts.Scenario], needs no model and no network, and really runs
+// commands and writes files. It is there for demonstrations and tests, and shows
+// the smallest complete driver.
+//
+// The agent's history is the JSON lines of its events, in the agent's HOME.
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// agentVersion is the version of the script agent itself.
+const agentVersion = "1"
+
+// Config is what the agent needs of its program.
+type Config struct {
+	// Print writes a line of a print step to standard output. Required.
+	Print func(line []byte) error
+	// Exit ends the program for a crash step. Required.
+	Exit func(code int)
+}
+
+type driver struct{ cfg Config }
+
+// New returns the driver.
+func New(cfg Config) agent.Driver { return &driver{cfg: cfg} }
+
+// Setup checks the scenario and restores the history.
+func (d *driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+	if err := checkAgent(req.Agent); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if _, err := loadScenario(req.Session); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if t := req.Transcript; t != nil {
+		if len(t.Subagents) > 0 {
+			return runnerscripts.SetupData{}, unsupported("subagents in a transcript")
+		}
+		if err := restore(historyFile(req.Session), t.Main); err != nil {
+			return runnerscripts.SetupData{}, err
+		}
+	}
+	return runnerscripts.SetupData{AgentVersion: agentVersion}, nil
+}
+
+// Start begins or resumes a conversation.
+func (d *driver) Start(_ context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
+	if err := checkAgent(req.Agent); err != nil {
+		return nil, err
+	}
+	scenario, err := loadScenario(req.Session)
+	if err != nil {
+		return nil, err
+	}
+	past, err := readHistory(historyFile(req.Session))
+	if err != nil {
+		return nil, err
+	}
+	hist, err := openHistory(historyFile(req.Session))
+	if err != nil {
+		return nil, err
+	}
+	c := newConversation(d.cfg, req, scenario, past, hist, out)
+	out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
+		Agent: req.Agent.Name, AgentVersion: agentVersion, Model: c.model, Mode: c.mode,
+		Tools: []string{toolRun, toolWrite}, Resumed: len(past.prompts) > 0,
+	})
+	return c, nil
+}
+
+// Transcript returns the history as it is, and its lines as events if asked.
+func (d *driver) Transcript(_ context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
+	past, err := readHistory(historyFile(req.Session))
+	if err != nil {
+		return runnerscripts.Transcript{}, err
+	}
+	if req.Events {
+		for _, ev := range past.events {
+			out.EmitAt(ev.Time, ev.ConversationID, ev.Type, ev.Payload)
+		}
+	}
+	return runnerscripts.Transcript{Main: past.text}, nil
+}
+
+func checkAgent(a runnerscripts.Agent) error {
+	if len(a.Command) > 0 {
+		return unsupported("command, it has no program of its own")
+	}
+	return checkMode(a.PermissionMode)
+}
+
+// The permission modes. An empty one is modeDefault.
+const (
+	modeDefault     = "default"           // ask steps ask
+	modeAcceptEdits = "acceptEdits"       // ask steps with a run ask
+	modeBypass      = "bypassPermissions" // nothing asks
+)
+
+func checkMode(mode string) error {
+	switch mode {
+	case "", modeDefault, modeAcceptEdits, modeBypass:
+		return nil
+	}
+	return unsupported(fmt.Sprintf("permission mode %q; choose %s, %s or %s", mode, modeDefault, modeAcceptEdits, modeBypass))
+}
+
+func unsupported(what string) error {
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailUnsupported, Message: "the script agent does not support " + what,
+	}
+}
+
+func invalid(format string, args ...any) error {
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailInvalidRequest, Message: fmt.Sprintf(format, args...),
+	}
+}
+
+// errInterrupted ends a turn that was interrupted.
+var errInterrupted = errors.New("interrupted")

@@ -1,0 +1,30 @@
+// Command envrunner is what works inside a sandbox: the runner scripts of package
+// runnerscripts, and the guest that serves the sandbox to its host. Run
+// "envrunner --help" for its commands.
+//
+// A script that could not do its work prints a result with "ok":false, which
+// says why, and exits with status 1. Any other status than 0 and 1 means that
+// there is no result: 2 for a wrong command line, else what ended the program.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	// Without this a reader that went away would kill the runner before it can
+	// end the agent. Notify, not Ignore: children would inherit the latter.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	stdin, err := newInput(os.Stdin)
+	if err != nil {
+		os.Stderr.WriteString("envrunner: " + err.Error() + "\n")
+		os.Exit(exitUsage)
+	}
+	code := run(ctx, stdin, os.Stdout, os.Stderr, os.Args[1:])
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// request reads the request from the first line of input.
+func request[T runnerscripts.Request](lines *runnerscripts.LineReader) (T, error) {
+	line, err := lines.Next()
+	if err != nil {
+		var none T
+		if errors.Is(err, io.EOF) {
+			return none, &runnerscripts.ScriptFailure{
+				Code:    runnerscripts.FailInvalidRequest,
+				Message: fmt.Sprintf("send a request on standard input, as one line of JSON (a %T, see envrunner --schema): it was empty", none),
+			}
+		}
+		return none, fmt.Errorf("reading the request: %w", err)
+	}
+	return runnerscripts.DecodeRequest[T](line)
+}
+
+// driver returns the driver of an agent.
+func (a *app) driver(name string) (agent.Driver, error) {
+	if d, ok := a.agents[name]; ok {
+		return d, nil
+	}
+	return nil, &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailUnknownAgent,
+		Message: fmt.Sprintf("choose one of the agents that this runner knows (%s): it does not know %q",
+			strings.Join(slices.Sorted(maps.Keys(a.agents)), ", "), name),
+	}
+}
+
+// marshal is json.Marshal that keeps <, > and & as they are; nil stays nothing.
+func marshal(v any) (json.RawMessage, error) {
+	if v == nil {
+		return nil, nil
+	}
+	var buf strings.Builder
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return json.RawMessage(strings.TrimSuffix(buf.String(), "\n")), nil
+}

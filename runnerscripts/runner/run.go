@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
+)
+
+// The exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1 // the result says why
+	exitUsage  = 2
+)
+
+const usage = `envrunner works inside a sandbox. Its commands speak JSON lines on standard input
+and output; they are meant for programs.
+
+  envrunner setup-session     prepare a session: one request in, one result out
+  envrunner execute-query     run the agent: request and control lines in, events out
+  envrunner read-transcript   read the agent's history: one request in, one result out
+  envrunner version           print the version
+  envrunner --schema          print the JSON Schema of requests and events
+  envrunner --help            print this
+`
+
+// app is one run of envrunner.
+type app struct {
+	stdin  io.ReadCloser
+	stdout *runnerscripts.Encoder
+	stderr io.Writer
+	agents map[string]agent.Driver
+}
+
+// run is envrunner as a function. It closes stdin to end a read that waits.
+func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, args []string) int {
+	a := &app{stdin: stdin, stdout: runnerscripts.NewEncoder(stdout), stderr: stderr}
+	a.agents = map[string]agent.Driver{
+		"script": script.New(script.Config{Print: a.stdout.WriteLine, Exit: os.Exit}),
+	}
+	if len(args) != 1 {
+		fmt.Fprint(stderr, usage)
+		return exitUsage
+	}
+	var err error
+	switch args[0] {
+	case runnerscripts.SetupSession:
+		err = a.setupSession(ctx)
+	case runnerscripts.ExecuteQuery:
+		err = a.executeQuery(ctx)
+	case runnerscripts.ReadTranscript:
+		err = a.readTranscript(ctx)
+	case "version", "--version":
+		fmt.Fprintln(stdout, "envrunner", version(), runtime.GOOS+"/"+runtime.GOARCH)
+	case "help", "--help", "-h":
+		fmt.Fprint(stdout, usage)
+	default:
+		fmt.Fprintf(stderr, "envrunner: unknown command %q\n\n%s", args[0], usage)
+		return exitUsage
+	}
+	if err != nil {
+		return a.fail(err)
+	}
+	return exitOK
+}
+
+// finish prints the result of a script that did its work.
+func (a *app) finish(data any) error {
+	raw, err := marshal(data)
+	if err != nil {
+		return err
+	}
+	return a.stdout.Encode(runnerscripts.Result{Type: runnerscripts.TypeResult, OK: true, Data: raw})
+}
+
+// fail prints the result of a script that could not do its work.
+func (a *app) fail(err error) int {
+	res := runnerscripts.Result{Type: runnerscripts.TypeResult, Error: failure(err)}
+	if werr := a.stdout.Encode(res); werr != nil {
+		fmt.Fprintf(a.stderr, "envrunner: %v (and the result could not be written: %v)\n", err, werr)
+	}
+	return exitFailed
+}
+
+// failure makes a failure of any error.
+func failure(err error) *runnerscripts.ScriptFailure {
+	if f, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
+		return f
+	}
+	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailInternal, Message: err.Error()}
+}
+
+// guarded calls f and makes an error of its panic: a driver that fails must not
+// take the result line with it.
+func (a *app) guarded(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			fmt.Fprintf(a.stderr, "envrunner: panic: %v\n%s", p, debug.Stack())
+			err = &runnerscripts.ScriptFailure{
+				Code:    runnerscripts.FailInternal,
+				Message: fmt.Sprintf("report this bug of the runner: panic: %v", p),
+			}
+		}
+	}()
+	return f()
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func (a *app) setupSession(ctx context.Context) error {
+	req, err := request[runnerscripts.SetupRequest](runnerscripts.NewLineReader(a.stdin, 0))
+	if err != nil {
+		return err
+	}
+	driver, err := a.driver(req.Agent.Name)
+	if err != nil {
+		return err
+	}
+	if err := makeFolders(req.Paths); err != nil {
+		return err
+	}
+	if err := writeWorkspace(ctx, req.Paths.Workspace, req.Files); err != nil {
+		return err
+	}
+	var data runnerscripts.SetupData
+	err = a.guarded(func() (err error) {
+		data, err = driver.Setup(ctx, req)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.finish(data)
+}
+
+func makeFolders(p primitives.Paths) error {
+	for _, dir := range p.All() {
+		if dir == "" {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("making the session's folders: %w", err)
+		}
+	}
+	return nil
+}
+
+// writeWorkspace writes the files that the workspace starts with, and nothing
+// outside it.
+func writeWorkspace(ctx context.Context, dir string, files []runnerscripts.WorkspaceFile) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("opening the workspace: %w", err)
+	}
+	defer root.Close()
+	for _, f := range files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := writeFile(root, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeFile(root *os.Root, f runnerscripts.WorkspaceFile) error {
+	name := path.Clean(f.Path)
+	if f.Path == "" || !fs.ValidPath(name) || name == "." {
+		return &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailInvalidRequest,
+			Message: fmt.Sprintf("give a path inside the workspace, relative to it: %q is none", f.Path),
+		}
+	}
+	mode := f.Mode.Perm()
+	if mode == 0 {
+		mode = 0o644
+	}
+	err := errors.Join(
+		root.MkdirAll(path.Dir(name), 0o755),
+		root.WriteFile(name, f.Content, mode),
+	)
+	if err == nil {
+		// The umask does not apply, and a file that was there takes the mode too.
+		err = root.Chmod(name, mode)
+	}
+	if err != nil {
+		return &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailInvalidRequest,
+			Message: fmt.Sprintf("workspace file %q cannot be written inside the workspace: %v", f.Path, err),
+		}
+	}
+	return nil
+}

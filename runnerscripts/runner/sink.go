@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// sink writes events to standard output. It implements agent.Sink.
+type sink struct {
+	enc     *runnerscripts.Encoder
+	session string
+	source  runnerscripts.Source
+	// broken ends the script's work when nobody reads it any more.
+	broken context.CancelCauseFunc
+	// emitted is told of the payload of every event of a driver, after it was
+	// written.
+	emitted func(payload any)
+
+	mu    sync.Mutex
+	query string
+	err   error
+}
+
+// Emit reports an event that happened now.
+func (s *sink) Emit(conversation string, typ runnerscripts.EventType, payload any) {
+	s.EmitAt(time.Now(), conversation, typ, payload)
+}
+
+// EmitAt reports an event that happened at another time.
+func (s *sink) EmitAt(at time.Time, conversation string, typ runnerscripts.EventType, payload any) {
+	s.write(at, conversation, typ, payload)
+	if s.emitted != nil {
+		s.emitted(payload)
+	}
+}
+
+// setQuery names the query that the following events belong to.
+func (s *sink) setQuery(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.query = id
+}
+
+// Err returns the first error of writing.
+func (s *sink) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *sink) write(at time.Time, conversation string, typ runnerscripts.EventType, payload any) {
+	if conversation == "" {
+		conversation = runnerscripts.MainConversation
+	}
+	s.mu.Lock()
+	query := s.query
+	s.mu.Unlock()
+	raw, err := marshal(payload)
+	if err == nil {
+		err = s.enc.Encode(runnerscripts.Event{
+			Type: typ, Payload: raw, SessionID: s.session, ConversationID: conversation,
+			QueryID: query, Source: s.source, Time: at.UTC(),
+		})
+	}
+	if err != nil {
+		s.fail(fmt.Errorf("writing the event %s: %w", typ, err))
+	}
+}
+
+func (s *sink) fail(err error) {
+	s.mu.Lock()
+	first := s.err == nil
+	if first {
+		s.err = err
+	}
+	s.mu.Unlock()
+	if first && s.broken != nil {
+		s.broken(err)
+	}
+}
