@@ -117,7 +117,9 @@ func TestRunRefusesWhatNeedsAnOpenProcess(t *testing.T) {
 }
 
 func TestWhatAPrimitiveLacksIsUnsupported(t *testing.T) {
-	var p struct{ primitives.EnvironmentPrimitive }
+	var p struct {
+		primitives.EnvironmentPrimitive
+	}
 	if _, err := primitives.Reattach(t.Context(), p, "x", primitives.Offset{}); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("Reattach: %v", err)
 	}
