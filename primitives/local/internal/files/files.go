@@ -106,7 +106,7 @@ func (f *FS) workspace() (int, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if f.anchor < 0 {
-		return -1, fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
+		return -1, errClosed()
 	}
 	fd, err := openat(f.anchor, f.leaf, dirFlags|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -117,6 +117,18 @@ func (f *FS) workspace() (int, error) {
 	}
 	return fd, nil
 }
+
+// alive returns an error after Close.
+func (f *FS) alive() error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.anchor < 0 {
+		return errClosed()
+	}
+	return nil
+}
+
+func errClosed() error { return fmt.Errorf("%w: it was closed", primitives.ErrUnavailable) }
 
 // begin checks what every operation on a path needs.
 func (f *FS) begin(ctx context.Context, name string) error {

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package beneath
+
+import "golang.org/x/sys/unix"
+
+// PathOnly is the flag that opens a directory as a place. Here it needs the
+// permission to list it too.
+const PathOnly = unix.O_RDONLY
+
+// openFast is not to be had here.
+func openFast(int, string, bool) (int, error) { return -1, unix.ENOSYS }

@@ -1,0 +1,54 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// fail says where an operation failed and translates what happened into the
+// sentinels of the contract.
+func (f *FS) fail(op, target string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if pe, ok := errors.AsType[*primitives.Error](err); ok && error(pe) == err {
+		return err
+	}
+	return &primitives.Error{Op: op, Backend: f.cfg.Backend, Target: target, Err: classify(err)}
+}
+
+// classify is the only place that knows which errno means what. An errno that
+// Go itself maps to the right io/fs sentinel stays as it is.
+func classify(err error) error {
+	errno, ok := errors.AsType[unix.Errno](err)
+	if !ok {
+		return err
+	}
+	switch errno {
+	case unix.EISDIR:
+		return primitives.ErrIsDirectory
+	case unix.ENOTDIR:
+		return primitives.ErrNotDirectory
+	case unix.ENOTEMPTY:
+		return primitives.ErrNotEmpty
+	case unix.ENXIO, unix.ENODEV, unix.EOPNOTSUPP:
+		return primitives.ErrNotRegular
+	case unix.ENOSPC, unix.EDQUOT:
+		return fmt.Errorf("%w: %w", primitives.ErrNoSpace, err)
+	case unix.EROFS, unix.ETXTBSY, unix.EBUSY:
+		return fmt.Errorf("%w: %w", fs.ErrPermission, err)
+	case unix.EINVAL, unix.ELOOP, unix.ENAMETOOLONG:
+		return fmt.Errorf("%w: %w", fs.ErrInvalid, err)
+	}
+	return err
+}
+
+// invalid is the error for a request that no machine could serve.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{fs.ErrInvalid}, args...)...)
+}

@@ -1,0 +1,133 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Remove implements primitives.Files. With recursive it removes all it can and
+// returns the first error. Folders that hold a folder of Paths are refused like
+// those themselves.
+func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
+	return f.fail("remove", name, f.remove(ctx, name, recursive))
+}
+
+func (f *FS) remove(ctx context.Context, name string, recursive bool) error {
+	if err := f.begin(ctx, name); err != nil {
+		return err
+	}
+	p, err := f.place(name, false)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	st, err := lstatat(p.dir, p.leaf)
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return unix.Unlinkat(p.dir, p.leaf, 0)
+	}
+	if err := f.removable(p, &st); err != nil {
+		return err
+	}
+	if !recursive {
+		return unix.Unlinkat(p.dir, p.leaf, unix.AT_REMOVEDIR)
+	}
+	return removeTree(ctx, p.dir, p.leaf)
+}
+
+// removable refuses the folders of the sandbox and whatever holds one of them,
+// by whichever name.
+func (f *FS) removable(p place, st *unix.Stat_t) error {
+	if p.leaf == "." {
+		return invalid("the path must end in the name of the directory")
+	}
+	for _, dir := range f.cfg.Paths.All() {
+		for dir != "" {
+			var s unix.Stat_t
+			if err := unix.Stat(dir, &s); err == nil && s.Dev == st.Dev && s.Ino == st.Ino {
+				return invalid("the sandbox needs this folder; end the sandbox with Terminate instead")
+			}
+			if dir == "/" {
+				break
+			}
+			dir = path.Dir(dir)
+		}
+	}
+	return nil
+}
+
+const removePasses = 10 // how often a directory that others keep filling is emptied
+
+// removeTree removes a directory with all that is in it.
+func removeTree(ctx context.Context, dir int, name string) error {
+	var first error
+	for range removePasses {
+		first = nil
+		fd, err := openToEmpty(dir, name)
+		if err != nil {
+			if errors.Is(err, unix.ENOENT) {
+				return nil
+			}
+			return err
+		}
+		first = removeEntries(ctx, fd)
+		unix.Close(fd)
+		if first != nil && ctx.Err() != nil {
+			return first
+		}
+		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+		switch {
+		case err == nil || errors.Is(err, unix.ENOENT):
+			return nil
+		case first != nil:
+			return first
+		case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST):
+			return err
+		}
+	}
+	return primitives.ErrNotEmpty
+}
+
+// openToEmpty opens a directory for listing and removing, with the rights that
+// takes where its owner may grant them.
+func openToEmpty(dir int, name string) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW
+	if unix.Faccessat(dir, name, unix.R_OK|unix.W_OK|unix.X_OK, unix.AT_EACCESS) != nil {
+		_ = chmodDir(dir, name, 0o700) // if that fails, opening says why
+	}
+	fd, err := openat(dir, name, flags, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+		err = unix.ENOENT // no longer the directory that was to be removed
+	}
+	return fd, err
+}
+
+func removeEntries(ctx context.Context, fd int) error {
+	names, err := readNames(fd)
+	if err != nil {
+		return err
+	}
+	var first error
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := unix.Unlinkat(fd, name, 0)
+		if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+			if st, serr := lstatat(fd, name); serr == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+				err = removeTree(ctx, fd, name)
+			}
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) && first == nil {
+			first = err
+		}
+	}
+	return first
+}

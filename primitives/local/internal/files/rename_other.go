@@ -1,0 +1,16 @@
+//go:build !linux
+
+package files
+
+import "golang.org/x/sys/unix"
+
+// renameNew renames and fails with EEXIST if the new name is taken.
+func renameNew(fromDir int, from string, toDir int, to string) error {
+	return linkNew(fromDir, from, toDir, to)
+}
+
+// chmodDir changes the mode of a directory that cannot be opened for reading,
+// and of nothing that has taken its place.
+func chmodDir(dir int, name string, mode uint32) error {
+	return unix.Fchmodat(dir, name, mode, unix.AT_SYMLINK_NOFOLLOW)
+}

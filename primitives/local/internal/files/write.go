@@ -1,0 +1,298 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// defaultMode is the mode of a new file.
+const defaultMode fs.FileMode = 0o644
+
+// WriteFile implements primitives.Files. ctx is looked at between two reads
+// from r: an r whose Read blocks for ever is the caller's to unblock.
+//
+// Of two writes by this FS with the same IfRevision one wins. A program in the
+// sandbox that writes to the file in the moment between the last check and the
+// rename goes unnoticed. Exclusive has no such gap.
+func (f *FS) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+	return f.fail("write", name, f.writeFile(ctx, name, r, opts))
+}
+
+func (f *FS) writeFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+	if err := f.begin(ctx, name); err != nil {
+		return err
+	}
+	if err := checkWrite(opts); err != nil {
+		return err
+	}
+	t, err := f.tree(name)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	p, st, err := t.follow(name, true)
+	if p.dir < 0 {
+		return err
+	}
+	defer p.close()
+	j := job{f: f, dir: p.dir, leaf: p.leaf, opts: opts}
+	if err == nil {
+		j.old = &st
+	}
+	if strings.HasSuffix(name, "/") && j.old == nil {
+		return primitives.ErrIsDirectory
+	}
+	if err := j.check(); err != nil {
+		return err
+	}
+	if opts.Append {
+		return j.append(ctx, r)
+	}
+	return j.replace(ctx, r)
+}
+
+func checkWrite(opts primitives.WriteOptions) error {
+	switch {
+	case opts.Mode&^fs.ModePerm != 0:
+		return invalid("Mode %v has more than permission bits", opts.Mode)
+	case opts.Exclusive && opts.IfRevision != "":
+		return invalid("Exclusive wants no file and IfRevision wants one")
+	}
+	return nil
+}
+
+// job is the writing of one file whose place is known.
+type job struct {
+	f    *FS
+	dir  int
+	leaf string
+	opts primitives.WriteOptions
+	old  *unix.Stat_t // what is there; nil: nothing
+}
+
+// check refuses what must not be written. Replacing a file would only need a
+// writable directory; here the file's own permission counts.
+func (j *job) check() error {
+	if j.old == nil {
+		if j.opts.IfRevision != "" {
+			return primitives.ErrConflict
+		}
+		return nil
+	}
+	if err := regular(j.old); err != nil {
+		return err
+	}
+	if j.opts.Exclusive {
+		return unix.EEXIST
+	}
+	if err := unix.Faccessat(j.dir, j.leaf, unix.W_OK, unix.AT_EACCESS); err != nil {
+		return err
+	}
+	if j.opts.IfRevision != "" && revision(j.old) != j.opts.IfRevision {
+		return primitives.ErrConflict
+	}
+	return nil
+}
+
+// replace writes a new file beside the old one and then puts it in its place.
+func (j *job) replace(ctx context.Context, r io.Reader) error {
+	temp := tempName()
+	fd, err := openat(j.dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	err = j.f.copyIn(ctx, fd, r)
+	if err == nil {
+		err = j.dress(fd)
+	}
+	if cerr := unix.Close(fd); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = j.commit(temp)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(j.dir, temp, 0)
+	}
+	return err
+}
+
+// dress gives the new file the owner and mode that it shall have.
+func (j *job) dress(fd int) error {
+	mode := j.opts.Mode
+	if j.old == nil {
+		if err := j.f.own(fd); err != nil {
+			return err
+		}
+		if mode == 0 {
+			mode = defaultMode
+		}
+		return unix.Fchmod(fd, uint32(mode))
+	}
+	if mode == 0 {
+		mode = fs.FileMode(j.old.Mode) & fs.ModePerm
+	}
+	var made unix.Stat_t
+	if err := unix.Fstat(fd, &made); err != nil {
+		return err
+	}
+	uid, gid := int(j.old.Uid), int(j.old.Gid)
+	if made.Uid != j.old.Uid || made.Gid != j.old.Gid {
+		// Only root may give files away; others may at least keep a group
+		// that they are in.
+		if err := unix.Fchown(fd, uid, gid); err != nil {
+			_ = unix.Fchown(fd, -1, gid)
+		}
+	}
+	return unix.Fchmod(fd, uint32(mode))
+}
+
+// commit makes the new file visible.
+func (j *job) commit(temp string) error {
+	switch {
+	case j.opts.Exclusive:
+		return renameNew(j.dir, temp, j.dir, j.leaf)
+	case j.opts.IfRevision != "":
+		j.f.commit.Lock()
+		defer j.f.commit.Unlock()
+		st, err := lstatat(j.dir, j.leaf)
+		if errors.Is(err, unix.ENOENT) || err == nil && revision(&st) != j.opts.IfRevision {
+			return primitives.ErrConflict
+		}
+		if err != nil {
+			return err
+		}
+	default:
+		j.f.commit.RLock()
+		defer j.f.commit.RUnlock()
+	}
+	return unix.Renameat(j.dir, temp, j.dir, j.leaf)
+}
+
+// append adds to the file in place.
+func (j *job) append(ctx context.Context, r io.Reader) error {
+	if j.opts.IfRevision != "" {
+		j.f.commit.Lock()
+		defer j.f.commit.Unlock()
+	}
+	fd, made, err := j.openAppend()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if err := regular(&st); err != nil {
+		return err
+	}
+	if j.opts.IfRevision != "" && revision(&st) != j.opts.IfRevision {
+		return primitives.ErrConflict
+	}
+	switch {
+	case made:
+		j.old = nil
+		err = j.dress(fd)
+	case j.opts.Mode != 0:
+		err = unix.Fchmod(fd, uint32(j.opts.Mode))
+	}
+	if err != nil {
+		return err
+	}
+	return j.f.copyIn(ctx, fd, r)
+}
+
+// openAppend opens the file, and says whether it had to be made.
+func (j *job) openAppend() (fd int, made bool, err error) {
+	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	for range 10 { // others may make and remove it between the two calls
+		if !j.opts.Exclusive {
+			fd, err = openat(j.dir, j.leaf, flags, 0)
+			if !errors.Is(err, unix.ENOENT) {
+				return fd, false, err
+			}
+		}
+		fd, err = openat(j.dir, j.leaf, flags|unix.O_CREAT|unix.O_EXCL, 0o600)
+		if j.opts.Exclusive || !errors.Is(err, unix.EEXIST) {
+			return fd, true, err
+		}
+	}
+	return -1, false, err
+}
+
+// copyIn writes what r holds to fd.
+func (f *FS) copyIn(ctx context.Context, fd int, r io.Reader) error {
+	if b, ok := r.(*bytes.Reader); ok && b.Len() <= chunkSize {
+		_, err := b.WriteTo(fdWriter(fd)) // in one piece and without a copy
+		return err
+	}
+	buf := f.chunks.Get().(*[]byte)
+	defer f.chunks.Put(buf)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := r.Read(*buf)
+		if n > 0 {
+			if _, werr := fdWriter(fd).Write((*buf)[:n]); werr != nil {
+				return werr
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read what is to be written: %w", err)
+		}
+	}
+}
+
+// fdWriter writes to an open file without the cost of an os.File.
+type fdWriter int
+
+// Write implements io.Writer.
+func (w fdWriter) Write(p []byte) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Write(int(w), p[done:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return done, err
+		}
+		done += n
+	}
+	return done, nil
+}
+
+const (
+	tempPrefix = ".agentenv-"
+	tempSuffix = ".tmp"
+	tempRandom = 26 // letters that rand.Text returns
+)
+
+// tempName returns a name that nobody can guess, for a file that is not
+// complete yet.
+func tempName() string { return tempPrefix + rand.Text() + tempSuffix }
+
+// IsTemp reports whether a file name is one of those under which files are
+// written before they appear under their own.
+func IsTemp(name string) bool {
+	return len(name) == len(tempPrefix)+tempRandom+len(tempSuffix) &&
+		strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
+}
