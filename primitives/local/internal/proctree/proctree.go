@@ -2,7 +2,11 @@
 // without ever hitting one that took over a process number.
 package proctree
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // Identity names one process for good: its number together with when it started.
 // The zero value names none.
@@ -14,6 +18,20 @@ type Identity struct {
 // String returns the identity in the form that ParseIdentity reads.
 func (i Identity) String() string {
 	return strconv.Itoa(i.PID) + "." + strconv.FormatUint(i.Start, 36)
+}
+
+// ParseIdentity reads what String wrote.
+func ParseIdentity(s string) (Identity, error) {
+	pid, start, _ := strings.Cut(s, ".")
+	p, err := strconv.Atoi(pid)
+	if err != nil {
+		return Identity{}, fmt.Errorf("process identity %q: %w", s, err)
+	}
+	t, err := strconv.ParseUint(start, 36, 64)
+	if err != nil {
+		return Identity{}, fmt.Errorf("process identity %q: %w", s, err)
+	}
+	return Identity{PID: p, Start: t}, nil
 }
 
 // Proc is one process at the time of the snapshot.

@@ -1,0 +1,212 @@
+package local
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// killTime bounds how long the ladder goes on killing what will not die, for
+// example a process in an uninterruptible system call.
+const killTime = 5 * time.Second
+
+// family is a set of processes that are ended together.
+type family interface {
+	// members lists the processes that run now; zombies do not run.
+	members() []proctree.Proc
+	// kill sends SIGKILL to the members, and where the kernel can do that to
+	// those that are being forked as well.
+	kill(members []proctree.Proc)
+}
+
+// endFamily is the ladder: SIGTERM to every member, the grace, then SIGKILL until
+// nobody is left. hurry, which may be nil, cuts the grace short.
+func endFamily(f family, grace time.Duration, hurry <-chan struct{}) primitives.TerminateReport {
+	found := make(map[proctree.Identity]primitives.KilledProcess)
+	note := func(members []proctree.Proc, forced bool) {
+		for _, m := range members {
+			found[m.Identity] = primitives.KilledProcess{PID: m.PID, Command: m.Name, Forced: forced}
+		}
+	}
+	members := f.members()
+	note(members, false)
+	if grace > 0 && len(members) > 0 {
+		for _, m := range members {
+			_ = proctree.Signal(m.Identity, unix.SIGTERM)
+			if m.Stopped {
+				_ = proctree.Signal(m.Identity, unix.SIGCONT)
+			}
+		}
+		members = untilEmpty(grace, hurry, f.members)
+	}
+	if len(members) > 0 {
+		members = untilEmpty(killTime, nil, func() []proctree.Proc {
+			members := f.members()
+			note(members, true)
+			f.kill(members)
+			return members
+		})
+	}
+	var report primitives.TerminateReport
+	for _, k := range found {
+		report.Killed = append(report.Killed, k)
+	}
+	for _, m := range members {
+		report.Survivors = append(report.Survivors, primitives.KilledProcess{PID: m.PID, Command: m.Name, Forced: true})
+	}
+	return report
+}
+
+// untilEmpty calls look, ever less often, until it returns nobody, the time is
+// over or hurry is closed, and returns what it returned last.
+func untilEmpty(most time.Duration, hurry <-chan struct{}, look func() []proctree.Proc) []proctree.Proc {
+	end := time.NewTimer(most)
+	defer end.Stop()
+	pause := time.Millisecond / 2
+	for {
+		members := look()
+		if len(members) == 0 {
+			return nil
+		}
+		next := time.NewTimer(pause)
+		select {
+		case <-next.C:
+			pause = min(2*pause, 25*time.Millisecond)
+		case <-hurry:
+			next.Stop()
+			return members
+		case <-end.C:
+			next.Stop()
+			return members
+		}
+	}
+}
+
+// groupFamily are the processes of a control group.
+type groupFamily struct{ path string }
+
+func (g groupFamily) members() []proctree.Proc {
+	pids, err := cgroup.Pids(g.path)
+	if err != nil {
+		return nil
+	}
+	return running(proctree.Describe(pids))
+}
+
+func (g groupFamily) kill(members []proctree.Proc) {
+	for _, m := range members {
+		if m.Identity == proctree.Self() {
+			// This program runs inside the sandbox that it ends.
+			killEach(members)
+			return
+		}
+	}
+	if err := cgroup.Kill(g.path); err != nil {
+		killEach(members)
+	}
+}
+
+// killEach spares the calling process.
+func killEach(members []proctree.Proc) {
+	self := proctree.Self()
+	for _, m := range members {
+		if m.Identity != self {
+			_ = proctree.Signal(m.Identity, unix.SIGKILL)
+		}
+	}
+}
+
+// running leaves out the processes that have ended and the calling one.
+func running(procs []proctree.Proc) []proctree.Proc {
+	self := proctree.Self()
+	kept := procs[:0]
+	for _, p := range procs {
+		if !p.Zombie && p.Identity != self {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+// sweepFamily are the processes that belong by what they show: those for which
+// belongs holds, those that carry the mark, those that were found before, and
+// whatever descends from any of these.
+type sweepFamily struct {
+	belongs   func(proctree.Proc) bool
+	mark      string // variable
+	value     string // and what it must hold
+	known     map[proctree.Identity]bool
+	fallback  func() []proctree.Proc // where the system shows nothing
+	excluding func(proctree.Proc) bool
+}
+
+func (f *sweepFamily) members() []proctree.Proc {
+	procs, err := proctree.Snapshot()
+	if errors.Is(err, errors.ErrUnsupported) && f.fallback != nil {
+		return f.fallback()
+	}
+	self := proctree.Self()
+	found := proctree.Descendants(procs, func(p proctree.Proc) bool {
+		switch {
+		case p.Identity == self || (f.excluding != nil && f.excluding(p)):
+			return false
+		case f.known[p.Identity] || f.belongs(p):
+			return true
+		case p.Zombie:
+			return false
+		}
+		values, ok := proctree.Mark(p.PID, f.mark)
+		return ok && values[0] == f.value
+	})
+	if f.known == nil {
+		f.known = make(map[proctree.Identity]bool)
+	}
+	members := make([]proctree.Proc, 0, len(found))
+	for id, p := range found {
+		f.known[id] = true
+		if !p.Zombie && id != self {
+			members = append(members, p)
+		}
+	}
+	return members
+}
+
+func (f *sweepFamily) kill(members []proctree.Proc) { killEach(members) }
+
+// family returns the processes of one command.
+func (p *process) family() family {
+	if p.leaf != nil {
+		return groupFamily{p.leaf.Path()}
+	}
+	leads := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return !p.reaped // until then nobody else can get the number
+	}
+	return &sweepFamily{
+		belongs: func(q proctree.Proc) bool {
+			return (q.PID == p.pid || q.SID == p.pid || q.PGID == p.pid) && leads()
+		},
+		mark: execMark, value: p.id,
+		fallback: func() []proctree.Proc {
+			if !leads() {
+				return nil
+			}
+			return processGroup(p.pid)
+		},
+	}
+}
+
+// processGroup is what can be known of a process group on a system that does not
+// show its processes: its leader's number stands for all of it.
+func processGroup(pid int) []proctree.Proc {
+	if err := unix.Kill(-pid, 0); err != nil && !errors.Is(err, unix.EPERM) {
+		return nil
+	}
+	return []proctree.Proc{{Identity: proctree.Identity{PID: -pid}, PGID: pid}}
+}

@@ -1,0 +1,240 @@
+// Package local is the sandbox that is a folder and a set of processes on the
+// machine this program runs on. It is also the engine: inside remote sandboxes
+// the guest serves this very package.
+//
+// It keeps things apart, it does not lock anything in: commands run as this
+// program's user, or as Config.User, and can reach whatever that user can. Use a
+// container for what is not trusted.
+//
+// Linux is fully supported. On macOS it works without durable commands, and ends
+// process groups instead of whole trees; Capabilities say so.
+package local
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+const backend = "local"
+
+// Config says how to make a sandbox. The zero value is a fresh, empty one that
+// vanishes with Terminate.
+type Config struct {
+	// Root is the folder in which the session folder is made; it is made if
+	// missing, for this user only. Empty means agentenv/local in the user's
+	// cache directory or, if commands run as another user, who could not enter
+	// that, agentenv in the directory for temporary files.
+	Root string `json:"root,omitempty"`
+	// Workspace is an existing folder to work in instead of a new one. It is
+	// used in place and never deleted.
+	Workspace string `json:"workspace,omitempty"`
+	// Keep leaves the session folder on disk after Terminate.
+	Keep bool `json:"keep,omitempty"`
+	// Env is added to the environment of every command, entries and their
+	// meaning as in primitives.Command.Env.
+	Env []string `json:"env,omitempty"`
+	// User is whom commands run as that name no user themselves, as in
+	// primitives.Command.User; new files are given to that user. Empty means
+	// this program's user. Another one needs root.
+	User string `json:"user,omitempty"`
+	// Runner is the path of a program that supervises durable commands: called
+	// with the arguments "supervise" and a folder it must call [Supervise].
+	// Empty means that there are none.
+	Runner string `json:"runner,omitempty"`
+	// ReapOrphans makes this program adopt and reap the processes that lose
+	// their parent, so that none escapes. It changes the whole program: for
+	// one that does nothing but serve this sandbox, like the guest.
+	ReapOrphans bool `json:"-"`
+}
+
+// New makes a sandbox. ctx covers the making only.
+//
+// Errors: [primitives.ErrUnknownUser] and fs.ErrPermission for Config.User,
+// fs.ErrNotExist or [primitives.ErrNotDirectory] for Config.Workspace, fs.ErrInvalid for a bad
+// Config.Env, and those of making folders.
+func New(ctx context.Context, cfg Config) (*Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, wrap("create", "", err)
+	}
+	st := state{
+		ID: newID(), Created: time.Now().UTC(), Owner: proctree.Self(), Boot: proctree.BootID(),
+		Workspace: cfg.Workspace, Keep: cfg.Keep, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
+	}
+	root, who, err := prepare(cfg)
+	if err != nil {
+		return nil, wrap("create", cfg.Root, err)
+	}
+	st.Session = filepath.Join(root, st.ID)
+	if err := makeFolders(&st, who); err != nil {
+		_ = os.RemoveAll(st.Session)
+		return nil, wrap("create", st.Session, err)
+	}
+	s, err := open(&st, who, true, cfg.ReapOrphans)
+	if err != nil {
+		_ = os.RemoveAll(st.Session)
+		return nil, wrap("create", st.Session, err)
+	}
+	return s, nil
+}
+
+// Attach returns the sandbox with this ID below cfg.Root, also one that another
+// program made. While that program lives both share the sandbox. When it has
+// died, what it had running is ended first, except for durable commands and what
+// they started. Of cfg only Root, Runner and ReapOrphans count; empty ones mean
+// what the sandbox was made with.
+//
+// An ID that never existed or whose sandbox was removed is fs.ErrNotExist; one
+// whose folder was kept is [primitives.ErrTerminated].
+func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, wrap("attach", id, err)
+	}
+	st, err := find(cfg, id)
+	if err != nil {
+		return nil, wrap("attach", id, err)
+	}
+	if cfg.Runner != "" {
+		st.Runner = cfg.Runner
+	}
+	who, err := sandboxUser(st.User)
+	if err != nil {
+		return nil, wrap("attach", id, err)
+	}
+	s, err := open(st, who, false, cfg.ReapOrphans)
+	if err != nil {
+		return nil, wrap("attach", id, err)
+	}
+	s.endAbandoned()
+	return s, nil
+}
+
+// prepare checks the configuration and makes the root folder.
+func prepare(cfg Config) (root string, who identity, err error) {
+	if who, err = sandboxUser(cfg.User); err != nil {
+		return "", who, err
+	}
+	if err := (primitives.Command{Args: []string{"env"}, Env: cfg.Env}).Check(); err != nil {
+		return "", who, fmt.Errorf("config: %w", err)
+	}
+	if root, err = rootFolder(cfg, who); err != nil {
+		return "", who, err
+	}
+	mode := fs.FileMode(0o700)
+	if who.cred != nil {
+		mode = 0o711
+	}
+	if err := os.MkdirAll(root, mode); err != nil {
+		return "", who, err
+	}
+	return root, who, trustRoot(root, cfg.Root == "")
+}
+
+// rootFolder returns where sessions live.
+func rootFolder(cfg Config, who identity) (string, error) {
+	switch {
+	case cfg.Root != "":
+		return filepath.Abs(cfg.Root)
+	case who.cred != nil:
+		return filepath.Join(os.TempDir(), "agentenv"), nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("set Root, because this user has no cache directory: %w", err)
+	}
+	return filepath.Join(cache, "agentenv", "local"), nil
+}
+
+// trustRoot refuses a default root that somebody else could have put there.
+func trustRoot(root string, isDefault bool) error {
+	if !isDefault {
+		return nil
+	}
+	info, err := os.Lstat(root)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || info.Mode().Perm()&0o022 != 0 || !ownedByMe(info) {
+		return fmt.Errorf("%w: %s belongs to somebody else or can be written by others; set Root to another folder", fs.ErrPermission, root)
+	}
+	return nil
+}
+
+// sandboxUser resolves Config.User.
+func sandboxUser(name string) (identity, error) {
+	if name == "" {
+		return identity{}, nil
+	}
+	return resolveUser(name)
+}
+
+// makeFolders makes the session's folders and its state.
+func makeFolders(st *state, who identity) error {
+	if st.Workspace != "" {
+		abs, err := filepath.Abs(st.Workspace)
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(abs)
+		if err != nil {
+			return fmt.Errorf("config: workspace: %w", err)
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("config: workspace %s: %w", abs, primitives.ErrNotDirectory)
+		}
+		st.Workspace = abs
+	}
+	// Only root can run commands as others, and only for those are the folders
+	// open; the root folder is not.
+	outer, inner := fs.FileMode(0o700), fs.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		outer, inner = 0o711, 0o755
+	}
+	paths := primitives.PathsIn(st.Session)
+	for _, dir := range paths.All() {
+		mode := inner
+		if dir == paths.Session {
+			mode = outer
+		}
+		if dir == paths.Workspace && st.Workspace != "" {
+			continue
+		}
+		if err := os.Mkdir(dir, mode); err != nil {
+			return err
+		}
+		if who.cred != nil && dir != paths.Session && dir != paths.App {
+			if err := os.Chown(dir, int(who.cred.Uid), int(who.cred.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	return st.save()
+}
+
+func newID() string {
+	var b [10]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+}
+
+// wrap says where an error came from.
+func wrap(op, target string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *primitives.Error
+	if errors.As(err, &e) && e.Backend == backend && e.Op == op {
+		return err
+	}
+	return &primitives.Error{Op: op, Backend: backend, Target: target, Err: err}
+}

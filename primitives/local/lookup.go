@@ -1,0 +1,154 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// specify resolves what the command names: its directory, its user, its
+// environment and its program.
+func (s *Sandbox) specify(cmd *primitives.Command) (*spawnSpec, error) {
+	if err := cmd.Check(); err != nil {
+		return nil, err
+	}
+	dir := s.paths.Workspace
+	switch {
+	case cmd.Dir == "":
+	case filepath.IsAbs(cmd.Dir):
+		dir = cmd.Dir
+	default:
+		var err error
+		if dir, err = s.files.Resolve(cmd.Dir); err != nil {
+			return nil, workingDir(cmd.Dir, unwrapError(err))
+		}
+	}
+	who, err := s.identify(cmd.User)
+	if err != nil {
+		return nil, err
+	}
+	spec := &spawnSpec{args: cmd.Args, dir: dir, cred: who.cred, env: s.commandEnv(cmd, who.name)}
+	spec.path, err = lookup(cmd.Args[0], dir, spec.env)
+	if err != nil {
+		// A directory that cannot be entered is the likelier reason when the
+		// program is relative to it.
+		if derr := s.probeDir(spec); derr != nil {
+			err = derr
+		}
+		return nil, err
+	}
+	return spec, nil
+}
+
+// lookup finds the program in the PATH of the command. It only looks whether
+// there is a file to execute: whether this user may is the kernel's decision.
+func lookup(name, dir string, env []string) (string, error) {
+	if strings.IndexByte(name, '/') >= 0 {
+		return name, nil
+	}
+	path, ok := lookupVar(env, "PATH")
+	if !ok {
+		path = defaultPath
+	}
+	var forbidden string
+	for elem := range strings.SplitSeq(path, ":") {
+		if elem == "" {
+			continue // the current directory, which is no place for programs
+		}
+		file := elem + "/" + name
+		if elem[0] != '/' {
+			file = filepath.Join(dir, file)
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(file, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			continue
+		}
+		if st.Mode&0o111 != 0 {
+			return file, nil
+		}
+		forbidden = file
+	}
+	if forbidden != "" {
+		return "", fmt.Errorf("%s is not executable: %w", forbidden, fs.ErrPermission)
+	}
+	return "", fmt.Errorf("%w: no %q in the command's PATH: %w", primitives.ErrCommandNotFound, name, fs.ErrNotExist)
+}
+
+// explain turns the error with which a process could not be started into one
+// that says what was wrong: the directory, the user or the program.
+func (s *Sandbox) explain(spec *spawnSpec, err error) error {
+	if derr := s.probeDir(spec); derr != nil {
+		return derr
+	}
+	program := spec.path
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(spec.dir, program)
+	}
+	info, statErr := os.Stat(program)
+	switch {
+	case errors.Is(err, syscall.ENOENT) && statErr == nil:
+		return fmt.Errorf("%w: %s exists, but its interpreter (the first line of a script, or the loader of a binary) does not: %w",
+			primitives.ErrCommandNotFound, program, err)
+	case errors.Is(err, syscall.ENOENT):
+		return fmt.Errorf("%w: %w", primitives.ErrCommandNotFound, err)
+	case errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%w: %w: %w", primitives.ErrCommandNotFound, primitives.ErrNotDirectory, fs.ErrNotExist)
+	case errors.Is(err, syscall.EACCES) && statErr == nil && info.IsDir():
+		return fmt.Errorf("%w: %w", primitives.ErrIsDirectory, err)
+	case errors.Is(err, syscall.EACCES) && statErr == nil && info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is not executable; chmod +x it: %w", program, err)
+	case errors.Is(err, syscall.ENOEXEC):
+		return fmt.Errorf("%w: %s is neither a binary of this platform nor a script with a #! line: %w", fs.ErrInvalid, program, err)
+	case errors.Is(err, syscall.E2BIG):
+		return fmt.Errorf("%w: the arguments and the environment are too large; pass data on standard input or in a file: %w",
+			primitives.ErrLimit, err)
+	}
+	return err
+}
+
+// probeDir returns the error of entering the working directory as the command's
+// user, or nil. It lets the kernel try: a start whose program can never exist
+// fails with one particular error if, and only if, everything before went well.
+func (s *Sandbox) probeDir(spec *spawnSpec) error {
+	if len(spec.dir) >= unix.PathMax {
+		return workingDir(spec.dir, syscall.ENAMETOOLONG)
+	}
+	probe := &spawnSpec{
+		path: strings.Repeat("/", unix.PathMax), args: []string{"probe"},
+		dir: spec.dir, cred: spec.cred,
+	}
+	_, _, err := forkExec(probe)
+	if errors.Is(err, syscall.ENAMETOOLONG) {
+		return nil
+	}
+	probe.dir = ""
+	if _, _, uerr := forkExec(probe); !errors.Is(uerr, syscall.ENAMETOOLONG) {
+		return fmt.Errorf("cannot become the user of the command: %w", uerr)
+	}
+	return workingDir(spec.dir, err)
+}
+
+// workingDir classifies why a directory cannot be entered.
+func workingDir(dir string, err error) error {
+	if errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, primitives.ErrNotDirectory) {
+		err = fmt.Errorf("%w: %w", primitives.ErrNotDirectory, err)
+	}
+	return fmt.Errorf("%w: %s: %w", primitives.ErrWorkingDir, dir, err)
+}
+
+// unwrapError leaves out the place, which the caller adds again.
+func unwrapError(err error) error {
+	var e *primitives.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}

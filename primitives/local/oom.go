@@ -1,0 +1,36 @@
+package local
+
+import (
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+)
+
+// oomWatch tells whether the kernel has killed something for want of memory. It
+// counts from when the sandbox was opened and knows the whole control group only,
+// so it is asked just about processes that were killed by nobody known.
+type oomWatch struct {
+	mu     sync.Mutex
+	seen   int
+	usable bool
+}
+
+func (o *oomWatch) start() {
+	n, err := cgroup.OOMKills()
+	o.seen, o.usable = n, err == nil
+}
+
+// struck reports whether there was a kill since it was last asked.
+func (o *oomWatch) struck() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.usable {
+		return false
+	}
+	n, err := cgroup.OOMKills()
+	struck := err == nil && n > o.seen
+	if err == nil {
+		o.seen = n
+	}
+	return struck
+}

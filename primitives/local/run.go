@@ -1,0 +1,212 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// burstTime is how long Run waits for a command on a thread of its own. Most
+// commands of agents end within it, and this way they cost no goroutines and no
+// registration with the poller. It is short enough not to matter to a context.
+const burstTime = 4 * time.Millisecond
+
+// Run implements primitives.Runner.
+func (s *Sandbox) Run(ctx context.Context, cmd primitives.Command, opts primitives.RunOptions) (primitives.RunResult, error) {
+	target := program(&cmd)
+	if err := primitives.CheckRun(cmd); err != nil {
+		return primitives.RunResult{}, s.fail("run", target, err)
+	}
+	cmd.Stdin = opts.Stdin != nil
+	limit := opts.MaxOutput
+	if limit == 0 {
+		limit = primitives.DefaultMaxOutput
+	}
+	r := run{out: collector{limit: limit}, err: collector{limit: limit}}
+	p, err := s.begun(ctx, &cmd, &r)
+	if err != nil {
+		return primitives.RunResult{}, s.fail("run", target, err)
+	}
+	if p != nil {
+		err = r.finish(ctx, p, opts.Stdin)
+	}
+	return primitives.RunResult{
+		Stdout: r.out.data, Stderr: r.err.data,
+		StdoutDropped: r.out.dropped, StderrDropped: r.err.dropped,
+		Status: r.status,
+	}, err
+}
+
+// run collects what a command prints and how it ends.
+type run struct {
+	out, err collector
+	status   primitives.ExitStatus
+}
+
+// begun starts the command and waits a moment for its end. If it has not ended
+// by then, its process is returned.
+func (s *Sandbox) begun(ctx context.Context, cmd *primitives.Command, r *run) (*process, error) {
+	end, err := s.begin("run", program(cmd))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	c, err := s.start(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if burstSupported && c.pidfd >= 0 && !cmd.Stdin && r.burst(c, cmd, started) {
+		ws, err := reap(c.pid)
+		r.status = s.exitStatus(ws, err, "", false)
+		_ = unix.Close(c.pidfd)
+		c.closeStreams()
+		s.releaseLeaf(c.leaf)
+		return nil, nil
+	}
+	return s.adopt(ctx, c, cmd, time.Since(started))
+}
+
+// burst reads the streams until they and the process have ended, for which it
+// returns true, or the time is over.
+func (r *run) burst(c *child, cmd *primitives.Command, started time.Time) bool {
+	most := burstTime
+	if cmd.Timeout > 0 {
+		most = min(most, cmd.Timeout)
+	}
+	fds := [3]unix.PollFd{
+		{Fd: int32(c.stdout), Events: unix.POLLIN},
+		{Fd: int32(c.stderr), Events: unix.POLLIN}, // -1 is passed over
+		{Fd: int32(c.pidfd), Events: unix.POLLIN},
+	}
+	open := 3
+	if c.stderr < 0 {
+		open--
+	}
+	for open > 0 {
+		left := most - time.Since(started)
+		if left <= 0 {
+			return false
+		}
+		n, err := unix.Poll(fds[:], int((left+time.Millisecond-1)/time.Millisecond))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false
+		}
+		for i, into := range [...]*collector{&r.out, &r.err, nil} {
+			if n <= 0 || fds[i].Revents == 0 {
+				continue
+			}
+			if fds[i].Revents&unix.POLLIN != 0 && into != nil {
+				if into.readOnce(int(fds[i].Fd)) {
+					continue
+				}
+			}
+			fds[i].Fd = -1
+			open--
+		}
+	}
+	return true
+}
+
+// finish takes a command that goes on to its end.
+func (r *run) finish(ctx context.Context, p *process, stdin io.Reader) error {
+	var drains sync.WaitGroup
+	drains.Go(func() { r.out.drain(p.out) })
+	drains.Go(func() { r.err.drain(p.err) })
+	if stdin != nil {
+		// Not joined when its source blocks: the caller's reader is the
+		// caller's to end. A command may exit without reading its input.
+		go func() {
+			_, _ = io.Copy(p.in, stdin)
+			_ = p.in.Close()
+		}()
+	}
+	// The context ends the command by itself, and how it ended is then known.
+	status, err := p.Wait(context.WithoutCancel(ctx))
+	r.status = status
+	drained := make(chan struct{})
+	go func() { drains.Wait(); close(drained) }()
+	timer := time.NewTimer(drainDelay)
+	defer timer.Stop()
+	select {
+	case <-drained:
+	case <-timer.C:
+	}
+	err = errors.Join(err, p.Close()) // also ends the drains
+	<-drained
+	return err
+}
+
+// collector keeps the first bytes of a stream and counts the others.
+type collector struct {
+	data    []byte
+	limit   int64
+	dropped int64
+}
+
+const leastRead = 4 << 10
+
+// space returns where to read into: room that is kept, or, when the limit is
+// reached, some that is overwritten.
+func (c *collector) space() []byte {
+	left := c.limit - int64(len(c.data))
+	if left <= 0 {
+		return make([]byte, copyBuffer)
+	}
+	if free := cap(c.data) - len(c.data); free < leastRead {
+		grown := make([]byte, len(c.data), max(2*cap(c.data), leastRead))
+		copy(grown, c.data)
+		c.data = grown
+	}
+	return c.data[len(c.data):min(int64(cap(c.data)), int64(len(c.data))+max(left, 1))]
+}
+
+// took notes that n bytes were read into the space.
+func (c *collector) took(n int) {
+	if int64(len(c.data)) >= c.limit {
+		c.dropped += int64(n)
+		return
+	}
+	c.data = c.data[:len(c.data)+n]
+}
+
+// readOnce reads what is there and reports whether more may come.
+func (c *collector) readOnce(fd int) bool {
+	n, err := unix.Read(fd, c.space())
+	if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+		return true
+	}
+	if n <= 0 {
+		return false
+	}
+	c.took(n)
+	return true
+}
+
+// drain reads to the end.
+func (c *collector) drain(r io.Reader) {
+	var over []byte
+	for {
+		buf := over
+		if buf == nil {
+			buf = c.space()
+		}
+		n, err := r.Read(buf)
+		c.took(n)
+		if err != nil {
+			return
+		}
+		if over == nil && int64(len(c.data)) >= c.limit {
+			over = make([]byte, copyBuffer)
+		}
+	}
+}

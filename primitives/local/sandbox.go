@@ -1,0 +1,259 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// Sandbox is a handle of a local sandbox. It implements
+// primitives.EnvironmentPrimitive and the optional interfaces beside it. Make
+// one with [New] or [Attach].
+type Sandbox struct {
+	id      string
+	backend string
+	st      *state
+	paths   primitives.Paths
+	caps    primitives.Capabilities
+	env     []string
+	cred    *syscall.Credential
+	files   *files.FS
+	life    *os.File
+	oom     oomWatch
+
+	group    *cgroup.Group // nil without control groups
+	noGroup  atomic.Bool   // the kernel refused to start processes in it
+	execName string        // begins the IDs of this handle's commands
+	execs    atomic.Int64
+	grown    atomic.Int32 // pipes with a large buffer
+
+	// mu is held for reading while a call does something that Terminate and
+	// Close must not overtake.
+	mu         sync.RWMutex
+	terminated bool
+	closed     bool
+	down       chan struct{} // closed with the first of both
+
+	procsMu sync.Mutex
+	procs   map[*process]struct{}
+
+	terminating sync.Mutex
+}
+
+var _ interface {
+	primitives.EnvironmentPrimitive
+	primitives.Runner
+} = (*Sandbox)(nil)
+
+// open returns a handle of a sandbox whose folders exist.
+func open(st *state, who identity, fresh, reapOrphans bool) (*Sandbox, error) {
+	s := &Sandbox{
+		id: st.ID, backend: backend, st: st, paths: st.paths(), cred: who.cred,
+		down: make(chan struct{}), procs: make(map[*process]struct{}),
+	}
+	s.execName = "x-" + proctree.Self().String() + "-" + newID()[:6]
+	name := who.name
+	if name == "" {
+		name = ownName()
+	}
+	s.oom.start()
+	s.env = baseEnv(hostEnv(), s.paths, name, st.Env)
+	var err error
+	if s.life, err = os.OpenFile(st.file(lifeFile), os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	if err := s.alive(); err != nil {
+		return nil, errors.Join(err, s.life.Close())
+	}
+	cfg := files.Config{Backend: s.backend, Paths: s.paths, UID: -1, GID: -1}
+	if who.cred != nil {
+		cfg.UID, cfg.GID = int(who.cred.Uid), int(who.cred.Gid)
+	}
+	if s.files, err = files.New(cfg); err != nil {
+		return nil, errors.Join(err, s.life.Close())
+	}
+	groupErr := s.openGroup(fresh)
+	s.caps = s.findCapabilities(groupErr)
+	return s, nil
+}
+
+// openGroup makes or finds the sandbox's control group.
+func (s *Sandbox) openGroup(fresh bool) error {
+	path := s.st.Group
+	if fresh {
+		parent, err := cgroup.Parent()
+		if err != nil {
+			return err
+		}
+		path = filepath.Join(parent, "agentenv-"+s.id)
+	}
+	if path == "" {
+		return errors.ErrUnsupported
+	}
+	group, err := cgroup.Open(path, s.execName)
+	if err != nil {
+		return err
+	}
+	s.group = group
+	if fresh {
+		s.st.Group = path
+		return writeJSON(s.st.file(stateFile), s.st)
+	}
+	return nil
+}
+
+func (s *Sandbox) findCapabilities(groupErr error) primitives.Capabilities {
+	c := primitives.Capabilities{
+		OS: runtime.GOOS, Arch: runtime.GOARCH, PTY: true, Watch: true,
+		Users: os.Geteuid() == 0, TreeKill: primitives.TreeKillSweep,
+	}
+	var notes []string
+	switch {
+	case s.group != nil:
+		c.TreeKill = primitives.TreeKillCgroup
+	case runtime.GOOS != "linux":
+		c.TreeKill = primitives.TreeKillGroup
+	default:
+		notes = append(notes, fmt.Sprintf("no control group: %v", groupErr))
+	}
+	if err := checkRunner(s.st.Runner); err != nil {
+		notes = append(notes, fmt.Sprintf("no durable commands: %v", err))
+	} else {
+		c.Durable = true
+	}
+	if !c.Users {
+		notes = append(notes, "commands run as other users only under root")
+	}
+	c.Note = strings.Join(notes, "; ")
+	return c
+}
+
+// ownName is the name of this program's user, or its number.
+func ownName() string {
+	uid := strconv.Itoa(os.Geteuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return u.Username
+	}
+	return uid
+}
+
+// ID implements primitives.EnvironmentPrimitive.
+func (s *Sandbox) ID() string { return s.id }
+
+// Paths implements primitives.EnvironmentPrimitive.
+func (s *Sandbox) Paths() primitives.Paths { return s.paths }
+
+// Capabilities implements primitives.EnvironmentPrimitive.
+func (s *Sandbox) Capabilities() primitives.Capabilities { return s.caps }
+
+// fail says where an error happened.
+func (s *Sandbox) fail(op, target string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &primitives.Error{Op: op, Backend: s.backend, Target: target, Err: err}
+}
+
+// begin lets a call in, and holds Terminate and Close off until end is called.
+func (s *Sandbox) begin(op, target string) (end func(), err error) {
+	s.mu.RLock()
+	if err := s.usable(); err != nil {
+		s.mu.RUnlock()
+		return nil, s.fail(op, target, err)
+	}
+	return s.mu.RUnlock, nil
+}
+
+// usable says why no call is possible, or nil. The caller holds s.mu.
+func (s *Sandbox) usable() error {
+	switch {
+	case s.terminated && s.closed:
+		return fmt.Errorf("%w, and its handle closed: %w", primitives.ErrTerminated, primitives.ErrUnavailable)
+	case s.terminated:
+		return primitives.ErrTerminated
+	case s.closed:
+		return fmt.Errorf("%w: the handle was closed; attach to it again", primitives.ErrUnavailable)
+	}
+	return s.alive()
+}
+
+// alive asks the life file, which other handles of the sandbox see too.
+func (s *Sandbox) alive() error {
+	info, err := s.life.Stat()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", primitives.ErrUnavailable, err)
+	case info.Size() > 0:
+		return primitives.ErrTerminated
+	case info.Sys().(*syscall.Stat_t).Nlink == 0:
+		return fmt.Errorf("%w: its folder %s was removed", primitives.ErrUnavailable, s.paths.Session)
+	}
+	return nil
+}
+
+// gone tells the loss of the whole sandbox from an error that looks like
+// something smaller.
+func (s *Sandbox) gone(err error) error {
+	if _, serr := os.Lstat(s.st.file(lifeFile)); errors.Is(serr, fs.ErrNotExist) && errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: its folder %s is gone", primitives.ErrUnavailable, s.paths.Session)
+	}
+	return err
+}
+
+// Poll implements primitives.EnvironmentPrimitive. A local sandbox has no main
+// process, so it is never primitives.StatusExited.
+func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
+	if err := ctx.Err(); err != nil {
+		return primitives.State{}, s.fail("poll", "", err)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return primitives.State{}, s.fail("poll", "", s.usable())
+	}
+	if s.terminated {
+		return primitives.State{Status: primitives.StatusTerminated}, nil
+	}
+	err := s.alive()
+	switch {
+	case errors.Is(err, primitives.ErrTerminated):
+		return primitives.State{Status: primitives.StatusTerminated}, nil
+	case err != nil, s.gone(fs.ErrNotExist) != fs.ErrNotExist: //nolint:errorlint // identity: gone returns its argument or another error
+		return primitives.State{Status: primitives.StatusLost}, nil
+	}
+	return primitives.State{Status: primitives.StatusRunning}, nil
+}
+
+// nextExecID names a command within the sandbox.
+func (s *Sandbox) nextExecID() string {
+	return s.execName + "-" + strconv.FormatInt(s.execs.Add(1), 10)
+}
+
+// acquireLeaf returns the control group for a new command; nil without them.
+func (s *Sandbox) acquireLeaf() (*cgroup.Leaf, error) {
+	if s.group == nil || s.noGroup.Load() {
+		return nil, nil
+	}
+	return s.group.Acquire()
+}
+
+func (s *Sandbox) releaseLeaf(l *cgroup.Leaf) {
+	if l != nil {
+		s.group.Release(l)
+	}
+}

@@ -1,0 +1,140 @@
+package local
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+)
+
+// spawnSpec is all that the kernel needs to start a process.
+type spawnSpec struct {
+	path        string
+	args, env   []string
+	dir         string
+	files       []uintptr
+	cred        *syscall.Credential
+	tty         bool
+	leaf        *cgroup.Leaf
+	deathSignal syscall.Signal // when the starting thread ends; Linux only
+}
+
+// child is a started process whose streams nobody serves yet. Descriptors that
+// are not there are -1.
+type child struct {
+	id                    string
+	pid, pidfd            int
+	stdin, stdout, stderr int
+	tty                   *os.File
+	leaf                  *cgroup.Leaf
+	backend               string
+}
+
+// closeStreams closes the descriptors that were not handed on.
+func (c *child) closeStreams() {
+	for _, fd := range []*int{&c.stdin, &c.stdout, &c.stderr} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
+	}
+	if c.tty != nil {
+		_ = c.tty.Close()
+		c.tty = nil
+	}
+}
+
+// start starts the command. The caller holds s.mu for reading.
+func (s *Sandbox) start(cmd *primitives.Command) (*child, error) {
+	spec, err := s.specify(cmd)
+	if err != nil {
+		return nil, err
+	}
+	c := &child{id: s.nextExecID(), stdin: -1, stdout: -1, stderr: -1, backend: s.backend}
+	spec.env = append(spec.env, execMark+"="+c.id)
+	theirs, err := c.openStreams(cmd, spec)
+	defer theirs.close()
+	if err != nil {
+		c.closeStreams()
+		return nil, err
+	}
+	if c.leaf, err = s.acquireLeaf(); err != nil {
+		c.closeStreams()
+		return nil, err
+	}
+	spec.leaf = c.leaf
+	c.pid, c.pidfd, err = spawn(spec)
+	if err != nil {
+		s.releaseLeaf(c.leaf)
+		c.closeStreams()
+		return nil, s.gone(s.explain(spec, err))
+	}
+	return c, nil
+}
+
+// spawn starts the process, and tries again for a moment when the program is
+// still open for writing: a fork elsewhere in this program can hold a
+// descriptor of a file that was just written.
+func spawn(spec *spawnSpec) (pid, pidfd int, err error) {
+	for delay := time.Millisecond; ; delay *= 2 {
+		pid, pidfd, err = forkExec(spec)
+		if !errors.Is(err, syscall.ETXTBSY) || delay > 100*time.Millisecond {
+			return pid, pidfd, err
+		}
+		<-time.After(delay)
+	}
+}
+
+// descriptors are to be closed after the child has inherited them.
+type descriptors []int
+
+func (d descriptors) close() {
+	for _, fd := range d {
+		_ = unix.Close(fd)
+	}
+}
+
+// openStreams makes the streams of the command and fills spec.files. It returns
+// the child's ends, also with an error.
+func (c *child) openStreams(cmd *primitives.Command, spec *spawnSpec) (theirs descriptors, err error) {
+	if cmd.TTY != nil {
+		return c.openTTY(*cmd.TTY, spec)
+	}
+	theirs = make(descriptors, 0, 3)
+	var in, out, errOut int
+	if cmd.Stdin {
+		in, c.stdin, err = newPipe()
+	} else {
+		in, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return theirs, err
+	}
+	theirs = append(theirs, in)
+	if c.stdout, out, err = newPipe(); err != nil {
+		return theirs, err
+	}
+	theirs = append(theirs, out)
+	errOut = out
+	if !cmd.MergeStderr {
+		if c.stderr, errOut, err = newPipe(); err != nil {
+			return theirs, err
+		}
+		theirs = append(theirs, errOut)
+	}
+	spec.files = []uintptr{uintptr(in), uintptr(out), uintptr(errOut)}
+	return theirs, nil
+}
+
+func ignoreEINTR(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

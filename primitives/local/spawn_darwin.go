@@ -1,0 +1,64 @@
+package local
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const burstSupported = false
+
+// forkExec starts a process in a session of its own. There is no descriptor for
+// it on this system.
+func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
+	sys := &syscall.SysProcAttr{Setsid: true, Credential: spec.cred}
+	if spec.tty {
+		sys.Setctty, sys.Ctty = true, 0
+	}
+	pid, err = syscall.ForkExec(spec.path, spec.args, &syscall.ProcAttr{
+		Dir: spec.dir, Env: spec.env, Files: spec.files, Sys: sys,
+	})
+	return pid, -1, err
+}
+
+// exitWatch waits for the end of a process without reaping it.
+type exitWatch struct{ pid int }
+
+func watchExit(pid, _ int) (*exitWatch, error) { return &exitWatch{pid: pid}, nil }
+
+// wait returns when the process has exited. It takes a thread.
+func (w *exitWatch) wait() error {
+	const idPID = 1
+	var info [128]byte
+	return ignoreEINTR(func() error { return waitid(idPID, w.pid, &info) })
+}
+
+func (w *exitWatch) close() {}
+
+// hasExited cannot be answered without reaping on this system; the caller then
+// signals a zombie, which does no harm.
+func hasExited(int) bool { return false }
+
+func pollable(fd int, name string) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func newPipe() (r, w int, err error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	var p [2]int
+	if err := unix.Pipe(p[:]); err != nil {
+		return -1, -1, err
+	}
+	unix.CloseOnExec(p[0])
+	unix.CloseOnExec(p[1])
+	return p[0], p[1], nil
+}
+
+func growPipe(int, int) error { return errors.ErrUnsupported }

@@ -1,0 +1,107 @@
+package local
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// burstSupported: a process can be waited for together with its output by one
+// poll call.
+const burstSupported = true
+
+// forkExec starts a process in a session of its own. The returned descriptor
+// stands for the process; it is -1 where the kernel has none.
+func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
+	pidfd = -1
+	sys := &syscall.SysProcAttr{Setsid: true, Credential: spec.cred, PidFD: &pidfd, Pdeathsig: spec.deathSignal}
+	if spec.tty {
+		// Ctty is a descriptor of the child: its standard input.
+		sys.Setctty, sys.Ctty = true, 0
+	}
+	if spec.leaf != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, spec.leaf.FD()
+	}
+	pid, err = syscall.ForkExec(spec.path, spec.args, &syscall.ProcAttr{
+		Dir: spec.dir, Env: spec.env, Files: spec.files, Sys: sys,
+	})
+	return pid, pidfd, err
+}
+
+// exitWatch waits for the end of a process without reaping it.
+type exitWatch struct {
+	pid int
+	f   *os.File // the pidfd; nil where the kernel has none
+	raw syscall.RawConn
+}
+
+// watchExit takes over pidfd, which may be -1.
+func watchExit(pid, pidfd int) (*exitWatch, error) {
+	w := &exitWatch{pid: pid}
+	if pidfd < 0 {
+		return w, nil
+	}
+	f, err := pollable(pidfd, "pidfd")
+	if err != nil {
+		return nil, err
+	}
+	w.f = f
+	w.raw, err = f.SyscallConn()
+	return w, err
+}
+
+// wait returns when the process has exited, or with an error when the watch was
+// closed. It parks the goroutine and takes no thread, unless the kernel has no
+// pidfd.
+func (w *exitWatch) wait() error {
+	if w.f == nil {
+		return ignoreEINTR(func() error {
+			return unix.Waitid(unix.P_PID, w.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		})
+	}
+	return w.raw.Read(func(fd uintptr) bool {
+		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds[:], 0)
+		return n > 0 || (err != nil && !errors.Is(err, unix.EINTR))
+	})
+}
+
+func (w *exitWatch) close() {
+	if w.f != nil {
+		_ = w.f.Close()
+	}
+}
+
+// hasExited reports whether the child has exited and waits to be reaped.
+func hasExited(pid int) bool {
+	var info unix.Siginfo
+	err := ignoreEINTR(func() error {
+		return unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	})
+	return err != nil || info.Signo != 0
+}
+
+// pollable makes an os.File of a descriptor whose reads and writes park the
+// goroutine instead of a thread.
+func pollable(fd int, name string) (*os.File, error) {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// newPipe returns a pipe that a child inherits only where it is told to.
+func newPipe() (r, w int, err error) {
+	var p [2]int
+	err = unix.Pipe2(p[:], unix.O_CLOEXEC)
+	return p[0], p[1], err
+}
+
+// growPipe enlarges the buffer of a pipe.
+func growPipe(fd, size int) error {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, size)
+	return err
+}

@@ -1,0 +1,128 @@
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// state is what another program must know to attach. It is kept in the session's
+// folder App, readable by its owner only.
+type state struct {
+	ID      string            `json:"id"`
+	Created time.Time         `json:"created"`
+	Owner   proctree.Identity `json:"owner"` // the program that made it
+	Boot    string            `json:"boot"`  // and when the machine was started
+	Group   string            `json:"group,omitempty"`
+
+	Session   string   `json:"-"` // where the state was found
+	Workspace string   `json:"workspace,omitempty"`
+	Keep      bool     `json:"keep,omitempty"`
+	Env       []string `json:"env,omitempty"`
+	User      string   `json:"user,omitempty"`
+	Runner    string   `json:"runner,omitempty"`
+}
+
+const (
+	stateFile = "sandbox.json"
+	// lifeFile is empty as long as the sandbox lives. Every handle keeps it
+	// open: that it was written to or removed tells all of them, whoever did
+	// it.
+	lifeFile = "life"
+	ended    = "terminated\n"
+)
+
+func (st *state) paths() primitives.Paths {
+	p := primitives.PathsIn(st.Session)
+	if st.Workspace != "" {
+		p.Workspace = st.Workspace
+	}
+	return p
+}
+
+func (st *state) file(name string) string { return filepath.Join(st.paths().App, name) }
+
+// save writes a new state. The life file comes last: what has one is complete.
+func (st *state) save() error {
+	if err := writeJSON(st.file(stateFile), st); err != nil {
+		return err
+	}
+	return os.WriteFile(st.file(lifeFile), nil, 0o600)
+}
+
+// find reads the state of an existing sandbox.
+func find(cfg Config, id string) (*state, error) {
+	if id == "" || strings.ContainsAny(id, "/\x00") || id[0] == '.' {
+		return nil, fmt.Errorf("%w: this is not the id of a local sandbox", fs.ErrNotExist)
+	}
+	roots := []string{cfg.Root}
+	if cfg.Root == "" {
+		roots = roots[:0]
+		for _, who := range []identity{{}, {cred: &syscall.Credential{}}} {
+			if root, err := rootFolder(cfg, who); err == nil {
+				roots = append(roots, root)
+			}
+		}
+	}
+	var st state
+	var errs []error
+	for _, root := range roots {
+		abs, err := filepath.Abs(root)
+		if err != nil {
+			return nil, err
+		}
+		session := filepath.Join(abs, id)
+		err = readJSON(filepath.Join(primitives.PathsIn(session).App, stateFile), &st)
+		if err == nil {
+			st.Session = session
+			return &st, trustRoot(abs, cfg.Root == "")
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("no sandbox below %s: %w", strings.Join(roots, " or "), errors.Join(errs...))
+}
+
+// writeJSON replaces a file at once, readable by its owner only.
+func writeJSON(name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+func readJSON(name string, v any) error {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s is damaged: %w", name, err)
+	}
+	return nil
+}
+
+func ownedByMe(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
+}

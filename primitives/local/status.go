@@ -1,0 +1,49 @@
+package local
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// signalNumber translates a name, with or without SIG.
+func signalNumber(sig primitives.Signal) (syscall.Signal, error) {
+	name := "SIG" + strings.TrimPrefix(string(sig), "SIG")
+	if n := unix.SignalNum(name); n != 0 {
+		return n, nil
+	}
+	return 0, fmt.Errorf("%w: this system knows no signal %q", fs.ErrInvalid, sig)
+}
+
+func signalName(n syscall.Signal) primitives.Signal {
+	if name := unix.SignalName(n); name != "" {
+		return primitives.Signal(strings.TrimPrefix(name, "SIG"))
+	}
+	return primitives.Signal(fmt.Sprintf("%d", int(n)))
+}
+
+// exitStatus says how a reaped process ended. reason is set if this program
+// wanted it to end; asked says that this program sent a SIGKILL by itself.
+func (s *Sandbox) exitStatus(ws unix.WaitStatus, err error, reason primitives.ExitReason, asked bool) primitives.ExitStatus {
+	if err != nil {
+		// Somebody else in this program has reaped our child.
+		return primitives.ExitStatus{Code: -1, Reason: primitives.ReasonLost}
+	}
+	st := primitives.ExitStatus{Code: ws.ExitStatus(), Reason: primitives.ReasonExited}
+	if ws.Signaled() {
+		n := ws.Signal()
+		st = primitives.ExitStatus{Code: 128 + int(n), Signal: signalName(n), Reason: primitives.ReasonSignaled}
+		if n == unix.SIGKILL && !asked && reason == "" && s.oom.struck() {
+			st.Reason = primitives.ReasonOOM
+		}
+	}
+	if reason != "" {
+		st.Reason = reason
+	}
+	return st
+}

@@ -1,0 +1,270 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+const (
+	// largePipe is the buffer of a pipe that has shown sustained flow.
+	largePipe = 1 << 20
+	// sustained is how much must have flowed for that.
+	sustained = 256 << 10
+	// maxLarge is how many such pipes one sandbox has at a time: the kernel
+	// counts their pages against the user, and shrinks everybody's new pipes
+	// when they run out.
+	maxLarge = 4
+	// copyBuffer is what WriteTo reads at once.
+	copyBuffer = 128 << 10
+)
+
+// output is the reading end of a stream. The zero value is at its end.
+type output struct {
+	f    *os.File
+	tty  *terminal
+	grow *atomic.Int32 // how many pipes of the sandbox are large
+
+	read  atomic.Int64
+	mu    sync.Mutex
+	large bool
+	shut  bool
+}
+
+func (o *output) Read(p []byte) (int, error) {
+	switch {
+	case o.tty != nil:
+		return o.tty.Read(p)
+	case o.f == nil:
+		return 0, io.EOF
+	}
+	n, err := o.f.Read(p)
+	if o.read.Load() < sustained && o.read.Add(int64(n)) >= sustained {
+		o.enlarge()
+	}
+	return n, err
+}
+
+// WriteTo moves the stream in larger pieces than io.Copy would.
+func (o *output) WriteTo(w io.Writer) (int64, error) {
+	if o.f == nil && o.tty == nil {
+		return 0, nil
+	}
+	return io.CopyBuffer(w, struct{ io.Reader }{o}, make([]byte, copyBuffer))
+}
+
+// enlarge gives the pipe a larger buffer if the sandbox has not too many such.
+func (o *output) enlarge() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.shut || o.large {
+		return
+	}
+	if o.grow.Add(1) > maxLarge {
+		o.grow.Add(-1)
+		return
+	}
+	o.large = true
+	raw, err := o.f.SyscallConn()
+	if err == nil {
+		// A refusal only means that the pipe stays as it is.
+		_ = raw.Control(func(fd uintptr) { _ = growPipe(int(fd), largePipe) })
+	}
+}
+
+// Close breaks the pipe; on a terminal it hangs up.
+func (o *output) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.shut {
+		return nil
+	}
+	o.shut = true
+	if o.large {
+		o.grow.Add(-1)
+	}
+	switch {
+	case o.tty != nil:
+		o.tty.close()
+	case o.f != nil:
+		return o.f.Close()
+	}
+	return nil
+}
+
+// input is the writing end of standard input.
+type input struct {
+	backend string
+	f       *os.File
+	tty     *terminal
+	over    atomic.Bool // the command has exited
+}
+
+func (i *input) Write(p []byte) (int, error) {
+	var n int
+	var err error
+	switch {
+	case i.tty != nil:
+		n, err = i.tty.Write(p)
+	case i.f == nil:
+		err = fmt.Errorf("%w: the command was started without Stdin", os.ErrClosed)
+	default:
+		n, err = i.f.Write(p)
+	}
+	if err != nil {
+		if i.over.Load() {
+			err = fmt.Errorf("%w: %w", os.ErrProcessDone, unix.EPIPE)
+		}
+		err = &primitives.Error{Op: "stdin", Backend: i.backend, Err: unwrapPath(err)}
+	}
+	return n, err
+}
+
+// unwrapPath leaves out what os.File says about itself.
+func unwrapPath(err error) error {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+func (i *input) Close() error {
+	var err error
+	switch {
+	case i.tty != nil:
+		return i.tty.closeWrite()
+	case i.f != nil:
+		err = i.f.Close()
+	}
+	if errors.Is(err, os.ErrClosed) {
+		err = nil
+	}
+	return err
+}
+
+// exited fails every later write and those that hang: a child that the command
+// left behind may hold the other end.
+func (i *input) exited() {
+	i.over.Store(true)
+	if i.f != nil {
+		_ = i.f.Close()
+	}
+}
+
+// terminal is the program's side of a pseudo-terminal.
+type terminal struct {
+	master *os.File
+
+	mu        sync.Mutex
+	gone      bool // the leader has exited
+	inputOver bool
+	lineBegun bool
+	left      int // how much may still be read when the leader is gone
+}
+
+// Once the leader of a terminal has exited, its last output may still be on its
+// way through the kernel, while processes that it left behind can hold the
+// terminal for ever.
+const (
+	ttyDrainTime = 100 * time.Millisecond
+	ttyDrainSize = 256 << 10
+)
+
+func (t *terminal) Read(p []byte) (int, error) {
+	n, err := t.master.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		n, err = t.readRest(p)
+	}
+	if errors.Is(err, unix.EIO) { // nobody holds the other side any more
+		err = io.EOF
+	}
+	return n, err
+}
+
+// readRest reads without waiting.
+func (t *terminal) readRest(p []byte) (int, error) {
+	raw, err := t.master.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p = p[:min(len(p), t.left)]
+	n := 0
+	if cerr := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), p) }); cerr != nil {
+		return 0, cerr
+	}
+	if n <= 0 {
+		if err == nil || errors.Is(err, unix.EAGAIN) {
+			err = io.EOF
+		}
+		return 0, err
+	}
+	t.left -= n
+	return n, nil
+}
+
+func (t *terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	if t.inputOver || t.gone {
+		t.mu.Unlock()
+		return 0, os.ErrClosed
+	}
+	if len(p) > 0 {
+		t.lineBegun = p[len(p)-1] != '\n' && p[len(p)-1] != '\r'
+	}
+	t.mu.Unlock()
+	return t.master.Write(p)
+}
+
+// closeWrite types the end-of-file character.
+func (t *terminal) closeWrite() error {
+	t.mu.Lock()
+	if t.inputOver || t.gone {
+		t.mu.Unlock()
+		return nil
+	}
+	t.inputOver = true
+	begun := t.lineBegun
+	t.mu.Unlock()
+	raw, err := t.master.SyscallConn()
+	if err != nil {
+		return nil // closed already
+	}
+	var eof []byte
+	if err := raw.Control(func(fd uintptr) { eof = endOfFile(int(fd), begun) }); err != nil {
+		return nil
+	}
+	// Without a reader the terminal's queue may be full; that is no reason to
+	// hang here.
+	_ = t.master.SetWriteDeadline(time.Now().Add(ttyDrainTime))
+	_, err = t.master.Write(eof)
+	if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
+		err = nil
+	}
+	return err
+}
+
+func (t *terminal) exited() {
+	t.mu.Lock()
+	t.gone, t.left = true, ttyDrainSize
+	t.mu.Unlock()
+	_ = t.master.SetWriteDeadline(time.Now())
+	_ = t.master.SetReadDeadline(time.Now().Add(ttyDrainTime))
+}
+
+func (t *terminal) resize(size primitives.TerminalSize) error {
+	return pty.Setsize(t.master, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
+}
+
+func (t *terminal) close() { _ = t.master.Close() }

@@ -1,0 +1,201 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// Terminate implements primitives.EnvironmentPrimitive. The grace is the longest
+// of the commands that run.
+func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
+	s.terminating.Lock() // a second call waits for the first
+	defer s.terminating.Unlock()
+	s.mu.Lock()
+	switch {
+	case s.terminated:
+		s.mu.Unlock()
+		return primitives.TerminateReport{}, nil
+	case s.closed:
+		defer s.mu.Unlock()
+		return primitives.TerminateReport{}, s.fail("terminate", s.id, s.usable())
+	}
+	elsewhere := errors.Is(s.alive(), primitives.ErrTerminated)
+	s.terminated = true
+	close(s.down)
+	// From here on nobody starts anything: calls under way held s.mu.
+	procs := s.processes()
+	s.mu.Unlock()
+	if elsewhere {
+		return primitives.TerminateReport{}, s.release(procs)
+	}
+
+	var grace time.Duration
+	for p := range procs {
+		if p.running() {
+			p.blame(primitives.ReasonCancelled)
+			grace = max(grace, p.grace)
+		}
+	}
+	if len(procs) == 0 {
+		grace = primitives.DefaultGrace
+	}
+	report := endFamily(s.family(procs), grace, ctx.Done())
+	if len(report.Survivors) > 0 {
+		// The sandbox stays to be looked at; its handle is of no more use.
+		return report, s.fail("terminate", s.id, fmt.Errorf("%d processes cannot be ended; the kernel holds them", len(report.Survivors)))
+	}
+	return report, s.fail("terminate", s.id, errors.Join(s.release(procs), s.remove()))
+}
+
+// processes returns the commands of this handle that were not closed.
+func (s *Sandbox) processes() map[*process]struct{} {
+	s.procsMu.Lock()
+	defer s.procsMu.Unlock()
+	procs := make(map[*process]struct{}, len(s.procs))
+	for p := range s.procs {
+		procs[p] = struct{}{}
+	}
+	return procs
+}
+
+// release waits for the commands, all of which have been ended, and closes what
+// this handle holds. Their streams stay open: what they printed can be read.
+func (s *Sandbox) release(procs map[*process]struct{}) error {
+	for p := range procs {
+		p.end(primitives.ReasonCancelled)
+		<-p.done
+	}
+	if s.group != nil {
+		s.group.Close()
+	}
+	return s.files.Close()
+}
+
+// remove tells the other handles and takes away what New made.
+func (s *Sandbox) remove() error {
+	_, err := s.life.WriteString(ended)
+	if s.group != nil {
+		err = errors.Join(err, removeGroup(s.group.Path()))
+	}
+	if !s.st.Keep {
+		err = errors.Join(err, os.RemoveAll(s.st.Session))
+	}
+	return err
+}
+
+// removeGroup removes an emptied control group. The kernel lets go of the last
+// processes a moment after they have ended.
+func removeGroup(path string) error {
+	var err error
+	left := untilEmpty(time.Second, nil, func() []proctree.Proc {
+		if err = cgroup.Remove(path); err != nil {
+			return make([]proctree.Proc, 1)
+		}
+		return nil
+	})
+	if len(left) == 0 {
+		return nil
+	}
+	return err
+}
+
+// family returns all processes of the sandbox.
+func (s *Sandbox) family(procs map[*process]struct{}) family {
+	if s.group != nil && !s.noGroup.Load() {
+		return groupFamily{s.group.Path()}
+	}
+	leaders := make(map[int]*process, len(procs))
+	for p := range procs {
+		leaders[p.pid] = p
+	}
+	leads := func(pid int) bool {
+		p := leaders[pid]
+		return p != nil && p.running()
+	}
+	return &sweepFamily{
+		belongs: func(q proctree.Proc) bool { return leads(q.PID) || leads(q.SID) || leads(q.PGID) },
+		mark:    sandboxMark, value: s.id,
+		fallback: func() []proctree.Proc {
+			var all []proctree.Proc
+			for p := range procs {
+				if p.running() {
+					all = append(all, processGroup(p.pid)...)
+				}
+			}
+			return all
+		},
+	}
+}
+
+// Close implements primitives.EnvironmentPrimitive.
+func (s *Sandbox) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	if !s.terminated {
+		close(s.down)
+	}
+	procs := s.processes()
+	s.mu.Unlock()
+	// All ladders at once, not one grace after the other.
+	for p := range procs {
+		p.end(primitives.ReasonCancelled)
+	}
+	var errs []error
+	for p := range procs {
+		errs = append(errs, p.Close())
+	}
+	if s.group != nil {
+		s.group.Close()
+	}
+	errs = append(errs, s.files.Close(), s.life.Close())
+	return s.fail("close", s.id, errors.Join(errs...))
+}
+
+// endAbandoned ends what handles left running whose program has died, except for
+// durable commands.
+func (s *Sandbox) endAbandoned() {
+	if s.group == nil {
+		f := &sweepFamily{belongs: func(p proctree.Proc) bool {
+			values, ok := proctree.Mark(p.PID, sandboxMark, execMark)
+			return ok && values[0] == s.id && abandoned(values[1])
+		}}
+		endFamily(f, primitives.DefaultGrace, nil)
+		return
+	}
+	names, err := cgroup.Leaves(s.group.Path())
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		if abandoned(name) {
+			path := filepath.Join(s.group.Path(), name)
+			endFamily(groupFamily{path}, primitives.DefaultGrace, nil)
+			_ = cgroup.Remove(path)
+		}
+	}
+}
+
+// abandoned reports whether the command with this ID, or in the control group
+// with this name, was started by a program that has died.
+func abandoned(execID string) bool {
+	rest, ok := strings.CutPrefix(execID, "x-")
+	if !ok {
+		return false
+	}
+	name, _, _ := strings.Cut(rest, "-")
+	owner, err := proctree.ParseIdentity(name)
+	return err == nil && !proctree.Alive(owner)
+}

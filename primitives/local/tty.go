@@ -1,0 +1,54 @@
+package local
+
+import (
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+const defaultTerm = "xterm-256color"
+
+// openTTY connects the command to a new pseudo-terminal.
+func (c *child) openTTY(size primitives.TerminalSize, spec *spawnSpec) (theirs descriptors, err error) {
+	master, slave, err := pty.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer slave.Close()
+	c.tty = master
+	if err := setSize(c, size); err != nil {
+		return nil, err
+	}
+	// A duplicate that the caller closes like the ends of pipes.
+	fd, err := unix.FcntlInt(slave.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if spec.cred != nil {
+		// The command must be able to open its own terminal by name.
+		_ = slave.Chown(int(spec.cred.Uid), -1)
+	}
+	spec.tty = true
+	spec.files = []uintptr{uintptr(fd), uintptr(fd), uintptr(fd)}
+	return descriptors{fd}, nil
+}
+
+func setSize(c *child, size primitives.TerminalSize) error {
+	return pty.Setsize(c.tty, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
+}
+
+// endOfFile returns what must be typed to end the input of the terminal: its
+// end-of-file character, twice when a line was begun, because the first one only
+// hands that line over. On a terminal in raw mode there is no such character.
+func endOfFile(fd int, lineBegun bool) []byte {
+	t, err := unix.IoctlGetTermios(fd, ioctlGetTermios)
+	if err != nil || t.Lflag&unix.ICANON == 0 {
+		return nil
+	}
+	eof := []byte{t.Cc[unix.VEOF]}
+	if lineBegun {
+		eof = append(eof, eof[0])
+	}
+	return eof
+}
