@@ -1,0 +1,109 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// Defaults of [Config].
+const (
+	DefaultPermissionTimeout = time.Minute
+	DefaultHealthInterval    = 30 * time.Second
+	DefaultMaxQueue          = 64
+	DefaultMaxWorkspace      = 256 << 20
+)
+
+// Config says how a session works. Only Environment is required.
+type Config struct {
+	// Environment is the sandbox and the agent. Its SessionID is replaced by
+	// the session's; Keep is refused, because what a session needs of a sandbox
+	// it stores. A Tar source must be given by its path, because it may be
+	// needed again.
+	Environment environment.Config
+	// Create makes an environment, for sandboxes that environment.Create does
+	// not know. Closing that environment must end its sandbox. Nil means
+	// environment.Create.
+	Create func(ctx context.Context, cfg environment.Config) (*environment.Environment, error)
+
+	// Store keeps the session. Nil means a memory store of its own, which ends
+	// with the session.
+	Store store.Store
+	// ID is a session of the store to go on with. Empty means a new session.
+	ID string
+	// Metadata goes into the store's record of a new session.
+	Metadata map[string]string
+
+	// OnPermission decides about what the agent asks permission for. It is
+	// called once for each request, several at once if need be, and its ctx is
+	// done when the request is answered or withdrawn: it must return then. The
+	// zero decision leaves the answer to [AgentSession.Respond]. Nil leaves all
+	// of them to Respond.
+	OnPermission func(ctx context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision
+	// PermissionTimeout is how long a request waits before it is rejected. Zero
+	// means DefaultPermissionTimeout, a negative one for ever.
+	PermissionTimeout time.Duration
+
+	// RejectBusy refuses a prompt with ErrBusy while another one is worked on,
+	// instead of queueing it.
+	RejectBusy bool
+	// MaxQueue is how many prompts may wait. Zero means DefaultMaxQueue.
+	MaxQueue int
+
+	// HealthInterval is how often the sandbox is asked whether it still works.
+	// Zero means DefaultHealthInterval, a negative one never.
+	HealthInterval time.Duration
+	// IdleTimeout ends the sandbox when no query has run for so long; what the
+	// agent left running in it ends too. Zero means never.
+	IdleTimeout time.Duration
+	// MaxWorkspace is the size in bytes up to which the workspace is stored
+	// when the sandbox ends, so that the next one starts with it. Zero means
+	// DefaultMaxWorkspace; a negative one stores none, and a new sandbox then
+	// starts with the sources of the Environment.
+	MaxWorkspace int64
+	// WatchWorkspace reports changes in the workspace as file events. Nil
+	// reports none.
+	WatchWorkspace *environment.FilesOptions
+}
+
+// withDefaults returns the configuration with every zero replaced by what it
+// means.
+func (c Config) withDefaults() (Config, error) {
+	if c.Environment.Keep {
+		return c, fmt.Errorf("%w: remove keep from the environment: a session stores what it needs and ends its sandbox", fs.ErrInvalid)
+	}
+	if c.Environment.Agent.Name == "" {
+		return c, fmt.Errorf("%w: name an agent in Environment.Agent.Name, for example %q", fs.ErrInvalid, "claude")
+	}
+	for i, src := range c.Environment.Workspace {
+		if src.Tar != nil && src.Tar.Reader != nil {
+			return c, fmt.Errorf("%w: give the archive of Environment.Workspace[%d] by its path: a reader can be read only once, and a session may need it again", fs.ErrInvalid, i)
+		}
+	}
+	if c.MaxQueue < 0 {
+		return c, fmt.Errorf("%w: MaxQueue is negative; use RejectBusy to queue nothing", fs.ErrInvalid)
+	}
+	if c.IdleTimeout < 0 {
+		return c, fmt.Errorf("%w: IdleTimeout is negative; zero means never", fs.ErrInvalid)
+	}
+	if c.Store == nil {
+		c.Store = store.NewMemory()
+	}
+	setDefault(&c.PermissionTimeout, DefaultPermissionTimeout)
+	setDefault(&c.HealthInterval, DefaultHealthInterval)
+	setDefault(&c.MaxQueue, DefaultMaxQueue)
+	setDefault(&c.MaxWorkspace, DefaultMaxWorkspace)
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}

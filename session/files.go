@@ -1,0 +1,80 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Files returns the files of the workspace, sorted by path. Without a sandbox it
+// returns [ErrNoEnvironment].
+func (s *AgentSession) Files(ctx context.Context, opts environment.FilesOptions) ([]environment.WorkspaceFile, error) {
+	live, err := s.running("files")
+	if err != nil {
+		return nil, err
+	}
+	return live.WorkspaceFiles(ctx, opts)
+}
+
+// OpenFile reads a file of the sandbox; a relative path is relative to the
+// workspace and confined to it. Without a sandbox it returns [ErrNoEnvironment].
+// The caller closes the reader.
+func (s *AgentSession) OpenFile(ctx context.Context, name string) (io.ReadCloser, error) {
+	live, err := s.running("open file")
+	if err != nil {
+		return nil, err
+	}
+	return live.Files().Open(ctx, name)
+}
+
+// WriteFile writes a file of the sandbox as primitives.Files does. Without a
+// sandbox it returns [ErrNoEnvironment].
+func (s *AgentSession) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+	live, err := s.running("write file")
+	if err != nil {
+		return err
+	}
+	return live.Files().WriteFile(ctx, name, r, opts)
+}
+
+// SetOptions changes the model or the permission mode, now and for every sandbox
+// to come. With a sandbox it fails, and changes nothing further, if the agent
+// refuses; without one the agent sees the options when the next sandbox is made.
+func (s *AgentSession) SetOptions(ctx context.Context, o Options) error {
+	if err := s.check(); err != nil {
+		return fmt.Errorf("set options: %w", err)
+	}
+	if o == (Options{}) {
+		return fmt.Errorf("set options: %w: set Model or Mode", fs.ErrInvalid)
+	}
+	live := s.live()
+	if live != nil && o.Model != "" {
+		if err := live.SetModel(ctx, o.Model); err != nil {
+			return fmt.Errorf("set options: model: %w", err)
+		}
+	}
+	if live != nil && o.Mode != "" {
+		if err := live.SetMode(ctx, o.Mode); err != nil {
+			return fmt.Errorf("set options: mode: %w", err)
+		}
+	}
+	return s.append(ctx, event(runnerscripts.TypeOptionsChanged, "",
+		runnerscripts.OptionsChanged{Model: o.Model, Mode: o.Mode}))
+}
+
+// running returns the sandbox, or why there is none.
+func (s *AgentSession) running(op string) (*liveSandbox, error) {
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	live := s.live()
+	if live == nil {
+		return nil, fmt.Errorf("%s: %w", op, ErrNoEnvironment)
+	}
+	return live, nil
+}

@@ -1,0 +1,93 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Interrupt stops the running query, which then completes with
+// runnerscripts.StopCancelled, and withdraws its permission requests. Queued
+// prompts stay. It does not wait for the end of the query; an agent that does not
+// heed it is ended. Without a query it does nothing.
+func (s *AgentSession) Interrupt(ctx context.Context) error {
+	return s.interrupt(ctx, nil)
+}
+
+// interrupt stops one turn; nil means the one that is running, or about to.
+func (s *AgentSession) interrupt(ctx context.Context, t *Turn) error {
+	s.mu.Lock()
+	if err := s.checkLocked(); err != nil {
+		s.mu.Unlock()
+		return fmt.Errorf("interrupt: %w", err)
+	}
+	a := s.active
+	if t == nil && a == nil && len(s.queue) > 0 {
+		t = s.queue[0]
+	}
+	if a == nil || (t != nil && t != a.turn) {
+		i := slices.Index(s.queue, t)
+		if i >= 0 {
+			s.queue = slices.Delete(slices.Clone(s.queue), i, i+1)
+		}
+		s.mu.Unlock()
+		if i >= 0 {
+			s.drop(ctx, t)
+		}
+		return nil
+	}
+	if !a.executing {
+		a.stop(errInterrupted)
+		s.mu.Unlock()
+		return nil
+	}
+	if a.stopped == nil {
+		a.stopped = errInterrupted
+		a.kill = time.AfterFunc(interruptGrace, func() { a.cancel(errInterrupted) })
+	}
+	live := s.sandbox
+	s.mu.Unlock()
+	s.withdraw(ctx)
+	if err := live.Interrupt(ctx); err != nil {
+		return fmt.Errorf("interrupt: %w", err)
+	}
+	return nil
+}
+
+// interruptAgain repeats an interrupt that came before the agent had the prompt
+// and so had nothing to stop.
+func (s *AgentSession) interruptAgain(ctx context.Context, a *activeTurn, live *liveSandbox) {
+	s.mu.Lock()
+	stopped := a.stopped != nil
+	s.mu.Unlock()
+	if stopped {
+		// If it fails the query is ended when its grace is over.
+		_ = live.Interrupt(ctx)
+	}
+}
+
+// TerminateEnvironment interrupts the running query, stores the workspace and
+// ends the sandbox. The session stays open: the next prompt, a queued one too,
+// makes a new sandbox in which the agent remembers. Without a sandbox it does
+// nothing. When ctx is done it returns, and the sandbox is ended nevertheless.
+func (s *AgentSession) TerminateEnvironment(ctx context.Context) error {
+	reply := make(chan error, 1)
+	s.mu.Lock()
+	if err := s.checkLocked(); err != nil {
+		s.mu.Unlock()
+		return fmt.Errorf("terminate environment: %w", err)
+	}
+	s.terminations = append(s.terminations, reply)
+	if s.active != nil {
+		s.active.stop(errInterrupted)
+	}
+	s.mu.Unlock()
+	s.signal()
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

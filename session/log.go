@@ -1,0 +1,144 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// event makes an event of the session. The payloads are all structs of plain
+// fields, which always have a JSON form.
+func event(typ runnerscripts.EventType, queryID string, payload any) runnerscripts.Event {
+	data, err := json.Marshal(payload)
+	if err != nil {
+		data = json.RawMessage("{}")
+	}
+	return runnerscripts.Event{
+		Type: typ, Payload: data, QueryID: queryID,
+		Source: runnerscripts.SourceSession, Time: time.Now(),
+	}
+}
+
+// append numbers events, stores them, and only then lets anybody see them. After
+// a failure nothing can be appended any more: the log would have a gap.
+func (s *AgentSession) append(ctx context.Context, events ...runnerscripts.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	s.logMu.Lock()
+	defer s.logMu.Unlock()
+	s.mu.Lock()
+	last, broken := s.state.LastSeq, s.broken
+	s.mu.Unlock()
+	if broken != nil {
+		return broken
+	}
+	for i := range events {
+		events[i].Seq = last + uint64(i) + 1
+		events[i].SessionID = s.id
+		if len(events[i].Payload) == 0 {
+			events[i].Payload = json.RawMessage("{}")
+		}
+		if events[i].Time.IsZero() {
+			events[i].Time = time.Now()
+		}
+	}
+	// What has happened is written down even if the one who caused it has gone.
+	err := s.store.Append(context.WithoutCancel(ctx), s.id, events...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.broken = fmt.Errorf("session %s cannot go on, because its events cannot be stored: %w", s.id, err)
+		if s.cancel != nil {
+			s.cancel()
+		}
+		return s.broken
+	}
+	for _, ev := range events {
+		s.state.apply(ev)
+	}
+	s.grown()
+	return nil
+}
+
+// grown wakes the readers of the log. The caller holds s.mu.
+func (s *AgentSession) grown() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Events returns the session's events, from the one whose Seq is from (zero means
+// the first), then those that happen from now on, without a gap and without
+// repetition. A session that is opened again has the events of before.
+//
+// Each reader goes through the store at its own pace: a slow one delays neither
+// the agent nor other readers, and loses nothing. The sequence ends without an
+// error after the last event of a session that is closed meanwhile, and otherwise
+// with the error of ctx or of the store. It may be used more than once, by one
+// goroutine at a time each.
+func (s *AgentSession) Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		if err := s.check(); err != nil {
+			yield(runnerscripts.Event{}, err)
+			return
+		}
+		s.follow(ctx, max(from, 1), yield)
+	}
+}
+
+func (s *AgentSession) follow(ctx context.Context, next uint64, yield func(runnerscripts.Event, error) bool) {
+	for {
+		s.mu.Lock()
+		last, ended, broken, changed := s.state.LastSeq, s.ended, s.broken, s.changed
+		s.mu.Unlock()
+		if next <= last {
+			var ok bool
+			if next, ok = s.replay(ctx, next, last, yield); !ok {
+				return
+			}
+			continue
+		}
+		if ended || broken != nil {
+			if broken != nil {
+				yield(runnerscripts.Event{}, broken)
+			}
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			yield(runnerscripts.Event{}, ctx.Err())
+			return
+		}
+	}
+}
+
+// replay yields the stored events from next to last and returns what comes next,
+// and whether to go on.
+func (s *AgentSession) replay(
+	ctx context.Context, next, last uint64, yield func(runnerscripts.Event, error) bool,
+) (uint64, bool) {
+	for ev, err := range s.store.Events(ctx, s.id, next) {
+		if err == nil && ev.Seq != next {
+			err = fmt.Errorf("event %d is missing in the store, which has %d instead", next, ev.Seq)
+		}
+		if err != nil {
+			yield(runnerscripts.Event{}, err)
+			return next, false
+		}
+		next++
+		if !yield(ev, nil) {
+			return next, false
+		}
+	}
+	if next <= last {
+		yield(runnerscripts.Event{}, &store.Error{Op: "events", ID: s.id, Err: fmt.Errorf("event %d is missing", next)})
+		return next, false
+	}
+	return next, true
+}

@@ -1,0 +1,101 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// A sandbox is given up when it is known to be gone, or when it has not answered
+// so many times in a row: one lost answer is no reason to end what works.
+const unhealthyAfter = 3
+
+// probeTimeout is how long a sandbox may take to answer.
+const probeTimeout = 10 * time.Second
+
+// look starts the goroutines that look after a sandbox. They end when the
+// sandbox is ended.
+func (s *AgentSession) look(ctx context.Context, live *liveSandbox) {
+	ctx, live.cancel = context.WithCancel(ctx)
+	if s.cfg.HealthInterval > 0 {
+		live.wg.Go(func() { s.probe(ctx, live) })
+	}
+	if s.cfg.WatchWorkspace != nil {
+		live.wg.Go(func() { s.watch(ctx, live) })
+	}
+}
+
+// probe asks the sandbox again and again whether it works.
+func (s *AgentSession) probe(ctx context.Context, live *liveSandbox) {
+	tick := time.NewTicker(s.cfg.HealthInterval)
+	defer tick.Stop()
+	failed := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		pctx, cancel := context.WithTimeout(ctx, min(probeTimeout, s.cfg.HealthInterval))
+		err := live.Healthy(pctx)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			if failed > 0 {
+				s.report(ctx, live, "running", "the sandbox answers again")
+			}
+			failed = 0
+			continue
+		}
+		failed++
+		s.report(ctx, live, "unhealthy", err.Error())
+		if gone(err) || failed == unhealthyAfter {
+			s.giveUp(live)
+			return
+		}
+	}
+}
+
+// report tells a change of the sandbox's health. Without a change there is no
+// event: a session would otherwise consist of them.
+func (s *AgentSession) report(ctx context.Context, live *liveSandbox, status, message string) {
+	// If it fails the session has ended, and says so itself.
+	_ = s.append(ctx, event(runnerscripts.TypeEnvironmentHealth, "", runnerscripts.EnvironmentInfo{
+		ID: live.ID(), Backend: live.backend, Status: status, Message: message,
+	}))
+}
+
+// giveUp leaves the sandbox to the worker, which ends it.
+func (s *AgentSession) giveUp(live *liveSandbox) {
+	live.die()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active != nil {
+		s.active.stop(errUnhealthy)
+	}
+}
+
+// watch stores the changes in the workspace as events.
+func (s *AgentSession) watch(ctx context.Context, live *liveSandbox) {
+	changes, err := live.WatchWorkspace(ctx, *s.cfg.WatchWorkspace)
+	if err == nil {
+		for ev, evErr := range changes {
+			if evErr != nil {
+				err = evErr
+				break
+			}
+			if err := s.append(ctx, ev); err != nil {
+				return
+			}
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		_ = s.append(ctx, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
+			Code: failure(err).Code, Message: fmt.Sprintf("changes in the workspace are not reported any more: %v", err),
+		}))
+	}
+}

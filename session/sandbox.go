@@ -1,0 +1,223 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// sandbox is what a session needs of an environment.
+type sandbox interface {
+	ID() string
+	PrepareSession(ctx context.Context, s environment.Setup) (runnerscripts.SetupData, error)
+	ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error]
+	Interrupt(ctx context.Context) error
+	Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error
+	SetMode(ctx context.Context, mode string) error
+	SetModel(ctx context.Context, model string) error
+	ReadTranscript(ctx context.Context) (runnerscripts.Transcript, error)
+	WorkspaceFiles(ctx context.Context, opts environment.FilesOptions) ([]environment.WorkspaceFile, error)
+	WatchWorkspace(ctx context.Context, opts environment.FilesOptions) (iter.Seq2[runnerscripts.Event, error], error)
+	Healthy(ctx context.Context) error
+	Close() error
+
+	// Files returns the files of the sandbox.
+	Files() primitives.Files
+	// Pack returns the workspace as a tar archive.
+	Pack(ctx context.Context) (io.ReadCloser, error)
+}
+
+// environmentSandbox makes an environment a sandbox.
+type environmentSandbox struct{ *environment.Environment }
+
+func (e environmentSandbox) Files() primitives.Files { return e.Primitive() }
+
+func (e environmentSandbox) Pack(ctx context.Context) (io.ReadCloser, error) {
+	return primitives.Pack(ctx, e.Primitive(), e.Primitive().Paths().Workspace, primitives.PackOptions{})
+}
+
+func environmentCreator(create func(context.Context, environment.Config) (*environment.Environment, error)) createFunc {
+	if create == nil {
+		create = environment.Create
+	}
+	return func(ctx context.Context, cfg environment.Config) (sandbox, error) {
+		env, err := create(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return environmentSandbox{env}, nil
+	}
+}
+
+// Why a sandbox ended, as runnerscripts.EnvironmentTerminated says it.
+const (
+	reasonManual    = "manual"
+	reasonIdle      = "idle"
+	reasonUnhealthy = "unhealthy"
+	reasonExpired   = "expired"
+)
+
+// liveSandbox is the sandbox that the session has at the moment, with what looks
+// after it.
+type liveSandbox struct {
+	sandbox
+	backend string
+	used    time.Time // when the last query ended; the worker's alone
+
+	cancel context.CancelFunc // of the goroutines
+	wg     sync.WaitGroup
+	died   chan struct{} // closed when it does not answer any more
+	once   sync.Once
+
+	asks sync.WaitGroup // those who wait for answers; the running query's
+}
+
+func (l *liveSandbox) execute(ctx context.Context, t *Turn) iter.Seq2[runnerscripts.Event, error] {
+	return l.ExecuteQuery(ctx, environment.Query{Prompt: t.prompt, ID: t.id})
+}
+
+func (l *liveSandbox) die() { l.once.Do(func() { close(l.died) }) }
+
+func (l *liveSandbox) isDead() bool {
+	select {
+	case <-l.died:
+		return true
+	default:
+		return false
+	}
+}
+
+// gone reports whether an error means that the sandbox does not exist any more.
+func gone(err error) bool {
+	return errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, primitives.ErrTerminated) ||
+		errors.Is(err, environment.ErrClosed)
+}
+
+// live returns the current sandbox, or nil.
+func (s *AgentSession) live() *liveSandbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sandbox
+}
+
+// ensureSandbox returns the sandbox, and makes one if there is none. Only the
+// worker calls it, so there is never a second one. A failure leaves nothing
+// behind: the next query tries again from the start.
+func (s *AgentSession) ensureSandbox(ctx context.Context) (*liveSandbox, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if live := s.live(); live != nil && !live.isDead() {
+		return live, nil
+	} else if live != nil {
+		_ = s.endSandbox(ctx, reasonUnhealthy)
+	}
+	info := runnerscripts.EnvironmentInfo{Backend: s.cfg.Environment.Sandbox.Type}
+	if err := s.append(ctx, event(runnerscripts.TypeEnvironmentCreating, "", info)); err != nil {
+		return nil, err
+	}
+	sb, restored, err := s.makeSandbox(ctx)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		report := event(runnerscripts.TypeEnvironmentError, "", runnerscripts.ErrorInfo{
+			Code: failure(err).Code, Message: err.Error(),
+		})
+		return nil, errors.Join(err, s.append(ctx, report))
+	}
+	live := &liveSandbox{sandbox: sb, backend: info.Backend, used: time.Now(), died: make(chan struct{})}
+	info.ID, info.Status = sb.ID(), string(primitives.StatusRunning)
+	events := append(restored, event(runnerscripts.TypeEnvironmentReady, "", info))
+	if err := s.append(ctx, events...); err != nil {
+		return nil, errors.Join(err, sb.Close())
+	}
+	s.look(context.WithoutCancel(ctx), live)
+	s.mu.Lock()
+	s.sandbox = live
+	s.mu.Unlock()
+	return live, nil
+}
+
+// makeSandbox makes a sandbox in which the agent remembers, and returns the
+// events that tell what was restored.
+func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscripts.Event, error) {
+	snap, err := s.loadSnapshot(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer snap.close()
+	sb, err := s.create(ctx, s.environmentConfig(snap))
+	if err != nil {
+		return nil, nil, fmt.Errorf("create environment: %w", err)
+	}
+	if _, err := sb.PrepareSession(ctx, environment.Setup{Transcript: snap.transcript}); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("prepare session: %w", err), sb.Close())
+	}
+	return sb, snap.events(), nil
+}
+
+// environmentConfig is the configured environment as it is now wanted.
+func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
+	cfg := s.cfg.Environment
+	cfg.SessionID = s.id
+	if snap.workspace != nil {
+		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: snap.workspace}}}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	setIf(&cfg.Agent.Model, s.state.Options.Model)
+	setIf(&cfg.Agent.PermissionMode, s.state.Options.Mode)
+	return cfg
+}
+
+// endSandbox ends the sandbox, if there is one, for the given reason. What a new
+// sandbox needs is stored first, unless this one is dead or the session is to be
+// destroyed.
+func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
+	s.mu.Lock()
+	live, destroy := s.sandbox, s.destroy
+	s.sandbox = nil
+	s.mu.Unlock()
+	if live == nil {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	live.cancel()
+	live.wg.Wait()
+	if reason != reasonUnhealthy && !destroy {
+		s.saveWorkspace(ctx, live)
+	}
+	err := live.Close()
+	if reason == reasonUnhealthy {
+		// It is dead; that it cannot be ended in good order is no news.
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("end environment: %w", err)
+	}
+	return errors.Join(err, s.append(ctx, event(runnerscripts.TypeEnvironmentTerminated, "",
+		runnerscripts.EnvironmentTerminated{Reason: reason})))
+}
+
+// failure returns what a query_failed event says of an error.
+func failure(err error) runnerscripts.QueryFailed {
+	if err == nil {
+		return runnerscripts.QueryFailed{Code: runnerscripts.FailInternal, Message: "the query ended without saying how"}
+	}
+	if q := new(environment.QueryError); errors.As(err, &q) {
+		return q.Failure
+	}
+	if f := new(runnerscripts.ScriptFailure); errors.As(err, &f) {
+		return runnerscripts.QueryFailed{Code: f.Code, Message: f.Message}
+	}
+	return runnerscripts.QueryFailed{Code: runnerscripts.FailInternal, Message: err.Error()}
+}

@@ -1,0 +1,218 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// AgentSession is one conversation with an agent. Its methods may be called from
+// several goroutines at once; after Close they return [ErrClosed].
+//
+// A session belongs to the program that opened it last: if it is opened again
+// while it is open, the first to write goes on, and the other one fails with
+// store.ErrConflict.
+type AgentSession struct {
+	id     string
+	cfg    Config
+	store  store.Store
+	create createFunc
+
+	// logMu keeps the events in order: it is held while they are numbered,
+	// stored and folded into the state.
+	logMu sync.Mutex
+	// promptMu keeps the queue in the order of the events. It is held before
+	// logMu, and logMu before mu.
+	promptMu sync.Mutex
+
+	mu      sync.Mutex
+	state   State
+	changed chan struct{} // closed and replaced when the log has grown or ended
+	ended   bool          // the log grows no more
+	broken  error         // why the log cannot grow any more
+	closing bool
+	destroy bool
+
+	queue        []*Turn
+	active       *activeTurn
+	sandbox      *liveSandbox
+	pending      map[string]*permission
+	terminations []chan error
+
+	wake   chan struct{} // has room for one: something for the worker to look at
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the worker has ended
+	err    error         // of closing; readable when done is closed
+}
+
+// Open starts a new session, or goes on with the one of cfg.ID: with an id that
+// the store does not have the error is store.ErrNotFound. No sandbox is made
+// before the first prompt.
+//
+// Going on with a session whose program died first closes what was left open:
+// queries that were running or queued are reported as failed, permission requests
+// as withdrawn, its sandbox as terminated.
+//
+// ctx covers the opening only. The caller must Close the session.
+func Open(ctx context.Context, cfg Config) (*AgentSession, error) {
+	return open(ctx, cfg, nil)
+}
+
+// createFunc makes a sandbox; tests put in one of their own.
+type createFunc func(ctx context.Context, cfg environment.Config) (sandbox, error)
+
+func open(ctx context.Context, cfg Config, create createFunc) (*AgentSession, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("open session: %w", err)
+	}
+	if create == nil {
+		create = environmentCreator(cfg.Create)
+	}
+	s := &AgentSession{
+		id: cfg.ID, cfg: cfg, store: cfg.Store, create: create,
+		state:   newState(),
+		changed: make(chan struct{}),
+		pending: make(map[string]*permission),
+		wake:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+	}
+	if s.id == "" {
+		err = s.begin(ctx)
+	} else {
+		err = s.resume(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open session: %w", err)
+	}
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	go s.work(work)
+	return s, nil
+}
+
+func (s *AgentSession) begin(ctx context.Context) error {
+	s.id = uuid.NewString()
+	s.state.ID, s.state.Agent = s.id, s.cfg.Environment.Agent.Name
+	return s.store.Create(ctx, store.Record{
+		ID: s.id, Agent: s.cfg.Environment.Agent.Name, Metadata: s.cfg.Metadata, CreatedAt: time.Now(),
+	})
+}
+
+// resume rebuilds the state from the log and ends what the last program left
+// open.
+func (s *AgentSession) resume(ctx context.Context) error {
+	rec, err := s.store.Load(ctx, s.id)
+	if err != nil {
+		return err
+	}
+	if agent := s.cfg.Environment.Agent.Name; rec.Agent != "" && rec.Agent != agent {
+		return fmt.Errorf("%w: session %s belongs to agent %q, whose transcript %q cannot read; use that agent or begin a new session",
+			fs.ErrInvalid, s.id, rec.Agent, agent)
+	}
+	s.state.ID, s.state.Agent = s.id, s.cfg.Environment.Agent.Name
+	for ev, err := range s.store.Events(ctx, s.id, 1) {
+		if err != nil {
+			return err
+		}
+		s.state.apply(ev)
+	}
+	return s.append(ctx, leftovers(s.state)...)
+}
+
+// leftovers returns the events that end what a state still has open.
+func leftovers(st State) []runnerscripts.Event {
+	var events []runnerscripts.Event
+	for _, p := range st.Pending {
+		events = append(events, event(runnerscripts.TypePermissionResolved, "",
+			runnerscripts.PermissionResolved{ID: p.ID, Reason: reasonCancelled}))
+	}
+	open := st.Queued
+	if st.Query != nil {
+		open = append([]QueryState{*st.Query}, open...)
+	}
+	for _, q := range open {
+		events = append(events, event(runnerscripts.TypeQueryFailed, q.ID, runnerscripts.QueryFailed{
+			Code:    runnerscripts.FailInternal,
+			Message: "prompt again: the program that ran the session ended before the query did",
+		}))
+	}
+	if e := st.Environment.Status; e == EnvironmentReady || e == EnvironmentCreating {
+		events = append(events, event(runnerscripts.TypeEnvironmentTerminated, "",
+			runnerscripts.EnvironmentTerminated{Reason: reasonExpired}))
+	}
+	return events
+}
+
+// ID returns the session's id, under which the store has it.
+func (s *AgentSession) ID() string { return s.id }
+
+// State returns where the session stands. It works after Close, too.
+func (s *AgentSession) State(context.Context) (State, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.clone(), nil
+}
+
+// Close interrupts the running query, withdraws the queued prompts, stores the
+// workspace and ends the sandbox, and returns when all of it is done. The session
+// stays in the store; [Open] goes on with it. Closing again returns the same.
+func (s *AgentSession) Close() error {
+	s.shut(false)
+	<-s.done
+	return s.err
+}
+
+// Destroy closes the session without storing its workspace and removes it from
+// the store. It may be called after Close, and more than once.
+func (s *AgentSession) Destroy(ctx context.Context) error {
+	s.shut(true)
+	<-s.done
+	err := s.store.Delete(ctx, s.id)
+	if errors.Is(err, store.ErrNotFound) {
+		err = nil
+	}
+	return errors.Join(s.err, err)
+}
+
+func (s *AgentSession) shut(destroy bool) {
+	s.mu.Lock()
+	s.closing = true
+	s.destroy = s.destroy || destroy
+	s.mu.Unlock()
+	s.cancel()
+}
+
+// check returns why the session takes no calls.
+func (s *AgentSession) check() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkLocked()
+}
+
+func (s *AgentSession) checkLocked() error {
+	switch {
+	case s.broken != nil:
+		return s.broken
+	case s.closing:
+		return ErrClosed
+	}
+	return nil
+}
+
+// signal makes the worker look again.
+func (s *AgentSession) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

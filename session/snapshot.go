@@ -1,0 +1,168 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// Transcript returns the conversation as the agent itself keeps it: from the
+// sandbox if there is one, else as it was stored after the last query. It is
+// empty if there is none yet.
+func (s *AgentSession) Transcript(ctx context.Context) (runnerscripts.Transcript, error) {
+	if err := s.check(); err != nil {
+		return runnerscripts.Transcript{}, fmt.Errorf("transcript: %w", err)
+	}
+	if live := s.live(); live != nil {
+		t, err := live.ReadTranscript(ctx)
+		if err == nil || s.live() == live {
+			return t, err
+		}
+		// It was ended meanwhile, and everything was stored before.
+	}
+	t, err := s.storedTranscript(ctx)
+	if err != nil || t == nil {
+		return runnerscripts.Transcript{}, err
+	}
+	return *t, nil
+}
+
+// storedTranscript returns nil if none was stored.
+func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Transcript, error) {
+	r, _, err := s.store.Get(ctx, s.id, store.PartTranscript)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read stored transcript: %w", err)
+	}
+	var t runnerscripts.Transcript
+	err = json.NewDecoder(r).Decode(&t)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return nil, fmt.Errorf("read stored transcript: %w", err)
+	}
+	return &t, nil
+}
+
+// saveTranscript stores the transcript as it is now in the sandbox and returns
+// the event that tells of it. It is called before the query's last event is
+// stored: a query that is known to be done is one that the agent remembers.
+func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox) []runnerscripts.Event {
+	rev := s.lastSeq()
+	t, err := live.ReadTranscript(ctx)
+	var data []byte
+	if err == nil {
+		data, err = json.Marshal(t)
+	}
+	if err == nil {
+		err = s.store.Put(ctx, s.id, store.PartTranscript, rev, bytes.NewReader(data))
+	}
+	if err != nil {
+		return []runnerscripts.Event{event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
+			Code:    failure(err).Code,
+			Message: fmt.Sprintf("in a new sandbox the agent will not remember this query, because its transcript could not be stored: %v", err),
+		})}
+	}
+	size := len(t.Main)
+	for _, sub := range t.Subagents {
+		size += len(sub.Transcript) + len(sub.Meta)
+	}
+	return []runnerscripts.Event{event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{
+		Revision: rev, Size: int64(size),
+	})}
+}
+
+// saveWorkspace stores the workspace. What keeps it from being stored becomes an
+// error event, because the sandbox ends anyhow.
+func (s *AgentSession) saveWorkspace(ctx context.Context, live *liveSandbox) {
+	if s.cfg.MaxWorkspace < 0 {
+		return
+	}
+	err := s.putWorkspace(ctx, live)
+	if err == nil {
+		return
+	}
+	// If this fails the session is broken, and says so itself.
+	_ = s.append(ctx, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
+		Code:    failure(err).Code,
+		Message: fmt.Sprintf("a new sandbox will not have the present workspace, because it could not be stored: %v", err),
+	}))
+}
+
+func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox) error {
+	r, err := live.Pack(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.store.Put(ctx, s.id, store.PartWorkspace, s.lastSeq(), &limitReader{r: r, left: s.cfg.MaxWorkspace, limit: s.cfg.MaxWorkspace})
+	return errors.Join(err, r.Close())
+}
+
+func (s *AgentSession) lastSeq() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.LastSeq
+}
+
+// snapshot is what a new sandbox starts with.
+type snapshot struct {
+	transcript *runnerscripts.Transcript
+	workspace  io.ReadCloser // nil if the sources are to be placed
+}
+
+func (s *AgentSession) loadSnapshot(ctx context.Context) (*snapshot, error) {
+	t, err := s.storedTranscript(ctx)
+	if err != nil {
+		return nil, err
+	}
+	snap := &snapshot{transcript: t}
+	if s.cfg.MaxWorkspace < 0 {
+		return snap, nil
+	}
+	r, _, err := s.store.Get(ctx, s.id, store.PartWorkspace)
+	switch {
+	case err == nil:
+		snap.workspace = r
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read stored workspace: %w", err)
+	}
+	return snap, nil
+}
+
+func (s *snapshot) events() []runnerscripts.Event {
+	if s.transcript == nil {
+		return nil
+	}
+	return []runnerscripts.Event{event(runnerscripts.TypeTranscriptRestored, "", struct{}{})}
+}
+
+// close releases the workspace. It was read to its end or not at all; there is
+// nothing left to fail.
+func (s *snapshot) close() {
+	if s.workspace != nil {
+		_ = s.workspace.Close()
+	}
+}
+
+// limitReader fails, rather than ends, when there is more than the limit.
+type limitReader struct {
+	r           io.Reader
+	left, limit int64
+}
+
+func (l *limitReader) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	l.left -= int64(n)
+	if l.left < 0 {
+		return 0, fmt.Errorf("%w: it is larger than %d bytes; raise MaxWorkspace or keep less in it", primitives.ErrLimit, l.limit)
+	}
+	return n, err
+}

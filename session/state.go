@@ -1,0 +1,231 @@
+package session
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// State is where a session stands. It is what the session's events fold into, so
+// that whoever has the events has the state.
+type State struct {
+	ID    string `json:"id,omitempty"`
+	Agent string `json:"agent,omitempty"`
+	// Model and Mode are what the agent says is in force, if it says so.
+	Model string `json:"model,omitempty"`
+	Mode  string `json:"mode,omitempty"`
+	// Options is what was asked for with SetOptions; it holds in later
+	// sandboxes, too.
+	Options Options `json:"options,omitzero"`
+
+	Environment EnvironmentState `json:"environment"`
+	// Query is the running query; nil if there is none.
+	Query *QueryState `json:"query,omitempty"`
+	// Queued are the accepted prompts that have not started, oldest first.
+	Queued []QueryState `json:"queued,omitempty"`
+	// Pending are the permission requests that wait for an answer, oldest
+	// first.
+	Pending []runnerscripts.PermissionRequest `json:"pending,omitempty"`
+	// Usage is the sum over all queries.
+	Usage runnerscripts.Usage `json:"usage,omitzero"`
+	// ContextUsed and ContextSize are how full the model's context is, in
+	// tokens; zero if the agent does not say.
+	ContextUsed int64 `json:"context_used,omitempty"`
+	ContextSize int64 `json:"context_size,omitempty"`
+	// LastSeq is the Seq of the last event.
+	LastSeq uint64 `json:"last_seq"`
+}
+
+// Options are what can be changed in a session. An empty field is left as it is.
+type Options struct {
+	Model string `json:"model,omitempty"`
+	Mode  string `json:"mode,omitempty"` // the permission mode, as the agent names it
+}
+
+// EnvironmentState is what is known of the session's sandbox.
+type EnvironmentState struct {
+	Status EnvironmentStatus `json:"status"`
+	ID     string            `json:"id,omitempty"`
+	// Backend is the kind of sandbox.
+	Backend string `json:"backend,omitempty"`
+	// Message is the error, or the reason of the end.
+	Message string `json:"message,omitempty"`
+	// Starts counts the sandboxes so far; those after the first are restarts.
+	Starts int `json:"starts,omitempty"`
+}
+
+// EnvironmentStatus is the life of a session's sandbox in one word.
+type EnvironmentStatus string
+
+// The statuses.
+const (
+	EnvironmentNone       EnvironmentStatus = "none" // no prompt yet
+	EnvironmentCreating   EnvironmentStatus = "creating"
+	EnvironmentReady      EnvironmentStatus = "ready"
+	EnvironmentError      EnvironmentStatus = "error" // could not be made; the next prompt tries again
+	EnvironmentTerminated EnvironmentStatus = "terminated"
+)
+
+// QueryState is a query that is queued or running.
+type QueryState struct {
+	ID     string `json:"id"`
+	Prompt string `json:"prompt"`
+	// Time is when it was accepted or, of a running one, when it started.
+	Time time.Time `json:"time"`
+}
+
+func newState() State {
+	return State{Environment: EnvironmentState{Status: EnvironmentNone}}
+}
+
+// clone returns a state that shares nothing that changes.
+func (s State) clone() State {
+	s.Queued = slices.Clone(s.Queued)
+	s.Pending = slices.Clone(s.Pending)
+	if s.Query != nil {
+		q := *s.Query
+		s.Query = &q
+	}
+	return s
+}
+
+// decode reads a payload; an empty one is the zero value.
+func decode[T any](ev runnerscripts.Event) (T, bool) {
+	var v T
+	if len(ev.Payload) == 0 {
+		return v, true
+	}
+	err := json.Unmarshal(ev.Payload, &v)
+	return v, err == nil
+}
+
+// apply takes one event in. What it does not understand it leaves out.
+func (s *State) apply(ev runnerscripts.Event) {
+	if ev.Seq != 0 {
+		s.LastSeq = ev.Seq
+	}
+	if ev.SessionID != "" {
+		s.ID = ev.SessionID
+	}
+	switch ev.Type {
+	case runnerscripts.TypeQueryQueued, runnerscripts.TypeQueryStarted,
+		runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+		s.applyQuery(ev)
+	case runnerscripts.TypeEnvironmentCreating, runnerscripts.TypeEnvironmentReady,
+		runnerscripts.TypeEnvironmentError, runnerscripts.TypeEnvironmentTerminated:
+		s.Environment.apply(ev)
+	case runnerscripts.TypePermissionRequest:
+		if p, ok := decode[runnerscripts.PermissionRequest](ev); ok {
+			s.dropPending(p.ID)
+			s.Pending = append(s.Pending, p)
+		}
+	case runnerscripts.TypePermissionResolved:
+		if p, ok := decode[runnerscripts.PermissionResolved](ev); ok {
+			s.dropPending(p.ID)
+		}
+	case runnerscripts.TypeSessionInitialized:
+		if p, ok := decode[runnerscripts.SessionInitialized](ev); ok {
+			setIf(&s.Agent, p.Agent)
+			setIf(&s.Model, p.Model)
+			setIf(&s.Mode, p.Mode)
+		}
+	case runnerscripts.TypeModeUpdate:
+		if p, ok := decode[runnerscripts.ModeUpdate](ev); ok {
+			setIf(&s.Mode, p.CurrentModeID)
+		}
+	case runnerscripts.TypeUsageUpdate:
+		if p, ok := decode[runnerscripts.UsageUpdate](ev); ok && mainConversation(ev) {
+			s.ContextUsed = p.Used
+			setIf(&s.ContextSize, p.Size)
+		}
+	case runnerscripts.TypeOptionsChanged:
+		s.applyOptions(ev)
+	}
+}
+
+func (s *State) applyOptions(ev runnerscripts.Event) {
+	p, ok := decode[runnerscripts.OptionsChanged](ev)
+	if !ok {
+		return
+	}
+	setIf(&s.Model, p.Model)
+	setIf(&s.Mode, p.Mode)
+	if ev.Source == runnerscripts.SourceSession {
+		setIf(&s.Options.Model, p.Model)
+		setIf(&s.Options.Mode, p.Mode)
+	}
+}
+
+func (s *State) applyQuery(ev runnerscripts.Event) {
+	switch ev.Type {
+	case runnerscripts.TypeQueryQueued:
+		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
+			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Time: ev.Time})
+		}
+		return
+	case runnerscripts.TypeQueryStarted:
+		s.dropQuery(ev.QueryID)
+		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
+			s.Query = &QueryState{ID: ev.QueryID, Prompt: p.Prompt, Time: ev.Time}
+		}
+		return
+	}
+	s.dropQuery(ev.QueryID)
+	// Both ends of a query carry its usage under the same name.
+	if p, ok := decode[struct {
+		Usage runnerscripts.Usage `json:"usage"`
+	}](ev); ok {
+		s.Usage = s.Usage.Add(p.Usage)
+	}
+}
+
+func (s *State) dropQuery(id string) {
+	s.Queued = slices.DeleteFunc(s.Queued, func(q QueryState) bool { return q.ID == id })
+	if s.Query != nil && s.Query.ID == id {
+		s.Query = nil
+	}
+}
+
+func (s *State) dropPending(id string) {
+	s.Pending = slices.DeleteFunc(s.Pending, func(p runnerscripts.PermissionRequest) bool { return p.ID == id })
+}
+
+func (e *EnvironmentState) apply(ev runnerscripts.Event) {
+	switch ev.Type {
+	case runnerscripts.TypeEnvironmentCreating, runnerscripts.TypeEnvironmentReady:
+		p, ok := decode[runnerscripts.EnvironmentInfo](ev)
+		if !ok {
+			return
+		}
+		e.ID, e.Message = p.ID, p.Message
+		setIf(&e.Backend, p.Backend)
+		e.Status = EnvironmentCreating
+		if ev.Type == runnerscripts.TypeEnvironmentReady {
+			e.Status = EnvironmentReady
+			e.Starts++
+		}
+	case runnerscripts.TypeEnvironmentError:
+		p, _ := decode[runnerscripts.ErrorInfo](ev)
+		// An error of a sandbox that works on is no end of it.
+		if e.Status == EnvironmentCreating {
+			e.Status = EnvironmentError
+		}
+		e.Message = p.Message
+	case runnerscripts.TypeEnvironmentTerminated:
+		p, _ := decode[runnerscripts.EnvironmentTerminated](ev)
+		e.Status, e.Message = EnvironmentTerminated, p.Reason
+	}
+}
+
+func setIf[T comparable](dst *T, v T) {
+	var zero T
+	if v != zero {
+		*dst = v
+	}
+}
+
+func mainConversation(ev runnerscripts.Event) bool {
+	return ev.ConversationID == "" || ev.ConversationID == runnerscripts.MainConversation
+}

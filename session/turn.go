@@ -1,0 +1,135 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"iter"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Turn is one accepted prompt and what comes of it.
+type Turn struct {
+	session *AgentSession
+	id      string
+	prompt  string
+	seq     uint64 // of its first event
+
+	done   chan struct{} // closed when result and err are set
+	result runnerscripts.QueryCompleted
+	err    error
+}
+
+// Prompt gives the agent something to do. It returns when the prompt is accepted:
+// its query_queued event is stored, and the query runs as soon as those before it
+// have ended. ctx covers the acceptance, not the query; see
+// [AgentSession.Interrupt].
+//
+// An empty prompt is fs.ErrInvalid; [ErrBusy] is described there.
+func (s *AgentSession) Prompt(ctx context.Context, text string) (*Turn, error) {
+	if text == "" {
+		return nil, fmt.Errorf("prompt: %w: the prompt is empty", fs.ErrInvalid)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("prompt: %w", err)
+	}
+	t := &Turn{session: s, id: uuid.NewString(), prompt: text, done: make(chan struct{})}
+	if err := s.accept(ctx, t); err != nil {
+		return nil, fmt.Errorf("prompt: %w", err)
+	}
+	return t, nil
+}
+
+// accept stores the prompt and queues it. Prompts are accepted one after the
+// other, so that they run in the order of their events.
+func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
+	s.promptMu.Lock()
+	defer s.promptMu.Unlock()
+	s.mu.Lock()
+	err := s.checkLocked()
+	switch {
+	case err != nil:
+	case s.cfg.RejectBusy && (s.state.Query != nil || len(s.state.Queued) > 0):
+		err = ErrBusy
+	case len(s.queue) >= s.cfg.MaxQueue:
+		err = fmt.Errorf("%w: %d prompts are queued already", ErrBusy, len(s.queue))
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	events := []runnerscripts.Event{
+		event(runnerscripts.TypeQueryQueued, t.id, runnerscripts.QueryStarted{Prompt: t.prompt}),
+	}
+	if err := s.append(ctx, events...); err != nil {
+		return err
+	}
+	t.seq = events[0].Seq
+	s.mu.Lock()
+	s.queue = append(s.queue, t)
+	s.mu.Unlock()
+	s.signal()
+	return nil
+}
+
+// ID returns the query's id: Event.QueryID of its events.
+func (t *Turn) ID() string { return t.id }
+
+// Events returns what happens from the acceptance of the prompt to the end of its
+// query: the query's own events and those that belong to no query, such as the
+// sandbox's; not those of the queries before it. The last one is query_completed
+// or query_failed. Only what keeps the events from being read is an error, with
+// which the sequence then ends; how the query ended is told by the last event and
+// by [Turn.Wait].
+//
+// Leaving the loop does not stop the query. The events can be read more than
+// once, until the session is closed.
+func (t *Turn) Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		if err := t.session.check(); err != nil {
+			yield(runnerscripts.Event{}, err)
+			return
+		}
+		t.session.follow(ctx, t.seq, func(ev runnerscripts.Event, err error) bool {
+			if err != nil {
+				return yield(ev, err)
+			}
+			if ev.QueryID != "" && ev.QueryID != t.id {
+				return true
+			}
+			last := ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed
+			return yield(ev, nil) && !(last && ev.QueryID == t.id)
+		})
+	}
+}
+
+// Wait returns how the query ended. An interrupted one has completed with
+// runnerscripts.StopCancelled; one that did not complete is a [*QueryError]. When
+// ctx is done first its error is returned, and the query goes on.
+func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
+	select {
+	case <-t.done:
+		return t.result, t.err
+	default:
+	}
+	select {
+	case <-t.done:
+		return t.result, t.err
+	case <-ctx.Done():
+		return runnerscripts.QueryCompleted{}, ctx.Err()
+	}
+}
+
+// Interrupt stops this query, or withdraws its prompt if it is still queued. One
+// that has ended is left as it is.
+func (t *Turn) Interrupt(ctx context.Context) error {
+	return t.session.interrupt(ctx, t)
+}
+
+func (t *Turn) finish(result runnerscripts.QueryCompleted, err error) {
+	t.result, t.err = result, err
+	close(t.done)
+}

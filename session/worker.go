@@ -1,0 +1,264 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// interruptGrace is how long an agent may take to heed an interrupt before its
+// process is ended.
+const interruptGrace = 10 * time.Second
+
+// activeTurn is the query that the worker is at. Its fields are guarded by the
+// session's mu.
+type activeTurn struct {
+	turn   *Turn
+	cancel context.CancelCauseFunc
+	// executing is set while the agent has the prompt.
+	executing bool
+	// stopped is why the query was stopped, if it was.
+	stopped error
+	// kill ends the query if the agent does not.
+	kill *time.Timer
+}
+
+// stop ends the query, at once and not by asking the agent. The caller holds the
+// session's mu.
+func (a *activeTurn) stop(cause error) {
+	if a.stopped == nil {
+		a.stopped = cause
+	}
+	a.cancel(cause)
+}
+
+// work runs the queries one after the other and alone makes and ends sandboxes.
+func (s *AgentSession) work(ctx context.Context) {
+	defer close(s.done)
+	idle := time.NewTimer(time.Hour)
+	defer idle.Stop()
+	for {
+		if ctx.Err() != nil {
+			s.shutdown(context.WithoutCancel(ctx))
+			return
+		}
+		if s.terminate(ctx) {
+			continue
+		}
+		if qctx, a := s.next(ctx); a != nil {
+			s.runTurn(qctx, a)
+			continue
+		}
+		idle.Stop()
+		live := s.live()
+		var rest <-chan time.Time
+		var died <-chan struct{}
+		if live != nil {
+			died = live.died
+			if s.cfg.IdleTimeout > 0 {
+				idle.Reset(s.cfg.IdleTimeout - time.Since(live.used))
+				rest = idle.C
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.wake:
+		case <-died:
+			// The error is an event; nobody waits for it.
+			_ = s.endSandbox(ctx, reasonUnhealthy)
+		case <-rest:
+			_ = s.endSandbox(ctx, reasonIdle)
+		}
+	}
+}
+
+// terminate ends the sandbox for those who asked for it, and reports whether
+// there were any.
+func (s *AgentSession) terminate(ctx context.Context) bool {
+	s.mu.Lock()
+	waiting := s.terminations
+	s.terminations = nil
+	s.mu.Unlock()
+	if len(waiting) == 0 {
+		return false
+	}
+	err := s.endSandbox(ctx, reasonManual)
+	for _, reply := range waiting {
+		reply <- err
+	}
+	return true
+}
+
+// next takes the next prompt out of the queue and makes it the active one.
+func (s *AgentSession) next(ctx context.Context) (context.Context, *activeTurn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) == 0 || len(s.terminations) > 0 || s.closing || s.broken != nil {
+		return nil, nil
+	}
+	qctx, cancel := context.WithCancelCause(ctx)
+	s.active = &activeTurn{turn: s.queue[0], cancel: cancel}
+	s.queue = s.queue[1:]
+	return qctx, s.active
+}
+
+// runTurn takes one query from the queue to its last event.
+func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
+	defer a.cancel(nil)
+	var last *runnerscripts.Event
+	live, err := s.ensureSandbox(ctx)
+	if err == nil {
+		last, err = s.execute(ctx, a, live)
+	}
+	s.withdraw(ctx)
+	if live != nil {
+		live.asks.Wait()
+	}
+	s.mu.Lock()
+	if a.kill != nil {
+		a.kill.Stop()
+	}
+	stopped := a.stopped
+	s.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	dead := live != nil && (live.isDead() || gone(err))
+	var events []runnerscripts.Event
+	if live != nil && !dead {
+		events = s.saveTranscript(ctx, live)
+	}
+	if dead && !ranToEnd(last) {
+		stopped, last = errUnhealthy, nil
+		if err == nil {
+			err = errUnhealthy
+		}
+	}
+	end, result, err := ending(a.turn, last, stopped, err)
+	if appendErr := s.append(ctx, append(events, end)...); appendErr != nil {
+		err = appendErr
+	}
+	s.mu.Lock()
+	s.active = nil
+	if live != nil {
+		live.used = time.Now()
+	}
+	waiting := len(s.queue)
+	s.mu.Unlock()
+	if dead {
+		_ = s.endSandbox(ctx, reasonUnhealthy)
+	}
+	if waiting == 0 {
+		_ = s.append(ctx, event(runnerscripts.TypeSessionIdle, "", struct{}{}))
+	}
+	a.turn.finish(result, err)
+}
+
+// execute gives the prompt to the agent and stores what it says. It returns the
+// query's last event, which is not stored yet, if there was one.
+func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSandbox) (*runnerscripts.Event, error) {
+	s.mu.Lock()
+	a.executing = a.stopped == nil
+	s.mu.Unlock()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	var last *runnerscripts.Event
+	for ev, err := range live.execute(ctx, a.turn) {
+		if err != nil {
+			return last, err
+		}
+		switch ev.Type {
+		case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+			last = &ev
+			continue
+		case runnerscripts.TypeQueryStarted:
+			s.interruptAgain(ctx, a, live)
+		}
+		if err := s.take(ctx, live, ev); err != nil {
+			return last, err
+		}
+	}
+	return last, nil
+}
+
+// take stores one event of the running query and does what it asks for.
+func (s *AgentSession) take(ctx context.Context, live *liveSandbox, ev runnerscripts.Event) error {
+	switch ev.Type {
+	case runnerscripts.TypePermissionRequest:
+		return s.ask(ctx, live, ev)
+	case runnerscripts.TypePermissionResolved:
+		return s.resolvedByAgent(ctx, ev)
+	}
+	return s.append(ctx, ev)
+}
+
+// ranToEnd reports whether the agent finished the query, rather than being cut off.
+func ranToEnd(last *runnerscripts.Event) bool {
+	if last == nil || last.Type != runnerscripts.TypeQueryCompleted {
+		return false
+	}
+	done, ok := decode[runnerscripts.QueryCompleted](*last)
+	return ok && done.StopReason != runnerscripts.StopCancelled
+}
+
+// ending returns the event that ends a query, and what its turn returns.
+func ending(
+	t *Turn, last *runnerscripts.Event, stopped, err error,
+) (runnerscripts.Event, runnerscripts.QueryCompleted, error) {
+	var done runnerscripts.QueryCompleted
+	if last != nil && last.Type == runnerscripts.TypeQueryCompleted {
+		done, _ = decode[runnerscripts.QueryCompleted](*last)
+		return *last, done, nil
+	}
+	failed := failure(err)
+	if last != nil {
+		failed, _ = decode[runnerscripts.QueryFailed](*last)
+	}
+	// A query that was stopped may end in any way; what counts is that it was
+	// stopped.
+	if stopped != nil && !errors.Is(stopped, errUnhealthy) {
+		done = runnerscripts.QueryCompleted{
+			StopReason: runnerscripts.StopCancelled, DurationMS: failed.DurationMS, Usage: failed.Usage,
+		}
+		return event(runnerscripts.TypeQueryCompleted, t.id, done), done, nil
+	}
+	if last == nil {
+		ev := event(runnerscripts.TypeQueryFailed, t.id, failed)
+		last = &ev
+	}
+	return *last, done, &QueryError{QueryID: t.id, Failure: failed, Err: err}
+}
+
+// shutdown ends everything when the session is closed.
+func (s *AgentSession) shutdown(ctx context.Context) {
+	s.promptMu.Lock() // nobody is between being accepted and being queued
+	s.mu.Lock()
+	s.closing = true
+	queued := s.queue
+	s.queue = nil
+	s.mu.Unlock()
+	s.promptMu.Unlock()
+	for _, t := range queued {
+		s.drop(ctx, t)
+	}
+	s.err = s.endSandbox(ctx, reasonManual)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, reply := range s.terminations {
+		reply <- s.err
+	}
+	s.terminations = nil
+	s.ended = true
+	if s.err == nil {
+		s.err = s.broken
+	}
+	s.grown()
+}
+
+// drop ends a prompt that was not begun.
+func (s *AgentSession) drop(ctx context.Context, t *Turn) {
+	done := runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}
+	err := s.append(ctx, event(runnerscripts.TypeQueryCompleted, t.id, done))
+	t.finish(done, err)
+}
