@@ -1,7 +1,8 @@
 package environment
 
 import (
-	"encoding/json"
+	"fmt"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -54,23 +55,17 @@ type Scripts struct {
 	ReadTranscript []string `json:"read_transcript,omitempty"`
 }
 
-// Sandbox chooses the kind of sandbox. In a configuration file it is either the
-// type alone or a mapping of the type and the settings of that type:
-//
-//	sandbox: local
-//	sandbox: {type: local, root: /var/lib/agents}
-type Sandbox struct {
-	// Type is the kind: "local".
-	Type string
-}
-
-// UnmarshalJSON reads both forms. Settings that the type does not have are
-// refused.
-func (s *Sandbox) UnmarshalJSON(data []byte) error {
-	return json.Unmarshal(data, &s.Type)
-}
-
-// MarshalJSON writes the short form where it says all.
-func (s Sandbox) MarshalJSON() ([]byte, error) {
-	return json.Marshal(s.Type)
+// check refuses what no sandbox could run.
+func (c Config) check() error {
+	for key := range c.Env {
+		if key == "" || strings.ContainsAny(key, "=\x00") {
+			return fmt.Errorf("%w: env: %q cannot be the name of a variable", ErrConfig, key)
+		}
+	}
+	for i, s := range c.Workspace {
+		if err := s.check(); err != nil {
+			return fmt.Errorf("%w: workspace[%d]: %w", ErrConfig, i, err)
+		}
+	}
+	return nil
 }

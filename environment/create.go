@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // Create makes a sandbox of the configured type and prepares it. Closing the
@@ -11,12 +14,84 @@ import (
 //
 // ctx covers the creation only. When Create fails nothing is left of the sandbox.
 func Create(ctx context.Context, cfg Config) (*Environment, error) {
-	return nil, fmt.Errorf("create: %w", errors.ErrUnsupported)
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	b, err := cfg.Sandbox.backend()
+	if err != nil {
+		return nil, err
+	}
+	p, err := b.create(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("create the sandbox: %w", err)
+	}
+	terminate := func() error {
+		_, err := p.Terminate(context.WithoutCancel(ctx))
+		return errors.Join(err, p.Close())
+	}
+	own := owner{release: terminate, sharesFiles: b.sharesFiles(cfg.Sandbox)}
+	if cfg.Keep {
+		own.release = p.Close
+	}
+	e, err := prepare(ctx, p, cfg, own)
+	if err != nil {
+		return nil, errors.Join(err, terminate())
+	}
+	return e, nil
 }
 
 // Attach opens a sandbox again that was kept, by its [Environment.ID], from this
-// or another program. Config.Workspace is not placed again, and [Environment.Changes]
-// are counted from now. Closing the environment leaves the sandbox as it is.
+// or another program. The sources of cfg.Workspace are not placed again, and
+// [Environment.Changes] are counted from now. Closing the environment leaves the
+// sandbox as it is. An id that is unknown or gone is an error as the sandbox's
+// own Attach function has it, for example fs.ErrNotExist.
 func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
-	return nil, fmt.Errorf("attach: %w", errors.ErrUnsupported)
+	b, err := cfg.Sandbox.backend()
+	if err != nil {
+		return nil, err
+	}
+	p, err := b.attach(ctx, cfg, id)
+	if err != nil {
+		return nil, fmt.Errorf("attach to the sandbox: %w", err)
+	}
+	e, err := prepare(ctx, p, cfg, owner{release: p.Close, sharesFiles: b.sharesFiles(cfg.Sandbox), placed: true})
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return e, nil
+}
+
+// backend makes and finds sandboxes of one type.
+type backend struct {
+	create func(context.Context, Config) (primitives.EnvironmentPrimitive, error)
+	attach func(context.Context, Config, string) (primitives.EnvironmentPrimitive, error)
+	// sharesFiles reports whether paths of this machine can be used in it.
+	sharesFiles func(Sandbox) bool
+	// settings returns the block of a Sandbox that belongs to the type.
+	settings func(*Sandbox) any
+}
+
+// backends holds the types by name.
+func backends() map[string]backend {
+	return map[string]backend{
+		"local": {
+			create: func(ctx context.Context, cfg Config) (primitives.EnvironmentPrimitive, error) {
+				return local.New(ctx, localConfig(cfg))
+			},
+			attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
+				return local.Attach(ctx, localConfig(cfg), id)
+			},
+			// Another user may not be able to enter the folder of the runner.
+			sharesFiles: func(s Sandbox) bool { return s.Local.User == "" },
+			settings:    func(s *Sandbox) any { return &s.Local },
+		},
+	}
+}
+
+func localConfig(cfg Config) local.Config {
+	c := cfg.Sandbox.Local
+	if c.Runner == "" {
+		c.Runner = cfg.Runner
+	}
+	return c
 }

@@ -3,9 +3,12 @@ package environment
 import (
 	"context"
 	"errors"
-	"io"
-	"io/fs"
-	"iter"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -14,14 +17,76 @@ import (
 // Environment is one sandbox that is prepared for one agent. Its methods may be
 // called from several goroutines at once, except that one query runs at a time.
 type Environment struct {
-	prim primitives.EnvironmentPrimitive
-	cfg  Config
+	prim   primitives.EnvironmentPrimitive
+	cfg    Config // Agent is guarded by mu
+	log    hclog.Logger
+	redact func(string) string
+	owner  owner
+	runner runner
+	base   baseline
+
+	busy     chan struct{} // holds a token while a query runs
+	setup    chan struct{} // holds a token while the session is prepared
+	prepared bool          // guarded by setup
+
+	mu     sync.Mutex
+	closed bool
+	calls  map[int]context.CancelCauseFunc // of what runs, to end it at Close
+	call   int
+	procs  map[*process]struct{}
+	agent  *process // the execute-query that takes the next prompt
+	asked  string   // the query that runs
+	once   sync.Once
+	ended  error // of Close
+}
+
+// owner says what an environment does with its sandbox beside using it.
+type owner struct {
+	release func() error // at Close; may be nil
+	// sharesFiles says that paths of this machine mean the same in the
+	// sandbox.
+	sharesFiles bool
+	// placed says that the workspace holds what it should: nothing is placed.
+	placed bool
 }
 
 // New prepares any sandbox for an agent. Closing the environment ends what it
-// started in the sandbox; the sandbox itself stays the caller's.
+// started in the sandbox; the sandbox itself stays the caller's. ctx covers the
+// preparation only.
 func New(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (*Environment, error) {
-	return nil, errors.ErrUnsupported
+	return prepare(ctx, p, cfg, owner{})
+}
+
+func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own owner) (*Environment, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if cfg.SessionID == "" {
+		cfg.SessionID = uuid.NewString()
+	}
+	e := &Environment{
+		prim: p, cfg: cfg, owner: own,
+		log:    cfg.Logger,
+		redact: redactor(cfg),
+		busy:   make(chan struct{}, 1),
+		setup:  make(chan struct{}, 1),
+		runner: runner{turn: make(chan struct{}, 1)},
+		calls:  make(map[int]context.CancelCauseFunc),
+		procs:  make(map[*process]struct{}),
+	}
+	if e.log == nil {
+		e.log = hclog.NewNullLogger()
+	}
+	e.log = e.log.With("sandbox", p.ID(), "session", cfg.SessionID)
+	if !own.placed {
+		if err := e.place(ctx, cfg.Workspace); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.base.take(ctx, p); err != nil {
+		return nil, fmt.Errorf("remember the workspace: %w", err)
+	}
+	return e, nil
 }
 
 // ID returns the sandbox's identity, for [Attach].
@@ -34,168 +99,122 @@ func (e *Environment) SessionID() string { return e.cfg.SessionID }
 func (e *Environment) Primitive() primitives.EnvironmentPrimitive { return e.prim }
 
 // Healthy reports whether the sandbox takes calls. It really asks it: nil means
-// that it answered.
-func (e *Environment) Healthy(ctx context.Context) error { return errors.ErrUnsupported }
+// that it answered. A sandbox that is gone is primitives.ErrUnavailable or
+// primitives.ErrTerminated.
+func (e *Environment) Healthy(ctx context.Context) error {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	state, err := e.prim.Poll(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("health: %w", err)
+	case state.Status == primitives.StatusTerminated:
+		return fmt.Errorf("health: %w", primitives.ErrTerminated)
+	case !state.Running():
+		return fmt.Errorf("health: %w: its status is %s", primitives.ErrUnavailable, state.Status)
+	}
+	info, err := e.prim.Stat(ctx, e.prim.Paths().Workspace)
+	if err != nil {
+		return fmt.Errorf("health: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("health: workspace: %w", primitives.ErrNotDirectory)
+	}
+	return nil
+}
 
 // Close interrupts a running query, ends the runner scripts and watches, and then
-// the sandbox if [Create] made it. It returns when all has ended, and may be called more
-// than once.
-func (e *Environment) Close() error { return nil }
-
-// Setup is what a session starts with beside the workspace. The zero value is a
-// new conversation.
-type Setup struct {
-	// Files are written into the workspace by the runner; they count as
-	// changes.
-	Files []runnerscripts.WorkspaceFile
-	// Transcript is restored, so that the agent remembers an earlier
-	// conversation.
-	Transcript *runnerscripts.Transcript
+// the sandbox if [Create] made it. It returns when all has ended, and may be
+// called more than once. Later calls of other methods return [ErrClosed].
+func (e *Environment) Close() error {
+	e.once.Do(func() {
+		e.mu.Lock()
+		e.closed = true
+		agent := e.agent
+		procs := make([]*process, 0, len(e.procs))
+		for p := range e.procs {
+			procs = append(procs, p)
+		}
+		for _, cancel := range e.calls {
+			cancel(ErrClosed)
+		}
+		e.mu.Unlock()
+		if agent != nil {
+			agent.shutdown()
+		}
+		for _, p := range procs {
+			p.close()
+		}
+		if e.owner.release != nil {
+			e.ended = e.owner.release()
+		}
+		e.ended = errors.Join(e.ended, e.base.close())
+	})
+	return e.ended
 }
 
-// PrepareSession writes what the agent needs into the sandbox and restores the
-// transcript. [Environment.ExecuteQuery] does it with a zero Setup if nobody did.
-func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {
-	return runnerscripts.SetupData{}, errors.ErrUnsupported
+// enter begins a call: its context also ends when the environment is closed. The
+// caller calls leave at its end.
+func (e *Environment) enter(ctx context.Context) (_ context.Context, leave func(), _ error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		cancel(nil)
+		return nil, nil, ErrClosed
+	}
+	e.call++
+	id := e.call
+	e.calls[id] = cancel
+	return ctx, func() {
+		e.mu.Lock()
+		delete(e.calls, id)
+		e.mu.Unlock()
+		cancel(nil)
+	}, nil
 }
 
-// Query is one prompt.
-type Query struct {
-	Prompt string
-	// ID becomes Event.QueryID of what the query brings about. Empty means a
-	// new one.
-	ID string
+func (e *Environment) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
 }
 
-// ExecuteQuery gives the agent a prompt and returns what happens, to the end of
-// the query. The agent is started by the first query and stays alive between
-// queries.
-//
-// The events end with query_completed or query_failed, always. A query that did
-// not complete ends the sequence with an error after that: a [*QueryError] if
-// the agent said so, a [*ScriptError] if the runner died or broke the protocol,
-// primitives.ErrUnavailable in its chain if the sandbox is gone, [ErrBusy] (and
-// no event) if another query runs.
-//
-// Leaving the loop early interrupts the query and waits for its end. When ctx is
-// done the query is interrupted, what it still says is returned, and the sequence
-// ends with the context's error. An agent that does not heed an interrupt is
-// killed.
-func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runnerscripts.Event, error] {
-	return func(yield func(runnerscripts.Event, error) bool) {
-		yield(runnerscripts.Event{}, errors.ErrUnsupported)
+// adopt makes Close end a process.
+func (e *Environment) adopt(p *process) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return ErrClosed
+	}
+	e.procs[p] = struct{}{}
+	return nil
+}
+
+// release ends a process and forgets it.
+func (e *Environment) release(p *process) {
+	p.close()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.procs, p)
+	if e.agent == p {
+		e.agent = nil
 	}
 }
 
-// Interrupt asks the running query to stop and does not wait for it: the query
-// completes with runnerscripts.StopCancelled. Without a running query it does
-// nothing.
-func (e *Environment) Interrupt(ctx context.Context) error { return errors.ErrUnsupported }
-
-// Respond answers a permission request of the running query. Without one it
-// returns [ErrNoQuery].
-func (e *Environment) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
-	return errors.ErrUnsupported
-}
-
-// SetMode changes the agent's permission mode, now and for agents that this
-// environment starts later.
-func (e *Environment) SetMode(ctx context.Context, mode string) error { return errors.ErrUnsupported }
-
-// SetModel changes the agent's model, now and for agents that this environment
-// starts later.
-func (e *Environment) SetModel(ctx context.Context, model string) error {
-	return errors.ErrUnsupported
-}
-
-// ReadTranscript returns the conversation as the agent itself keeps it; an empty
-// one if there is none yet.
-func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcript, error) {
-	return runnerscripts.Transcript{}, errors.ErrUnsupported
-}
-
-// ReadConversation returns the conversation so far as events, each with the time
-// at which it happened, read from the agent's own history.
-func (e *Environment) ReadConversation(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
-	return func(yield func(runnerscripts.Event, error) bool) {
-		yield(runnerscripts.Event{}, errors.ErrUnsupported)
+// session is what every request says.
+func (e *Environment) session() runnerscripts.Session {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return runnerscripts.Session{
+		Protocol:  runnerscripts.Protocol,
+		SessionID: e.cfg.SessionID,
+		Agent:     e.cfg.Agent,
+		Paths:     e.prim.Paths(),
 	}
 }
 
-// WatchTranscript returns a transcript_changed event with the whole transcript
-// each time it has changed and come to rest, until ctx is done or the loop is
-// left. The watch is live when WatchTranscript returns.
-func (e *Environment) WatchTranscript(ctx context.Context) (iter.Seq2[runnerscripts.Event, error], error) {
-	return nil, errors.ErrUnsupported
-}
-
-// DefaultIgnore is what WorkspaceFiles and WatchWorkspace leave out: what tools
-// make and nobody edits.
-func DefaultIgnore() []string { return []string{".git", "node_modules"} }
-
-// FilesOptions says which files of the workspace to return. The zero value
-// returns all but the ignored ones, without content.
-type FilesOptions struct {
-	// Ignore replaces [DefaultIgnore]; an empty, non-nil slice ignores nothing.
-	Ignore []string
-	// MaxContent brings the content of files of up to so many bytes. Zero
-	// brings none.
-	MaxContent int64
-}
-
-// WorkspaceFile is a file of the workspace.
-type WorkspaceFile struct {
-	primitives.FileInfo
-	// Content is the file's content if it was asked for and fits.
-	Content []byte `json:"content,omitempty"`
-	// Omitted is why there is none: "too_large", "unreadable".
-	Omitted string `json:"omitted,omitempty"`
-}
-
-// WorkspaceFiles returns the files and links of the workspace, sorted by path.
-func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]WorkspaceFile, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// WatchWorkspace returns file_created, file_modified, file_deleted and
-// file_renamed events until ctx is done or the loop is left. The watch is live
-// when WatchWorkspace returns.
-func (e *Environment) WatchWorkspace(ctx context.Context, opts FilesOptions) (iter.Seq2[runnerscripts.Event, error], error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Change is a difference between the workspace now and as it was when the
-// sources were placed.
-type Change struct {
-	Kind ChangeKind `json:"kind"`
-	// Path is relative to the workspace.
-	Path string `json:"path"`
-	// OldMode and NewMode are type and permission as in io/fs; zero where
-	// there is no file.
-	OldMode fs.FileMode `json:"old_mode,omitempty"`
-	NewMode fs.FileMode `json:"new_mode,omitempty"`
-	// OldSize and NewSize are in bytes.
-	OldSize int64 `json:"old_size,omitempty"`
-	NewSize int64 `json:"new_size,omitempty"`
-}
-
-// ChangeKind is the kind of a change.
-type ChangeKind string
-
-// The kinds.
-const (
-	Created  ChangeKind = "created"
-	Modified ChangeKind = "modified" // content, mode or both
-	Deleted  ChangeKind = "deleted"
-)
-
-// Changes returns what has changed in the workspace since the sources were
-// placed, sorted by path. Files, links and their permissions count; empty
-// folders and what is in .git do not.
-func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Patch writes the changes to w as one patch that "git apply" takes: text,
-// binary files, permissions and links.
-func (e *Environment) Patch(ctx context.Context, w io.Writer) error { return errors.ErrUnsupported }
+func now() time.Time { return time.Now().UTC() }

@@ -1,0 +1,109 @@
+package environment
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// Sandbox chooses the kind of sandbox and its settings. In a configuration file
+// it is either the type alone, or a mapping of the type and the settings of that
+// type:
+//
+//	sandbox: local
+//	sandbox: {type: local, root: /var/lib/agents}
+type Sandbox struct {
+	// Type is the kind: "local".
+	Type string
+	// Local is for the type "local".
+	Local local.Config
+}
+
+// backend checks the choice and returns what makes such sandboxes.
+func (s Sandbox) backend() (backend, error) {
+	all := backends()
+	names := slices.Sorted(maps.Keys(all))
+	b, ok := all[s.Type]
+	switch {
+	case s.Type == "":
+		return b, fmt.Errorf("%w: sandbox: choose a type: %s", ErrConfig, strings.Join(names, ", "))
+	case !ok:
+		return b, fmt.Errorf("%w: sandbox: there is no type %q; choose one of: %s", ErrConfig, s.Type, strings.Join(names, ", "))
+	}
+	for _, name := range names {
+		if name != s.Type && !reflect.ValueOf(all[name].settings(&s)).Elem().IsZero() {
+			return b, fmt.Errorf("%w: sandbox: two types: the type is %q and there are settings for %q; remove one of them", ErrConfig, s.Type, name)
+		}
+	}
+	return b, nil
+}
+
+// UnmarshalJSON reads both forms. A setting that the type does not have is
+// [ErrConfig].
+func (s *Sandbox) UnmarshalJSON(data []byte) error {
+	*s = Sandbox{}
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 || data[0] != '{' {
+		if err := json.Unmarshal(data, &s.Type); err != nil {
+			return fmt.Errorf("%w: sandbox: give one type, or a mapping with a type and its settings", ErrConfig)
+		}
+		return nil
+	}
+	var settings map[string]json.RawMessage
+	if err := json.Unmarshal(data, &settings); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(settings["type"], &s.Type); err != nil {
+		return fmt.Errorf("%w: sandbox.type: name the type, for example local", ErrConfig)
+	}
+	delete(settings, "type")
+	b, err := s.backend()
+	if err != nil {
+		return err
+	}
+	for key := range settings {
+		if isSandboxType(key) {
+			return fmt.Errorf("%w: sandbox: two types: %q and %q; keep one of them, and write its settings beside type", ErrConfig, s.Type, key)
+		}
+	}
+	rest, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	return decodeStrict(rest, b.settings(s), "sandbox")
+}
+
+// isSandboxType also knows the types that are still to come.
+func isSandboxType(key string) bool {
+	return slices.Contains([]string{"local", "docker", "modal"}, key)
+}
+
+// MarshalJSON writes what UnmarshalJSON reads, in the short form where it says
+// all.
+func (s Sandbox) MarshalJSON() ([]byte, error) {
+	b, ok := backends()[s.Type]
+	if !ok {
+		return json.Marshal(s.Type)
+	}
+	block, err := json.Marshal(b.settings(&s))
+	if err != nil {
+		return nil, err
+	}
+	settings := make(map[string]json.RawMessage)
+	if err := json.Unmarshal(block, &settings); err != nil {
+		return nil, err
+	}
+	if len(settings) == 0 {
+		return json.Marshal(s.Type)
+	}
+	if settings["type"], err = json.Marshal(s.Type); err != nil {
+		return nil, err
+	}
+	return json.Marshal(settings)
+}

@@ -1,0 +1,226 @@
+package environment
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxConfig is how large a configuration file may be: 4 MiB.
+const maxConfig = 4 << 20
+
+// LoadConfig reads a configuration from a YAML or JSON file. Relative paths of
+// this machine in it are relative to the file's folder. Errors beside those of
+// reading are [ErrConfig], as from [ParseConfig].
+func LoadConfig(name string) (Config, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return Config{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return Config{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	cfg, err := ParseConfig(data)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", name, err)
+	}
+	dir, err := filepath.Abs(filepath.Dir(name))
+	if err != nil {
+		return Config{}, err
+	}
+	cfg.resolve(dir)
+	return cfg, nil
+}
+
+// ParseConfig decodes a configuration in YAML or JSON. It is strict: a key that
+// does not exist or stands twice, a value of another type, and a second document
+// are [ErrConfig], and the message says where.
+func ParseConfig(data []byte) (Config, error) {
+	var cfg Config
+	if len(data) > maxConfig {
+		return cfg, fmt.Errorf("%w: it is larger than %d MiB", ErrConfig, maxConfig>>20)
+	}
+	asJSON := data
+	if json.Valid(data) {
+		if err := duplicateKeys(data); err != nil {
+			return cfg, err
+		}
+	} else {
+		if secondDocument.Match(data) {
+			return cfg, fmt.Errorf("%w: there is more than one document in it; keep one", ErrConfig)
+		}
+		var err error
+		if asJSON, err = yaml.YAMLToJSONStrict(data); err != nil {
+			return cfg, fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+	}
+	if err := decodeStrict(asJSON, &cfg, ""); err != nil {
+		return Config{}, err
+	}
+	if err := cfg.check(); err != nil {
+		return Config{}, err
+	}
+	if cfg.Sandbox.Type != "" {
+		if _, err := cfg.Sandbox.backend(); err != nil {
+			return Config{}, err
+		}
+	}
+	return cfg, nil
+}
+
+var secondDocument = regexp.MustCompile(`(?m)^[^#\s-].*\n(.*\n)*?---(\s|$)`)
+
+// resolve makes relative paths of this machine absolute.
+func (c *Config) resolve(dir string) {
+	abs := func(p *string) {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+	abs(&c.Runner)
+	abs(&c.Sandbox.Local.Root)
+	abs(&c.Sandbox.Local.Workspace)
+	abs(&c.Sandbox.Local.Runner)
+	for _, s := range c.Workspace {
+		switch {
+		case s.Folder != nil:
+			abs(&s.Folder.Path)
+		case s.Tar != nil:
+			abs(&s.Tar.Path)
+		case s.Git != nil && (s.Git.URL == "." || s.Git.URL == ".." || strings.HasPrefix(s.Git.URL, "./") || strings.HasPrefix(s.Git.URL, "../")):
+			abs(&s.Git.URL)
+		}
+	}
+}
+
+// decodeStrict decodes JSON and refuses keys that v does not have.
+func decodeStrict(data []byte, v any, where string) error {
+	var tree any
+	if err := json.Unmarshal(data, &tree); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := checkKeys(tree, reflect.TypeOf(v), where); err != nil {
+		return err
+	}
+	err := json.Unmarshal(data, v)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrConfig):
+		return err
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%w: %s: it is a %s and must be a %s", ErrConfig, join(where, wrong.Field), wrong.Value, wrong.Type)
+	}
+	return fmt.Errorf("%w: %s: %w", ErrConfig, where, err)
+}
+
+// checkKeys walks a decoded value along the type that it is for.
+func checkKeys(value any, t reflect.Type, where string) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil // it checks by itself
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		if t.Kind() != reflect.Struct {
+			return nil
+		}
+		fields := jsonFields(t)
+		for key, v := range value {
+			field, ok := fields[key]
+			if !ok {
+				names := make([]string, 0, len(fields))
+				for name := range fields {
+					names = append(names, name)
+				}
+				slices.Sort(names)
+				return fmt.Errorf("%w: unknown key %s; there are: %s", ErrConfig, join(where, key), strings.Join(names, ", "))
+			}
+			if err := checkKeys(v, field, join(where, key)); err != nil {
+				return err
+			}
+		}
+	case []any:
+		if t.Kind() != reflect.Slice {
+			return nil
+		}
+		for i, v := range value {
+			if err := checkKeys(v, t.Elem(), fmt.Sprintf("%s[%d]", where, i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// jsonFields returns the fields of a struct by their name in JSON.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	fields := make(map[string]reflect.Type)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.IsExported() && name != "-" && name != "" {
+			fields[name] = f.Type
+		}
+	}
+	return fields
+}
+
+// duplicateKeys refuses what encoding/json would take the last one of.
+func duplicateKeys(data []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	return duplicatesIn(dec, "")
+}
+
+func duplicatesIn(dec *json.Decoder, where string) error {
+	token, err := dec.Token()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	delim, ok := token.(json.Delim)
+	if !ok {
+		return nil
+	}
+	seen := make(map[string]bool)
+	for i := 0; dec.More(); i++ {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		if delim == '{' {
+			key, err := dec.Token()
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrConfig, err)
+			}
+			name, _ := key.(string)
+			if at = join(where, name); seen[name] {
+				return fmt.Errorf("%w: the key %s stands twice; keep one", ErrConfig, at)
+			}
+			seen[name] = true
+		}
+		if err := duplicatesIn(dec, at); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token() // the closing one
+	return err
+}
+
+func join(where, key string) string {
+	if where == "" || key == "" {
+		return where + key
+	}
+	return where + "." + key
+}

@@ -1,0 +1,88 @@
+package environment
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sandbox returns the configuration of a sandbox in a folder of the test.
+func sandbox(t *testing.T) Sandbox {
+	t.Helper()
+	return Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+}
+
+// create makes an environment that is closed with the test.
+func create(t *testing.T, cfg Config) *Environment {
+	t.Helper()
+	if cfg.Sandbox.Type == "" {
+		cfg.Sandbox = sandbox(t)
+	}
+	env, err := Create(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return env
+}
+
+// shell makes a script of a shell text.
+func shell(text string) []string { return []string{"/bin/sh", "-c", text} }
+
+// fine is a script that has nothing to do.
+func fine() []string { return shell(`cat >/dev/null; echo '{"type":"result","ok":true}'`) }
+
+// withQuery makes an environment whose execute-query is a shell text.
+func withQuery(t *testing.T, text string) *Environment {
+	t.Helper()
+	return create(t, Config{Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(text), ReadTranscript: fine()}})
+}
+
+// collect runs a query to its end.
+func collect(ctx context.Context, env *Environment, q Query) (events []runnerscripts.Event, err error) {
+	for ev, err := range env.ExecuteQuery(ctx, q) {
+		if err != nil {
+			return events, err
+		}
+		events = append(events, ev)
+	}
+	return events, nil
+}
+
+// types lists the types of events.
+func types(events []runnerscripts.Event) string {
+	names := make([]string, len(events))
+	for i, ev := range events {
+		names[i] = string(ev.Type)
+	}
+	return strings.Join(names, " ")
+}
+
+// noFilesLeft fails the test if it leaves temporary files behind.
+func noFilesLeft(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	t.Cleanup(func() {
+		left, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range left {
+			t.Errorf("left behind: %s", entry.Name())
+		}
+	})
+}

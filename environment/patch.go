@@ -1,0 +1,237 @@
+package environment
+
+import (
+	"bufio"
+	"bytes"
+	"compress/zlib"
+	"context"
+	"crypto/sha1" // git names contents by it; it protects nothing
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/rogpeppe/go-internal/diff"
+)
+
+// maxText is the size up to which a file is compared line by line; a larger one
+// is patched as a whole, like a binary one.
+const maxText = 8 << 20
+
+// Patch writes the changes to w as one patch that "git apply" takes: text and
+// binary files, new and deleted ones, links, and whether a file can be executed,
+// which is the only permission that git knows. Without changes nothing is
+// written.
+func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	err = e.base.use(func(old *snapshot) (err error) {
+		current, err := takeSnapshot(ctx, e.prim, true, old)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, current.close()) }()
+		p := &patchWriter{w: bufio.NewWriter(w), old: old, current: current}
+		for _, c := range compare(old, current) {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err := p.change(c); err != nil {
+				return fmt.Errorf("%s: %w", c.Path, err)
+			}
+		}
+		return p.w.Flush()
+	})
+	if err != nil {
+		return fmt.Errorf("patch of the workspace: %w", err)
+	}
+	return nil
+}
+
+// patchWriter writes git's extended patch format.
+type patchWriter struct {
+	w            *bufio.Writer // keeps its first error for Flush
+	old, current *snapshot
+}
+
+func (p *patchWriter) change(c Change) error {
+	was, is := p.old.files[c.Path], p.current.files[c.Path]
+	switch {
+	case c.Kind == Created:
+		return p.file(c.Path, nil, &is)
+	case c.Kind == Deleted:
+		return p.file(c.Path, &was, nil)
+	case was.isLink() != is.isLink(): // git knows no change of the type
+		return errors.Join(p.file(c.Path, &was, nil), p.file(c.Path, nil, &is))
+	case was.sameContent(is) && gitMode(was) == gitMode(is):
+		return nil // a permission that git does not know
+	}
+	return p.file(c.Path, &was, &is)
+}
+
+// file writes the patch of one file; nil is one that does not exist.
+func (p *patchWriter) file(name string, was, is *entry) error {
+	a, b := quoteName("a/"+name), quoteName("b/"+name)
+	fmt.Fprintf(p.w, "diff --git %s %s\n", a, b)
+	switch {
+	case was == nil:
+		fmt.Fprintf(p.w, "new file mode %s\n", gitMode(*is))
+	case is == nil:
+		fmt.Fprintf(p.w, "deleted file mode %s\n", gitMode(*was))
+	case gitMode(*was) != gitMode(*is):
+		fmt.Fprintf(p.w, "old mode %s\nnew mode %s\n", gitMode(*was), gitMode(*is))
+	}
+	if was != nil && is != nil && was.sameContent(*is) {
+		return nil
+	}
+	oldID, err := blobID(p.old, was)
+	if err != nil {
+		return err
+	}
+	newID, err := blobID(p.current, is)
+	if err != nil {
+		return err
+	}
+	mode := ""
+	if was != nil && is != nil && gitMode(*was) == gitMode(*is) {
+		mode = " " + gitMode(*is)
+	}
+	fmt.Fprintf(p.w, "index %s..%s%s\n", oldID, newID, mode)
+	oldText, oldOK, err := text(p.old, was)
+	if err != nil {
+		return err
+	}
+	newText, newOK, err := text(p.current, is)
+	if err != nil {
+		return err
+	}
+	if !oldOK || !newOK {
+		return p.binary(was, is)
+	}
+	if len(oldText)+len(newText) == 0 {
+		return nil // an empty file has no lines to show
+	}
+	if was == nil {
+		a = "/dev/null"
+	}
+	if is == nil {
+		b = "/dev/null"
+	}
+	fmt.Fprintf(p.w, "--- %s\n+++ %s\n", endName(a), endName(b))
+	_, err = p.w.Write(hunks(diff.Diff("old", oldText, "new", newText)))
+	return err
+}
+
+// hunks cuts off the three lines that come before the hunks.
+func hunks(unified []byte) []byte {
+	for range 3 {
+		_, unified, _ = bytes.Cut(unified, []byte("\n"))
+	}
+	return unified
+}
+
+// binary writes the whole new content, and the old one for who reverts it.
+func (p *patchWriter) binary(was, is *entry) error {
+	if _, err := p.w.WriteString("GIT binary patch\n"); err != nil {
+		return err
+	}
+	if err := p.literal(p.current, is); err != nil {
+		return err
+	}
+	return p.literal(p.old, was)
+}
+
+func (p *patchWriter) literal(s *snapshot, e *entry) error {
+	var r io.Reader = strings.NewReader("")
+	size := int64(0)
+	if e != nil {
+		r, size = s.content(*e), e.size
+	}
+	fmt.Fprintf(p.w, "literal %d\n", size)
+	lines := &base85Writer{w: p.w}
+	zip := zlib.NewWriter(lines)
+	if _, err := io.Copy(zip, r); err != nil {
+		return err
+	}
+	if err := zip.Close(); err != nil {
+		return err
+	}
+	if err := lines.close(); err != nil {
+		return err
+	}
+	return p.w.WriteByte('\n')
+}
+
+// text returns what can be compared by lines: small enough and without NUL.
+func text(s *snapshot, e *entry) (content []byte, ok bool, err error) {
+	if e == nil {
+		return nil, true, nil
+	}
+	if e.size > maxText {
+		return nil, false, nil
+	}
+	content, err = io.ReadAll(s.content(*e))
+	return content, err == nil && bytes.IndexByte(content, 0) < 0, err
+}
+
+// blobID is git's name of a content.
+func blobID(s *snapshot, e *entry) (string, error) {
+	if e == nil {
+		return strings.Repeat("0", 2*sha1.Size), nil
+	}
+	h := sha1.New()
+	fmt.Fprintf(h, "blob %d\x00", e.size)
+	if _, err := io.Copy(h, s.content(*e)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func gitMode(e entry) string {
+	switch {
+	case e.isLink():
+		return "120000"
+	case e.mode&0o100 != 0:
+		return "100755"
+	}
+	return "100644"
+}
+
+// endName marks the end of a name with a space in it, as git does.
+func endName(name string) string {
+	if strings.Contains(name, " ") && !strings.HasPrefix(name, `"`) {
+		return name + "\t"
+	}
+	return name
+}
+
+// quoteName quotes a name the way git reads it, where it has to be.
+func quoteName(name string) string {
+	plain := utf8.ValidString(name)
+	for i := 0; plain && i < len(name); i++ {
+		plain = name[i] >= ' ' && name[i] != 0x7f && name[i] != '"' && name[i] != '\\'
+	}
+	if plain {
+		return name
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for i := range len(name) {
+		switch c := name[i]; {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < ' ' || c >= 0x7f:
+			fmt.Fprintf(&b, `\%03o`, c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

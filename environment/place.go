@@ -1,0 +1,199 @@
+package environment
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// maxSource is how many bytes one source may bring: 16 GiB.
+const maxSource = 16 << 30
+
+// place puts the sources into the workspace.
+func (e *Environment) place(ctx context.Context, sources []Source) error {
+	for i, s := range sources {
+		kind, name := s.describe()
+		if err := e.placeOne(ctx, s); err != nil {
+			return &SourceError{Index: i, Kind: kind, Name: name, Err: err}
+		}
+		e.log.Debug("placed a source of the workspace", "index", i, "kind", kind, "name", name)
+	}
+	return nil
+}
+
+func (e *Environment) placeOne(ctx context.Context, s Source) error {
+	into := path.Join(".", s.Into)
+	switch {
+	case s.Folder != nil:
+		return e.unpackFrom(ctx, into, func(w io.Writer) error { return packFolder(ctx, *s.Folder, w) })
+	case s.Git != nil:
+		return e.placeGit(ctx, into, *s.Git)
+	case s.Tar != nil:
+		return e.placeTar(ctx, into, *s.Tar)
+	default:
+		return e.placeFiles(ctx, into, s.Files)
+	}
+}
+
+func (e *Environment) placeFiles(ctx context.Context, into string, files []File) error {
+	batch := make([]primitives.File, len(files))
+	for i, f := range files {
+		batch[i] = primitives.File{Path: path.Join(into, f.Path), Content: []byte(f.Content), Mode: f.Mode}
+	}
+	errs, err := primitives.WriteFiles(ctx, e.prim, batch)
+	return errors.Join(append(errs, err)...)
+}
+
+func (e *Environment) placeTar(ctx context.Context, into string, t Tar) error {
+	r := t.Reader
+	if r == nil {
+		f, err := os.Open(t.Path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		r = f
+	}
+	buffered := bufio.NewReaderSize(r, 64<<10)
+	r = buffered
+	if magic, err := buffered.Peek(2); err == nil && bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		zip, err := gzip.NewReader(buffered)
+		if err != nil {
+			return fmt.Errorf("the archive looks like gzip and is not: %w", err)
+		}
+		r = zip
+	}
+	return primitives.Unpack(ctx, e.prim, into, &limitedReader{r: r, left: maxSource})
+}
+
+// unpackFrom unpacks what produce writes as a tar stream.
+func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(io.Writer) error) error {
+	r, w := io.Pipe()
+	produced := make(chan error, 1)
+	go func() {
+		err := produce(w)
+		_ = w.CloseWithError(err) // nil is io.EOF for the reader
+		produced <- err
+	}()
+	err := primitives.Unpack(ctx, e.prim, into, &limitedReader{r: r, left: maxSource})
+	_ = r.CloseWithError(errUnpackEnded)
+	if perr := <-produced; perr != nil && !errors.Is(perr, errUnpackEnded) {
+		return perr // the cause of the other one
+	}
+	return err
+}
+
+var errUnpackEnded = errors.New("unpacking has ended")
+
+// limitedReader fails where more than the limit comes.
+type limitedReader struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limitedReader) Read(b []byte) (int, error) {
+	n, err := l.r.Read(b)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, fmt.Errorf("%w: a source may bring up to %d GiB", primitives.ErrLimit, maxSource>>30)
+	}
+	return n, err
+}
+
+// describe names a source in errors.
+func (s Source) describe() (kind, name string) {
+	switch {
+	case s.Folder != nil:
+		return "folder", s.Folder.Path
+	case s.Git != nil:
+		return "git", withoutCredentials(s.Git.URL)
+	case s.Tar != nil && s.Tar.Path != "":
+		return "tar", s.Tar.Path
+	case s.Tar != nil:
+		return "tar", "(reader)"
+	case len(s.Files) == 1:
+		return "files", s.Files[0].Path
+	default:
+		return "files", fmt.Sprintf("(%d of them)", len(s.Files))
+	}
+}
+
+// check refuses a source that makes no sense, before anything is placed.
+func (s Source) check() error {
+	set := 0
+	for _, is := range []bool{len(s.Files) > 0, s.Folder != nil, s.Git != nil, s.Tar != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("set exactly one of files, folder, git and tar; %d are set", set)
+	}
+	if err := checkPath(s.Into, true); err != nil {
+		return fmt.Errorf("into: %w", err)
+	}
+	for i, f := range s.Files {
+		if err := checkPath(f.Path, false); err != nil {
+			return fmt.Errorf("files[%d]: path: %w", i, err)
+		}
+		if f.Mode&^fs.ModePerm != 0 {
+			return fmt.Errorf("files[%d]: mode: only permission bits, up to 0777, are allowed", i)
+		}
+	}
+	switch {
+	case s.Folder != nil && s.Folder.Path == "":
+		return errors.New("folder: path is missing")
+	case s.Folder != nil:
+		return checkPatterns(s.Folder.Ignore)
+	case s.Git != nil:
+		return s.Git.check()
+	case s.Tar != nil && (s.Tar.Path == "") == (s.Tar.Reader == nil):
+		return errors.New("tar: set either its path or its reader")
+	}
+	return nil
+}
+
+// checkPath refuses paths that are not relative or lead out.
+func checkPath(name string, mayBeEmpty bool) error {
+	switch {
+	case name == "" && mayBeEmpty:
+		return nil
+	case name == "":
+		return errors.New("it is missing")
+	case strings.IndexByte(name, 0) >= 0:
+		return fmt.Errorf("%q: %w: it contains a NUL byte", name, fs.ErrInvalid)
+	case path.IsAbs(name) || path.Clean(name) == ".." || strings.HasPrefix(path.Clean(name), "../"):
+		return fmt.Errorf("%q: %w; give a path relative to the workspace", name, primitives.ErrPathEscape)
+	}
+	return nil
+}
+
+func checkPatterns(patterns []string) error {
+	for i, p := range patterns {
+		if p == "" || !doublestar.ValidatePattern(p) {
+			return fmt.Errorf("ignore[%d]: %w: %q is not a pattern of github.com/bmatcuk/doublestar", i, fs.ErrInvalid, p)
+		}
+	}
+	return nil
+}
+
+// withoutCredentials removes user and password from a URL.
+func withoutCredentials(raw string) string {
+	if u, err := url.Parse(raw); err == nil && u.User != nil {
+		u.User = nil
+		return u.String()
+	}
+	return raw
+}

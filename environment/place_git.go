@@ -1,0 +1,258 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// ErrGit: git is not installed on this machine or did not do what was asked.
+var ErrGit = errors.New("git failed")
+
+func (g Git) check() error {
+	switch {
+	case g.URL == "":
+		return errors.New("git: url is missing")
+	case strings.HasPrefix(g.URL, "-") || strings.ContainsAny(g.URL, "\x00\n"):
+		return errors.New(`git: url: it must not begin with "-" or contain a line end`)
+	case strings.Contains(g.URL, "::"):
+		return errors.New("git: url: remote helpers (name::address) are not allowed; give an https, ssh, git or file address")
+	case strings.HasPrefix(g.Ref, "-") || strings.ContainsAny(g.Ref, "\x00\n :?*[\\^~"):
+		return fmt.Errorf("git: ref: %q is not the name of a branch, a tag or a commit", g.Ref)
+	}
+	return nil
+}
+
+// placeGit clones on this machine and copies from there.
+func (e *Environment) placeGit(ctx context.Context, into string, g Git) (err error) {
+	dir, err := os.MkdirTemp("", "agentenv-git-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := checkout(ctx, dir, g); err != nil {
+		return err
+	}
+	f := Folder{Path: dir}
+	if !g.History {
+		// Only the top one is git's own; a repository cannot hold another.
+		f.Ignore = []string{".git"}
+	}
+	return e.unpackFrom(ctx, into, func(w io.Writer) error { return packFolder(ctx, f, w) })
+}
+
+// checkout fills an empty folder with the files of a repository at a ref.
+func checkout(ctx context.Context, dir string, g Git) error {
+	env, address := credentialEnv(g.URL)
+	git := gitCommand{dir: dir, env: env, secrets: secretsOf(g.URL)}
+	if _, err := git.run(ctx, "init", "--quiet", "--template=", "--initial-branch=main"); err != nil {
+		return err
+	}
+	ref := g.Ref
+	if ref == "" {
+		ref = "HEAD"
+	}
+	if !g.History {
+		if _, err := git.run(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", address, ref); err != nil {
+			return err
+		}
+		_, err := git.run(ctx, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+		return err
+	}
+	if _, err := git.run(ctx, "remote", "add", "--", "origin", address); err != nil {
+		return err
+	}
+	if _, err := git.run(ctx, "fetch", "--quiet", "--tags", "--no-recurse-submodules", "origin"); err != nil {
+		return err
+	}
+	if err := checkoutRef(ctx, git, g.Ref); err != nil {
+		return err
+	}
+	// What tells of this machine and of the way the clone was made.
+	for _, name := range []string{"FETCH_HEAD", "ORIG_HEAD", "logs", "hooks"} {
+		if err := os.RemoveAll(filepath.Join(dir, ".git", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkoutRef checks out a branch as a branch and everything else detached.
+func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
+	if ref == "" {
+		if _, err := git.run(ctx, "remote", "set-head", "origin", "--auto"); err != nil {
+			return err
+		}
+		out, err := git.run(ctx, "symbolic-ref", "--short", "refs/remotes/origin/HEAD")
+		if err != nil {
+			return err
+		}
+		ref = strings.TrimPrefix(strings.TrimSpace(out), "origin/")
+	}
+	if _, err := git.run(ctx, "rev-parse", "--quiet", "--verify", "refs/remotes/origin/"+ref); err == nil {
+		_, err := git.run(ctx, "checkout", "--quiet", "-B", ref, "--track", "refs/remotes/origin/"+ref)
+		return err
+	}
+	_, err := git.run(ctx, "checkout", "--quiet", "--detach", ref, "--")
+	return err
+}
+
+// gitFiles lists what git would copy of a folder: tracked and untracked files that
+// are not ignored, nested repositories included.
+func gitFiles(ctx context.Context, dir string) (_ []string, err error) {
+	git := gitCommand{dir: dir, ownConfig: true}
+	inside, err := git.run(ctx, "rev-parse", "--is-inside-work-tree")
+	if err != nil || strings.TrimSpace(inside) != "true" {
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, err
+		}
+		// Not a repository: ask with an empty one.
+		tmp, err := os.MkdirTemp("", "agentenv-git-*")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(tmp)
+		if _, err := (gitCommand{dir: tmp}).run(ctx, "init", "--quiet", "--bare", "--template="); err != nil {
+			return nil, err
+		}
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, err
+		}
+		git.args = []string{"--git-dir=" + tmp, "--work-tree=" + abs}
+	}
+	out, err := git.run(ctx, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for name := range strings.SplitSeq(strings.TrimSuffix(out, "\x00"), "\x00") {
+		if name == "" {
+			continue
+		}
+		nested, err := nestedFiles(ctx, dir, name)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, nested...)
+	}
+	return names, nil
+}
+
+// nestedFiles lists a submodule or another repository that lies in the folder,
+// and returns everything else as it is.
+func nestedFiles(ctx context.Context, dir, name string) ([]string, error) {
+	sub := filepath.Join(dir, filepath.FromSlash(name))
+	if info, err := os.Lstat(sub); err != nil || !info.IsDir() {
+		return []string{name}, nil //nolint:nilerr // a tracked file that is gone is found out when it is read
+	}
+	if _, err := os.Lstat(filepath.Join(sub, ".git")); err != nil {
+		return nil, nil //nolint:nilerr // a submodule that is not checked out holds no files
+	}
+	inner, err := gitFiles(ctx, sub)
+	for i := range inner {
+		inner[i] = strings.TrimSuffix(name, "/") + "/" + inner[i]
+	}
+	return inner, err
+}
+
+// gitCommand runs git on this machine, never a hook, a pager, a prompt, or a
+// command that a repository's configuration names.
+type gitCommand struct {
+	dir     string
+	args    []string // before the subcommand
+	env     []string
+	secrets []string
+	// ownConfig uses the user's own configuration, for its ignore files.
+	ownConfig bool
+}
+
+func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
+	all := append([]string{
+		"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false",
+		"-c", "core.logAllRefUpdates=false", "-c", "core.autocrlf=false", "-c", "core.symlinks=true",
+		"-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
+		"-c", "protocol.allow=never", "-c", "protocol.https.allow=always", "-c", "protocol.http.allow=always",
+		"-c", "protocol.ssh.allow=always", "-c", "protocol.git.allow=always", "-c", "protocol.file.allow=always",
+	}, g.args...)
+	cmd := exec.CommandContext(ctx, "git", append(all, args...)...)
+	cmd.Dir = g.dir
+	cmd.Env = append(hostEnv("PATH", "HOME", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR",
+		"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "XDG_CONFIG_HOME", "TMPDIR"),
+		"LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0",
+		"GIT_SSH_COMMAND=ssh -oBatchMode=yes", "GIT_LFS_SKIP_SMUDGE=1")
+	if !g.ownConfig {
+		cmd.Env = append(cmd.Env, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull)
+	}
+	cmd.Env = append(cmd.Env, g.env...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+	var stdout bytes.Buffer
+	stderr := &tail{redact: g.redact}
+	cmd.Stdout, cmd.Stderr = &stdout, stderr
+	err := cmd.Run()
+	switch {
+	case err == nil:
+		return stdout.String(), nil
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case errors.Is(err, exec.ErrNotFound):
+		return "", fmt.Errorf("install git on this machine: %w: %w", ErrGit, err)
+	}
+	return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, lastLines(stderr.String()))
+}
+
+func (g gitCommand) redact(s string) string {
+	for _, secret := range g.secrets {
+		s = strings.ReplaceAll(s, secret, "[redacted]")
+	}
+	return s
+}
+
+// hostEnv passes on named variables of this machine.
+func hostEnv(keys ...string) []string {
+	var env []string
+	for _, key := range keys {
+		if value, ok := os.LookupEnv(key); ok {
+			env = append(env, key+"="+value)
+		}
+	}
+	return env
+}
+
+// credentialEnv hands the credentials of a URL to git in its environment, where
+// other users of this machine cannot read them, and returns the URL without.
+func credentialEnv(raw string) (env []string, address string) {
+	u, err := url.Parse(raw)
+	if err != nil || u.User == nil || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, raw
+	}
+	full := url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: "/"}
+	bare := url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}
+	return []string{
+		"GIT_CONFIG_COUNT=1",
+		"GIT_CONFIG_KEY_0=url." + full.String() + ".insteadOf",
+		"GIT_CONFIG_VALUE_0=" + bare.String(),
+	}, withoutCredentials(raw)
+}
+
+// secretsOf lists what must not be seen of a URL.
+func secretsOf(raw string) []string {
+	u, err := url.Parse(raw)
+	if err != nil || u.User == nil {
+		return nil
+	}
+	secrets := []string{u.User.String()}
+	if p, ok := u.User.Password(); ok && p != "" {
+		secrets = append(secrets, p, url.QueryEscape(p))
+	}
+	return secrets
+}

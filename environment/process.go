@@ -1,0 +1,322 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+const (
+	// exitDelay is how long a script may live on after it has closed its
+	// output or was asked to end.
+	exitDelay = 2 * time.Second
+	// quietDelay is how long the output of a script that has exited must be
+	// silent until what its children still hold open is no longer listened to.
+	quietDelay = 250 * time.Millisecond
+	// queuedControls is how many lines may wait for a script that does not
+	// read.
+	queuedControls = 16
+)
+
+// process is one running script: it decodes what the script prints and keeps the
+// end of its standard error. Whoever starts it must close it.
+type process struct {
+	script string
+	proc   primitives.Process
+
+	// events brings what the script prints. It is closed when that has ended
+	// and the script has exited.
+	events chan runnerscripts.Event
+	// input brings lines to the script; nil is the end of its input.
+	input chan []byte
+	// discard, when closed, makes the reader drop events instead of waiting
+	// for someone who takes them.
+	discard     chan struct{}
+	discardOnce sync.Once
+	// exited is closed when status and waitErr are known.
+	exited  chan struct{}
+	status  primitives.ExitStatus
+	waitErr error
+	// readErr is why reading ended, valid after events was closed.
+	readErr error
+	cut     atomic.Bool // the output was closed because it fell silent
+	stderr  *tail
+	// stderrEnd is closed when standard error has ended.
+	stderrEnd chan struct{}
+
+	stop     chan struct{} // closed by close
+	stopOnce sync.Once
+	tasks    sync.WaitGroup
+}
+
+// follow takes over a started process. ctx gives values only: the process's life
+// is bounded by close.
+func follow(ctx context.Context, script string, proc primitives.Process, redact func(string) string) *process {
+	p := &process{
+		script: script, proc: proc,
+		events:  make(chan runnerscripts.Event),
+		input:   make(chan []byte, queuedControls),
+		discard: make(chan struct{}),
+		exited:  make(chan struct{}),
+		stop:    make(chan struct{}),
+		stderr:  &tail{redact: redact},
+
+		stderrEnd: make(chan struct{}),
+	}
+	ctx = context.WithoutCancel(ctx)
+	out := &watchedReader{r: proc.Stdout()}
+	ended := make(chan struct{}) // reading stdout has ended
+	p.tasks.Go(func() {
+		p.status, p.waitErr = proc.Wait(ctx)
+		close(p.exited)
+	})
+	p.tasks.Go(func() { defer close(p.stderrEnd); _, _ = io.Copy(p.stderr, proc.Stderr()) })
+	p.tasks.Go(p.write)
+	p.tasks.Go(func() { defer close(ended); p.read(out) })
+	p.tasks.Go(func() { p.cutQuiet(out, ended) })
+	return p
+}
+
+// read decodes standard output to its end.
+func (p *process) read(out io.Reader) {
+	defer close(p.events)
+	dec := runnerscripts.NewDecoder(out, 0)
+	for {
+		ev, err := dec.Next()
+		if err != nil {
+			if p.cut.Load() {
+				err = io.EOF
+			}
+			p.readErr = err
+			return
+		}
+		select {
+		case p.events <- ev:
+		case <-p.discard:
+		}
+	}
+}
+
+// write brings lines to standard input. A script that does not take them shows in
+// how it ends.
+func (p *process) write() {
+	in := p.proc.Stdin()
+	defer in.Close()
+	for {
+		select {
+		case line := <-p.input:
+			if line == nil {
+				return
+			}
+			if _, err := in.Write(line); err != nil {
+				return
+			}
+		case <-p.stop:
+			return
+		case <-p.exited:
+			return
+		}
+	}
+}
+
+// cutQuiet closes the output of a script that has exited once nothing comes any
+// more, though a process that it left behind may still hold it open.
+func (p *process) cutQuiet(out *watchedReader, ended <-chan struct{}) {
+	select {
+	case <-p.exited:
+	case <-ended:
+		return
+	}
+	tick := time.NewTicker(quietDelay)
+	defer tick.Stop()
+	last := int64(-1)
+	for {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+		}
+		reads, waiting := out.state()
+		if waiting && reads == last {
+			p.cut.Store(true)
+			_ = p.proc.Stdout().Close()
+			return
+		}
+		last = reads
+	}
+}
+
+// send queues a line for the script. It fails when the script has exited or takes
+// no more lines before ctx is done.
+func (p *process) send(ctx context.Context, v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.script, err)
+	}
+	return p.queue(ctx, append(line, '\n'))
+}
+
+func (p *process) queue(ctx context.Context, line []byte) error {
+	select {
+	case <-p.exited:
+		return fmt.Errorf("%s: %w", p.script, errScriptExited)
+	default:
+	}
+	select {
+	case p.input <- line:
+		return nil
+	case <-p.exited:
+		return fmt.Errorf("%s: %w", p.script, errScriptExited)
+	case <-p.stop:
+		return ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+var (
+	errScriptExited = errors.New("the script has exited")
+	errNoResult     = errors.New("the script ended without a result line; print {\"type\":\"result\",\"ok\":true} as the last line")
+	errStaysOpen    = errors.New("the script closed its output and did not exit")
+)
+
+// isExited reports whether the script has exited.
+func (p *process) isExited() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// failure says how a script ended whose events are at their end. cause is what is
+// wrong with it if neither its status nor its own result says more.
+func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptError {
+	broken := p.readErr != nil && !errors.Is(p.readErr, io.EOF)
+	ended := !broken && wait(p.exited, exitDelay) && wait(p.stderrEnd, quietDelay)
+	exited := p.isExited()
+	p.close()
+	e := &ScriptError{Script: p.script, Stderr: p.stderr.String()}
+	if exited {
+		e.Status = p.status
+	}
+	switch {
+	case result != nil && result.Error != nil:
+		failure := *result.Error
+		failure.Message = p.stderr.redact(failure.Message)
+		e.Failure = &failure
+	case broken:
+		e.Err = p.readErr
+	case !exited && !ended:
+		e.Err = errStaysOpen
+	case p.waitErr != nil:
+		e.Err = p.waitErr
+	case p.status.Reason == primitives.ReasonLost:
+		e.Err = primitives.ErrUnavailable
+	default:
+		e.Err = cause
+	}
+	return e
+}
+
+// wait reports whether the channel is closed within a time.
+func wait(c <-chan struct{}, most time.Duration) bool {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-c:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// offer queues a line if there is room for it.
+func (p *process) offer(v any) bool {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return false
+	}
+	select {
+	case p.input <- append(line, '\n'):
+		return true
+	default:
+		return false
+	}
+}
+
+// shutdown asks the script to end, gives it a moment, and closes it.
+func (p *process) shutdown() {
+	p.discardOnce.Do(func() { close(p.discard) })
+	if p.offer(runnerscripts.Control{Type: runnerscripts.ControlShutdown}) {
+		wait(p.exited, exitDelay)
+	}
+	p.close()
+}
+
+// close ends the script if it still runs and returns when everything has ended.
+func (p *process) close() {
+	p.stopOnce.Do(func() {
+		p.discardOnce.Do(func() { close(p.discard) })
+		close(p.stop)
+		_ = p.proc.Close()
+	})
+	p.tasks.Wait()
+}
+
+// watchedReader tells whether a read is waiting for input.
+type watchedReader struct {
+	r       io.Reader
+	reads   atomic.Int64
+	waiting atomic.Bool
+}
+
+func (w *watchedReader) Read(b []byte) (int, error) {
+	w.waiting.Store(true)
+	n, err := w.r.Read(b)
+	w.waiting.Store(false)
+	w.reads.Add(1)
+	return n, err
+}
+
+func (w *watchedReader) state() (reads int64, waiting bool) {
+	return w.reads.Load(), w.waiting.Load()
+}
+
+// maxTail is how much of a script's standard error is kept: 16 KiB.
+const maxTail = 16 << 10
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	redact func(string) string
+	mu     sync.Mutex
+	buf    []byte // up to twice as much, so that no secret is cut before it is found
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b[max(0, len(b)-2*maxTail):]...)
+	if over := len(t.buf) - 2*maxTail; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(b), nil
+}
+
+// String returns the end, as UTF-8 and without secrets.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.redact(string(t.buf))
+	return strings.ToValidUTF8(s[max(0, len(s)-maxTail):], "\uFFFD")
+}

@@ -1,0 +1,342 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// interruptGrace is how long an agent has to heed an interrupt.
+const interruptGrace = 5 * time.Second
+
+// Query is one prompt.
+type Query struct {
+	// Prompt must not be empty.
+	Prompt string
+	// ID becomes Event.QueryID of what the query brings about. Empty means a
+	// new one.
+	ID string
+}
+
+// ExecuteQuery gives the agent a prompt and returns what happens, to the end of
+// the query. The agent is started by the first query and stays alive between
+// queries, if it can. The sequence can be used once.
+//
+// The events of a query that began end with query_completed or query_failed,
+// always. A query that did not complete ends the sequence with an error after
+// that: a [*QueryError] if the agent said so, a [*ScriptError] if the runner died
+// or broke the protocol, with primitives.ErrUnavailable in its chain if the
+// sandbox is gone. [ErrBusy], when another query runs, comes without any event.
+//
+// Leaving the loop early interrupts the query and waits for its end. When ctx is
+// done the query is interrupted, what it still says is returned, and the sequence
+// ends with the context's cause. An agent that does not heed an interrupt is
+// killed, and the next query starts it again.
+func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		if q.ID == "" {
+			q.ID = uuid.NewString()
+		}
+		r := &queryRun{env: e, query: q, yield: yield, begin: now()}
+		if err := r.run(ctx); err != nil && !r.left {
+			yield(runnerscripts.Event{}, err)
+		}
+	}
+}
+
+// queryRun is one query on its way.
+type queryRun struct {
+	env   *Environment
+	query Query
+	yield func(runnerscripts.Event, error) bool
+	begin time.Time
+
+	left    bool // the caller has left the loop
+	started bool // the runner works on the prompt
+	ended   bool // query_completed or query_failed was reported
+}
+
+func (r *queryRun) run(ctx context.Context) error {
+	e := r.env
+	if r.query.Prompt == "" {
+		return fmt.Errorf("execute query: %w: the prompt is empty", fs.ErrInvalid)
+	}
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+	default:
+		return ErrBusy
+	}
+	e.setAsked(r.query.ID)
+	defer e.setAsked("")
+	err = r.ask(ctx)
+	if err != nil && !r.ended {
+		r.fail(err)
+	}
+	return err
+}
+
+// ask brings the prompt to an agent and follows it to its end.
+func (r *queryRun) ask(ctx context.Context) error {
+	if _, err := r.env.prepareOnce(ctx); err != nil {
+		return err
+	}
+	for {
+		p, fresh, err := r.env.agentFor(ctx, r.query)
+		if err != nil {
+			return err
+		}
+		err = r.follow(ctx, p)
+		// One that was left alive by an earlier query and has ended without
+		// taking up the prompt: it has not seen it.
+		if !fresh && !r.started && !r.left && ctx.Err() == nil && errors.Is(err, errNotTaken) {
+			continue
+		}
+		return err
+	}
+}
+
+var (
+	errNotTaken      = errors.New("the script ended before it took up the prompt")
+	errNotCompleted  = errors.New("the script ended without query_completed or query_failed")
+	errNotHeeded     = errors.New("the agent did not heed the interrupt and was killed")
+	errResultTooSoon = errors.New("the script reported its result before the query was completed")
+)
+
+// follow reports what a process says until the query is over.
+func (r *queryRun) follow(ctx context.Context, p *process) error {
+	var result *runnerscripts.Result
+	var grace <-chan time.Time // runs since the interrupt
+	done := ctx.Done()
+	interrupt := func() {
+		if grace == nil {
+			grace = time.After(interruptGrace)
+			p.offer(runnerscripts.Control{Type: runnerscripts.ControlInterrupt}) // without room the grace decides
+		}
+	}
+	for {
+		if r.left {
+			interrupt()
+		}
+		select {
+		case <-done:
+			done = nil
+			interrupt()
+		case <-grace:
+			r.env.release(p)
+			if cause := context.Cause(ctx); cause != nil {
+				return &ScriptError{Script: p.script, Err: errors.Join(cause, errNotHeeded)}
+			}
+			return &ScriptError{Script: p.script, Err: errNotHeeded}
+		case ev, ok := <-p.events:
+			switch {
+			case !ok:
+				return r.died(ctx, p, result)
+			case ev.Type == runnerscripts.TypeResult:
+				var err error
+				if result, err = decodeResult(ev); err != nil {
+					r.env.release(p)
+					return &ScriptError{Script: p.script, Err: err}
+				}
+			default:
+				if over, err := r.take(ev); over {
+					return r.over(ctx, p, err)
+				}
+			}
+		}
+	}
+}
+
+// take reports an event and says whether it ends the query.
+func (r *queryRun) take(ev runnerscripts.Event) (over bool, err error) {
+	ev = r.env.enrich(ev, r.query.ID)
+	mine := ev.QueryID == r.query.ID
+	switch {
+	case mine && ev.Type == runnerscripts.TypeQueryStarted:
+		r.started = true
+	case mine && ev.Type == runnerscripts.TypeQueryCompleted:
+		if _, perr := runnerscripts.Payload[runnerscripts.QueryCompleted](ev); perr != nil {
+			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_completed is malformed: %w", perr)}
+		}
+		over = true
+	case mine && ev.Type == runnerscripts.TypeQueryFailed:
+		failed, perr := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
+		if perr != nil {
+			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", perr)}
+		}
+		over, err = true, &QueryError{QueryID: r.query.ID, Failure: failed}
+	}
+	r.ended = r.ended || over
+	r.report(ev)
+	return over, err
+}
+
+// over judges a query that has ended.
+func (r *queryRun) over(ctx context.Context, p *process, err error) error {
+	var failed *QueryError
+	if err != nil && (!errors.As(err, &failed) || failed.Failure.Code == runnerscripts.FailAgent) {
+		r.env.release(p) // its agent is of no more use
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return errors.Join(cause, err)
+	}
+	return err
+}
+
+// report gives an event to the caller unless it has left.
+func (r *queryRun) report(ev runnerscripts.Event) {
+	if !r.left && !r.yield(ev, nil) {
+		r.left = true
+	}
+}
+
+// died judges a process whose output ended while the query was running.
+func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.Result) error {
+	cause := errNotCompleted
+	switch {
+	case !r.started:
+		cause = errNotTaken
+	case result != nil && result.OK:
+		cause = errResultTooSoon
+	}
+	failure := p.failure(result, cause)
+	r.env.release(p)
+	if err := context.Cause(ctx); err != nil {
+		failure.Err = errors.Join(err, failure.Err)
+	}
+	return r.env.diagnose(ctx, failure)
+}
+
+// fail ends a query that began and has no end of its own.
+func (r *queryRun) fail(err error) {
+	failed := runnerscripts.QueryFailed{
+		Code: runnerscripts.FailAgent, Message: err.Error(),
+		DurationMS: time.Since(r.begin).Milliseconds(),
+	}
+	if failure := (*runnerscripts.ScriptFailure)(nil); errors.As(err, &failure) {
+		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
+	}
+	r.ended = true
+	r.report(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
+}
+
+// agentFor returns the process that has the prompt: the one that is alive, or a
+// fresh one.
+func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh bool, err error) {
+	e.mu.Lock()
+	p = e.agent
+	e.mu.Unlock()
+	if p != nil {
+		err := p.send(ctx, runnerscripts.Control{Type: runnerscripts.ControlPrompt, ID: q.ID, Text: q.Prompt})
+		if err == nil {
+			return p, false, nil
+		}
+		e.release(p)
+		if !errors.Is(err, errScriptExited) {
+			return nil, false, err
+		}
+		e.log.Debug("the agent's runner has ended since the last query and is started again")
+	}
+	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
+		Session: e.session(), Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
+	}); err != nil {
+		return nil, false, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.agent = p
+	return p, true, nil
+}
+
+// Interrupt asks the running query to stop and does not wait for it: the query
+// completes with runnerscripts.StopCancelled. Without a running query it does
+// nothing.
+func (e *Environment) Interrupt(ctx context.Context) error {
+	err := e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlInterrupt})
+	if errors.Is(err, ErrNoQuery) {
+		return nil
+	}
+	return err
+}
+
+// Respond answers a permission request of the running query. Without one it
+// returns [ErrNoQuery].
+func (e *Environment) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
+	if id == "" {
+		return fmt.Errorf("respond: %w: the id of the permission request is empty", fs.ErrInvalid)
+	}
+	return e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
+}
+
+// SetMode changes the agent's permission mode, now and for agents that this
+// environment starts later.
+func (e *Environment) SetMode(ctx context.Context, mode string) error {
+	return e.set(ctx, runnerscripts.ControlSetMode, mode, func(a *Agent) { a.PermissionMode = mode })
+}
+
+// SetModel changes the agent's model, now and for agents that this environment
+// starts later.
+func (e *Environment) SetModel(ctx context.Context, model string) error {
+	return e.set(ctx, runnerscripts.ControlSetModel, model, func(a *Agent) { a.Model = model })
+}
+
+func (e *Environment) set(ctx context.Context, typ runnerscripts.ControlType, value string, keep func(*Agent)) error {
+	if value == "" {
+		return fmt.Errorf("%s: %w: the value is empty", typ, fs.ErrInvalid)
+	}
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	e.mu.Lock()
+	keep(&e.cfg.Agent)
+	p := e.agent
+	e.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	err = p.send(ctx, runnerscripts.Control{Type: typ, Value: value})
+	if errors.Is(err, errScriptExited) {
+		return nil // the next one starts with the value
+	}
+	return err
+}
+
+// control sends a line to the running query.
+func (e *Environment) control(ctx context.Context, c runnerscripts.Control) error {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	e.mu.Lock()
+	p, asked := e.agent, e.asked
+	e.mu.Unlock()
+	if p == nil || asked == "" {
+		return ErrNoQuery
+	}
+	err = p.send(ctx, c)
+	if errors.Is(err, errScriptExited) {
+		return ErrNoQuery
+	}
+	return err
+}
+
+func (e *Environment) setAsked(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = id
+}

@@ -1,0 +1,195 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// start runs a script in the sandbox and gives it its request. The caller closes
+// the process.
+func (e *Environment) start(ctx context.Context, script string, request any) (*process, error) {
+	args, err := e.command(ctx, script)
+	if err != nil {
+		return nil, &ScriptError{Script: script, Err: err}
+	}
+	line, err := json.Marshal(request)
+	if err != nil {
+		return nil, &ScriptError{Script: script, Err: fmt.Errorf("request: %w", err)}
+	}
+	// The process outlives this call; it is ended by its close.
+	proc, err := e.prim.Exec(context.WithoutCancel(ctx), primitives.Command{
+		Args: args, Env: e.environ(), Stdin: true,
+	})
+	if err != nil {
+		return nil, e.diagnose(ctx, &ScriptError{Script: script, Err: err})
+	}
+	p := follow(ctx, script, proc, e.redact)
+	if err := e.adopt(p); err != nil {
+		p.close()
+		return nil, err
+	}
+	_ = p.queue(ctx, append(line, '\n')) // one that exits at once shows in how it ends
+	return p, nil
+}
+
+// environ is the environment of the scripts beside the sandbox's own.
+func (e *Environment) environ() []string {
+	env := []string{"HOME=" + e.prim.Paths().Home}
+	for key, value := range e.cfg.Env {
+		env = append(env, key+"="+value)
+	}
+	slices.Sort(env[1:])
+	return env
+}
+
+// run takes a script from its request to its result. Events on the way go to emit,
+// which may be nil; when it returns false the script is ended and the error is
+// errStopped.
+func (e *Environment) run(ctx context.Context, script string, request any, emit func(runnerscripts.Event) bool) (runnerscripts.Result, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return runnerscripts.Result{}, err
+	}
+	defer leave()
+	p, err := e.start(ctx, script, request)
+	if err != nil {
+		return runnerscripts.Result{}, err
+	}
+	defer e.release(p)
+	if err := p.queue(ctx, nil); err != nil && !errors.Is(err, errScriptExited) {
+		return runnerscripts.Result{}, err
+	}
+	var result *runnerscripts.Result
+	for {
+		select {
+		case <-ctx.Done():
+			return runnerscripts.Result{}, &ScriptError{Script: script, Err: context.Cause(ctx), Stderr: p.stderr.String()}
+		case ev, ok := <-p.events:
+			switch {
+			case !ok:
+				return e.finish(ctx, p, result)
+			case ev.Type == runnerscripts.TypeResult:
+				if result, err = decodeResult(ev); err != nil {
+					return runnerscripts.Result{}, &ScriptError{Script: script, Err: err}
+				}
+			case emit == nil:
+				e.logEvent(script, ev)
+			case !emit(e.enrich(ev, "")):
+				return runnerscripts.Result{}, errStopped
+			}
+		}
+	}
+}
+
+var errStopped = errors.New("stopped by the caller")
+
+// finish judges a script whose output has ended.
+func (e *Environment) finish(ctx context.Context, p *process, result *runnerscripts.Result) (runnerscripts.Result, error) {
+	failure := p.failure(result, nil)
+	switch {
+	case failure.Failure != nil || failure.Err != nil || !failure.Status.Success():
+	case result == nil:
+		failure.Err = errNoResult
+	case !result.OK:
+		failure.Err = errNoReason
+	default:
+		return *result, nil
+	}
+	return runnerscripts.Result{}, e.diagnose(ctx, failure)
+}
+
+var errNoReason = errors.New("the script's result is not ok and names no error")
+
+func decodeResult(ev runnerscripts.Event) (*runnerscripts.Result, error) {
+	r, err := runnerscripts.Payload[runnerscripts.Result](ev)
+	if err != nil {
+		return nil, fmt.Errorf("its result line is malformed: %w", err)
+	}
+	return &r, nil
+}
+
+// diagnose tells a script that failed from a sandbox that died under it.
+func (e *Environment) diagnose(ctx context.Context, err *ScriptError) error {
+	if err.Failure != nil || errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, primitives.ErrTerminated) {
+		return err
+	}
+	if e.isClosed() {
+		err.Err = errors.Join(ErrClosed, err.Err)
+		return err
+	}
+	state, pollErr := e.prim.Poll(context.WithoutCancel(ctx))
+	switch {
+	case pollErr != nil:
+		err.Err = errors.Join(err.Err, fmt.Errorf("%w: %w", primitives.ErrUnavailable, pollErr))
+	case state.Status == primitives.StatusTerminated:
+		err.Err = errors.Join(err.Err, primitives.ErrTerminated)
+	case !state.Running():
+		err.Err = errors.Join(err.Err, fmt.Errorf("%w: its status is %s", primitives.ErrUnavailable, state.Status))
+	}
+	return err
+}
+
+// enrich fills in what the environment knows of an event.
+func (e *Environment) enrich(ev runnerscripts.Event, queryID string) runnerscripts.Event {
+	ev.Seq = 0 // the session's to give
+	ev.SessionID = e.cfg.SessionID
+	if ev.QueryID == "" {
+		ev.QueryID = queryID
+	}
+	if ev.ConversationID == "" {
+		ev.ConversationID = runnerscripts.MainConversation
+	}
+	if ev.Source == "" {
+		ev.Source = runnerscripts.SourceRunner
+	}
+	if ev.Time.IsZero() {
+		ev.Time = now()
+	}
+	return ev
+}
+
+// event makes an event of the environment's own.
+func (e *Environment) event(typ runnerscripts.EventType, queryID string, payload any) runnerscripts.Event {
+	data, err := json.Marshal(payload)
+	if err != nil {
+		data = []byte("{}") // no payload type of this package can fail
+	}
+	return e.enrich(runnerscripts.Event{Type: typ, Payload: data, Source: runnerscripts.SourceEnvironment}, queryID)
+}
+
+// logEvent keeps what a script says to nobody in particular.
+func (e *Environment) logEvent(script string, ev runnerscripts.Event) {
+	if l, err := runnerscripts.Payload[runnerscripts.Log](ev); err == nil && ev.Type == runnerscripts.TypeLog {
+		e.log.Debug("runner script logs", "script", script, "level", l.Level, "message", e.redact(l.Message))
+		return
+	}
+	e.log.Debug("event of a runner script", "script", script, "type", ev.Type)
+}
+
+// redactor returns a function that blots out the configured values that may be
+// secrets: everything of some length.
+func redactor(cfg Config) func(string) string {
+	const shortest = 6
+	var values []string
+	for _, env := range []map[string]string{cfg.Env, cfg.Agent.Env} {
+		for _, value := range env {
+			if len(value) >= shortest {
+				values = append(values, value)
+			}
+		}
+	}
+	// The longest first: one value may be the beginning of another.
+	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
+	pairs := make([]string, 0, 2*len(values))
+	for _, value := range values {
+		pairs = append(pairs, value, "[redacted]")
+	}
+	return strings.NewReplacer(pairs...).Replace
+}

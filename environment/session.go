@@ -1,0 +1,117 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Setup is what a session starts with beside the workspace. The zero value is a
+// new conversation.
+type Setup struct {
+	// Files are written into the workspace by the runner; they count as
+	// changes.
+	Files []runnerscripts.WorkspaceFile
+	// Transcript is restored, so that the agent remembers an earlier
+	// conversation.
+	Transcript *runnerscripts.Transcript
+}
+
+// PrepareSession writes what the agent needs into the sandbox and restores the
+// transcript. It may be called again between queries; the next query then starts
+// the agent again. [Environment.ExecuteQuery] prepares the session with a zero
+// Setup if nobody did. While a query runs it returns [ErrBusy].
+func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+	default:
+		return runnerscripts.SetupData{}, ErrBusy
+	}
+	e.mu.Lock()
+	agent := e.agent
+	e.mu.Unlock()
+	if agent != nil {
+		agent.shutdown()
+		e.release(agent)
+	}
+	return e.setupSession(ctx, s)
+}
+
+func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {
+	select {
+	case e.setup <- struct{}{}:
+		defer func() { <-e.setup }()
+	case <-ctx.Done():
+		return runnerscripts.SetupData{}, context.Cause(ctx)
+	}
+	e.prepared = false
+	result, err := e.run(ctx, runnerscripts.SetupSession, runnerscripts.SetupRequest{
+		Session: e.session(), Files: s.Files, Transcript: s.Transcript,
+	}, nil)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	data, err := resultData[runnerscripts.SetupData](runnerscripts.SetupSession, result)
+	e.prepared = err == nil
+	return data, err
+}
+
+// prepareOnce prepares a session that nobody has prepared.
+func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData, error) {
+	select {
+	case e.setup <- struct{}{}:
+	case <-ctx.Done():
+		return runnerscripts.SetupData{}, context.Cause(ctx)
+	}
+	prepared := e.prepared
+	<-e.setup
+	if prepared {
+		return runnerscripts.SetupData{}, nil
+	}
+	return e.setupSession(ctx, Setup{})
+}
+
+// ReadTranscript returns the conversation as the agent itself keeps it; an empty
+// one if there is none yet.
+func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcript, error) {
+	result, err := e.run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: e.session()}, nil)
+	if err != nil {
+		return runnerscripts.Transcript{}, err
+	}
+	return resultData[runnerscripts.Transcript](runnerscripts.ReadTranscript, result)
+}
+
+// ReadConversation returns the conversation so far as events, each with the time
+// at which it happened, read from the agent's own history. An error ends the
+// sequence, which can be used once.
+func (e *Environment) ReadConversation(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		request := runnerscripts.TranscriptRequest{Session: e.session(), Events: true}
+		_, err := e.run(ctx, runnerscripts.ReadTranscript, request, func(ev runnerscripts.Event) bool {
+			if ev.Source == runnerscripts.SourceRunner {
+				ev.Source = runnerscripts.SourceTranscript
+			}
+			return yield(ev, nil)
+		})
+		if err != nil && !errors.Is(err, errStopped) {
+			yield(runnerscripts.Event{}, err)
+		}
+	}
+}
+
+// resultData decodes what a script returned.
+func resultData[T any](script string, r runnerscripts.Result) (T, error) {
+	var data T
+	if len(r.Data) == 0 {
+		return data, nil
+	}
+	if err := json.Unmarshal(r.Data, &data); err != nil {
+		return data, &ScriptError{Script: script, Err: fmt.Errorf("the data of its result is malformed: %w", err)}
+	}
+	return data, nil
+}

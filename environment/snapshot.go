@@ -1,0 +1,211 @@
+package environment
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+const (
+	// maxSnapshotFiles and maxSnapshotBytes bound what is kept of a workspace
+	// on this machine.
+	maxSnapshotFiles = 1 << 20
+	maxSnapshotBytes = 16 << 30
+)
+
+// notCounted is what never is a change: git's own files are not part of what git
+// can patch.
+func notCounted() []string { return []string{".git"} }
+
+// entry is one file or link of a snapshot.
+type entry struct {
+	mode   fs.FileMode
+	size   int64
+	sum    [sha256.Size]byte // of the content, or of the link's target
+	offset int64             // of the content in the store
+	target string            // of a link
+}
+
+func (e entry) isLink() bool { return e.mode&fs.ModeSymlink != 0 }
+
+func (e entry) same(o entry) bool { return e.mode == o.mode && e.sameContent(o) }
+
+func (e entry) sameContent(o entry) bool {
+	return e.isLink() == o.isLink() && e.size == o.size && e.sum == o.sum
+}
+
+// snapshot is what a workspace held at one time. The contents lie in an unnamed
+// file of this machine; without one only the sums are known.
+type snapshot struct {
+	files map[string]entry
+	store *os.File
+	size  int64
+}
+
+// takeSnapshot reads the workspace in one stream. It keeps the contents if keep
+// is set, except those that are the same in known, which may be nil.
+func takeSnapshot(ctx context.Context, p primitives.EnvironmentPrimitive, keep bool, known *snapshot) (_ *snapshot, err error) {
+	r, err := primitives.Pack(ctx, p, ".", primitives.PackOptions{Ignore: notCounted()})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	s := &snapshot{files: make(map[string]entry)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	in := tar.NewReader(r)
+	sum := sha256.New()
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return s, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		name := path.Clean(h.Name)
+		if !fs.ValidPath(name) {
+			return nil, fmt.Errorf("%q: %w", h.Name, primitives.ErrPathEscape)
+		}
+		var e entry
+		switch h.Typeflag {
+		case tar.TypeReg:
+			if e, err = s.add(in, h, sum, keep, known, name); err != nil {
+				return nil, err
+			}
+		case tar.TypeSymlink:
+			e = entry{mode: fs.ModeSymlink | 0o777, target: h.Linkname, size: int64(len(h.Linkname)), sum: sha256.Sum256([]byte(h.Linkname))}
+		default:
+			continue
+		}
+		if s.files[name] = e; len(s.files) > maxSnapshotFiles {
+			return nil, fmt.Errorf("%w: the workspace has more than %d files", primitives.ErrLimit, maxSnapshotFiles)
+		}
+	}
+}
+
+// add reads a regular file.
+func (s *snapshot) add(r io.Reader, h *tar.Header, sum hash.Hash, keep bool, known *snapshot, name string) (entry, error) {
+	e := entry{mode: fs.FileMode(h.Mode) & fs.ModePerm, size: h.Size, offset: s.size}
+	sum.Reset()
+	w := io.Writer(sum)
+	if keep && h.Size > 0 {
+		if s.size+h.Size > maxSnapshotBytes {
+			return e, fmt.Errorf("%w: the workspace has more than %d GiB to compare", primitives.ErrLimit, maxSnapshotBytes>>30)
+		}
+		if err := s.open(); err != nil {
+			return e, err
+		}
+		w = io.MultiWriter(sum, io.NewOffsetWriter(s.store, s.size))
+	}
+	if _, err := io.CopyN(w, r, h.Size); err != nil {
+		return e, fmt.Errorf("%s: %w", name, err)
+	}
+	sum.Sum(e.sum[:0])
+	if known != nil {
+		if old, ok := known.files[name]; ok && e.sameContent(old) {
+			return e, nil // what comes next is written over it
+		}
+	}
+	if keep {
+		s.size += h.Size
+	}
+	return e, nil
+}
+
+// open makes the store: a file without a name, which is gone with this program
+// whatever happens to it.
+func (s *snapshot) open() error {
+	if s.store != nil {
+		return nil
+	}
+	f, err := os.CreateTemp("", "agentenv-snapshot-*")
+	if err != nil {
+		return err
+	}
+	s.store = f
+	return os.Remove(f.Name())
+}
+
+// content reads a file or the target of a link.
+func (s *snapshot) content(e entry) *io.SectionReader {
+	if e.isLink() {
+		return io.NewSectionReader(stringReaderAt(e.target), 0, e.size)
+	}
+	if s.store == nil {
+		return io.NewSectionReader(stringReaderAt(""), 0, 0)
+	}
+	return io.NewSectionReader(s.store, e.offset, e.size)
+}
+
+func (s *snapshot) close() error {
+	if s == nil || s.store == nil {
+		return nil
+	}
+	return s.store.Close()
+}
+
+// stringReaderAt reads from a string.
+type stringReaderAt string
+
+func (s stringReaderAt) ReadAt(b []byte, off int64) (int, error) {
+	if off >= int64(len(s)) {
+		return 0, io.EOF
+	}
+	n := copy(b, s[off:])
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// baseline is the workspace as it was when the sources were placed.
+type baseline struct {
+	mu     sync.RWMutex // held for reading while the store is in use
+	snap   *snapshot
+	err    error // why there is none
+	closed bool
+}
+
+// take remembers the workspace. A sandbox that cannot pack has no baseline, which
+// shows when it is asked for.
+func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive) error {
+	b.snap, b.err = takeSnapshot(ctx, p, true, nil)
+	if errors.Is(b.err, errors.ErrUnsupported) {
+		return nil
+	}
+	return b.err
+}
+
+// use gives the baseline to a function that runs before it is closed.
+func (b *baseline) use(f func(*snapshot) error) error {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	switch {
+	case b.closed:
+		return ErrClosed
+	case b.err != nil:
+		return b.err
+	}
+	return f(b.snap)
+}
+
+func (b *baseline) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return b.snap.close()
+}
