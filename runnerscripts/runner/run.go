@@ -113,7 +113,13 @@ func (a *app) guarded(f func() error) (err error) {
 	return f()
 }
 
+// buildVersion is set by bundle, whose builds are not stamped otherwise.
+var buildVersion string
+
 func version() string {
+	if buildVersion != "" {
+		return buildVersion
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {
 		return "(devel)"

@@ -1,0 +1,184 @@
+// Package bundle finds the envrunner binary for a platform: the one static
+// program that is put into every sandbox.
+//
+// A program that was released with agentenv carries the binary or has it beside
+// itself. A program that merely imports agentenv has neither; for it the binary
+// is built once, from the very source that the program was built from, with the
+// Go toolchain, and kept in a cache.
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// ErrNotFound: there is no runner for the platform, and none can be built. The
+// message lists all that was tried and how to mend it.
+var ErrNotFound = errors.New("no runner binary")
+
+// ExplicitVariable is the environment variable that names the binary where
+// Config.Explicit does not.
+const ExplicitVariable = "AGENTENV_RUNNER"
+
+// Config says which binary is wanted. The zero value wants the one for this
+// machine.
+type Config struct {
+	// Explicit is the path of the binary to use. If it is not usable, nothing
+	// else is tried. Empty means the environment variable AGENTENV_RUNNER, and
+	// if that is empty too, the search.
+	Explicit string
+	// OS and Arch are the platform of the sandbox, as in runtime.GOOS and
+	// runtime.GOARCH. Empty means those of this machine.
+	OS, Arch string
+	// CacheDir keeps binaries that were built or unpacked. It is made if it is
+	// missing, and must belong to the user and be writable by nobody else.
+	// Empty means "agentenv" in the user's cache directory.
+	CacheDir string
+	// Progress is told, in a sentence, what takes longer than a moment. Nil
+	// tells nobody.
+	Progress func(message string)
+}
+
+// Path returns the path of a runner binary for the platform. It looks, in this
+// order, for one that is named explicitly, one beside the running executable
+// ("envrunner-linux-amd64", or "envrunner" if the platform is this machine's),
+// one that is embedded in the program (build tag embedrunner), one in the cache,
+// and else builds it. Several processes at once build it once.
+//
+// The error is [ErrNotFound], or that of a ctx that was done before the end.
+func Path(ctx context.Context, cfg Config) (string, error) {
+	return newFinder(cfg).find(ctx)
+}
+
+// finder is one search. Its fields are what the search depends on outside Config.
+type finder struct {
+	cfg        Config
+	executable string // of this program; empty if unknown
+	source     string // folder of this module's source; empty if it is not here
+	version    string // of this module in this program; empty if it is no release
+	tried      []string
+}
+
+func newFinder(cfg Config) *finder {
+	if cfg.Explicit == "" {
+		cfg.Explicit = os.Getenv(ExplicitVariable)
+	}
+	if cfg.OS == "" {
+		cfg.OS = runtime.GOOS
+	}
+	if cfg.Arch == "" {
+		cfg.Arch = runtime.GOARCH
+	}
+	if cfg.Progress == nil {
+		cfg.Progress = func(string) {}
+	}
+	f := &finder{cfg: cfg, source: sourceDir(), version: moduleVersion()}
+	if exe, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(exe); err == nil {
+			f.executable = real
+		}
+	}
+	return f
+}
+
+func (f *finder) find(ctx context.Context) (string, error) {
+	if f.cfg.Explicit != "" {
+		return f.explicit()
+	}
+	if name, ok := f.beside(); ok {
+		return name, nil
+	}
+	name, err := f.kept(ctx)
+	if err == nil {
+		return name, nil
+	}
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("finding the runner for %s: %w", f.platform(), context.Cause(ctx))
+	}
+	f.try("building it: %v", err)
+	return "", f.notFound()
+}
+
+// explicit returns the binary that the user names.
+func (f *finder) explicit() (string, error) {
+	name, err := filepath.Abs(f.cfg.Explicit)
+	if err == nil {
+		err = usable(name)
+	}
+	if err == nil {
+		err = f.matches(name, false)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w for %s: correct the path that is named by bundle.Config.Explicit or %s: %w",
+			ErrNotFound, f.platform(), ExplicitVariable, err)
+	}
+	return name, nil
+}
+
+// beside returns the binary that was installed together with this program.
+func (f *finder) beside() (string, bool) {
+	if f.executable == "" {
+		f.try("beside the program: it does not know its own path")
+		return "", false
+	}
+	dir := filepath.Dir(f.executable)
+	names := []string{f.fileName()}
+	if f.cfg.OS == runtime.GOOS && f.cfg.Arch == runtime.GOARCH {
+		names = append(names, "envrunner")
+	}
+	for _, base := range names {
+		name := filepath.Join(dir, base)
+		err := usable(name)
+		if err == nil {
+			err = trusted(name)
+		}
+		if err == nil {
+			err = f.matches(name, true)
+		}
+		if err == nil {
+			return name, true
+		}
+		f.try("beside the program: %v", err)
+	}
+	return "", false
+}
+
+// kept returns the binary from the cache, and puts it there first if need be.
+func (f *finder) kept(ctx context.Context) (string, error) {
+	if content, ok := embedded(f.fileName()); ok {
+		return f.cached(ctx, "embedded-"+digest(content), func(_ context.Context, to string) error {
+			return os.WriteFile(to, content, 0o700)
+		})
+	}
+	f.try("embedded: %s", notEmbedded)
+	if f.source == "" && f.version == "" {
+		return "", errors.New("this program knows neither where agentenv's source is nor which release it uses (was it built with -trimpath from a changed copy?)")
+	}
+	key := "version-" + f.version
+	if f.source != "" {
+		sum, err := sourceDigest(f.source)
+		if err != nil {
+			return "", err
+		}
+		key = "source-" + sum
+	}
+	return f.cached(ctx, key, f.build)
+}
+
+func (f *finder) platform() string { return f.cfg.OS + "/" + f.cfg.Arch }
+
+func (f *finder) fileName() string { return "envrunner-" + f.cfg.OS + "-" + f.cfg.Arch }
+
+func (f *finder) try(format string, args ...any) {
+	f.tried = append(f.tried, fmt.Sprintf(format, args...))
+}
+
+func (f *finder) notFound() error {
+	return fmt.Errorf("%w for %s: install Go so that it can be built, put %s beside the program, or name one in %s (or bundle.Config.Explicit); tried:\n  - %s",
+		ErrNotFound, f.platform(), f.fileName(), ExplicitVariable, strings.Join(f.tried, "\n  - "))
+}

@@ -1,0 +1,154 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// lockPoll is how often a lock that another process holds is tried again.
+	lockPoll = 50 * time.Millisecond
+	// keepUnused is how long a binary stays in the cache that nobody asks for.
+	keepUnused = 30 * 24 * time.Hour
+)
+
+// cached returns the binary that is kept under a key; make writes it to a file if
+// it is not there. Among all processes one makes it, and the others wait.
+func (f *finder) cached(ctx context.Context, key string, make func(ctx context.Context, to string) error) (string, error) {
+	root, err := f.cacheDir()
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(root, key, f.fileName())
+	if f.hit(name) {
+		return name, nil
+	}
+	unlock, err := f.lock(ctx, filepath.Join(root, "lock-"+f.fileName()))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if f.hit(name) {
+		return name, nil
+	}
+	if err := install(ctx, name, make); err != nil {
+		return "", err
+	}
+	prune(root, filepath.Dir(name))
+	return name, nil
+}
+
+// hit reports whether the binary is in the cache, and marks it as used.
+func (f *finder) hit(name string) bool {
+	if usable(name) != nil || private(name, 0o022) != nil {
+		return false
+	}
+	now := time.Now()
+	// A cache that cannot be written to is still good to read.
+	_ = os.Chtimes(filepath.Dir(name), now, now)
+	return true
+}
+
+// install makes the binary and gives it its name when it is complete.
+func install(ctx context.Context, name string, make func(ctx context.Context, to string) error) error {
+	dir := filepath.Dir(name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(dir, ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	file := filepath.Join(tmp, "envrunner")
+	if err := make(ctx, file); err != nil {
+		return err
+	}
+	// 0755 on the way into a sandbox, whose user may be another.
+	if err := os.Chmod(file, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(file, name)
+}
+
+// cacheDir returns the cache's folder after making sure that it is the user's
+// own.
+func (f *finder) cacheDir() (string, error) {
+	dir := f.cfg.CacheDir
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("set bundle.Config.CacheDir, there is no cache directory: %w", err)
+		}
+		dir = filepath.Join(base, "agentenv")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("set bundle.Config.CacheDir to a folder that can be written: %w", err)
+	}
+	if err := private(dir, 0o022); err != nil {
+		return "", fmt.Errorf("set bundle.Config.CacheDir to a folder of your own, or chmod 700 this one: %w", err)
+	}
+	return dir, nil
+}
+
+// lock takes a lock that excludes other processes and goroutines alike. It goes
+// away with the process that holds it.
+func (f *finder) lock(ctx context.Context, name string) (unlock func(), err error) {
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	told := false
+	for {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { file.Close() }, nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			file.Close()
+			return nil, &fs.PathError{Op: "lock", Path: name, Err: err}
+		}
+		if !told {
+			told = true
+			f.cfg.Progress("waiting for another process that builds the runner for " + f.platform())
+		}
+		timer := time.NewTimer(lockPoll)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			file.Close()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// prune removes what nobody has asked for in a long time. That it cannot is no
+// reason not to use the cache.
+func prune(root, keep string) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		dir := filepath.Join(root, e.Name())
+		info, err := e.Info()
+		if err != nil || !e.IsDir() || dir == keep || time.Since(info.ModTime()) < keepUnused {
+			continue
+		}
+		_ = os.RemoveAll(dir)
+	}
+}

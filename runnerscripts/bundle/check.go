@@ -1,0 +1,102 @@
+package bundle
+
+import (
+	"debug/buildinfo"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+const (
+	module        = "github.com/agentenv-dev/agentenv"
+	runnerPackage = module + "/runnerscripts/runner"
+)
+
+// usable reports whether a file can be a program.
+func usable(name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file", name)
+	case info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is not executable; chmod +x it: %w", name, fs.ErrPermission)
+	}
+	return nil
+}
+
+// trusted reports whether nobody but the user and root could have put the file
+// where it is.
+func trusted(name string) error {
+	real, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	if err := private(real, 0o002); err != nil {
+		return err
+	}
+	dir := filepath.Dir(real)
+	if err := private(dir, 0o002); err != nil {
+		return err
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return err
+		}
+		if info.Mode()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
+			return fmt.Errorf("%s is not used: everybody can write to %s: %w", name, dir, fs.ErrPermission)
+		}
+	}
+	return nil
+}
+
+// private reports whether a file belongs to the user or root and has none of
+// the given permission bits.
+func private(name string, forbidden fs.FileMode) error {
+	info, err := os.Stat(name)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Perm()&forbidden != 0 {
+		return fmt.Errorf("%s is not used: others can write to it (%v): %w", name, info.Mode(), fs.ErrPermission)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Getuid() {
+		return fmt.Errorf("%s is not used: it belongs to another user (%d): %w", name, st.Uid, fs.ErrPermission)
+	}
+	return nil
+}
+
+// matches reports whether a program is a runner for the platform and of this
+// release. One that is not written in Go passes unless mustBeOurs: a user may
+// name any program that keeps the protocol.
+func (f *finder) matches(name string, mustBeOurs bool) error {
+	info, err := buildinfo.ReadFile(name)
+	if err != nil {
+		if mustBeOurs {
+			return fmt.Errorf("%s is not envrunner: %w", name, err)
+		}
+		return nil
+	}
+	var goos, goarch string
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "GOOS":
+			goos = s.Value
+		case "GOARCH":
+			goarch = s.Value
+		}
+	}
+	switch {
+	case goos != f.cfg.OS || goarch != f.cfg.Arch:
+		return fmt.Errorf("%s is for %s/%s", name, goos, goarch)
+	case mustBeOurs && info.Path != runnerPackage:
+		return fmt.Errorf("%s is not envrunner but %s", name, info.Path)
+	case mustBeOurs && f.version != "" && info.Main.Version != f.version:
+		return fmt.Errorf("%s is version %s and this program is %s", name, info.Main.Version, f.version)
+	}
+	return nil
+}
