@@ -1,0 +1,205 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+const (
+	// confirmTimeout is how long a cancelled operation waits for the guest to
+	// say how it ended, so that what it left behind is gone when the call
+	// returns.
+	confirmTimeout = 5 * time.Second
+	// byeTimeout is how long Close waits for the guest to end what this host
+	// started, in addition to the longest grace of a command.
+	byeTimeout = 10 * time.Second
+	// maxConfirm is the same for what must run to its end.
+	maxConfirm = 10 * time.Minute
+)
+
+// call is the host's end of one operation.
+type call struct {
+	*framer
+	c          *Client
+	ctx        context.Context //nolint:containedctx // a call lives exactly as long as the method call that it is part of
+	op, target string
+	confirm    time.Duration
+	stop       func() bool
+}
+
+// start begins an operation: it opens a stream and sends the request. When ctx
+// is done the stream is half-closed, which tells the guest, and what the guest
+// then answers is waited for, for a while.
+func (c *Client) start(ctx context.Context, op, target string, code opcode, req message) (*call, error) {
+	return c.begin(ctx, beginning{op: op, target: target, request: requestFrame(code, req)})
+}
+
+// beginning is how an operation begins.
+type beginning struct {
+	op, target string
+	request    []byte
+	hold       bool          // the request waits for the first data
+	confirm    time.Duration // how long the guest may take to stop; zero means confirmTimeout
+}
+
+// begin is start with all its possibilities.
+func (c *Client) begin(ctx context.Context, b beginning) (*call, error) {
+	f, err := c.open(ctx, b.request, b.hold)
+	if err != nil {
+		return nil, c.fail(b.op, b.target, err)
+	}
+	if b.confirm == 0 {
+		b.confirm = confirmTimeout
+	}
+	k := &call{framer: f, c: c, ctx: ctx, op: b.op, target: b.target, confirm: b.confirm}
+	k.stop = context.AfterFunc(ctx, k.abandon)
+	return k, nil
+}
+
+// open opens a stream and writes to it what comes first.
+func (c *Client) open(ctx context.Context, first []byte, hold bool) (*framer, error) {
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if len(first) > maxRequest {
+		return nil, fmt.Errorf("%w: the request is larger than %d bytes", primitives.ErrLimit, maxRequest)
+	}
+	if c.mux.NumStreams() >= maxStreams {
+		return nil, fmt.Errorf("%w: %d operations and streams are open at once; close processes and readers that are done", primitives.ErrLimit, maxStreams)
+	}
+	if ctx.Done() == nil {
+		return c.openNow(first, hold)
+	}
+	// A stream that is stuck makes even this wait, until keep-alive ends it.
+	type opened struct {
+		f   *framer
+		err error
+	}
+	result := make(chan opened, 1)
+	go func() {
+		f, err := c.openNow(first, hold)
+		result <- opened{f, err}
+	}()
+	select {
+	case o := <-result:
+		return o.f, o.err
+	case <-ctx.Done():
+		go func() {
+			if o := <-result; o.err == nil {
+				_ = o.f.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+func (c *Client) openNow(first []byte, hold bool) (*framer, error) {
+	s, err := c.mux.OpenStream()
+	if err != nil {
+		return nil, c.broken(err)
+	}
+	f := newFramer(s)
+	if hold {
+		f.queue(first)
+		return f, nil
+	}
+	if err := f.send(first); err != nil {
+		_ = s.Close()
+		return nil, c.broken(err)
+	}
+	return f, nil
+}
+
+// abandon tells the guest that nobody wants the result.
+func (k *call) abandon() {
+	_ = k.SetReadDeadline(time.Now().Add(k.confirm))
+	_ = k.SetWriteDeadline(time.Now())
+	_ = k.Stream.Close()
+}
+
+// end releases the stream, which tells the guest to stop if it has not.
+func (k *call) end() {
+	k.stop()
+	_ = k.Stream.Close()
+}
+
+// failed explains an error of the stream or of the guest's frames.
+func (k *call) failed(err error) error {
+	if ctxErr := k.ctx.Err(); ctxErr != nil && !errors.Is(err, errProtocol) {
+		return k.c.fail(k.op, k.target, ctxErr)
+	}
+	if errors.Is(err, yamux.ErrTimeout) {
+		err = errEnded
+	}
+	return k.c.fail(k.op, k.target, k.c.broken(err))
+}
+
+// answered turns an error frame into the error that it holds.
+func (k *call) answered(payload []byte) error {
+	var w wireError
+	if err := decode(payload, &w); err != nil {
+		return k.failed(fmt.Errorf("%w: %w", errProtocol, err))
+	}
+	return k.c.fail(k.op, k.target, k.c.remote(&w))
+}
+
+// reply reads the answer into m.
+func (k *call) reply(m message) error {
+	kind, payload, err := k.readMessage(maxReply)
+	switch {
+	case err != nil:
+		return k.failed(err)
+	case kind == frameError:
+		return k.answered(payload)
+	case kind != frameReply:
+		return k.failed(unexpected(kind))
+	}
+	if err := decode(payload, m); err != nil {
+		return k.failed(fmt.Errorf("%w: %w", errProtocol, err))
+	}
+	return nil
+}
+
+// ask is an operation of one request and one reply.
+func (c *Client) ask(ctx context.Context, op, target string, code opcode, req, reply message) error {
+	k, err := c.start(ctx, op, target, code, req)
+	if err != nil {
+		return err
+	}
+	defer k.end()
+	return k.reply(reply)
+}
+
+func unexpected(kind byte) error {
+	return fmt.Errorf("%w: a frame of kind %d is out of place", errProtocol, kind)
+}
+
+// sayBye has the guest end everything that this host started.
+func (c *Client) sayBye() {
+	if c.mux.NumStreams() == 0 {
+		return
+	}
+	// Closing the session unblocks whatever the guest keeps waiting.
+	c.mu.Lock()
+	patience := byeTimeout + c.grace
+	c.mu.Unlock()
+	timer := time.AfterFunc(patience, func() { _ = c.mux.Close() })
+	defer timer.Stop()
+	f, err := c.openNow(requestFrame(opBye, &empty{}), false)
+	if err == nil {
+		_, _, err = f.readMessage(maxReply)
+		_ = f.Close()
+	}
+	if err != nil {
+		c.log.Debug("the guest did not confirm the end", "error", err)
+	}
+}

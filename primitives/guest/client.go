@@ -1,0 +1,250 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/yamux"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Config configures the host's end. The zero value works.
+type Config struct {
+	// Backend names the sandbox's kind in errors ("docker"). Empty leaves what
+	// the guest says.
+	Backend string
+	// Logger gets what happens to the stream; nil is silence.
+	Logger hclog.Logger
+	// HandshakeTimeout bounds the handshake; zero means
+	// DefaultHandshakeTimeout.
+	HandshakeTimeout time.Duration
+	// KeepAlive is how often a silent guest is asked whether it still lives and
+	// how long it may take to answer: a guest that is stopped for longer is
+	// lost. Zero means 30 seconds. Negative never asks; then only the end of
+	// the stream is noticed, and a sandbox may be paused for as long as it likes.
+	KeepAlive time.Duration
+}
+
+// Client is the host's end of a guest's stream: the sandbox that the guest
+// serves, as an EnvironmentPrimitive with all optional interfaces. It may be
+// used by several goroutines at once.
+//
+// It knows the sandbox only through the stream. A backend wraps it and answers
+// Poll itself, because when the stream is gone ([Client.Done]) only the backend
+// can say what became of the sandbox; until then the Client says
+// [primitives.StatusLost].
+type Client struct {
+	cfg    Config
+	log    hclog.Logger
+	mux    *yamux.Session
+	hello  hello
+	tokens atomic.Uint64
+
+	mu         sync.Mutex
+	closed     bool
+	terminated bool
+	grace      time.Duration // the longest of the commands so far
+	closing    sync.Once
+	watcher    sync.WaitGroup
+	done       chan struct{}
+}
+
+// The Client is everything that package primitives has an interface for.
+var (
+	_ primitives.EnvironmentPrimitive = (*Client)(nil)
+	_ primitives.Runner               = (*Client)(nil)
+	_ primitives.BatchWriter          = (*Client)(nil)
+	_ primitives.Packer               = (*Client)(nil)
+	_ primitives.Unpacker             = (*Client)(nil)
+	_ primitives.Reattacher           = (*Client)(nil)
+)
+
+// Dial shakes hands with the guest at the other end of rw, which belongs to the
+// Client from then on and is closed if Dial fails. Closing rw must unblock its
+// readers and writers. ctx covers the handshake only.
+//
+// A failed handshake is a [*HandshakeError].
+func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, error) {
+	log := cfg.Logger
+	if log == nil {
+		log = hclog.NewNullLogger()
+	}
+	in, theirs, err := handshake(ctx, rw, &hello{}, true, cfg.HandshakeTimeout)
+	if err != nil {
+		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
+	}
+	g := &guard{in: in, rw: rw, host: true}
+	mux, err := yamux.Client(g, muxConfig(cfg.KeepAlive, log))
+	if err != nil {
+		_ = rw.Close()
+		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
+	}
+	c := &Client{cfg: cfg, log: log, mux: mux, hello: theirs, done: make(chan struct{})}
+	c.watcher.Go(func() {
+		<-mux.CloseChan()
+		// Returns when yamux's goroutines have seen it, too.
+		_ = mux.Close()
+		log.Debug("guest stream ended")
+		close(c.done)
+	})
+	return c, nil
+}
+
+// ID returns the sandbox's identity as the guest knows it.
+func (c *Client) ID() string { return c.hello.ID }
+
+// Paths returns where the sandbox keeps its folders.
+func (c *Client) Paths() primitives.Paths { return c.hello.Paths }
+
+// Capabilities returns what the sandbox can do.
+func (c *Client) Capabilities() primitives.Capabilities { return c.hello.Capabilities }
+
+// Done is closed when the stream has ended, by Close or by itself. After that
+// every call fails with what Err returns.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Err returns why calls fail: nil while the stream works,
+// primitives.ErrTerminated once the sandbox was terminated, and
+// primitives.ErrUnavailable when the stream broke or the Client was closed.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
+	case c.terminated:
+		return primitives.ErrTerminated
+	case c.mux.IsClosed():
+		return fmt.Errorf("%w: the guest's stream ended", primitives.ErrUnavailable)
+	}
+	return nil
+}
+
+// broken explains an error of the stream itself.
+func (c *Client) broken(cause error) error {
+	if errors.Is(cause, primitives.ErrUnavailable) || errors.Is(cause, primitives.ErrTerminated) {
+		return cause
+	}
+	if err := c.Err(); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", primitives.ErrUnavailable, cause)
+}
+
+// fail says where err happened.
+func (c *Client) fail(op, target string, err error) error {
+	if _, ok := errors.AsType[*primitives.Error](err); ok {
+		return err
+	}
+	return &primitives.Error{Op: op, Backend: c.cfg.Backend, Target: target, Err: err}
+}
+
+// remote rebuilds an error that the guest reported.
+func (c *Client) remote(w *wireError) error {
+	err := fromWire(w, c.cfg.Backend)
+	if errors.Is(err, primitives.ErrTerminated) {
+		c.setTerminated()
+	}
+	return err
+}
+
+func (c *Client) setTerminated() {
+	c.mu.Lock()
+	c.terminated = true
+	c.mu.Unlock()
+}
+
+// Poll asks the guest for the sandbox's state. When the stream has ended it is
+// StatusTerminated after Terminate, else StatusLost. It waits at most
+// a few seconds for an answer.
+func (c *Client) Poll(ctx context.Context) (primitives.State, error) {
+	switch err := c.Err(); {
+	case errors.Is(err, primitives.ErrTerminated):
+		return primitives.State{Status: primitives.StatusTerminated}, nil
+	case err != nil && c.isClosed():
+		return primitives.State{}, c.fail("poll", "", err)
+	case err != nil:
+		return primitives.State{Status: primitives.StatusLost}, nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	var reply stateReply
+	err := c.ask(bounded, "poll", "", opPoll, &empty{}, &reply)
+	if err != nil && ctx.Err() == nil {
+		if state, ended := c.endedState(); ended {
+			return state, nil
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = c.fail("poll", "", fmt.Errorf("%w: the guest does not answer", primitives.ErrUnavailable))
+		}
+	}
+	return reply.State, err
+}
+
+// endedState is the state when the stream has ended under a call of Poll.
+func (c *Client) endedState() (primitives.State, bool) {
+	switch err := c.Err(); {
+	case err == nil || c.isClosed():
+		return primitives.State{}, false
+	case errors.Is(err, primitives.ErrTerminated):
+		return primitives.State{Status: primitives.StatusTerminated}, true
+	}
+	return primitives.State{Status: primitives.StatusLost}, true
+}
+
+func (c *Client) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Terminate has the guest terminate the sandbox. The stream stays open until
+// Close.
+func (c *Client) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
+	if errors.Is(c.Err(), primitives.ErrTerminated) {
+		return primitives.TerminateReport{}, nil
+	}
+	// Terminating runs to its end even if ctx is done, so the answer is worth
+	// waiting for.
+	k, err := c.begin(ctx, beginning{op: "terminate", request: requestFrame(opTerminate, &empty{}), confirm: maxConfirm})
+	if err != nil {
+		return primitives.TerminateReport{}, err
+	}
+	defer k.end()
+	var reply terminateReply
+	if err := k.reply(&reply); err != nil {
+		return reply.Report, err
+	}
+	if reply.Err != nil {
+		return reply.Report, c.fail("terminate", "", c.remote(reply.Err))
+	}
+	c.setTerminated()
+	return reply.Report, nil
+}
+
+// Close ends the commands that this Client started and that are not durable,
+// and the stream. It waits for the guest to confirm that, but not for ever.
+func (c *Client) Close() error {
+	c.closing.Do(func() {
+		if c.Err() == nil || errors.Is(c.Err(), primitives.ErrTerminated) {
+			c.sayBye()
+		}
+		c.mu.Lock()
+		c.closed = true
+		c.mu.Unlock()
+		// Not mux.Close alone: it waits for a reader that only closing the
+		// stream unblocks, which it does first.
+		if err := c.mux.Close(); err != nil {
+			c.log.Debug("closing the guest stream", "error", err)
+		}
+	})
+	c.watcher.Wait()
+	return nil
+}

@@ -1,0 +1,329 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Exec starts a command.
+func (c *Client) Exec(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+	if err := cmd.Check(); err != nil {
+		return nil, c.fail("exec", program(cmd), err)
+	}
+	token := c.tokens.Add(1)
+	c.keepGrace(cmd)
+	return c.process(ctx, "exec", program(cmd), token, cmd, requestFrame(opExec, &execRequest{token, cmd}))
+}
+
+// Reattach returns a durable command again.
+func (c *Client) Reattach(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
+	token := c.tokens.Add(1)
+	request := requestFrame(opReattach, &reattachRequest{token, id, from})
+	return c.process(ctx, "reattach", id, token, primitives.Command{Durable: true}, request)
+}
+
+// keepGrace remembers how long Close may have to wait.
+func (c *Client) keepGrace(cmd primitives.Command) {
+	c.mu.Lock()
+	c.grace = max(c.grace, cmd.GracePeriod())
+	c.mu.Unlock()
+}
+
+func program(cmd primitives.Command) string {
+	if len(cmd.Args) == 0 {
+		return ""
+	}
+	return cmd.Args[0]
+}
+
+// startedReply is the answer to a started command.
+type startedReply struct{ ID string }
+
+func (r *startedReply) code(c *codec) { codeString(c, &r.ID) }
+
+func (c *Client) process(ctx context.Context, op, target string, token uint64, cmd primitives.Command, request []byte) (primitives.Process, error) {
+	k, err := c.begin(ctx, beginning{op: op, target: target, request: request, confirm: cmd.GracePeriod() + byeTimeout})
+	if err != nil {
+		return nil, err
+	}
+	var started startedReply
+	err = k.reply(&started)
+	if !k.stop() && err == nil {
+		err = k.c.fail(op, target, ctx.Err()) // abandoned while it started
+	}
+	if err != nil {
+		k.end()
+		return nil, err
+	}
+	p := &process{
+		c: c, f: k.framer, token: token, id: started.ID, target: target,
+		patience: cmd.GracePeriod() + byeTimeout,
+		exited:   make(chan struct{}), ended: make(chan struct{}),
+		pending: make(map[uint64]chan error),
+	}
+	p.in = &input{p: p, enabled: cmd.Stdin || cmd.TTY != nil}
+	p.out = &output{p: p, channel: chanStdout}
+	p.err = &output{p: p, channel: chanStderr}
+	go p.receive()
+	p.stopContext = context.AfterFunc(ctx, p.cancel)
+	return p, nil
+}
+
+// process is a started command. Its stream carries control only; the command's
+// own streams are attached when they are first used.
+type process struct {
+	c        *Client
+	f        *framer
+	token    uint64
+	id       string
+	target   string
+	patience time.Duration // how long the guest may take to end it
+
+	in          *input
+	out, err    *output
+	stopContext func() bool
+
+	exited chan struct{} // closed when status or waitErr is known
+	ended  chan struct{} // closed when the control stream has ended
+
+	mu      sync.Mutex
+	seq     uint64
+	pending map[uint64]chan error
+	status  primitives.ExitStatus
+	waitErr error
+	endErr  error // why the control stream ended
+	closing sync.Once
+	// closeErr is what Close returns.
+	closeErr error
+}
+
+func (p *process) ID() string            { return p.id }
+func (p *process) Stdin() io.WriteCloser { return p.in }
+func (p *process) Stdout() io.ReadCloser { return p.out }
+func (p *process) Stderr() io.ReadCloser { return p.err }
+
+// receive handles what the guest says about the process, to the end.
+func (p *process) receive() {
+	err := p.receiveAll()
+	p.mu.Lock()
+	p.endErr = err
+	if !p.hasExited() {
+		p.waitErr = err
+		close(p.exited)
+	}
+	for seq, answer := range p.pending {
+		delete(p.pending, seq)
+		answer <- err
+	}
+	p.mu.Unlock()
+	close(p.ended)
+}
+
+// errClosed ends receiveAll when the guest has confirmed Close.
+var errClosed = errors.New("process was closed")
+
+func (p *process) receiveAll() error {
+	for {
+		kind, payload, err := p.f.readMessage(maxReply)
+		if err != nil {
+			return p.c.broken(err)
+		}
+		switch kind {
+		case frameExit:
+			var r exitReport
+			if err := p.decode(payload, &r); err != nil {
+				return err
+			}
+			p.setExit(&r)
+		case frameReply:
+			var r controlReply
+			if err := p.decode(payload, &r); err != nil {
+				return err
+			}
+			p.answer(&r)
+		case frameClose:
+			var r controlReply
+			if err := p.decode(payload, &r); err != nil {
+				return err
+			}
+			if r.Err != nil {
+				p.closeErr = p.c.fail("close", p.target, p.c.remote(r.Err))
+			}
+			return errClosed
+		default:
+			return p.c.broken(unexpected(kind))
+		}
+	}
+}
+
+func (p *process) decode(payload []byte, m message) error {
+	if err := decode(payload, m); err != nil {
+		return p.c.broken(fmt.Errorf("%w: %w", errProtocol, err))
+	}
+	return nil
+}
+
+func (p *process) setExit(r *exitReport) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hasExited() {
+		return
+	}
+	p.status = r.Status
+	if r.Err != nil {
+		p.waitErr = p.c.fail("wait", p.target, p.c.remote(r.Err))
+	}
+	close(p.exited)
+}
+
+func (p *process) hasExited() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *process) answer(r *controlReply) {
+	p.mu.Lock()
+	answer, ok := p.pending[r.Seq]
+	delete(p.pending, r.Seq)
+	p.mu.Unlock()
+	if !ok {
+		return
+	}
+	var err error
+	if r.Err != nil {
+		err = p.c.remote(r.Err)
+	}
+	answer <- err
+}
+
+// control asks something of the process and waits for the answer.
+func (p *process) control(ctx context.Context, kind byte, r *controlRequest) error {
+	answer := make(chan error, 1)
+	p.mu.Lock()
+	if p.endErr != nil {
+		p.mu.Unlock()
+		return p.endErr
+	}
+	p.seq++
+	r.Seq = p.seq
+	p.pending[r.Seq] = answer
+	p.mu.Unlock()
+	if err := p.f.sendMessage(kind, r); err != nil {
+		return p.c.broken(err)
+	}
+	timer := time.NewTimer(p.patience)
+	defer timer.Stop()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return fmt.Errorf("%w: the guest does not answer", primitives.ErrUnavailable)
+	}
+}
+
+// Signal sends a signal to the process group.
+func (p *process) Signal(ctx context.Context, sig primitives.Signal) error {
+	if err := p.usable(); err != nil {
+		return p.c.fail("signal", p.target, err)
+	}
+	if err := p.control(ctx, frameSignal, &controlRequest{Signal: sig}); err != nil {
+		return p.c.fail("signal", p.target, err)
+	}
+	return nil
+}
+
+// usable refuses calls after Close of the process.
+func (p *process) usable() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.endErr == errClosed { //nolint:errorlint // this very value
+		return os.ErrProcessDone
+	}
+	return nil
+}
+
+// Resize changes the terminal's size.
+func (p *process) Resize(ctx context.Context, size primitives.TerminalSize) error {
+	if err := p.usable(); err != nil {
+		return p.c.fail("resize", p.target, err)
+	}
+	if err := p.control(ctx, frameResize, &controlRequest{Size: size}); err != nil {
+		return p.c.fail("resize", p.target, err)
+	}
+	return nil
+}
+
+// Wait waits for the command to exit.
+func (p *process) Wait(ctx context.Context) (primitives.ExitStatus, error) {
+	select {
+	case <-p.exited:
+	default:
+		select {
+		case <-p.exited:
+		case <-ctx.Done():
+			return primitives.ExitStatus{}, p.c.fail("wait", p.target, ctx.Err())
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waitErr != nil {
+		return p.status, p.c.fail("wait", p.target, p.waitErr)
+	}
+	return p.status, nil
+}
+
+// cancel tells the guest that the process's context is done. A guest that then
+// does not end it in time is not believed to live.
+func (p *process) cancel() {
+	if err := p.f.sendMessage(frameCancel, &controlRequest{}); err != nil {
+		return
+	}
+	timer := time.NewTimer(p.patience)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+	case <-p.ended:
+	case <-timer.C:
+		p.giveUp()
+	}
+}
+
+// giveUp makes receive end.
+func (p *process) giveUp() { _ = p.f.SetReadDeadline(time.Now()) }
+
+// Close ends the command and returns when that is done.
+func (p *process) Close() error {
+	p.closing.Do(func() {
+		p.stopContext()
+		timer := time.AfterFunc(p.patience, p.giveUp)
+		if err := p.f.sendMessage(frameClose, &controlRequest{}); err != nil {
+			p.giveUp()
+		}
+		<-p.ended
+		timer.Stop()
+		p.in.release()
+		p.out.release()
+		p.err.release()
+		_ = p.f.Stream.Close()
+	})
+	<-p.ended
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closeErr == nil && p.endErr != errClosed { //nolint:errorlint // this very value
+		return p.c.fail("close", p.target, p.endErr)
+	}
+	return p.closeErr
+}

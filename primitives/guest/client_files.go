@@ -1,0 +1,275 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// maxListing is how many bytes of entries List takes from a guest.
+const maxListing = 256 << 20
+
+// Stat describes what is at the path.
+func (c *Client) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {
+	var reply fileInfoReply
+	err := c.ask(ctx, "stat", name, opStat, &pathRequest{name}, &reply)
+	return reply.Info, err
+}
+
+// Mkdir makes a directory and its missing parents.
+func (c *Client) Mkdir(ctx context.Context, name string, mode fs.FileMode) error {
+	return c.ask(ctx, "mkdir", name, opMkdir, &mkdirRequest{name, mode}, &empty{})
+}
+
+// Remove removes a file, a link or a directory.
+func (c *Client) Remove(ctx context.Context, name string, recursive bool) error {
+	return c.ask(ctx, "remove", name, opRemove, &removeRequest{name, recursive}, &empty{})
+}
+
+// Move renames a file, link or directory.
+func (c *Client) Move(ctx context.Context, from, to string) error {
+	return c.ask(ctx, "move", from, opMove, &moveRequest{from, to}, &empty{})
+}
+
+// Open reads a file as a stream. ctx covers the whole of it.
+func (c *Client) Open(ctx context.Context, name string) (io.ReadCloser, error) {
+	return c.download(ctx, "open", name, opOpen, &pathRequest{name})
+}
+
+// Pack returns a directory as a tar stream. ctx covers the whole of it.
+func (c *Client) Pack(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
+	return c.download(ctx, "pack", dir, opPack, &packRequest{dir, opts})
+}
+
+func (c *Client) download(ctx context.Context, op, target string, code opcode, req message) (io.ReadCloser, error) {
+	k, err := c.start(ctx, op, target, code, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.reply(&empty{}); err != nil {
+		k.end()
+		return nil, err
+	}
+	return &download{call: k, data: dataReader{f: k.framer, onError: k.reported}}, nil
+}
+
+// reported turns an error of the guest into the caller's.
+func (k *call) reported(w *wireError) error {
+	return k.c.fail(k.op, k.target, k.c.remote(w))
+}
+
+// download is the content of a file or a directory.
+type download struct {
+	*call
+	data   dataReader
+	closed atomic.Bool
+}
+
+// Read reads the content to its end.
+func (d *download) Read(p []byte) (int, error) {
+	n, err := d.data.Read(p)
+	if err == nil || err == io.EOF { //nolint:errorlint // dataReader ends with io.EOF itself
+		return n, err
+	}
+	if d.closed.Load() {
+		return n, d.c.fail(d.op, d.target, fs.ErrClosed)
+	}
+	if _, ok := errors.AsType[*primitives.Error](err); !ok {
+		err = d.failed(err)
+	}
+	return n, err
+}
+
+// Close lets go of the content, read or not.
+func (d *download) Close() error {
+	d.closed.Store(true)
+	d.end()
+	_ = d.SetReadDeadline(time.Now()) // a Read that is under way
+	return nil
+}
+
+// WriteFile writes what it reads from r.
+func (c *Client) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+	return c.upload(ctx, "write", name, requestFrame(opWrite, &writeRequest{name, opts}), r, nil)
+}
+
+// Unpack writes a tar stream below dir.
+func (c *Client) Unpack(ctx context.Context, dir string, r io.Reader) error {
+	return c.upload(ctx, "unpack", dir, requestFrame(opUnpack, &pathRequest{dir}), r, nil)
+}
+
+// upload sends a request and then what r holds. The guest may answer before it
+// has everything. onItem gets the items that precede the answer.
+//
+// r is read in a goroutine that is not waited for while r blocks: the caller's
+// reader is the caller's to end.
+func (c *Client) upload(ctx context.Context, op, target string, request []byte, r io.Reader, onItem func([]byte) error) error {
+	k, err := c.begin(ctx, beginning{op: op, target: target, request: request, hold: true})
+	if err != nil {
+		return err
+	}
+	defer k.end()
+	sent := make(chan error, 1)
+	go func() {
+		err := k.sendAll(r)
+		if err != nil {
+			_ = k.Stream.Close() // data without an end is never taken as whole
+		}
+		sent <- err
+	}()
+	for {
+		kind, payload, err := k.readMessage(maxReply)
+		switch {
+		case err != nil:
+			err = k.failed(err)
+		case kind == frameItem && onItem != nil:
+			if err = onItem(payload); err == nil {
+				continue
+			}
+			err = k.failed(err)
+		case kind == frameError:
+			err = k.answered(payload)
+		case kind != frameReply || len(payload) > 0:
+			err = k.failed(unexpected(kind))
+		}
+		// What the guest says about data that was cut off is less than why.
+		select {
+		case sendErr := <-sent:
+			if source, ok := errors.AsType[*sourceError](sendErr); ok {
+				return c.fail(op, target, source.err)
+			}
+		default:
+		}
+		return err
+	}
+}
+
+// WriteFiles writes many files in one round trip.
+func (c *Client) WriteFiles(ctx context.Context, files []primitives.File) ([]error, error) {
+	errs := make([]error, len(files))
+	request := requestFrame(opWriteFiles, &empty{})
+	err := c.upload(ctx, "write files", "", request, &batchReader{files: files}, func(payload []byte) error {
+		var f fileFailure
+		if err := decode(payload, &f); err != nil || f.Index < 0 || f.Index >= len(files) {
+			return fmt.Errorf("%w: a wrong result of a batch", errProtocol)
+		}
+		errs[f.Index] = c.fail("write", files[f.Index].Path, c.remote(&f.Err))
+		return nil
+	})
+	return errs, err
+}
+
+// batchReader is a batch of files as bytes: for each file the length of its
+// header, the header, and the content.
+type batchReader struct {
+	files []primitives.File
+	parts [2][]byte // what is left of the current header and content
+}
+
+func (b *batchReader) Read(p []byte) (int, error) {
+	total := 0
+	for total < len(p) {
+		switch {
+		case len(b.parts[0]) > 0:
+			n := copy(p[total:], b.parts[0])
+			total, b.parts[0] = total+n, b.parts[0][n:]
+		case len(b.parts[1]) > 0:
+			n := copy(p[total:], b.parts[1])
+			total, b.parts[1] = total+n, b.parts[1][n:]
+		case len(b.files) == 0:
+			if total == 0 {
+				return 0, io.EOF
+			}
+			return total, nil
+		default:
+			f := &b.files[0]
+			header := encode(&fileHeader{Path: f.Path, Mode: f.Mode, Size: int64(len(f.Content))})
+			b.parts = [2][]byte{append(appendLength(nil, len(header)), header...), f.Content}
+			b.files = b.files[1:]
+		}
+	}
+	return total, nil
+}
+
+// List describes what is below a directory.
+func (c *Client) List(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error) {
+	k, err := c.start(ctx, "list", dir, opList, &listRequest{dir, opts})
+	if err != nil {
+		return nil, err
+	}
+	defer k.end()
+	var infos []primitives.FileInfo
+	for total := 0; ; {
+		kind, payload, err := k.readMessage(maxReply)
+		total += len(payload)
+		switch {
+		case err != nil:
+			return infos, k.failed(err)
+		case kind == frameEnd:
+			return infos, nil
+		case kind == frameError:
+			return infos, k.answered(payload)
+		case kind != frameItem:
+			return infos, k.failed(unexpected(kind))
+		case total > maxListing:
+			return infos, c.fail("list", dir, fmt.Errorf("%w: the listing is larger than %d bytes; list a smaller directory", primitives.ErrLimit, maxListing))
+		}
+		var item listItem
+		if err := decode(payload, &item); err != nil {
+			return infos, k.failed(fmt.Errorf("%w: %w", errProtocol, err))
+		}
+		infos = append(infos, item.Infos...)
+	}
+}
+
+// Watch reports changes below dir.
+func (c *Client) Watch(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
+	k, err := c.start(ctx, "watch", dir, opWatch, &watchRequest{dir, opts})
+	if err != nil {
+		return nil, err
+	}
+	if err := k.reply(&empty{}); err != nil {
+		k.end()
+		return nil, err
+	}
+	limit := int(min(max(opts.MaxContent, 0), maxEventContent)) + maxReply
+	return func(yield func(primitives.WatchEvent, error) bool) {
+		defer k.end()
+		for {
+			var event eventFrame
+			err := k.event(limit, &event)
+			if ctx.Err() != nil || errors.Is(err, io.EOF) {
+				return
+			}
+			if !yield(event.Event, err) || err != nil {
+				return
+			}
+		}
+	}, nil
+}
+
+// event reads the next event of a watch; io.EOF is its regular end.
+func (k *call) event(limit int, event *eventFrame) error {
+	kind, payload, err := k.readMessage(limit)
+	switch {
+	case err != nil:
+		return k.failed(err)
+	case kind == frameEnd:
+		return io.EOF
+	case kind == frameError:
+		return k.answered(payload)
+	case kind != frameItem:
+		return k.failed(unexpected(kind))
+	}
+	if err := decode(payload, event); err != nil {
+		return k.failed(fmt.Errorf("%w: %w", errProtocol, err))
+	}
+	return nil
+}

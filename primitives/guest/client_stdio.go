@@ -1,0 +1,304 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// attach opens the stream of one of the process's own.
+func (p *process) attach(ch channel) (*framer, error) {
+	if err := p.c.Err(); err != nil {
+		return nil, err
+	}
+	if p.c.mux.NumStreams() >= maxStreams {
+		return nil, fmt.Errorf("%w: %d operations and streams are open at once", primitives.ErrLimit, maxStreams)
+	}
+	return p.c.openNow(requestFrame(opAttach, &attachRequest{p.token, ch}), true)
+}
+
+// output is a command's standard output or error. The stream is opened by the
+// first Read.
+type output struct {
+	p       *process
+	channel channel
+
+	reading sync.Mutex // held by Read
+	data    dataReader
+
+	mu     sync.Mutex
+	f      *framer
+	closed bool
+}
+
+// Read reads what the command printed.
+func (o *output) Read(b []byte) (int, error) {
+	o.reading.Lock()
+	defer o.reading.Unlock()
+	if err := o.open(); err != nil {
+		return 0, o.fail(err)
+	}
+	n, err := o.data.Read(b)
+	if err == nil || err == io.EOF { //nolint:errorlint // dataReader ends with io.EOF itself
+		return n, err
+	}
+	return n, o.fail(err)
+}
+
+// open attaches on the first call.
+func (o *output) open() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed || o.f != nil {
+		return closedIf(o.closed)
+	}
+	f, err := o.p.attach(o.channel)
+	if err != nil {
+		return err
+	}
+	if err := f.send(nil); err != nil {
+		_ = f.Close()
+		return err
+	}
+	o.f = f
+	o.data = dataReader{f: f, onError: o.p.c.remote}
+	return nil
+}
+
+func closedIf(closed bool) error {
+	if closed {
+		return fs.ErrClosed
+	}
+	return nil
+}
+
+func (o *output) fail(err error) error {
+	o.mu.Lock()
+	closed := o.closed
+	o.mu.Unlock()
+	if closed {
+		err = fs.ErrClosed
+	} else if _, ok := errors.AsType[*primitives.Error](err); !ok {
+		if _, remote := errors.AsType[*remoteError](err); !remote && !errors.Is(err, primitives.ErrLimit) {
+			err = o.p.c.broken(err)
+		}
+	}
+	return o.p.c.fail("read", o.p.target, err)
+}
+
+// Close lets go of the output: the command's writers get a broken pipe.
+func (o *output) Close() error {
+	o.mu.Lock()
+	attached, again := o.f != nil, o.closed
+	o.mu.Unlock()
+	if !again && !attached {
+		// The guest closes what was never attached when it is told to; that
+		// it cannot be told means that the process is gone, too.
+		_ = o.p.f.sendMessage(frameCloseOutput, &controlRequest{Output: o.channel})
+	}
+	o.release()
+	return nil
+}
+
+// release closes the stream.
+func (o *output) release() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	o.closed = true
+	if o.f != nil {
+		_ = o.f.Close()
+		_ = o.f.SetReadDeadline(time.Now()) // a Read that is under way
+	}
+}
+
+// input is a command's standard input. The stream is opened by the first Write
+// or by Close.
+type input struct {
+	p       *process
+	enabled bool
+
+	writing sync.Mutex // held by Write and Close
+
+	mu     sync.Mutex
+	f      *framer
+	err    error // what the guest said, or fs.ErrClosed
+	synced chan struct{}
+	closed bool
+}
+
+// Write sends input. It returns when the guest's window has taken it, not when
+// the command has read it; an error of an earlier Write may be reported by a
+// later one. After the command has exited it waits for what became of the input.
+func (in *input) Write(b []byte) (int, error) {
+	in.writing.Lock()
+	defer in.writing.Unlock()
+	f, err := in.open()
+	if err != nil {
+		return 0, in.fail(err)
+	}
+	total := 0
+	for total < len(b) {
+		part := b[total:min(len(b), total+maxFrame)]
+		if err := f.send(appendFrame(make([]byte, 0, frameHeader+len(part)), frameData, part)); err != nil {
+			return total, in.fail(err)
+		}
+		total += len(part)
+	}
+	if in.p.hasExited() {
+		if err := in.sync(f); err != nil {
+			return 0, in.fail(err)
+		}
+	}
+	return total, nil
+}
+
+// sync waits until the guest has written what was sent.
+func (in *input) sync(f *framer) error {
+	synced := make(chan struct{})
+	in.mu.Lock()
+	in.synced = synced
+	err := in.err
+	in.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := f.sendMessage(frameSync, &empty{}); err != nil {
+		return err
+	}
+	<-synced
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.err
+}
+
+func (in *input) open() (*framer, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch {
+	case !in.enabled:
+		return nil, fmt.Errorf("%w: the command was started without Stdin", fs.ErrClosed)
+	case in.closed:
+		return nil, fs.ErrClosed
+	case in.err != nil:
+		return nil, in.err
+	case in.f != nil:
+		return in.f, nil
+	}
+	f, err := in.p.attach(chanStdin)
+	if err != nil {
+		return nil, err
+	}
+	in.f = f
+	go in.receive(f)
+	return f, nil
+}
+
+// receive notices when the command no longer takes input. It ends with the
+// stream.
+func (in *input) receive(f *framer) {
+	for {
+		kind, payload, err := f.readMessage(maxReply)
+		if err == nil && kind == frameSync {
+			in.confirm(nil)
+			continue
+		}
+		switch {
+		case err != nil:
+			err = in.p.c.broken(err)
+			if in.p.hasExited() && in.p.c.Err() == nil {
+				err = fmt.Errorf("%w: the command has exited", fs.ErrClosed)
+			}
+		case kind == frameError:
+			var w wireError
+			if derr := decode(payload, &w); derr != nil {
+				err = in.p.c.broken(fmt.Errorf("%w: %w", errProtocol, derr))
+			} else {
+				err = in.p.c.remote(&w)
+			}
+		default:
+			err = in.p.c.broken(unexpected(kind))
+		}
+		in.confirm(err)
+		_ = f.SetWriteDeadline(time.Now()) // a Write that waits for the window
+		return
+	}
+}
+
+// confirm ends a sync, and all later writes if err is not nil.
+func (in *input) confirm(err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if err != nil {
+		in.err = err
+	}
+	if in.synced != nil && (err != nil || in.synced != nil) {
+		close(in.synced)
+		in.synced = nil
+	}
+}
+
+func (in *input) fail(err error) error {
+	in.mu.Lock()
+	if in.err != nil {
+		err = in.err
+	}
+	in.mu.Unlock()
+	if errors.Is(err, os.ErrDeadlineExceeded) || !isKnown(err) {
+		err = in.p.c.broken(err)
+	}
+	return in.p.c.fail("write", in.p.target, err)
+}
+
+// isKnown reports whether an error already says what happened.
+func isKnown(err error) bool {
+	if _, ok := errors.AsType[*primitives.Error](err); ok {
+		return true
+	}
+	_, remote := errors.AsType[*remoteError](err)
+	return remote || errors.Is(err, fs.ErrClosed) || errors.Is(err, primitives.ErrUnavailable) ||
+		errors.Is(err, primitives.ErrTerminated) || errors.Is(err, primitives.ErrLimit)
+}
+
+// Close is the end of input.
+func (in *input) Close() error {
+	in.mu.Lock()
+	again := in.closed
+	in.mu.Unlock()
+	if again || !in.enabled {
+		return nil
+	}
+	in.writing.Lock()
+	defer in.writing.Unlock()
+	f, err := in.open()
+	if err == nil {
+		err = f.send(appendHeader(nil, frameEnd, 0))
+	}
+	in.mu.Lock()
+	in.closed = true
+	in.mu.Unlock()
+	if err != nil && in.p.c.Err() != nil {
+		return in.fail(err)
+	}
+	return nil // a command that has exited needs no end of input
+}
+
+// release closes the stream.
+func (in *input) release() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.closed = true
+	if in.f != nil {
+		_ = in.f.Close()
+		_ = in.f.SetReadDeadline(time.Now())
+		_ = in.f.SetWriteDeadline(time.Now())
+	}
+}

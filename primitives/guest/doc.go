@@ -1,0 +1,27 @@
+// Package guest serves an EnvironmentPrimitive over a byte stream and dials it
+// from the other end. Remote backends use it: they create a sandbox, start the
+// guest in it, and wrap the [Client] that [Dial] returns.
+//
+// # Protocol
+//
+// The guest speaks first: a magic, a protocol version and a hello that describes
+// the sandbox. What precedes the magic, such as a login banner, is kept for the
+// error message and otherwise ignored. The host answers with its own magic,
+// version and hello. After that the byte stream carries yamux streams, all opened
+// by the host.
+//
+// One operation is one stream: a request, then frames, see frame.go. Everything
+// is encoded by hand-written field lists (messages.go) rather than JSON, because
+// paths, arguments and environment may hold any bytes and JSON only holds valid
+// UTF-8. A command's standard input, output and error are streams of their own,
+// opened when they are first used, so that none of them waits for another.
+//
+// Half-closing a stream abandons the operation: the guest cancels its context.
+// Data that ends without an end frame was cut off and is never taken as whole.
+//
+// # The peer is not trusted
+//
+// Lengths are checked before anything is allocated. A guest cannot open streams
+// to its host. The number of streams, the size of a frame and the rate of pings
+// are limited below yamux (transport.go), which itself limits none of them.
+package guest

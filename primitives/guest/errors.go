@@ -1,0 +1,172 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// VersionError: both ends speak the guest protocol, but not the same version of
+// it. Install the guest that belongs to this program.
+type VersionError struct {
+	Ours, Theirs int
+}
+
+// Error names both versions.
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("guest protocol version mismatch: this side speaks %d, the other %d; install the matching guest", e.Ours, e.Theirs)
+}
+
+// HandshakeError: the other end of the stream is not a guest, or not one that
+// can be talked to. Err is a [*VersionError], wraps os.ErrDeadlineExceeded when
+// the other end was silent or too slow, and io.ErrUnexpectedEOF when the stream
+// ended. It is always primitives.ErrUnavailable, too.
+type HandshakeError struct {
+	// Output is what the other end sent before or instead of a handshake, cut
+	// to a length that fits a message: the place to look for the cause.
+	Output string
+	Err    error
+}
+
+// Error quotes what the other end sent.
+func (e *HandshakeError) Error() string {
+	if e.Output == "" {
+		return "guest handshake: " + e.Err.Error()
+	}
+	return fmt.Sprintf("guest handshake: %v; the other end sent %q", e.Err, e.Output)
+}
+
+// Unwrap returns the cause and primitives.ErrUnavailable.
+func (e *HandshakeError) Unwrap() []error { return []error{e.Err, primitives.ErrUnavailable} }
+
+// errCode stands for a sentinel on the wire. Codes are part of the protocol:
+// never renumber one.
+type errCode uint8
+
+// sentinel pairs a code with the error that it stands for.
+type sentinel struct {
+	code errCode
+	err  error
+}
+
+// sentinels returns every error that keeps its identity across the stream.
+func sentinels() [24]sentinel {
+	return [...]sentinel{
+		{1, primitives.ErrTerminated},
+		{2, primitives.ErrUnavailable},
+		{3, primitives.ErrPathEscape},
+		{4, primitives.ErrWorkingDir},
+		{5, primitives.ErrCommandNotFound},
+		{6, primitives.ErrUnknownUser},
+		{7, primitives.ErrIsDirectory},
+		{8, primitives.ErrNotDirectory},
+		{9, primitives.ErrNotEmpty},
+		{10, primitives.ErrNotRegular},
+		{11, primitives.ErrNoSpace},
+		{12, primitives.ErrConflict},
+		{13, primitives.ErrLimit},
+		{32, fs.ErrNotExist},
+		{33, fs.ErrExist},
+		{34, fs.ErrPermission},
+		{35, fs.ErrInvalid},
+		{36, fs.ErrClosed},
+		{37, os.ErrProcessDone},
+		{38, os.ErrDeadlineExceeded},
+		{39, errors.ErrUnsupported},
+		{40, context.Canceled},
+		{41, context.DeadlineExceeded},
+		{42, io.ErrUnexpectedEOF},
+	}
+}
+
+// maxErrorText is how much of an error's text goes over the wire.
+const maxErrorText = 16 << 10
+
+// wireError is an error on the wire.
+type wireError struct {
+	Text  string
+	Codes []errCode
+	// Where is the outermost primitives.Error of the chain, if there is one.
+	Where *wireWhere
+}
+
+// wireWhere is a primitives.Error on the wire.
+type wireWhere struct {
+	Op, Backend, Target string
+	Text                string // of what it wraps
+}
+
+func (w *wireError) code(c *codec) {
+	codeString(c, &w.Text)
+	codeSlice(c, &w.Codes, codeUint[errCode])
+	codeOptional(c, &w.Where, func(c *codec, v *wireWhere) {
+		codeString(c, &v.Op)
+		codeString(c, &v.Backend)
+		codeString(c, &v.Target)
+		codeString(c, &v.Text)
+	})
+}
+
+// toWire describes err, which is not nil.
+func toWire(err error) *wireError {
+	w := &wireError{Text: clip(err.Error(), maxErrorText)}
+	for _, s := range sentinels() {
+		if errors.Is(err, s.err) {
+			w.Codes = append(w.Codes, s.code)
+		}
+	}
+	if where, ok := errors.AsType[*primitives.Error](err); ok {
+		w.Where = &wireWhere{
+			Op: where.Op, Backend: where.Backend, Target: clip(where.Target, maxErrorText),
+			Text: clip(where.Err.Error(), maxErrorText),
+		}
+		if where.Error() == err.Error() { // nothing was wrapped around it
+			w.Text = ""
+		}
+	}
+	return w
+}
+
+func clip(s string, most int) string { return s[:min(len(s), most)] }
+
+// fromWire rebuilds an error. A backend that is not empty replaces the one that
+// the other side named: the caller knows the sandbox by that name.
+func fromWire(w *wireError, backend string) error {
+	var causes []error
+	for _, code := range w.Codes {
+		for _, s := range sentinels() {
+			if s.code == code {
+				causes = append(causes, s.err)
+			}
+		}
+	}
+	if w.Where == nil {
+		return &remoteError{text: w.Text, causes: causes}
+	}
+	where := &primitives.Error{
+		Op: w.Where.Op, Backend: w.Where.Backend, Target: w.Where.Target,
+		Err: &remoteError{text: w.Where.Text, causes: causes},
+	}
+	if backend != "" {
+		where.Backend = backend
+	}
+	if w.Text == "" {
+		return where
+	}
+	return &remoteError{text: w.Text, causes: []error{where}}
+}
+
+// remoteError is an error that happened on the other side: its text, and the
+// sentinels that were in its chain.
+type remoteError struct {
+	text   string
+	causes []error
+}
+
+func (e *remoteError) Error() string   { return e.text }
+func (e *remoteError) Unwrap() []error { return e.causes }

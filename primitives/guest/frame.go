@@ -1,0 +1,299 @@
+package guest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/hashicorp/yamux"
+)
+
+// A frame is one byte of kind, four bytes of length, and that many bytes.
+const (
+	frameHeader = 5
+	// maxFrame is the longest payload of one frame.
+	maxFrame = 64 << 10
+	// frameMore in the kind says that the message continues in the next frame
+	// of the same kind.
+	frameMore = 0x80
+)
+
+// The kinds of frames. The numbers are part of the protocol.
+const (
+	frameRequest     byte = 1 + iota // opcode and request; the first of every stream
+	frameReply                       // the answer; what it holds depends on the operation
+	frameError                       // the answer is an error
+	frameData                        // bytes of a file, an archive or a stream
+	frameEnd                         // the bytes are complete
+	frameItem                        // one of many: list entries, failed files, watch events
+	frameStdout                      // of a run
+	frameStderr                      // of a run
+	frameExit                        // the process has exited
+	frameSignal                      // to a process
+	frameResize                      // to a process
+	frameCloseOutput                 // to a process: nobody will read this output
+	frameCancel                      // to a process: its context is done
+	frameClose                       // to a process, and back when it is closed
+	frameSync                        // on standard input, and back when all before was written
+)
+
+// Limits of messages, in bytes.
+const (
+	maxRequest = 16 << 20 // arguments and environment of a command: more than Linux takes
+	maxReply   = 1 << 20
+	maxError   = 4*maxErrorText + 1<<10
+)
+
+var (
+	// errProtocol means that the peer sent something that makes no sense at
+	// this point.
+	errProtocol = errors.New("the other end broke the guest protocol")
+	// errEnded means that the stream ended where that is not its end.
+	errEnded = fmt.Errorf("the stream ended early: %w", io.ErrUnexpectedEOF)
+)
+
+// framer reads and writes the frames of one stream. One goroutine may read and
+// several may write.
+type framer struct {
+	*yamux.Stream
+	wmu    sync.Mutex
+	queued []byte // to be written together with what comes next
+}
+
+func newFramer(s *yamux.Stream) *framer { return &framer{Stream: s} }
+
+// appendFrame appends a message as one or more frames.
+func appendFrame(dst []byte, kind byte, payload []byte) []byte {
+	for len(payload) > maxFrame {
+		dst = appendHeader(dst, kind|frameMore, maxFrame)
+		dst = append(dst, payload[:maxFrame]...)
+		payload = payload[maxFrame:]
+	}
+	dst = appendHeader(dst, kind, len(payload))
+	return append(dst, payload...)
+}
+
+func appendHeader(dst []byte, kind byte, length int) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, kind), uint32(length))
+}
+
+// requestFrame returns the first frame of an operation.
+func requestFrame(op opcode, req message) []byte {
+	c := codec{buf: append(make([]byte, 0, 256), byte(op))}
+	req.code(&c)
+	return appendFrame(make([]byte, 0, len(c.buf)+frameHeader), frameRequest, c.buf)
+}
+
+// queue keeps frames to be sent together with the next ones.
+func (f *framer) queue(frames []byte) {
+	f.wmu.Lock()
+	f.queued = append(f.queued, frames...)
+	f.wmu.Unlock()
+}
+
+// send writes frames that are already encoded.
+func (f *framer) send(frames []byte) error {
+	f.wmu.Lock()
+	defer f.wmu.Unlock()
+	if len(f.queued) > 0 {
+		frames = append(f.queued, frames...)
+		f.queued = nil
+	}
+	// yamux makes one frame of its own of each Write; the other end refuses
+	// longer ones.
+	for len(frames) > 0 {
+		n := min(len(frames), maxWrite)
+		if _, err := f.Write(frames[:n]); err != nil {
+			return err
+		}
+		frames = frames[n:]
+	}
+	return nil
+}
+
+func (f *framer) sendMessage(kind byte, m message) error {
+	return f.send(appendFrame(nil, kind, encode(m)))
+}
+
+// sendError answers with an error.
+func (f *framer) sendError(err error) error { return f.sendMessage(frameError, toWire(err)) }
+
+// readHeader reads the header of the next frame.
+func (f *framer) readHeader() (kind byte, length int, err error) {
+	var h [frameHeader]byte
+	if _, err := io.ReadFull(f.Stream, h[:]); err != nil {
+		return 0, 0, streamError(err)
+	}
+	n := binary.BigEndian.Uint32(h[1:])
+	if n > maxFrame {
+		return 0, 0, fmt.Errorf("%w: a frame of %d bytes", errProtocol, n)
+	}
+	return h[0], int(n), nil
+}
+
+// readMessage reads the next message of at most limit bytes. Memory is taken as
+// the bytes arrive, not as they are announced.
+func (f *framer) readMessage(limit int) (kind byte, payload []byte, err error) {
+	for {
+		k, n, err := f.readHeader()
+		if err != nil {
+			return 0, nil, err
+		}
+		if payload != nil && k&^frameMore != kind {
+			return 0, nil, fmt.Errorf("%w: kind %d inside a message of kind %d", errProtocol, k, kind)
+		}
+		if len(payload)+n > limit {
+			return 0, nil, fmt.Errorf("%w: a message of more than %d bytes", errProtocol, limit)
+		}
+		kind = k &^ frameMore
+		start := len(payload)
+		payload = append(payload, make([]byte, n)...)
+		if _, err := io.ReadFull(f.Stream, payload[start:]); err != nil {
+			return 0, nil, streamError(err)
+		}
+		if k&frameMore == 0 {
+			return kind, payload, nil
+		}
+		if n == 0 {
+			return 0, nil, fmt.Errorf("%w: an empty frame that is to be continued", errProtocol)
+		}
+	}
+}
+
+// streamError tells the end of a stream, which is never expected, from others.
+func streamError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errEnded
+	}
+	return err
+}
+
+// dataReader reads the bytes of data frames up to the end frame. It is an
+// io.Reader whose io.EOF means that everything has arrived.
+type dataReader struct {
+	f    *framer
+	left int // of the current frame
+	err  error
+	// onError makes an error of an error frame.
+	onError func(*wireError) error
+}
+
+func (r *dataReader) Read(p []byte) (int, error) {
+	for r.left == 0 && r.err == nil && len(p) > 0 {
+		r.next()
+	}
+	if r.err != nil || len(p) == 0 {
+		return 0, r.err
+	}
+	n, err := r.f.Stream.Read(p[:min(len(p), r.left)])
+	r.left -= n
+	if err != nil && r.left > 0 {
+		r.err = streamError(err)
+		return n, r.err
+	}
+	return n, nil
+}
+
+// next reads the next header.
+func (r *dataReader) next() {
+	kind, n, err := r.f.readHeader()
+	switch {
+	case err != nil:
+		r.err = err
+	case kind == frameData && n > 0:
+		r.left = n
+	case kind == frameEnd && n == 0:
+		r.err = io.EOF
+	case kind == frameError:
+		r.err = r.readError(n)
+	default:
+		r.err = fmt.Errorf("%w: a frame of kind %d with %d bytes among data", errProtocol, kind, n)
+	}
+}
+
+func (r *dataReader) readError(n int) error {
+	buf := make([]byte, n)
+	if _, err := io.ReadFull(r.f.Stream, buf); err != nil {
+		return streamError(err)
+	}
+	var w wireError
+	if err := decode(buf, &w); err != nil {
+		return fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	return r.onError(&w)
+}
+
+// chunks hands out buffers for a frame of data with room before and after it.
+var chunks = sync.Pool{New: func() any { return new([maxFrame + 2*frameHeader]byte) }}
+
+// sendAll writes src as data frames and an end frame; short sources take one
+// write. An error of src is returned as a *sourceError and nothing more is
+// written.
+func (f *framer) sendAll(src io.Reader) error {
+	buf := chunks.Get().(*[maxFrame + 2*frameHeader]byte)
+	defer chunks.Put(buf)
+	for {
+		n, end, err := fill(buf[frameHeader:frameHeader+maxFrame], src)
+		if err != nil {
+			return &sourceError{err}
+		}
+		out := buf[:0]
+		if n > 0 {
+			out = appendHeader(out, frameData, n)[:frameHeader+n]
+		}
+		if end {
+			out = appendHeader(out, frameEnd, 0)
+		}
+		if err := f.send(out); err != nil || end {
+			return err
+		}
+	}
+}
+
+// fill reads until p is full or src ends. Unlike io.ReadFull it never takes an
+// io.ErrUnexpectedEOF of src, which means that data was cut off, for its end.
+func fill(p []byte, src io.Reader) (n int, end bool, err error) {
+	for n < len(p) {
+		m, err := src.Read(p[n:])
+		n += m
+		if err == io.EOF { //nolint:errorlint // an io.Reader ends with io.EOF itself
+			return n, true, nil
+		}
+		if err != nil {
+			return n, false, err
+		}
+	}
+	return n, false, nil
+}
+
+// sourceError is an error of what is being sent, not of the way.
+type sourceError struct{ err error }
+
+func (e *sourceError) Error() string { return e.err.Error() }
+func (e *sourceError) Unwrap() error { return e.err }
+
+// follow writes src as it comes, each read at once, until its end. The buffer
+// grows with what is read, so that idle streams cost little.
+func (f *framer) follow(src io.Reader) error {
+	buf := make([]byte, frameHeader+4<<10)
+	for {
+		n, err := src.Read(buf[frameHeader:])
+		if n > 0 {
+			appendHeader(buf[:0], frameData, n)
+			if err := f.send(buf[:frameHeader+n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == io.EOF: //nolint:errorlint // an io.Reader ends with io.EOF itself
+			return f.send(appendHeader(nil, frameEnd, 0))
+		case err != nil:
+			return &sourceError{err}
+		}
+		if n == len(buf)-frameHeader && n < maxFrame {
+			buf = make([]byte, frameHeader+min(4*n, maxFrame))
+		}
+	}
+}

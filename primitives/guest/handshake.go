@@ -1,0 +1,143 @@
+package guest
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Version is the version of the protocol. Both ends must have the same.
+const Version = 1
+
+const (
+	// magic starts what each side sends. A text stream that mangles line ends
+	// or drops the eighth bit damages it, as in PNG.
+	magic = "\x89AGENTENV\r\n\x1a\n"
+	// maxHello is the longest hello.
+	maxHello = 64 << 10
+	// maxBanner is how much may precede the magic, and maxOutput how much of it
+	// is kept for the error.
+	maxBanner = 64 << 10
+	maxOutput = 4 << 10
+	// DefaultHandshakeTimeout is how long a handshake may take.
+	DefaultHandshakeTimeout = 10 * time.Second
+)
+
+// hello is what the sides tell each other. The host's is empty.
+type hello struct {
+	ID           string
+	Paths        primitives.Paths
+	Capabilities primitives.Capabilities
+}
+
+func (h *hello) code(c *codec) {
+	codeString(c, &h.ID)
+	codePaths(c, &h.Paths)
+	codeCapabilities(c, &h.Capabilities)
+}
+
+// preamble returns what a side sends first.
+func preamble(h *hello) []byte {
+	body := encode(h)
+	b := append(make([]byte, 0, len(magic)+6+len(body)), magic...)
+	b = binary.BigEndian.AppendUint16(b, Version)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
+	return append(b, body...)
+}
+
+// readPreamble reads the other side's. Up to banner bytes may precede it; output
+// is the first part of what did.
+func readPreamble(r *bufio.Reader, banner int) (h hello, output []byte, err error) {
+	for matched, skipped := 0, 0; matched < len(magic); {
+		b, err := r.ReadByte()
+		if err != nil {
+			return h, output, streamError(err)
+		}
+		if b == magic[matched] {
+			matched++
+			continue
+		}
+		// Only the first byte of the magic can start it again: it is not
+		// contained in the rest.
+		wrong := append([]byte(magic[:matched]), b)
+		if matched = 0; b == magic[0] {
+			matched, wrong = 1, wrong[:len(wrong)-1]
+		}
+		if skipped += len(wrong); skipped > banner {
+			output = append(output, wrong...)
+			return h, output[:min(len(output), maxOutput)], fmt.Errorf("%w: no guest answered", errProtocol)
+		}
+		if room := maxOutput - len(output); room > 0 {
+			output = append(output, wrong[:min(room, len(wrong))]...)
+		}
+	}
+	var fixed [6]byte
+	if _, err := io.ReadFull(r, fixed[:]); err != nil {
+		return h, output, streamError(err)
+	}
+	if v := binary.BigEndian.Uint16(fixed[:]); v != Version {
+		return h, output, &VersionError{Ours: Version, Theirs: int(v)}
+	}
+	n := binary.BigEndian.Uint32(fixed[2:])
+	if n > maxHello {
+		return h, output, fmt.Errorf("%w: a hello of %d bytes", errProtocol, n)
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return h, output, streamError(err)
+	}
+	if err := decode(body, &h); err != nil {
+		return h, output, fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	return h, output, nil
+}
+
+// handshake exchanges hellos; the guest speaks first. If it fails, rw has been
+// closed.
+func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host bool, timeout time.Duration) (*bufio.Reader, hello, error) {
+	if timeout <= 0 {
+		timeout = DefaultHandshakeTimeout
+	}
+	// Closing the stream is what unblocks its readers and writers.
+	timer := time.AfterFunc(timeout, func() { _ = rw.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = rw.Close() })
+
+	r := bufio.NewReader(rw)
+	theirs, output, err := exchange(r, rw, ours, host)
+	inTime, wanted := timer.Stop(), stop()
+	switch {
+	case !wanted:
+		err = ctx.Err()
+	case !inTime:
+		err = fmt.Errorf("%w: no handshake within %v", os.ErrDeadlineExceeded, timeout)
+	}
+	if err != nil {
+		_ = rw.Close()
+		return nil, hello{}, &HandshakeError{Output: string(output), Err: err}
+	}
+	return r, theirs, nil
+}
+
+func exchange(r *bufio.Reader, w io.Writer, ours *hello, host bool) (theirs hello, output []byte, err error) {
+	if !host {
+		if _, err := w.Write(preamble(ours)); err != nil {
+			return hello{}, nil, err
+		}
+		return readPreamble(r, 0)
+	}
+	theirs, output, err = readPreamble(r, maxBanner)
+	if _, mismatch := errors.AsType[*VersionError](err); err == nil || mismatch {
+		// The guest is told even if this side is about to give up.
+		if _, werr := w.Write(preamble(ours)); err == nil {
+			err = werr
+		}
+	}
+	return theirs, output, err
+}

@@ -1,0 +1,278 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/yamux"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// ServeConfig configures the guest's end. The zero value works.
+type ServeConfig struct {
+	// Logger gets what happens to the stream; nil is silence.
+	Logger hclog.Logger
+	// HandshakeTimeout bounds the handshake; zero means
+	// DefaultHandshakeTimeout.
+	HandshakeTimeout time.Duration
+	// KeepAlive is as in Config: a host that is silent for longer is taken for
+	// dead, and its commands are ended.
+	KeepAlive time.Duration
+}
+
+// Serve serves p to the host at the other end of rw until the host closes the
+// stream, the stream breaks or ctx is done. Closing rw must unblock its readers
+// and writers; Serve closes it.
+//
+// When Serve returns, everything that this host began has ended: operations are
+// cancelled and commands that are not durable are ended by their ladder. p itself
+// is not closed.
+//
+// The error is nil when the host closed the stream or it ended, a
+// [*HandshakeError] when there was no host, the context's when ctx is done, and
+// otherwise says what was wrong with what the host sent.
+func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
+	log := cfg.Logger
+	if log == nil {
+		log = hclog.NewNullLogger()
+	}
+	ours := &hello{ID: p.ID(), Paths: p.Paths(), Capabilities: p.Capabilities()}
+	in, _, err := handshake(ctx, rw, ours, false, cfg.HandshakeTimeout)
+	if err != nil {
+		return err
+	}
+	g := &guard{in: in, rw: rw}
+	mux, err := yamux.Server(g, muxConfig(cfg.KeepAlive, log))
+	if err != nil {
+		_ = rw.Close()
+		return err
+	}
+	opsCtx, cancel := context.WithCancel(ctx)
+	s := &server{p: p, mux: mux, log: log, cancel: cancel, procs: make(map[uint64]attachable)}
+	err = s.accept(ctx, opsCtx)
+	_ = mux.Close()
+	cancel()
+	s.ops.Wait()
+	return err
+}
+
+// server serves one host.
+type server struct {
+	p      primitives.EnvironmentPrimitive
+	mux    *yamux.Session
+	log    hclog.Logger
+	cancel context.CancelFunc // of every operation
+	ops    sync.WaitGroup
+
+	mu    sync.Mutex
+	live  int // operations under way
+	idle  chan struct{}
+	procs map[uint64]attachable
+}
+
+// attachable is what streams of a process attach to.
+type attachable interface {
+	attach(f *framer, ch channel)
+}
+
+// accept takes streams until there are no more.
+func (s *server) accept(ctx, opsCtx context.Context) error {
+	for {
+		stream, err := s.mux.AcceptStreamWithContext(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, io.EOF), errors.Is(err, yamux.ErrSessionShutdown), errors.Is(err, io.ErrClosedPipe), errors.Is(err, fs.ErrClosed):
+			return nil
+		case err != nil:
+			return fmt.Errorf("serve guest: %w", err)
+		case s.mux.NumStreams() > maxStreams:
+			return fmt.Errorf("serve guest: %w: more than %d streams at once", errProtocol, maxStreams)
+		}
+		s.ops.Go(func() { s.serve(opsCtx, newFramer(stream)) })
+	}
+}
+
+// requestTimeout is how long a host may take for the request after it opened a
+// stream.
+const requestTimeout = 30 * time.Second
+
+// operation is the guest's end of one operation. ctx is done when the host has
+// abandoned it or has gone.
+type operation struct {
+	*framer
+	ctx    context.Context //nolint:containedctx // an operation is what the context belongs to
+	cancel context.CancelFunc
+	body   []byte // of the request
+}
+
+// serve handles one stream.
+func (s *server) serve(opsCtx context.Context, f *framer) {
+	defer f.Stream.Close()
+	_ = f.SetReadDeadline(time.Now().Add(requestTimeout))
+	kind, payload, err := f.readMessage(maxRequest)
+	if err != nil {
+		s.log.Debug("a stream without a request", "error", err)
+		return
+	}
+	if kind != frameRequest || len(payload) == 0 {
+		_ = f.sendError(invalid(unexpected(kind)))
+		return
+	}
+	_ = f.SetReadDeadline(time.Time{})
+	code := opcode(payload[0])
+	if code == opBye {
+		s.bye(f)
+		return
+	}
+	s.begin()
+	defer s.end()
+	ctx, cancel := context.WithCancel(opsCtx)
+	defer cancel()
+	// When everything is to end, nothing waits for the host any more.
+	stop := context.AfterFunc(opsCtx, func() {
+		_ = f.SetReadDeadline(time.Now())
+		_ = f.SetWriteDeadline(time.Now())
+	})
+	defer stop()
+	op := &operation{framer: f, ctx: ctx, cancel: cancel, body: payload[1:]}
+	if err := s.dispatch(op, code); err != nil {
+		// Whoever abandoned the operation may still wait to hear that it ended.
+		_ = op.sendError(err)
+	}
+}
+
+func invalid(err error) error { return fmt.Errorf("%w: %w", fs.ErrInvalid, err) }
+
+// dispatch handles a request. What it returns is the answer, unless it is nil:
+// then the answer has been sent.
+func (s *server) dispatch(op *operation, code opcode) error {
+	switch code {
+	case opPoll:
+		return s.poll(op)
+	case opTerminate:
+		return s.terminate(op)
+	case opExec:
+		return s.exec(op)
+	case opReattach:
+		return s.reattach(op)
+	case opAttach:
+		return s.attach(op)
+	case opRun:
+		return s.run(op)
+	case opOpen:
+		return s.open(op)
+	case opWrite:
+		return s.write(op)
+	case opWriteFiles:
+		return s.writeFiles(op)
+	case opStat:
+		return s.stat(op)
+	case opList:
+		return s.list(op)
+	case opMkdir:
+		return s.mkdir(op)
+	case opRemove:
+		return s.remove(op)
+	case opMove:
+		return s.move(op)
+	case opPack:
+		return s.pack(op)
+	case opUnpack:
+		return s.unpack(op)
+	case opWatch:
+		return s.watch(op)
+	default:
+		return fmt.Errorf("%w: the guest does not know operation %d", errors.ErrUnsupported, code)
+	}
+}
+
+// request decodes the request.
+func (op *operation) request(m message) error {
+	if err := decode(op.body, m); err != nil {
+		return invalid(err)
+	}
+	return nil
+}
+
+func (op *operation) reply(m message) error {
+	_ = op.sendMessage(frameReply, m) // a host that has gone needs no answer
+	return nil
+}
+
+// abandonable runs do, and cancels the operation when the host sends anything
+// more or closes its end: it must only listen now.
+func (op *operation) abandonable(do func() error) error {
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		_, _, _ = op.readHeader()
+		op.cancel()
+	})
+	err := do()
+	_ = op.SetReadDeadline(time.Now())
+	listening.Wait()
+	return err
+}
+
+// begin counts an operation.
+func (s *server) begin() {
+	s.mu.Lock()
+	s.live++
+	s.mu.Unlock()
+}
+
+func (s *server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live--
+	if s.live == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
+// bye ends all operations and answers when they have ended.
+func (s *server) bye(f *framer) {
+	s.cancel()
+	s.mu.Lock()
+	idle := make(chan struct{})
+	if s.idle != nil {
+		idle = s.idle
+	} else if s.live == 0 {
+		close(idle)
+	} else {
+		s.idle = idle
+	}
+	s.mu.Unlock()
+	select {
+	case <-idle:
+	case <-s.mux.CloseChan():
+	}
+	_ = f.sendMessage(frameReply, &empty{})
+}
+
+func (s *server) poll(op *operation) error {
+	state, err := s.p.Poll(op.ctx)
+	if err != nil {
+		return err
+	}
+	return op.reply(&stateReply{state})
+}
+
+func (s *server) terminate(op *operation) error {
+	return op.abandonable(func() error {
+		report, err := s.p.Terminate(op.ctx)
+		reply := &terminateReply{Report: report}
+		if err != nil {
+			reply.Err = toWire(err)
+		}
+		return op.reply(reply)
+	})
+}

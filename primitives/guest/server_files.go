@@ -1,0 +1,337 @@
+package guest
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+func (s *server) stat(op *operation) error {
+	var req pathRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	return op.abandonable(func() error {
+		info, err := s.p.Stat(op.ctx, req.Path)
+		if err != nil {
+			return err
+		}
+		return op.reply(&fileInfoReply{info})
+	})
+}
+
+func (s *server) mkdir(op *operation) error {
+	var req mkdirRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	return op.confirm(func() error { return s.p.Mkdir(op.ctx, req.Path, req.Mode) })
+}
+
+func (s *server) remove(op *operation) error {
+	var req removeRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	return op.confirm(func() error { return s.p.Remove(op.ctx, req.Path, req.Recursive) })
+}
+
+func (s *server) move(op *operation) error {
+	var req moveRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	return op.confirm(func() error { return s.p.Move(op.ctx, req.From, req.To) })
+}
+
+// confirm answers with nothing when do has succeeded.
+func (op *operation) confirm(do func() error) error {
+	return op.abandonable(func() error {
+		if err := do(); err != nil {
+			return err
+		}
+		return op.reply(&empty{})
+	})
+}
+
+func (s *server) open(op *operation) error {
+	var req pathRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	return op.abandonable(func() error {
+		r, err := s.p.Open(op.ctx, req.Path)
+		return op.download(r, err)
+	})
+}
+
+func (s *server) pack(op *operation) error {
+	var req packRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	return op.abandonable(func() error {
+		r, err := primitives.Pack(op.ctx, s.p, req.Dir, req.Opts)
+		return op.download(r, err)
+	})
+}
+
+// download answers with the content of r. The reply travels with the first data.
+func (op *operation) download(r io.ReadCloser, err error) error {
+	if err != nil {
+		return err
+	}
+	defer r.Close() // what was read is what counts
+	op.queue(appendHeader(nil, frameReply, 0))
+	err = op.sendAll(r)
+	if source, ok := errors.AsType[*sourceError](err); ok {
+		return source.err
+	}
+	return nil // the host has gone
+}
+
+// upload is the data of the host. It fails if the host goes before the end, and
+// the operation is then cancelled.
+type upload struct {
+	op   *operation
+	data dataReader
+}
+
+func (op *operation) upload() *upload {
+	u := &upload{op: op}
+	u.data = dataReader{f: op.framer, onError: func(w *wireError) error { return fromWire(w, "") }}
+	return u
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.data.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // dataReader ends with io.EOF itself
+		u.op.cancel()
+	}
+	return n, err
+}
+
+func (s *server) write(op *operation) error {
+	var req writeRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	if err := s.p.WriteFile(op.ctx, req.Path, op.upload(), req.Opts); err != nil {
+		return err
+	}
+	return op.reply(&empty{})
+}
+
+func (s *server) unpack(op *operation) error {
+	var req pathRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	up := op.upload()
+	if err := primitives.Unpack(op.ctx, s.p, req.Path, up); err != nil {
+		return err
+	}
+	// A tar stream has an end of its own; what follows it is not needed, but
+	// it must have been whole.
+	if _, err := io.Copy(io.Discard, up); err != nil {
+		return err
+	}
+	return op.reply(&empty{})
+}
+
+// Groups of a batch: small files are handed over together, so that the engine
+// can be quick about them, larger ones alone and as a stream.
+const (
+	groupBytes = 1 << 20
+	groupFiles = 256
+	// maxFileHeader is the longest header of a file in a batch.
+	maxFileHeader = 64 << 10
+)
+
+func appendLength(dst []byte, n int) []byte { return binary.BigEndian.AppendUint32(dst, uint32(n)) }
+
+func (s *server) writeFiles(op *operation) error {
+	b := &batch{s: s, op: op, in: bufio.NewReaderSize(op.upload(), maxFrame)}
+	for {
+		err := b.next()
+		if errors.Is(err, errBatchEnd) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := b.flush(); err != nil {
+		return err
+	}
+	return op.reply(&empty{})
+}
+
+var errBatchEnd = errors.New("end of the batch")
+
+// batch writes files as they arrive.
+type batch struct {
+	s     *server
+	op    *operation
+	in    *bufio.Reader
+	index int // of the next file
+	group []primitives.File
+	bytes int
+}
+
+// next takes one file.
+func (b *batch) next() error {
+	h, err := b.header()
+	if err != nil {
+		return err
+	}
+	if h.Size > groupBytes {
+		if err := b.flush(); err != nil {
+			return err
+		}
+		content := &io.LimitedReader{R: b.in, N: h.Size}
+		err := b.s.p.WriteFile(b.op.ctx, h.Path, &exactReader{content}, primitives.WriteOptions{Mode: h.Mode})
+		if _, derr := io.Copy(io.Discard, content); derr != nil {
+			return derr
+		}
+		b.index++
+		return b.report(b.index-1, err)
+	}
+	content := make([]byte, h.Size)
+	if _, err := io.ReadFull(b.in, content); err != nil {
+		return streamError(err)
+	}
+	b.group = append(b.group, primitives.File{Path: h.Path, Content: content, Mode: h.Mode})
+	b.index++
+	if b.bytes += len(content); b.bytes >= groupBytes || len(b.group) >= groupFiles {
+		return b.flush()
+	}
+	return nil
+}
+
+func (b *batch) header() (fileHeader, error) {
+	var h fileHeader
+	var length [4]byte
+	if _, err := io.ReadFull(b.in, length[:1]); err != nil {
+		if err == io.EOF { //nolint:errorlint // nothing of a file was read
+			return h, errBatchEnd
+		}
+		return h, err
+	}
+	if _, err := io.ReadFull(b.in, length[1:]); err != nil {
+		return h, streamError(err)
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n > maxFileHeader {
+		return h, invalid(fmt.Errorf("%w: the header of a file has %d bytes", errProtocol, n))
+	}
+	buf := make([]byte, n)
+	if _, err := io.ReadFull(b.in, buf); err != nil {
+		return h, streamError(err)
+	}
+	if err := decode(buf, &h); err != nil || h.Size < 0 {
+		return h, invalid(errEncoding)
+	}
+	return h, nil
+}
+
+// flush writes the group.
+func (b *batch) flush() error {
+	if len(b.group) == 0 {
+		return nil
+	}
+	errs, err := primitives.WriteFiles(b.op.ctx, b.s.p, b.group)
+	if err != nil {
+		return err
+	}
+	first := b.index - len(b.group)
+	for i, err := range errs {
+		if err := b.report(first+i, err); err != nil {
+			return err
+		}
+	}
+	b.group, b.bytes = nil, 0
+	return nil
+}
+
+// report tells the host of a file that was not written.
+func (b *batch) report(index int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return b.op.sendMessage(frameItem, &fileFailure{Index: index, Err: *toWire(err)})
+}
+
+// exactReader reads a file of a batch; data that ends early is an error.
+type exactReader struct{ *io.LimitedReader }
+
+func (r *exactReader) Read(p []byte) (int, error) {
+	n, err := r.LimitedReader.Read(p)
+	if err == io.EOF && r.N > 0 { //nolint:errorlint // a reader ends with io.EOF itself
+		err = errEnded
+	}
+	return n, err
+}
+
+// listChunk is about how many bytes of entries go into one message.
+const listChunk = 32 << 10
+
+func (s *server) list(op *operation) error {
+	var req listRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	return op.abandonable(func() error {
+		infos, err := s.p.List(op.ctx, req.Dir, req.Opts)
+		for len(infos) > 0 {
+			n, size := 0, 0
+			for n < len(infos) && size < listChunk {
+				size += 64 + len(infos[n].Path) + len(infos[n].Target)
+				n++
+			}
+			op.queue(appendFrame(nil, frameItem, encode(&listItem{infos[:n]})))
+			infos = infos[n:]
+			if len(infos) > 0 && op.send(nil) != nil {
+				return nil // the host has gone
+			}
+		}
+		if err != nil {
+			return err
+		}
+		_ = op.send(appendHeader(nil, frameEnd, 0))
+		return nil
+	})
+}
+
+func (s *server) watch(op *operation) error {
+	var req watchRequest
+	if err := op.request(&req); err != nil {
+		return err
+	}
+	return op.abandonable(func() error {
+		events, err := s.p.Watch(op.ctx, req.Dir, req.Opts)
+		if err != nil {
+			return err
+		}
+		if err := op.sendMessage(frameReply, &empty{}); err != nil {
+			return nil //nolint:nilerr // the host has gone; the sequence was never begun and ends with ctx
+		}
+		for event, err := range events {
+			if err != nil {
+				return err
+			}
+			if len(event.Content) > maxEventContent {
+				event.Content, event.Omitted = nil, primitives.OmittedTooLarge
+			}
+			if op.sendMessage(frameItem, &eventFrame{event}) != nil {
+				return nil
+			}
+		}
+		_ = op.send(appendHeader(nil, frameEnd, 0))
+		return nil
+	})
+}

@@ -1,0 +1,184 @@
+package guest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/yamux"
+)
+
+const (
+	// maxStreams is how many streams a host may have open at once.
+	maxStreams = 1024
+	// maxWrite is the longest yamux frame: a data frame of ours, its header and
+	// an end frame.
+	maxWrite = maxFrame + 64
+	// window is how much of a stream may be on its way. It bounds the memory of
+	// an unread stream and, over a long line, its speed.
+	window = 1 << 20
+	// defaultKeepAlive is both how often a ping is sent and how long its answer
+	// may take.
+	defaultKeepAlive = 30 * time.Second
+	// closeTimeout is how long a stream waits for the other end to close it too.
+	closeTimeout = 30 * time.Second
+)
+
+// muxConfig returns yamux's configuration. A negative keepAlive sends no pings
+// and lets a write wait for as long as the other end is stopped.
+func muxConfig(keepAlive time.Duration, log hclog.Logger) *yamux.Config {
+	c := yamux.DefaultConfig()
+	// Never full within maxStreams, so that opening a stream does not wait for
+	// the other end.
+	c.AcceptBacklog = 2 * maxStreams
+	c.MaxStreamWindowSize = window
+	c.StreamOpenTimeout = 0
+	c.StreamCloseTimeout = closeTimeout
+	if keepAlive == 0 {
+		keepAlive = defaultKeepAlive
+	}
+	c.EnableKeepAlive = keepAlive > 0
+	if keepAlive < 0 {
+		keepAlive = 365 * 24 * time.Hour
+	}
+	c.KeepAliveInterval = keepAlive
+	c.ConnectionWriteTimeout = keepAlive
+	c.LogOutput = nil
+	c.Logger = log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Trace})
+	return c
+}
+
+// yamux's frame header: version, type, flags (2), stream (4), length (4).
+const (
+	muxHeader = 12
+
+	muxData   = 0
+	muxWindow = 1
+	muxPing   = 2
+	muxGoAway = 3
+
+	muxSYN = 1
+)
+
+// Pings that a peer may send: some at once, then one a second.
+const (
+	pingBurst    = 16
+	pingInterval = time.Second
+)
+
+// guard stands between yamux and the byte stream. It refuses what yamux would
+// accept from a hostile peer: long frames (yamux allocates what a header
+// announces), streams opened by the guest (they would wait for ever in the
+// host's memory), floods of pings (yamux starts a goroutine for each). And it
+// joins the small writes that yamux makes for one operation.
+//
+// yamux reads and writes from one goroutine each.
+type guard struct {
+	in   io.Reader
+	rw   io.ReadWriteCloser
+	host bool
+
+	head  [muxHeader]byte
+	have  int    // bytes of head
+	body  uint32 // bytes until the next header
+	pings int
+	since time.Time // of the ping count
+
+	held     []byte // written by yamux, not yet to the stream
+	heldBody bool   // the next write is the body that held announces
+}
+
+func (g *guard) Read(p []byte) (int, error) {
+	n, err := g.in.Read(p)
+	if bad := g.inspect(p[:n]); bad != nil {
+		return 0, bad
+	}
+	return n, err
+}
+
+// inspect follows the frames in what was read.
+func (g *guard) inspect(p []byte) error {
+	for len(p) > 0 {
+		if g.body > 0 {
+			n := min(uint32(len(p)), g.body)
+			g.body -= n
+			p = p[n:]
+			continue
+		}
+		n := copy(g.head[g.have:], p)
+		g.have += n
+		p = p[n:]
+		if g.have < muxHeader {
+			return nil
+		}
+		g.have = 0
+		if err := g.header(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// header judges the header of a yamux frame.
+func (g *guard) header() error {
+	kind, flags := g.head[1], binary.BigEndian.Uint16(g.head[2:])
+	length := binary.BigEndian.Uint32(g.head[8:])
+	switch {
+	case g.head[0] != 0 || kind > muxGoAway:
+		return fmt.Errorf("%w: an unknown frame below the operations", errProtocol)
+	case kind == muxData && length > maxWrite:
+		return fmt.Errorf("%w: a frame of %d bytes below the operations", errProtocol, length)
+	case kind <= muxWindow && flags&muxSYN != 0 && g.host:
+		return fmt.Errorf("%w: the guest opened a stream", errProtocol)
+	case kind == muxPing && flags&muxSYN != 0 && !g.ping(time.Now()):
+		return fmt.Errorf("%w: a flood of pings", errProtocol)
+	}
+	if kind == muxData {
+		g.body = length
+	}
+	return nil
+}
+
+// ping counts a ping and reports whether it is within the limit.
+func (g *guard) ping(now time.Time) bool {
+	if passed := int(now.Sub(g.since) / pingInterval); passed > 0 {
+		g.pings = max(0, g.pings-passed)
+		g.since = now
+	}
+	g.pings++
+	return g.pings <= pingBurst
+}
+
+// smallBody is up to which size copying a frame is cheaper than a second write.
+const smallBody = 16 << 10
+
+// Write holds back what yamux follows up at once: the header of a frame with a
+// body, and the opening of a stream by the host, which always sends a request
+// next.
+func (g *guard) Write(p []byte) (int, error) {
+	if !g.heldBody && len(p) == muxHeader {
+		flags := binary.BigEndian.Uint16(p[2:])
+		g.heldBody = p[1] == muxData && !bytes.Equal(p[8:], []byte{0, 0, 0, 0})
+		if g.heldBody || (g.host && p[1] == muxWindow && flags == muxSYN) {
+			g.held = append(g.held, p...)
+			return len(p), nil
+		}
+	}
+	g.heldBody = false
+	if len(p) <= smallBody {
+		g.held = append(g.held, p...)
+		_, err := g.rw.Write(g.held)
+		g.held = g.held[:0]
+		return len(p), err
+	}
+	if _, err := g.rw.Write(g.held); err != nil {
+		return 0, err
+	}
+	g.held = g.held[:0]
+	return g.rw.Write(p)
+}
+
+func (g *guard) Close() error { return g.rw.Close() }
