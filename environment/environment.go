@@ -21,6 +21,7 @@ type Environment struct {
 	cfg    Config // Agent is guarded by mu
 	log    hclog.Logger
 	redact func(string) string
+	grace  time.Duration // of an interrupt
 	owner  owner
 	runner runner
 	base   baseline
@@ -68,6 +69,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		prim: p, cfg: cfg, owner: own,
 		log:    cfg.Logger,
 		redact: redactor(cfg),
+		grace:  interruptGrace,
 		busy:   make(chan struct{}, 1),
 		setup:  make(chan struct{}, 1),
 		runner: runner{turn: make(chan struct{}, 1)},

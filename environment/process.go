@@ -247,8 +247,12 @@ func (p *process) offer(v any) bool {
 	if err != nil {
 		return false
 	}
+	return p.offerLine(append(line, '\n'))
+}
+
+func (p *process) offerLine(line []byte) bool {
 	select {
-	case p.input <- append(line, '\n'):
+	case p.input <- line:
 		return true
 	default:
 		return false
@@ -258,7 +262,7 @@ func (p *process) offer(v any) bool {
 // shutdown asks the script to end, gives it a moment, and closes it.
 func (p *process) shutdown() {
 	p.discardOnce.Do(func() { close(p.discard) })
-	if p.offer(runnerscripts.Control{Type: runnerscripts.ControlShutdown}) {
+	if p.offer(runnerscripts.Control{Type: runnerscripts.ControlShutdown}) && p.offerLine(nil) {
 		wait(p.exited, exitDelay)
 	}
 	p.close()

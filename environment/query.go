@@ -122,7 +122,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 	done := ctx.Done()
 	interrupt := func() {
 		if grace == nil {
-			grace = time.After(interruptGrace)
+			grace = time.After(r.env.grace)
 			p.offer(runnerscripts.Control{Type: runnerscripts.ControlInterrupt}) // without room the grace decides
 		}
 	}
