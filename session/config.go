@@ -64,7 +64,8 @@ type Config struct {
 	// MaxWorkspace is the size in bytes up to which the workspace is stored
 	// when the sandbox ends, so that the next one starts with it. Zero means
 	// DefaultMaxWorkspace; a negative one stores none, and a new sandbox then
-	// starts with the sources of the Environment.
+	// starts with the sources of the Environment. A workspace that is a folder
+	// of the user is used as it is, and never stored.
 	MaxWorkspace int64
 	// WatchWorkspace reports changes in the workspace as file events. Nil
 	// reports none.

@@ -169,15 +169,22 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 	cfg := s.cfg.Environment
 	cfg.SessionID = s.id
-	if snap.workspace != nil {
-		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: snap.workspace}}}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	switch {
+	case snap.workspace != nil:
+		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: snap.workspace}}}
+	case inPlace(cfg) && s.state.Environment.Starts > 0:
+		cfg.Workspace = nil // the agent has changed the folder since
+	}
 	setIf(&cfg.Agent.Model, s.state.Options.Model)
 	setIf(&cfg.Agent.PermissionMode, s.state.Options.Mode)
 	return cfg
 }
+
+// inPlace reports whether the workspace is a folder of the user, which outlives
+// the sandbox and needs neither to be stored nor to be filled again.
+func inPlace(cfg environment.Config) bool { return cfg.Sandbox.Local.Workspace != "" }
 
 // endSandbox ends the sandbox, if there is one, for the given reason. What a new
 // sandbox needs is stored first, unless this one is dead or the session is to be

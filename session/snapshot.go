@@ -83,7 +83,7 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox) []
 // saveWorkspace stores the workspace. What keeps it from being stored becomes an
 // error event, because the sandbox ends anyhow.
 func (s *AgentSession) saveWorkspace(ctx context.Context, live *liveSandbox) {
-	if s.cfg.MaxWorkspace < 0 {
+	if s.cfg.MaxWorkspace < 0 || inPlace(s.cfg.Environment) {
 		return
 	}
 	err := s.putWorkspace(ctx, live)
@@ -124,7 +124,7 @@ func (s *AgentSession) loadSnapshot(ctx context.Context) (*snapshot, error) {
 		return nil, err
 	}
 	snap := &snapshot{transcript: t}
-	if s.cfg.MaxWorkspace < 0 {
+	if s.cfg.MaxWorkspace < 0 || inPlace(s.cfg.Environment) {
 		return snap, nil
 	}
 	r, _, err := s.store.Get(ctx, s.id, store.PartWorkspace)

@@ -168,12 +168,14 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 		if err != nil {
 			return last, err
 		}
-		switch ev.Type {
-		case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
-			last = &ev
-			continue
-		case runnerscripts.TypeQueryStarted:
-			s.interruptAgain(ctx, a, live)
+		if ev.QueryID == a.turn.id {
+			switch ev.Type {
+			case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+				last = &ev
+				continue
+			case runnerscripts.TypeQueryStarted:
+				s.interruptAgain(ctx, a, live)
+			}
 		}
 		if err := s.take(ctx, live, ev); err != nil {
 			return last, err

@@ -1,0 +1,223 @@
+package session
+
+import (
+	"bytes"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Conversation is what the events of a session fold into: what was said and
+// done, in order. [Conversation.Apply] takes events in, as they come, read from
+// the log, or read back from the agent's history; the same events give the same
+// conversation.
+//
+// The zero value is not usable; see [NewConversation]. It must not be used by
+// several goroutines at once; [Conversation.Clone] makes a copy for another one.
+type Conversation struct {
+	State
+	// Blocks is the conversation with the agent itself.
+	Blocks []*Block `json:"blocks,omitempty"`
+	// Subagents are those that the agent started, in the order in which they
+	// were first heard of.
+	Subagents []*Subagent `json:"subagents,omitempty"`
+	// Queries are the prompts and how they ended, oldest first.
+	Queries []*Query `json:"queries,omitempty"`
+	// Files is the last change of every file that has changed and still
+	// exists, by its path, without content.
+	Files map[string]runnerscripts.FileChange `json:"files,omitempty"`
+	// Unreadable counts the events of known types whose payload could not be
+	// read. They are left out.
+	Unreadable int `json:"unreadable,omitempty"`
+
+	index map[blockKey]*Block
+}
+
+// NewConversation returns an empty conversation.
+func NewConversation() *Conversation {
+	return &Conversation{State: newState()}
+}
+
+// Reduce folds events into a conversation. It stops at the first error, which it
+// returns with the conversation so far.
+func Reduce(events iter.Seq2[runnerscripts.Event, error]) (*Conversation, error) {
+	c := NewConversation()
+	for ev, err := range events {
+		if err != nil {
+			return c, err
+		}
+		c.Apply(ev)
+	}
+	return c, nil
+}
+
+// Block is one thing in a conversation. Which fields are set depends on its
+// kind.
+type Block struct {
+	Kind BlockKind `json:"kind"`
+	// ID is the block's own: of a tool call its id, of a message that of its
+	// chunks. Unique among the blocks of its kind in one conversation.
+	ID      string `json:"id,omitempty"`
+	QueryID string `json:"query_id,omitempty"`
+	// Time is that of the block's first event.
+	Time time.Time `json:"time"`
+
+	// Text is what a message or a thought says so far, or the message of an
+	// error.
+	Text string `json:"text,omitempty"`
+	// Content is what a message holds beside its text.
+	Content []runnerscripts.Content `json:"content,omitempty"`
+	// Tool is the tool call, all its updates merged.
+	Tool *runnerscripts.ToolCall   `json:"tool,omitempty"`
+	Plan *runnerscripts.Plan       `json:"plan,omitempty"`
+	Code runnerscripts.FailureCode `json:"code,omitempty"` // of an error
+
+	// text grows without being copied for every chunk; Text is its content.
+	text *strings.Builder
+}
+
+// BlockKind is the kind of a block.
+type BlockKind string
+
+// The kinds, with the fields that they use.
+const (
+	BlockUser    BlockKind = "user"    // Text, Content
+	BlockAgent   BlockKind = "agent"   // Text, Content
+	BlockThought BlockKind = "thought" // Text, Content
+	BlockTool    BlockKind = "tool"    // Tool
+	BlockPlan    BlockKind = "plan"    // Plan
+	BlockError   BlockKind = "error"   // Text, Code
+)
+
+// Subagent is an agent that was started by a tool call, and its conversation.
+type Subagent struct {
+	// ToolCallID is the tool call that started it, and the ConversationID of
+	// its events.
+	ToolCallID  string         `json:"tool_call_id"`
+	AgentID     string         `json:"agent_id,omitempty"`
+	Type        string         `json:"type,omitempty"`
+	Description string         `json:"description,omitempty"`
+	Prompt      string         `json:"prompt,omitempty"`
+	Status      SubagentStatus `json:"status"`
+	Output      string         `json:"output,omitempty"`
+	DurationMS  int64          `json:"duration_ms,omitempty"`
+	Blocks      []*Block       `json:"blocks,omitempty"`
+}
+
+// SubagentStatus is how far a subagent is.
+type SubagentStatus string
+
+// The statuses.
+const (
+	SubagentRunning   SubagentStatus = "running"
+	SubagentCompleted SubagentStatus = "completed"
+	SubagentFailed    SubagentStatus = "failed"
+)
+
+// Query is a prompt and how it ended.
+type Query struct {
+	ID     string      `json:"id"`
+	Prompt string      `json:"prompt"`
+	Status QueryStatus `json:"status"`
+	// Time is when it was accepted or, when it has started, that.
+	Time time.Time `json:"time"`
+	// StopReason is set when it has completed, Failure when it has failed.
+	StopReason runnerscripts.StopReason   `json:"stop_reason,omitempty"`
+	Failure    *runnerscripts.QueryFailed `json:"failure,omitempty"`
+	DurationMS int64                      `json:"duration_ms,omitempty"`
+	Usage      runnerscripts.Usage        `json:"usage,omitzero"`
+}
+
+// QueryStatus is how far a query is.
+type QueryStatus string
+
+// The statuses.
+const (
+	QueryQueued    QueryStatus = "queued"
+	QueryRunning   QueryStatus = "running"
+	QueryCompleted QueryStatus = "completed"
+	QueryFailed    QueryStatus = "failed"
+)
+
+// Clone returns a conversation that shares nothing that Apply changes.
+func (c *Conversation) Clone() *Conversation {
+	n := *c
+	n.State = c.State.clone()
+	n.index = nil
+	n.Files = maps.Clone(c.Files)
+	n.Blocks = cloneBlocks(c.Blocks)
+	n.Subagents = make([]*Subagent, len(c.Subagents))
+	for i, s := range c.Subagents {
+		cp := *s
+		cp.Blocks = cloneBlocks(s.Blocks)
+		n.Subagents[i] = &cp
+	}
+	n.Queries = make([]*Query, len(c.Queries))
+	for i, q := range c.Queries {
+		cp := *q
+		n.Queries[i] = &cp
+	}
+	return &n
+}
+
+func cloneBlocks(blocks []*Block) []*Block {
+	out := make([]*Block, len(blocks))
+	for i, b := range blocks {
+		cp := *b
+		cp.text = nil // both would write to the same memory
+		cp.Content = slices.Clone(b.Content)
+		if b.Tool != nil {
+			t := *b.Tool
+			cp.Tool = &t
+		}
+		out[i] = &cp
+	}
+	return out
+}
+
+// add appends to the block's text.
+func (b *Block) add(text string) {
+	if text == "" {
+		return
+	}
+	if b.text == nil {
+		b.text = new(strings.Builder)
+		b.text.WriteString(b.Text)
+	}
+	b.text.WriteString(text)
+	b.Text = b.text.String()
+}
+
+// set replaces the block's text and content.
+func (b *Block) set(text string) {
+	b.Text, b.text, b.Content = text, nil, nil
+}
+
+// merge takes in the fields of an update that are set.
+func merge(t *runnerscripts.ToolCall, u runnerscripts.ToolCall) {
+	setIf(&t.Title, u.Title)
+	setIf(&t.Name, u.Name)
+	setIf(&t.Kind, u.Kind)
+	setIf(&t.Status, u.Status)
+	if isSet(u.RawInput) {
+		t.RawInput = bytes.Clone(u.RawInput)
+	}
+	if isSet(u.RawOutput) {
+		t.RawOutput = bytes.Clone(u.RawOutput)
+	}
+	if u.Content != nil {
+		t.Content = u.Content
+	}
+	if u.Locations != nil {
+		t.Locations = u.Locations
+	}
+}
+
+// isSet reports whether a raw field says anything; a null is no change.
+func isSet(raw []byte) bool {
+	return len(raw) > 0 && !bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
+}
