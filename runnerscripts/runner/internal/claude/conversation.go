@@ -1,0 +1,340 @@
+package claude
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// conversation is a session of Claude Code: one process at a time, which stays
+// between prompts and is started again if it has crashed.
+type conversation struct {
+	session runnerscripts.Session
+	raw     bool
+	out     agent.Sink
+
+	ending  sync.Once
+	unwatch func() // ends the watch over Start's context
+
+	// Of the reader's goroutine only, or while there is none.
+	translate   *translator
+	meter       meter
+	initialized bool
+	resumed     bool
+
+	mu        sync.Mutex
+	process   *process
+	over      bool // no process may be started any more
+	replies   map[string]chan<- controlResponse
+	questions map[string]question
+	query     *query
+	model     string // empty: the program's own choice
+	mode      string
+	hasStates bool // the program tells its states
+	state     string
+}
+
+// query is a prompt that is worked on.
+type query struct {
+	uuid      string // of the message that asks it
+	started   bool   // the program works on it: an interrupt reaches it
+	interrupt bool   // somebody asked for one before that
+	cancelled bool   // somebody asked to stop it
+	followed  bool   // the program tells how far the message is
+	answered  bool   // and has said that it is done with it
+	finished  bool
+	result    *resultLine // the last turn's
+	usage     runnerscripts.Usage
+	done      chan struct{}
+}
+
+// Prompt runs one query to its end.
+func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+	p, err := c.running(ctx)
+	if err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
+	q := &query{uuid: newUUID(), done: make(chan struct{})}
+	c.mu.Lock()
+	c.query = q
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.query = nil
+		c.mu.Unlock()
+	}()
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
+		BlockID: blockID(q.uuid, 0), Content: runnerscripts.Content{Type: "text", Text: text},
+	})
+	// A write error means that the program has ended; p.done tells it better.
+	_ = p.send(userLine{Type: "user", Message: userMessage{Role: "user", Content: text}, UUID: q.uuid})
+	select {
+	case <-q.done:
+	case <-p.done:
+		c.withdrawAll()
+	case <-ctx.Done():
+		p.kill()
+		c.withdrawAll()
+		return c.completed(q), context.Cause(ctx)
+	}
+	c.mu.Lock()
+	finished, cancelled := q.finished, q.cancelled
+	c.mu.Unlock()
+	done := c.completed(q)
+	switch {
+	case !finished:
+		return done, &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailAgent,
+			Message: "send the prompt again, which resumes the conversation: Claude Code crashed: " + p.crash(),
+		}
+	case q.result == nil:
+		if cancelled {
+			done.StopReason = runnerscripts.StopCancelled
+		}
+		return done, nil
+	}
+	done.StopReason, err = outcome(*q.result, cancelled)
+	return done, err
+}
+
+func (c *conversation) completed(q *query) runnerscripts.QueryCompleted {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return runnerscripts.QueryCompleted{StopReason: runnerscripts.StopEndTurn, Usage: q.usage}
+}
+
+// running returns the process, started again if it has ended.
+func (c *conversation) running(ctx context.Context) (*process, error) {
+	c.mu.Lock()
+	p, over := c.process, c.over
+	c.mu.Unlock()
+	if over {
+		return nil, invalid("start the conversation again: it is closed")
+	}
+	select {
+	case <-p.done:
+		return c.start(ctx)
+	default:
+		return p, nil
+	}
+}
+
+// start starts the program and waits until it can take a prompt.
+func (c *conversation) start(ctx context.Context) (*process, error) {
+	c.mu.Lock()
+	model, mode := c.model, c.mode
+	c.mu.Unlock()
+	cmd, err := launch(c.session, model, mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := makeFolders(c.session); err != nil {
+		return nil, err
+	}
+	c.meter, c.resumed = meter{}, cmd.resumes
+	c.mu.Lock()
+	c.hasStates, c.state = false, ""
+	p, err := start(cmd, c.handle)
+	if err == nil {
+		c.process = p
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return nil, startFailure(err)
+	}
+	init := map[string]any{"subtype": "initialize", "forwardSubagentText": true}
+	if s := c.session.Agent.SystemPrompt; s != "" {
+		init["appendSystemPrompt"] = s
+	}
+	reply, err := c.request(ctx, p, init)
+	if err != nil {
+		p.kill()
+		return nil, err
+	}
+	c.offerCommands(reply)
+	return p, nil
+}
+
+func startFailure(err error) error {
+	return &runnerscripts.ScriptFailure{
+		Code:    runnerscripts.FailAgent,
+		Message: fmt.Sprintf("check that the program in agent.command is Claude Code for this platform: %v", err),
+	}
+}
+
+// offerCommands tells the slash commands, in the shape of ACP.
+func (c *conversation) offerCommands(reply json.RawMessage) {
+	var r initialized
+	if err := json.Unmarshal(reply, &r); err != nil || len(r.Commands) == 0 {
+		return
+	}
+	type input struct {
+		Hint string `json:"hint"`
+	}
+	type availableCommand struct {
+		Name        string `json:"name"`
+		Description string `json:"description"`
+		Input       *input `json:"input,omitempty"`
+	}
+	list := make([]availableCommand, 0, len(r.Commands))
+	for _, cmd := range r.Commands {
+		a := availableCommand{Name: cmd.Name, Description: cmd.Description}
+		if cmd.ArgumentHint != "" {
+			a.Input = &input{Hint: cmd.ArgumentHint}
+		}
+		list = append(list, a)
+	}
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeCommands, map[string]any{"availableCommands": list})
+}
+
+// Interrupt stops the running query. One that comes before the program works on
+// the prompt is kept until it does.
+func (c *conversation) Interrupt(ctx context.Context) error {
+	c.mu.Lock()
+	q, p := c.query, c.process
+	if q == nil || q.finished {
+		c.mu.Unlock()
+		return nil
+	}
+	q.cancelled = true
+	if !q.started {
+		q.interrupt = true
+		c.mu.Unlock()
+		return nil
+	}
+	c.mu.Unlock()
+	_, err := c.request(ctx, p, map[string]any{"subtype": "interrupt"})
+	return err
+}
+
+// SetMode changes the permission mode.
+func (c *conversation) SetMode(ctx context.Context, mode string) error {
+	p, err := c.running(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := c.request(ctx, p, map[string]any{"subtype": "set_permission_mode", "mode": mode}); err != nil {
+		return err
+	}
+	c.modeIs(mode)
+	return nil
+}
+
+// modeIs notes the mode that is in force, and tells a new one.
+func (c *conversation) modeIs(mode string) {
+	c.mu.Lock()
+	changed := mode != "" && mode != c.mode
+	if changed {
+		c.mode = mode
+	}
+	c.mu.Unlock()
+	if changed {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
+	}
+}
+
+// SetModel changes the model.
+func (c *conversation) SetModel(ctx context.Context, model string) error {
+	p, err := c.running(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := c.request(ctx, p, map[string]any{"subtype": "set_model", "model": model}); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.model = model
+	c.mu.Unlock()
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeOptionsChanged, runnerscripts.OptionsChanged{Model: model})
+	return nil
+}
+
+// Close ends the program, politely first.
+func (c *conversation) Close() error {
+	c.ending.Do(func() {
+		c.unwatch()
+		c.mu.Lock()
+		p, busy := c.process, c.query != nil
+		c.over = true
+		c.mu.Unlock()
+		if busy {
+			// At the end of its input it would finish the turn first.
+			p.signal(syscall.SIGTERM)
+		}
+		p.close()
+		c.withdrawAll()
+	})
+	return nil
+}
+
+// watch kills the program when ctx ends, until unwatch.
+func (c *conversation) watch(ctx context.Context) {
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		c.mu.Lock()
+		p := c.process
+		c.over = true
+		c.mu.Unlock()
+		p.kill()
+	})
+	c.unwatch = func() {
+		if !stop() {
+			<-killed
+		}
+	}
+}
+
+// request sends a control request and waits for its reply.
+func (c *conversation) request(ctx context.Context, p *process, body any) (json.RawMessage, error) {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	id, reply := rand.Text(), make(chan controlResponse, 1)
+	c.mu.Lock()
+	c.replies[id] = reply
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.replies, id)
+		c.mu.Unlock()
+	}()
+	// A write error means that the program has ended; p.done tells it better.
+	_ = p.send(controlLine{Type: "control_request", RequestID: id, Request: raw})
+	select {
+	case r := <-reply:
+		if r.Subtype != "success" {
+			return nil, invalid("ask Claude Code for something that it can do: %s", r.Error)
+		}
+		return r.Response, nil
+	case <-p.done:
+		return nil, &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailAgent,
+			Message: "check the agent's model, mode and settings: Claude Code has ended: " + p.crash(),
+		}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// newUUID returns a random UUID.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// shown is the start of a line, for a diagnostic.
+func shown(line []byte) string {
+	const most = 1024
+	return string(bytes.ToValidUTF8(line[:min(len(line), most)], []byte("\uFFFD")))
+}

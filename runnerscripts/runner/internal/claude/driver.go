@@ -1,0 +1,65 @@
+package claude
+
+import (
+	"context"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// Driver drives Claude Code. The zero value is ready to use.
+type Driver struct{}
+
+var _ agent.Driver = Driver{}
+
+// Setup restores the transcript into the session's own configuration folder. It
+// writes nothing that makes the agent trust anything.
+func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+	if err := check(req.Session); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if _, err := program(req.Agent, environment(req.Session)); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if err := makeFolders(req.Session); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if req.Transcript == nil {
+		return runnerscripts.SetupData{}, nil
+	}
+	return runnerscripts.SetupData{}, restore(req.Session, *req.Transcript)
+}
+
+// Start starts the program; a session that has a transcript goes on.
+func (Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
+	if err := check(req.Session); err != nil {
+		return nil, err
+	}
+	c := &conversation{
+		session:   req.Session,
+		raw:       req.Raw,
+		out:       out,
+		translate: newTranslator(out, req.Paths.Workspace),
+		replies:   map[string]chan<- controlResponse{},
+		questions: map[string]question{},
+		model:     req.Agent.Model,
+		mode:      req.Agent.PermissionMode,
+	}
+	if _, err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	c.watch(ctx)
+	return c, nil
+}
+
+// Transcript reads the session's history.
+func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
+	if err := check(req.Session); err != nil {
+		return runnerscripts.Transcript{}, err
+	}
+	t, err := readTranscript(req.Session)
+	if err != nil || !req.Events {
+		return t, err
+	}
+	return t, replay(ctx, t, newTranslator(out, req.Paths.Workspace))
+}

@@ -1,0 +1,100 @@
+package claude
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// stream translates a piece of a message that is being made.
+func (t *translator) stream(l streamLine) {
+	conv := conversationID(l.ParentToolUseID)
+	ev := l.Event
+	switch ev.Type {
+	case "message_start":
+		t.draft(conv, ev.Message.ID)
+	case "content_block_start":
+		if d := t.drafts[conv]; d != nil {
+			d.begin(ev.Index, ev.ContentBlock.Type)
+			t.delta(conv, d, ev.Index, ev.ContentBlock.Text, ev.ContentBlock.Thinking)
+		}
+	case "content_block_delta":
+		if d := t.drafts[conv]; d != nil {
+			t.delta(conv, d, ev.Index, ev.Delta.Text, ev.Delta.Thinking)
+		}
+	case "message_delta":
+		if conv == runnerscripts.MainConversation {
+			t.contextUse(time.Time{}, ev.Usage)
+		}
+	}
+}
+
+// delta reports what is new in a block.
+func (t *translator) delta(conv string, d *draft, index int, text, thinking string) {
+	typ, said := runnerscripts.TypeAgentMessage, text
+	if thinking != "" {
+		typ, said = runnerscripts.TypeAgentThought, thinking
+	}
+	if said == "" {
+		return
+	}
+	d.at(index).text.WriteString(said)
+	t.emit(time.Time{}, conv, typ, runnerscripts.ContentChunk{
+		BlockID: blockID(d.messageID, index),
+		Content: runnerscripts.Content{Type: "text", Text: said},
+	})
+}
+
+// liveMessage translates an "assistant" or "user" line.
+func (t *translator) liveMessage(l messageLine) {
+	conv := conversationID(l.ParentToolUseID)
+	switch l.Type {
+	case "assistant":
+		if l.IsAPIError {
+			return // the query fails with it
+		}
+		t.assistant(l.Timestamp, conv, l.Message, -1)
+	case "user":
+		for _, b := range l.Message.Content {
+			if b.Type == blockToolResult {
+				t.toolResult(l.Timestamp, conv, b, l.ToolUseResult)
+			}
+		}
+		// Texts are the prompt of a subagent, which its start has told, or notes
+		// of the program itself.
+	}
+}
+
+// task translates what the program tells about subagents.
+func (t *translator) task(l systemLine) {
+	switch l.Subtype {
+	case "task_started":
+		if l.TaskType != "local_agent" || l.ToolUseID == "" {
+			return
+		}
+		t.startSubagent(time.Time{}, t.parentOf(l.ToolUseID), runnerscripts.SubagentStarted{
+			ToolCallID: l.ToolUseID, AgentID: l.TaskID, Type: l.SubagentType,
+			Description: l.Description, Prompt: l.Prompt,
+		})
+	case "task_notification":
+		// One that the agent waits for ends with the result of its tool call.
+		if _, waiting := t.tools[l.ToolUseID]; waiting {
+			return
+		}
+		t.endSubagent(time.Time{}, l.ToolUseID, runnerscripts.SubagentCompleted{
+			Status: subagentStatus(l.Status), Output: l.Summary, DurationMS: l.Usage.DurationMS,
+		})
+	}
+}
+
+// retry tells that the model's API is tried again.
+func (t *translator) retry(l systemLine, raw json.RawMessage) {
+	t.emit(time.Time{}, runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+		Level: "warn",
+		Message: fmt.Sprintf("the model's API failed with status %d; try %d of %d follows in %.1f s",
+			l.ErrorStatus, l.Attempt, l.MaxRetries, l.RetryDelayMS/1000),
+		Data: raw,
+	})
+}

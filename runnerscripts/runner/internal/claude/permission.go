@@ -1,0 +1,207 @@
+package claude
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// question is a permission request that waits for its answer.
+type question struct {
+	request  canUseTool
+	conv     string
+	options  []runnerscripts.PermissionOption
+	onAlways []permissionUpdate // what "allow always" changes
+}
+
+// newQuestion works out the possible answers.
+func newQuestion(conv string, r canUseTool) question {
+	q := question{request: r, conv: conv, onAlways: sessionRules(r.Suggestions)}
+	q.options = append(q.options, runnerscripts.PermissionOption{
+		OptionID: "allow", Name: "Allow", Kind: runnerscripts.AllowOnce,
+	})
+	if len(q.onAlways) > 0 {
+		q.options = append(q.options, runnerscripts.PermissionOption{
+			OptionID: "allow_always", Name: alwaysName(q.onAlways), Kind: runnerscripts.AllowAlways,
+		})
+	}
+	q.options = append(q.options, runnerscripts.PermissionOption{
+		OptionID: "reject", Name: "Reject", Kind: runnerscripts.RejectOnce,
+	})
+	return q
+}
+
+// sessionRules are the changes that make "always" true, of those that the
+// program suggests: its rules, else all. They are kept for the session: the
+// program's own choice would write them into the workspace.
+func sessionRules(suggested []permissionUpdate) []permissionUpdate {
+	isRule := func(u permissionUpdate) bool { return u.kind() == "addRules" }
+	anyRule := slices.ContainsFunc(suggested, isRule)
+	var list []permissionUpdate
+	for _, s := range suggested {
+		if anyRule && !isRule(s) {
+			continue
+		}
+		u := permissionUpdate{}
+		for k, v := range s {
+			u[k] = v
+		}
+		u["destination"] = json.RawMessage(`"session"`)
+		list = append(list, u)
+	}
+	return list
+}
+
+// alwaysName says what "always" stands for.
+func alwaysName(updates []permissionUpdate) string {
+	var parts []string
+	for _, u := range updates {
+		var rules []struct {
+			ToolName    string `json:"toolName"`
+			RuleContent string `json:"ruleContent"`
+		}
+		var mode string
+		_ = json.Unmarshal(u["rules"], &rules)
+		_ = json.Unmarshal(u["mode"], &mode)
+		for _, r := range rules {
+			if r.RuleContent == "" {
+				parts = append(parts, r.ToolName)
+			} else {
+				parts = append(parts, fmt.Sprintf("%s(%s)", r.ToolName, r.RuleContent))
+			}
+		}
+		if mode != "" {
+			parts = append(parts, "mode "+mode)
+		}
+	}
+	if len(parts) == 0 {
+		return "Allow for this session"
+	}
+	return "Allow for this session: " + strings.Join(parts, ", ")
+}
+
+// choose finds the option that a decision means, and checks the rest of it.
+func (q question) choose(d runnerscripts.PermissionDecision) (runnerscripts.PermissionOption, error) {
+	i := slices.IndexFunc(q.options, func(o runnerscripts.PermissionOption) bool {
+		if d.OptionID != "" {
+			return o.OptionID == d.OptionID && (d.Kind == "" || d.Kind == o.Kind)
+		}
+		return o.Kind == d.Kind
+	})
+	if i < 0 {
+		return runnerscripts.PermissionOption{}, invalid(
+			"choose one of the request's options: %v has no option %q of kind %q", q.options, d.OptionID, d.Kind)
+	}
+	o := q.options[i]
+	if len(d.UpdatedInput) > 0 && !o.Kind.Allows() {
+		return o, invalid("leave updated_input out of a rejection: the tool does not run")
+	}
+	if len(d.UpdatedInput) > 0 && !isObject(d.UpdatedInput) {
+		return o, invalid("give updated_input as the tool's whole input, a JSON object")
+	}
+	return o, nil
+}
+
+// result is the answer in the program's words.
+func (q question) result(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) permissionResult {
+	if !o.Kind.Allows() {
+		msg := d.Message
+		if msg == "" {
+			msg = "The user did not allow this."
+		}
+		return permissionResult{Behavior: "deny", Message: msg, Interrupt: d.Interrupt}
+	}
+	res := permissionResult{Behavior: "allow", UpdatedInput: q.request.Input}
+	if len(d.UpdatedInput) > 0 {
+		res.UpdatedInput = d.UpdatedInput
+	}
+	if o.Kind == runnerscripts.AllowAlways {
+		res.UpdatedPermissions = q.onAlways
+	}
+	return res
+}
+
+// ask passes a question of the program on. It runs on the reader's goroutine.
+func (c *conversation) ask(id string, r canUseTool) {
+	conv := c.translate.conversationOf(r.ToolUseID)
+	q := newQuestion(conv, r)
+	c.mu.Lock()
+	c.questions[id] = q
+	c.mu.Unlock()
+	call := c.translate.toolCall(r.ToolUseID, r.ToolName, r.Input)
+	call.Status = runnerscripts.ToolPending
+	c.out.Emit(conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
+		ID: id, ToolCall: call, Options: q.options,
+	})
+}
+
+// withdraw ends a question that nobody needs to answer any more.
+func (c *conversation) withdraw(id string) {
+	c.mu.Lock()
+	q, ok := c.questions[id]
+	delete(c.questions, id)
+	c.mu.Unlock()
+	if ok {
+		c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
+	}
+}
+
+// withdrawAll ends the questions of a program that has ended.
+func (c *conversation) withdrawAll() {
+	c.mu.Lock()
+	var ids []string
+	for id := range c.questions {
+		ids = append(ids, id)
+	}
+	c.mu.Unlock()
+	for _, id := range ids {
+		c.withdraw(id)
+	}
+}
+
+// Respond answers a permission request.
+func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.PermissionDecision) error {
+	c.mu.Lock()
+	q, ok := c.questions[id]
+	if !ok {
+		c.mu.Unlock()
+		return invalid("answer a permission request that waits: there is none with the id %q (any more)", id)
+	}
+	o, err := q.choose(d)
+	if err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	delete(c.questions, id)
+	if d.Interrupt && !o.Kind.Allows() && c.query != nil {
+		c.query.cancelled = true
+	}
+	p := c.process
+	c.mu.Unlock()
+
+	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
+		ID: id, Kind: o.Kind, Reason: "answered",
+	})
+	if len(d.UpdatedInput) > 0 {
+		// The transcript does not keep it, so this is the only trace of it.
+		call := c.translate.toolCall(q.request.ToolUseID, q.request.ToolName, d.UpdatedInput)
+		c.out.Emit(q.conv, runnerscripts.TypeToolCallUpdate, call)
+	}
+	answer, err := json.Marshal(q.result(o, d))
+	if err != nil {
+		return invalid("give updated_input as JSON: %v", err)
+	}
+	return p.send(controlLine{Type: "control_response", Response: &controlResponse{
+		Subtype: "success", RequestID: id, Response: answer,
+	}})
+}
+
+func invalid(format string, args ...any) error {
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailInvalidRequest, Message: fmt.Sprintf(format, args...),
+	}
+}

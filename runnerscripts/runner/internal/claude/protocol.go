@@ -1,0 +1,239 @@
+package claude
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// head is what every line of the program has.
+type head struct {
+	Type    string `json:"type"`
+	Subtype string `json:"subtype"`
+}
+
+// messageLine is an "assistant" or "user" line, and a record of those types in a
+// transcript, which spells some fields differently.
+type messageLine struct {
+	Type            string          `json:"type"`
+	UUID            string          `json:"uuid"`
+	Timestamp       time.Time       `json:"timestamp"`
+	Message         message         `json:"message"`
+	ParentToolUseID string          `json:"parent_tool_use_id"`
+	ToolUseResult   json.RawMessage `json:"tool_use_result"`
+	IsAPIError      bool            `json:"is_api_error_message"`
+}
+
+// message is one of the model's API.
+type message struct {
+	ID      string  `json:"id"`
+	Role    string  `json:"role"`
+	Model   string  `json:"model"`
+	Content content `json:"content"`
+	Usage   *usage  `json:"usage"`
+}
+
+// syntheticModel is the model of messages that the program made up itself.
+const syntheticModel = "<synthetic>"
+
+// content is a list of blocks; on the wire a text may stand for a list of one.
+type content []block
+
+func (c *content) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		var s string
+		if err := json.Unmarshal(data, &s); err != nil {
+			return err
+		}
+		*c = content{{Type: blockText, Text: s}}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]block)(c))
+}
+
+// block is a content block; the fields of its type are set.
+type block struct {
+	Type     string `json:"type"`
+	Text     string `json:"text,omitempty"`
+	Thinking string `json:"thinking,omitempty"`
+
+	ID    string          `json:"id,omitempty"` // of a tool use
+	Name  string          `json:"name,omitempty"`
+	Input json.RawMessage `json:"input,omitempty"`
+
+	ToolUseID string  `json:"tool_use_id,omitempty"` // of a tool result
+	Content   content `json:"content,omitempty"`
+	IsError   bool    `json:"is_error,omitempty"`
+
+	Source *imageSource `json:"source,omitempty"` // of an image
+}
+
+type imageSource struct {
+	MediaType string `json:"media_type"`
+	Data      string `json:"data"`
+	URL       string `json:"url"`
+}
+
+// The block types that are translated.
+const (
+	blockText       = "text"
+	blockThinking   = "thinking"
+	blockToolUse    = "tool_use"
+	blockToolResult = "tool_result"
+	blockImage      = "image"
+)
+
+// usage counts the tokens of a message.
+type usage struct {
+	InputTokens      int64 `json:"input_tokens"`
+	OutputTokens     int64 `json:"output_tokens"`
+	CacheReadTokens  int64 `json:"cache_read_input_tokens"`
+	CacheWriteTokens int64 `json:"cache_creation_input_tokens"`
+}
+
+// streamLine is a "stream_event" line: a piece of a message that is being made.
+type streamLine struct {
+	ParentToolUseID string `json:"parent_tool_use_id"`
+	Event           struct {
+		Type         string  `json:"type"`
+		Index        int     `json:"index"`
+		Message      message `json:"message"`       // message_start
+		ContentBlock block   `json:"content_block"` // content_block_start
+		Delta        struct {
+			Type     string `json:"type"`
+			Text     string `json:"text"`
+			Thinking string `json:"thinking"`
+		} `json:"delta"`
+		Usage *usage `json:"usage"` // message_delta
+	} `json:"event"`
+}
+
+// systemLine is a "system" line of any subtype.
+type systemLine struct {
+	Subtype        string   `json:"subtype"`
+	State          string   `json:"state"`          // session_state_changed
+	PermissionMode string   `json:"permissionMode"` // init, status
+	Model          string   `json:"model"`          // init
+	Tools          []string `json:"tools"`          // init
+	Version        string   `json:"claude_code_version"`
+
+	TaskID       string `json:"task_id"` // task_*
+	TaskType     string `json:"task_type"`
+	ToolUseID    string `json:"tool_use_id"`
+	SubagentType string `json:"subagent_type"`
+	Description  string `json:"description"`
+	Prompt       string `json:"prompt"`
+	Status       string `json:"status"`
+	Summary      string `json:"summary"`
+	Usage        struct {
+		DurationMS int64 `json:"duration_ms"`
+	} `json:"usage"`
+
+	Attempt      int             `json:"attempt"` // api_retry
+	MaxRetries   int             `json:"max_retries"`
+	RetryDelayMS float64         `json:"retry_delay_ms"`
+	ErrorStatus  int             `json:"error_status"`
+	Error        json.RawMessage `json:"error"`
+}
+
+// The states of session_state_changed.
+const stateIdle = "idle"
+
+// resultLine ends a turn.
+type resultLine struct {
+	Subtype        string                `json:"subtype"`
+	IsError        bool                  `json:"is_error"`
+	APIErrorStatus int                   `json:"api_error_status"`
+	TerminalReason string                `json:"terminal_reason"`
+	StopReason     string                `json:"stop_reason"`
+	Result         string                `json:"result"`
+	Errors         []string              `json:"errors"`
+	TotalCostUSD   float64               `json:"total_cost_usd"`
+	Usage          *usage                `json:"usage"`
+	ModelUsage     map[string]modelUsage `json:"modelUsage"`
+	// SinceLast is what this turn alone cost; older versions do not say it.
+	SinceLast map[string]modelUsage `json:"model_usage_since_last_result"`
+}
+
+// modelUsage is what one model was used for.
+type modelUsage struct {
+	InputTokens      int64   `json:"inputTokens"`
+	OutputTokens     int64   `json:"outputTokens"`
+	CacheReadTokens  int64   `json:"cacheReadInputTokens"`
+	CacheWriteTokens int64   `json:"cacheCreationInputTokens"`
+	CostUSD          float64 `json:"costUSD"`
+	ContextWindow    int64   `json:"contextWindow"`
+}
+
+// lifecycleLine tells how far a message that was sent is.
+type lifecycleLine struct {
+	CommandUUID string `json:"command_uuid"`
+	State       string `json:"state"`
+}
+
+// controlLine is a control_request, control_response or control_cancel_request,
+// in either direction.
+type controlLine struct {
+	Type      string           `json:"type"`
+	RequestID string           `json:"request_id,omitempty"`
+	Request   json.RawMessage  `json:"request,omitempty"`
+	Response  *controlResponse `json:"response,omitempty"`
+}
+
+type controlResponse struct {
+	Subtype   string          `json:"subtype"` // "success" or "error"
+	RequestID string          `json:"request_id"`
+	Response  json.RawMessage `json:"response,omitempty"`
+	Error     string          `json:"error,omitempty"`
+}
+
+// canUseTool is the program's question whether a tool may run.
+type canUseTool struct {
+	Subtype     string             `json:"subtype"`
+	ToolName    string             `json:"tool_name"`
+	Input       json.RawMessage    `json:"input"`
+	ToolUseID   string             `json:"tool_use_id"`
+	Suggestions []permissionUpdate `json:"permission_suggestions"`
+}
+
+// permissionUpdate is a change of the program's permission rules. Where it is
+// kept is ours to say; the rest is sent back as it came.
+type permissionUpdate map[string]json.RawMessage
+
+func (u permissionUpdate) kind() string {
+	var s string
+	_ = json.Unmarshal(u["type"], &s) // anything but a string is no kind we know
+	return s
+}
+
+// permissionResult answers canUseTool.
+type permissionResult struct {
+	Behavior           string             `json:"behavior"` // "allow" or "deny"
+	UpdatedInput       json.RawMessage    `json:"updatedInput,omitempty"`
+	UpdatedPermissions []permissionUpdate `json:"updatedPermissions,omitempty"`
+	Message            string             `json:"message,omitempty"`
+	Interrupt          bool               `json:"interrupt,omitempty"`
+}
+
+// initialized is the reply to the initialize request.
+type initialized struct {
+	Version  string `json:"claude_code_version"`
+	Commands []struct {
+		Name         string `json:"name"`
+		Description  string `json:"description"`
+		ArgumentHint string `json:"argumentHint"`
+	} `json:"commands"`
+}
+
+// userLine is a prompt that is sent.
+type userLine struct {
+	Type            string      `json:"type"`
+	Message         userMessage `json:"message"`
+	ParentToolUseID *string     `json:"parent_tool_use_id"`
+	SessionID       string      `json:"session_id"`
+	UUID            string      `json:"uuid"`
+}
+
+type userMessage struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}

@@ -1,0 +1,220 @@
+package claude
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// handle takes a line of the program. It runs on the reader's goroutine, one
+// line at a time. A line that nobody understands is never an error.
+func (c *conversation) handle(line []byte) {
+	if c.raw {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, rawLine(line))
+	}
+	var h head
+	if err := json.Unmarshal(line, &h); err != nil {
+		c.unreadable(line, err)
+		return
+	}
+	if err := c.dispatch(h, line); err != nil {
+		c.unreadable(line, err)
+	}
+}
+
+// rawLine is a copy of the line, as a JSON string if it is no JSON.
+func rawLine(line []byte) json.RawMessage {
+	if json.Valid(line) {
+		return bytes.Clone(line)
+	}
+	data, _ := json.Marshal(string(line)) // a string always has a JSON
+	return data
+}
+
+func (c *conversation) unreadable(line []byte, err error) {
+	data, _ := json.Marshal(map[string]string{"line": shown(line), "error": err.Error()})
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+		Level: "warn", Message: "Claude Code printed a line that is not understood", Data: data,
+	})
+}
+
+func (c *conversation) dispatch(h head, line []byte) error {
+	switch h.Type {
+	case "stream_event":
+		return decode(line, c.translate.stream)
+	case "assistant", "user":
+		return decode(line, c.translate.liveMessage)
+	case "system":
+		return decode(line, func(l systemLine) { c.system(l, line) })
+	case "result":
+		return decode(line, c.turnEnded)
+	case "command_lifecycle":
+		return decode(line, c.lifecycle)
+	case "control_response":
+		return decode(line, c.replied)
+	case "control_request":
+		return decode(line, c.asked)
+	case "control_cancel_request":
+		return decode(line, func(l controlLine) { c.withdraw(l.RequestID) })
+	}
+	return nil // of a newer version
+}
+
+func decode[T any](line []byte, handle func(T)) error {
+	var v T
+	if err := json.Unmarshal(line, &v); err != nil {
+		return err
+	}
+	handle(v)
+	return nil
+}
+
+func (c *conversation) system(l systemLine, line []byte) {
+	switch l.Subtype {
+	case "init":
+		c.initialize(l)
+	case "status":
+		c.modeIs(l.PermissionMode)
+	case "session_state_changed":
+		c.stateIs(l.State)
+	case "api_retry":
+		c.translate.retry(l, bytes.Clone(line))
+	case "task_started", "task_notification":
+		c.translate.task(l)
+	}
+}
+
+// initialize takes the line that begins each turn.
+func (c *conversation) initialize(l systemLine) {
+	c.queryStarted()
+	if c.initialized {
+		c.modeIs(l.PermissionMode)
+		return
+	}
+	c.initialized = true
+	c.mu.Lock()
+	c.mode = l.PermissionMode
+	c.mu.Unlock()
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
+		Agent: programName, AgentVersion: l.Version, Model: l.Model, Mode: l.PermissionMode,
+		Tools: l.Tools, Resumed: c.resumed,
+	})
+}
+
+// queryStarted sends an interrupt that came too early.
+func (c *conversation) queryStarted() {
+	c.mu.Lock()
+	q, p := c.query, c.process
+	interrupt := q != nil && !q.started && q.interrupt
+	if q != nil {
+		q.started = true
+	}
+	c.mu.Unlock()
+	if !interrupt {
+		return
+	}
+	body := json.RawMessage(`{"subtype":"interrupt"}`)
+	// The reply comes through this goroutine and says nothing that the end of
+	// the query does not; an ended program ends the query, too.
+	_ = p.send(controlLine{Type: "control_request", RequestID: newUUID(), Request: body})
+}
+
+// stateIs notes the program's state; the idle one is the end of a query.
+func (c *conversation) stateIs(state string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hasStates, c.state = true, state
+	c.finishQuery()
+}
+
+// lifecycle notes how far the message of the query is.
+func (c *conversation) lifecycle(l lifecycleLine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.query
+	if q == nil || q.uuid != l.CommandUUID {
+		return
+	}
+	q.followed = true
+	switch l.State {
+	case "completed", "cancelled", "discarded":
+		q.answered = true
+		c.finishQuery()
+	}
+}
+
+// turnEnded takes the result of a turn; a query may have several.
+func (c *conversation) turnEnded(r resultLine) {
+	cost := c.meter.turn(r)
+	for _, m := range r.ModelUsage {
+		if m.ContextWindow > c.translate.window {
+			c.translate.window = m.ContextWindow
+			c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUsageUpdate,
+				runnerscripts.UsageUpdate{Used: c.translate.used, Size: m.ContextWindow})
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.query
+	if q == nil {
+		return
+	}
+	q.usage = q.usage.Add(cost)
+	q.result = &r
+	if !c.hasStates {
+		q.answered = true
+	}
+	c.finishQuery()
+}
+
+// finishQuery ends the query if the program is done with it. c.mu is held.
+func (c *conversation) finishQuery() {
+	q := c.query
+	if q == nil || q.finished {
+		return
+	}
+	idle := c.state == stateIdle || !c.hasStates
+	if idle && (q.answered || !q.followed && q.result != nil) {
+		q.finished = true
+		close(q.done)
+	}
+}
+
+// replied passes a reply on to the request that waits for it.
+func (c *conversation) replied(l controlLine) {
+	if l.Response == nil {
+		return
+	}
+	c.mu.Lock()
+	waiting := c.replies[l.Response.RequestID]
+	c.mu.Unlock()
+	if waiting == nil {
+		return
+	}
+	select {
+	case waiting <- *l.Response:
+	default: // a second reply to one request
+	}
+}
+
+// asked takes a request of the program.
+func (c *conversation) asked(l controlLine) {
+	var r canUseTool
+	if err := json.Unmarshal(l.Request, &r); err == nil && r.Subtype == "can_use_tool" {
+		c.ask(l.RequestID, r)
+		return
+	}
+	c.mu.Lock()
+	p := c.process
+	c.mu.Unlock()
+	// It must not wait for an answer that never comes. If it has ended, it does
+	// not.
+	_ = p.send(controlLine{Type: "control_response", Response: &controlResponse{
+		Subtype: "error", RequestID: l.RequestID, Error: "this client answers can_use_tool only, not " + r.Subtype,
+	}})
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+		Level: "warn", Message: "Claude Code asked for something that is not supported: " + r.Subtype,
+		Data: bytes.Clone(l.Request),
+	})
+}

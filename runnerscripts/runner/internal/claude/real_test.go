@@ -1,0 +1,224 @@
+package claude
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestWritesAFile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = "acceptEdits"
+	done := f.prompt(f.start(), "please write-file `notes.txt`")
+	if done.StopReason != runnerscripts.StopEndTurn {
+		t.Errorf("stop reason %q", done.StopReason)
+	}
+	data, err := os.ReadFile(f.workspaceFile("notes.txt"))
+	if err != nil || string(data) != "hello from the scripted model\n" {
+		t.Errorf("file: %q, %v", data, err)
+	}
+	blocks := fold(t, f.out.all()).Conversations[runnerscripts.MainConversation]
+	if len(blocks) != 4 {
+		t.Fatalf("blocks: %s", show(t, blocks))
+	}
+	call := blocks[2].Call
+	if call == nil || call.Kind != runnerscripts.ToolEdit || call.Status != runnerscripts.ToolCompleted ||
+		call.Title != "Write notes.txt" || call.Name != "Write" {
+		t.Fatalf("tool call: %s", show(t, call))
+	}
+	if len(call.Locations) != 1 || call.Locations[0].Path != f.workspaceFile("notes.txt") {
+		t.Errorf("locations: %v", call.Locations)
+	}
+	if len(call.Content) != 1 || call.Content[0].Type != "diff" || call.Content[0].OldText != nil ||
+		call.Content[0].NewText != "hello from the scripted model\n" {
+		t.Errorf("content: %s", show(t, call.Content))
+	}
+	init := payloads[runnerscripts.SessionInitialized](t, f.out.all(), runnerscripts.TypeSessionInitialized)
+	if len(init) != 1 || init[0].Mode != "acceptEdits" || init[0].AgentVersion == "" || init[0].Resumed {
+		t.Errorf("session_initialized: %+v", init)
+	}
+	_, stored := f.transcript()
+	sameConversation(t, f.out.all(), stored.all())
+}
+
+func TestTextArrivesInPiecesWithAllItsWhiteSpace(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.prompt(f.start(), "plain-text")
+	const want = "Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂."
+	chunks := payloads[runnerscripts.ContentChunk](t, f.out.all(), runnerscripts.TypeAgentMessage)
+	var text string
+	for _, c := range chunks {
+		if c.Snapshot {
+			t.Errorf("a snapshot although the pieces said all: %+v", c)
+		}
+		text += c.Content.Text
+	}
+	if text != want || len(chunks) < 5 {
+		t.Errorf("%d pieces: %q", len(chunks), text)
+	}
+}
+
+func TestThinkingAndTextOfOneMessageAreTwoBlocks(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.prompt(f.start(), "think")
+	_, stored := f.transcript()
+	sameConversation(t, f.out.all(), stored.all())
+	blocks := fold(t, f.out.all()).Conversations[runnerscripts.MainConversation]
+	if len(blocks) != 3 {
+		t.Fatalf("blocks: %s", show(t, blocks))
+	}
+	thought, text := blocks[1], blocks[2]
+	if thought.Kind != runnerscripts.TypeAgentThought || thought.Text != "Let me think about it. It is simple." {
+		t.Errorf("thought: %+v", thought)
+	}
+	if text.Kind != runnerscripts.TypeAgentMessage || text.Text != "I have thought about it." {
+		t.Errorf("text: %+v", text)
+	}
+	message := strings.TrimSuffix(thought.ID, "-0")
+	if message == thought.ID || text.ID != message+"-1" {
+		t.Errorf("ids %q and %q", thought.ID, text.ID)
+	}
+}
+
+func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = bypassMode
+	c := f.start()
+	seen := 0
+	for _, text := range []string{"two-tools", "plain-text", "subagent"} {
+		got := f.prompt(c, text).Usage
+		var want runnerscripts.Usage
+		for _, r := range f.api.Requests()[seen:] {
+			seen++
+			want = want.Add(runnerscripts.Usage{
+				InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
+				CacheReadTokens: r.Usage.CacheReadTokens, CacheWriteTokens: r.Usage.CacheWriteTokens,
+			})
+		}
+		if got.CostUSD <= 0 || got.CostUSD > 0.05 {
+			t.Errorf("%s: cost %v", text, got.CostUSD)
+		}
+		got.CostUSD = 0
+		if got != want {
+			t.Errorf("%s: usage\n got %+v\nwant %+v", text, got, want)
+		}
+	}
+	updates := payloads[runnerscripts.UsageUpdate](t, f.out.all(), runnerscripts.TypeUsageUpdate)
+	if len(updates) == 0 || updates[len(updates)-1].Used < 15_000 || updates[len(updates)-1].Size == 0 {
+		t.Errorf("usage updates: %+v", updates)
+	}
+}
+
+func TestTwoPromptsShareAProcess(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	pid := c.(*conversation).process.cmd.Process.Pid
+	f.prompt(c, "first plain-text")
+	f.prompt(c, "remember")
+	if got := c.(*conversation).process.cmd.Process.Pid; got != pid {
+		t.Errorf("process %d, then %d", pid, got)
+	}
+	if text := said(t, f.out.all(), runnerscripts.MainConversation); !strings.Contains(text, "You said before: first plain-text") {
+		t.Errorf("the agent said %q", text)
+	}
+	if init := payloads[runnerscripts.SessionInitialized](t, f.out.all(), runnerscripts.TypeSessionInitialized); len(init) != 1 {
+		t.Errorf("session_initialized %d times", len(init))
+	}
+}
+
+func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, scenario := range []string{"subagent", "background"} {
+		t.Run(scenario, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.session.Agent.PermissionMode = bypassMode
+			done := f.prompt(f.start(), scenario)
+			if done.StopReason != runnerscripts.StopEndTurn {
+				t.Errorf("stop reason %q", done.StopReason)
+			}
+			got := fold(t, f.out.all())
+			if len(got.Started) != 1 || len(got.Completed) != 1 {
+				t.Fatalf("subagents: %s", show(t, got))
+			}
+			start, end := got.Started[0], got.Completed[0]
+			if start.Prompt != "Please do the subwork `echo subagent`" || start.Type != "general-purpose" || start.AgentID == "" {
+				t.Errorf("started: %+v", start)
+			}
+			if end.ToolCallID != start.ToolCallID || end.Status != "completed" || end.DurationMS == 0 ||
+				end.Output != "The subagent has done its work." {
+				t.Errorf("completed: %+v", end)
+			}
+			blocks := got.Conversations[start.ToolCallID]
+			if len(blocks) != 4 || blocks[2].Call == nil || blocks[2].Call.Title != "echo subagent" {
+				t.Errorf("its conversation: %s", show(t, blocks))
+			}
+			tr, stored := f.transcript()
+			sameConversation(t, f.out.all(), stored.all())
+			if len(tr.Subagents) != 1 || tr.Subagents[0].ID != start.AgentID {
+				t.Errorf("the transcript's subagents do not have the id %q", start.AgentID)
+			}
+		})
+	}
+}
+
+func TestTwoToolsInOneMessage(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = bypassMode
+	f.prompt(f.start(), "two-tools")
+	_, stored := f.transcript()
+	sameConversation(t, f.out.all(), stored.all())
+	calls := 0
+	for _, b := range fold(t, f.out.all()).Conversations[runnerscripts.MainConversation] {
+		if b.Call != nil && b.Call.Status == runnerscripts.ToolCompleted {
+			calls++
+		}
+	}
+	if calls != 2 {
+		t.Errorf("%d completed calls", calls)
+	}
+}
+
+func TestTurnLimitEndsTheQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.MaxTurns = 2
+	f.session.Agent.PermissionMode = bypassMode
+	if done := f.prompt(f.start(), "endless"); done.StopReason != runnerscripts.StopMaxRequests {
+		t.Errorf("stop reason %q", done.StopReason)
+	}
+}
+
+func TestSystemPromptReachesTheModel(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.SystemPrompt = "Speak like a pirate."
+	f.prompt(f.start(), "plain-text")
+	if body := string(f.lastRequest().Body); !strings.Contains(body, "Speak like a pirate.") {
+		t.Error("the system prompt is not in the request")
+	}
+}
+
+func TestNothingIsWrittenOutsideTheSession(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = bypassMode
+	f.prompt(f.start(), "subagent")
+	entries, err := os.ReadDir(f.session.Paths.Workspace)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("in the workspace: %v, %v", entries, err)
+	}
+	tasks, err := filepath.Glob(filepath.Join(tempDir(f.session), "claude-*", "*", f.session.SessionID))
+	if err != nil || len(tasks) != 1 {
+		t.Errorf("the output of tasks is not in the session's own folder: %v, %v", tasks, err)
+	}
+}

@@ -1,0 +1,87 @@
+package claude
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// meter finds what each turn cost in figures that are cumulative.
+type meter struct {
+	last runnerscripts.Usage
+}
+
+// turn returns what the turn that ends with r cost. Of the fields that say so,
+// "usage" leaves out subagents and whatever was interrupted, and the cumulative
+// ones begin with the costs of a resumed session, if the version keeps them.
+func (m *meter) turn(r resultLine) runnerscripts.Usage {
+	total := sum(r.ModelUsage)
+	total.CostUSD = r.TotalCostUSD
+	before := m.last
+	m.last = total
+	if r.SinceLast != nil {
+		return sum(r.SinceLast)
+	}
+	return runnerscripts.Usage{
+		InputTokens:      total.InputTokens - before.InputTokens,
+		OutputTokens:     total.OutputTokens - before.OutputTokens,
+		CacheReadTokens:  total.CacheReadTokens - before.CacheReadTokens,
+		CacheWriteTokens: total.CacheWriteTokens - before.CacheWriteTokens,
+		CostUSD:          total.CostUSD - before.CostUSD,
+	}
+}
+
+func sum(models map[string]modelUsage) runnerscripts.Usage {
+	var u runnerscripts.Usage
+	for _, m := range models {
+		u = u.Add(runnerscripts.Usage{
+			InputTokens: m.InputTokens, OutputTokens: m.OutputTokens,
+			CacheReadTokens: m.CacheReadTokens, CacheWriteTokens: m.CacheWriteTokens,
+			CostUSD: m.CostUSD,
+		})
+	}
+	return u
+}
+
+// outcome says how a query ended whose last turn ended with r. cancelled says
+// that somebody asked to stop it.
+func outcome(r resultLine, cancelled bool) (runnerscripts.StopReason, error) {
+	failed := r.IsError || r.Subtype != "success"
+	switch {
+	case cancelled && failed, strings.HasPrefix(r.TerminalReason, "aborted"):
+		return runnerscripts.StopCancelled, nil
+	case r.Subtype == "error_max_turns":
+		return runnerscripts.StopMaxRequests, nil
+	case r.APIErrorStatus != 0, r.TerminalReason == "api_error", r.IsError && r.Subtype == "success":
+		return "", apiFailure(r)
+	case failed:
+		return "", &runnerscripts.ScriptFailure{
+			Code: runnerscripts.FailAgent,
+			Message: fmt.Sprintf("look at what Claude Code reported: %s: %s",
+				r.Subtype, strings.Join(append(r.Errors, r.Result), "; ")),
+		}
+	}
+	switch r.StopReason {
+	case "max_tokens", "model_context_window_exceeded":
+		return runnerscripts.StopMaxTokens, nil
+	case "refusal":
+		return runnerscripts.StopRefusal, nil
+	}
+	return runnerscripts.StopEndTurn, nil
+}
+
+func apiFailure(r resultLine) error {
+	advice := "check the address and the key of the model's API that the agent was given, and try again"
+	switch r.APIErrorStatus {
+	case 401, 403:
+		advice = "give the agent a key that the model's API accepts, for example in its environment as ANTHROPIC_API_KEY"
+	case 429, 529:
+		advice = "try again later: the model's API is over its limits"
+	}
+	return &runnerscripts.ScriptFailure{
+		Code:       runnerscripts.FailAPI,
+		Message:    advice + ": " + r.Result,
+		HTTPStatus: r.APIErrorStatus,
+	}
+}

@@ -1,0 +1,181 @@
+package claude
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// The program keeps a session in its configuration folder as
+//
+//	projects/<slug of the workspace>/<session>.jsonl
+//	projects/<slug of the workspace>/<session>/subagents/agent-<id>.jsonl
+//	projects/<slug of the workspace>/<session>/subagents/agent-<id>.meta.json
+const (
+	subagentPrefix = "agent-"
+	subagentSuffix = ".jsonl"
+	metaSuffix     = ".meta.json"
+)
+
+func mainTranscript(s runnerscripts.Session) (string, error) {
+	dir, err := projectDir(s)
+	return filepath.Join(dir, s.SessionID+".jsonl"), err
+}
+
+func subagentsDir(s runnerscripts.Session) (string, error) {
+	dir, err := projectDir(s)
+	return filepath.Join(dir, s.SessionID, "subagents"), err
+}
+
+// projectDir is the folder of the sessions of one workspace.
+func projectDir(s runnerscripts.Session) (string, error) {
+	workspace, err := filepath.EvalSymlinks(s.Paths.Workspace)
+	if err != nil {
+		return "", fmt.Errorf("find the workspace: %w", err)
+	}
+	return filepath.Join(configDir(s), "projects", slug(workspace)), nil
+}
+
+// slug is the program's name for a folder: whatever is no ASCII letter or digit
+// becomes "-", for each UTF-16 unit; a long one is cut and ends with a hash.
+func slug(path string) string {
+	const most = 200
+	units := utf16.Encode([]rune(path))
+	var hash int32
+	name := make([]byte, len(units))
+	for i, u := range units {
+		hash = hash<<5 - hash + int32(u)
+		switch {
+		case 'a' <= u && u <= 'z', 'A' <= u && u <= 'Z', '0' <= u && u <= '9':
+			name[i] = byte(u)
+		default:
+			name[i] = '-'
+		}
+	}
+	if len(name) <= most {
+		return string(name)
+	}
+	h := int64(hash)
+	if h < 0 {
+		h = -h
+	}
+	return string(name[:most]) + "-" + strconv.FormatInt(h, 36)
+}
+
+// readTranscript reads the history of a session, byte by byte; an empty one if
+// there is none yet.
+func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
+	var t runnerscripts.Transcript
+	file, err := mainTranscript(s)
+	if err != nil {
+		return t, err
+	}
+	if t.Main, err = readIfExists(file); err != nil {
+		return t, err
+	}
+	dir, err := subagentsDir(s)
+	if err != nil {
+		return t, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return t, err
+	}
+	for _, e := range entries {
+		id, ok := subagentID(e.Name())
+		if !ok || !e.Type().IsRegular() {
+			continue
+		}
+		sub := runnerscripts.SubagentTranscript{ID: id}
+		if sub.Transcript, err = readIfExists(filepath.Join(dir, e.Name())); err != nil {
+			return t, err
+		}
+		if sub.Meta, err = readIfExists(filepath.Join(dir, subagentPrefix+id+metaSuffix)); err != nil {
+			return t, err
+		}
+		t.Subagents = append(t.Subagents, sub)
+	}
+	return t, nil
+}
+
+func subagentID(name string) (string, bool) {
+	id, ok := strings.CutPrefix(name, subagentPrefix)
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(id, subagentSuffix)
+}
+
+func readIfExists(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return string(data), err
+}
+
+// restore writes a history where the program looks for that of this workspace.
+func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
+	if t.Main == "" {
+		return nil
+	}
+	file, err := mainTranscript(s)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(file, t.Main); err != nil {
+		return err
+	}
+	dir, err := subagentsDir(s)
+	if err != nil {
+		return err
+	}
+	for _, sub := range t.Subagents {
+		if !isSubagentID(sub.ID) {
+			return invalid("restore a transcript as it was read: %q is no id of a subagent of Claude Code", sub.ID)
+		}
+		if err := writeFile(filepath.Join(dir, subagentPrefix+sub.ID+subagentSuffix), sub.Transcript); err != nil {
+			return err
+		}
+		if sub.Meta == "" {
+			continue
+		}
+		if err := writeFile(filepath.Join(dir, subagentPrefix+sub.ID+metaSuffix), sub.Meta); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isSubagentID reports whether an id is safe as a part of a file name.
+func isSubagentID(id string) bool {
+	return id != "" && !strings.ContainsFunc(id, func(r rune) bool {
+		return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
+}
+
+// writeFile writes a whole file or nothing.
+func writeFile(file, text string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".restore-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("restore the transcript: %w", err), os.Remove(f.Name()))
+	}
+	return nil
+}
