@@ -1,0 +1,339 @@
+package claude
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// asked waits for the first permission request.
+func (f *fixture) asked() runnerscripts.PermissionRequest {
+	f.t.Helper()
+	return payload[runnerscripts.PermissionRequest](f.t, f.out.wait(f.t.Context(), f.t, ofType(runnerscripts.TypePermissionRequest)))
+}
+
+func TestPermissionDecides(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name     string
+		decision runnerscripts.PermissionDecision
+		status   runnerscripts.ToolStatus
+		made     []string
+		stop     runnerscripts.StopReason
+		output   string
+	}{
+		{
+			"allowed once",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce},
+			runnerscripts.ToolCompleted,
+			[]string{"asked"},
+			runnerscripts.StopEndTurn, "no output",
+		},
+		{
+			"allowed by option",
+			runnerscripts.PermissionDecision{OptionID: "allow"},
+			runnerscripts.ToolCompleted,
+			[]string{"asked"},
+			runnerscripts.StopEndTurn, "no output",
+		},
+		{
+			"rejected with a message",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"},
+			runnerscripts.ToolFailed, nil, runnerscripts.StopEndTurn, "not today",
+		},
+		{
+			"rewritten",
+			runnerscripts.PermissionDecision{
+				Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"command":"touch rewritten"}`),
+			},
+			runnerscripts.ToolCompleted,
+			[]string{"rewritten"},
+			runnerscripts.StopEndTurn, "no output",
+		},
+		{
+			"rejected and interrupted",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true},
+			runnerscripts.ToolFailed, nil, runnerscripts.StopCancelled, "The user",
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			wait := f.promptAsync(c, "run-command `touch asked`")
+			req := f.asked()
+			if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
+				t.Errorf("request: %s", show(t, req))
+			}
+			if err := c.Respond(t.Context(), req.ID, tt.decision); err != nil {
+				t.Fatal(err)
+			}
+			done, err := wait()
+			if err != nil || done.StopReason != tt.stop {
+				t.Errorf("ended with %q, %v", done.StopReason, err)
+			}
+			for _, name := range []string{"asked", "rewritten"} {
+				if want := len(tt.made) > 0 && tt.made[0] == name; f.exists(name) != want {
+					t.Errorf("file %s exists: %v", name, !want)
+				}
+			}
+			call := fold(t, f.out.all()).Conversations[runnerscripts.MainConversation][2].Call
+			if call.Status != tt.status || len(call.Content) != 1 || !strings.Contains(call.Content[0].Content.Text, tt.output) {
+				t.Errorf("call: %s", show(t, call))
+			}
+			if len(tt.decision.UpdatedInput) > 0 && (call.Title != "touch rewritten" || string(call.RawInput) != string(tt.decision.UpdatedInput)) {
+				t.Errorf("the call does not tell what ran: %s", show(t, call))
+			}
+			resolved := payloads[runnerscripts.PermissionResolved](t, f.out.all(), runnerscripts.TypePermissionResolved)
+			if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
+				t.Errorf("resolved: %+v", resolved)
+			}
+			if err := c.Respond(t.Context(), req.ID, tt.decision); !hasCode(err, runnerscripts.FailInvalidRequest) {
+				t.Errorf("a second answer: %v", err)
+			}
+		})
+	}
+}
+
+func TestAllowAlwaysAsksNoMoreAndLeavesTheWorkspaceAlone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "run-command `touch always`")
+	req := f.asked()
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(f.workspaceFile("always")); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(c, "run-command `touch always`")
+	if !f.exists("always") {
+		t.Error("the command did not run again")
+	}
+	if n := len(payloads[runnerscripts.PermissionRequest](t, f.out.all(), runnerscripts.TypePermissionRequest)); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+	if f.exists(".claude") {
+		t.Error("the rule was written into the workspace")
+	}
+}
+
+func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "ask-user")
+	req := f.asked()
+	var input map[string]any
+	if err := json.Unmarshal(req.ToolCall.RawInput, &input); err != nil || req.ToolCall.Title != "Which colour?" {
+		t.Fatalf("request %s: %v", show(t, req), err)
+	}
+	input["answers"] = map[string]string{"Which colour?": "Blue"}
+	answered, err := json.Marshal(input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: answered}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
+		t.Errorf("the model was told %q", got)
+	}
+}
+
+func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.out.wait(t.Context(), t, ofType(runnerscripts.TypeAgentMessage))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := wait()
+	if err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Fatalf("ended with %q, %v", done.StopReason, err)
+	}
+	if done.Usage.InputTokens == 0 {
+		t.Error("the interrupted request cost nothing")
+	}
+	if text := said(t, f.out.all(), runnerscripts.MainConversation); !strings.HasPrefix(text, "One") || strings.Contains(text, "six") {
+		t.Errorf("the agent said %q", text)
+	}
+	if done := f.prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
+		t.Errorf("the next prompt ended with %q", done.StopReason)
+	}
+	_, stored := f.transcript()
+	sameConversation(t, f.out.all(), stored.all())
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Errorf("without a query: %v", err)
+	}
+}
+
+func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	f.out.wait(t.Context(), t, ofType(runnerscripts.TypeUserMessage))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := wait()
+	if err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	f.prompt(c, "plain-text")
+}
+
+func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "run-command `touch asked`")
+	req := f.asked()
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	resolved := payloads[runnerscripts.PermissionResolved](t, f.out.all(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
+		t.Errorf("resolved: %+v", resolved)
+	}
+	if f.exists("asked") {
+		t.Error("the command ran")
+	}
+}
+
+func TestModeAndModelChangeMidway(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.Model = "claude-opus-5-5"
+	c := f.start()
+	f.prompt(c, "plain-text")
+	if got := f.lastRequest().Model; got != "claude-opus-5-5" {
+		t.Errorf("the first model is %q", got)
+	}
+	if err := c.SetMode(t.Context(), "acceptEdits"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetModel(t.Context(), "claude-sonnet-4-5"); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(c, "write-file `notes.txt`") // would ask in the first mode
+	if got := f.lastRequest().Model; got != "claude-sonnet-4-5" {
+		t.Errorf("the second model is %q", got)
+	}
+	if !f.exists("notes.txt") {
+		t.Error("the file is not written")
+	}
+	modes := payloads[runnerscripts.ModeUpdate](t, f.out.all(), runnerscripts.TypeModeUpdate)
+	if len(modes) != 1 || modes[0].CurrentModeID != "acceptEdits" {
+		t.Errorf("modes: %+v", modes)
+	}
+	if err := c.SetMode(t.Context(), "no-such-mode"); !hasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("an unknown mode: %v", err)
+	}
+}
+
+func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		text    string
+		status  int
+		retries int
+	}{{"http-400", 400, 0}, {"http-529", 529, 1}} {
+		t.Run(tt.text, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			_, err := c.Prompt(t.Context(), "q", tt.text)
+			failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != tt.status ||
+				!strings.Contains(failure.Message, "scripted failure") {
+				t.Fatalf("error %#v", err)
+			}
+			if text := said(t, f.out.all(), runnerscripts.MainConversation); text != "" {
+				t.Errorf("the agent said %q", text)
+			}
+			if logs := payloads[runnerscripts.Log](t, f.out.all(), runnerscripts.TypeLog); len(logs) != tt.retries {
+				t.Errorf("logs: %+v", logs)
+			}
+			f.prompt(c, "plain-text")
+			_, stored := f.transcript()
+			sameConversation(t, f.out.all(), stored.all())
+		})
+	}
+}
+
+func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	wait := f.promptAsync(c, "run-command `touch asked`")
+	req := f.asked()
+	first := c.(*conversation).process.cmd.Process.Pid
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("error %v", err)
+	}
+	resolved := payloads[runnerscripts.PermissionResolved](t, f.out.all(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
+		t.Errorf("resolved: %+v", resolved)
+	}
+	f.prompt(c, "remember")
+	if second := c.(*conversation).process.cmd.Process.Pid; second == first {
+		t.Error("the process did not change")
+	}
+	if text := said(t, f.out.all(), runnerscripts.MainConversation); !strings.Contains(text, "You said before: first plain-text") {
+		t.Errorf("the agent said %q", text)
+	}
+}
+
+func TestCloseEndsARunningQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); !hasCode(err, runnerscripts.FailAgent) {
+		t.Errorf("error %v", err)
+	}
+	if err := syscall.Kill(-c.(*conversation).process.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("its process group is still there: %v", err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !hasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("a prompt after close: %v", err)
+	}
+}
+
+func hasCode(err error, code runnerscripts.FailureCode) bool {
+	f, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+	return ok && f.Code == code
+}

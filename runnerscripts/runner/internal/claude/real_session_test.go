@@ -1,0 +1,219 @@
+package claude
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestResumeInANewProcess(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "the secret word is plum")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = f.start()
+	done := f.prompt(c, "remember")
+	last := f.lastRequest()
+	if len(last.Texts) != 2 || last.Texts[0] != "the secret word is plum" {
+		t.Errorf("the model was sent %q", last.Texts)
+	}
+	if done.Usage.InputTokens != last.Usage.InputTokens || done.Usage.CacheReadTokens != last.Usage.CacheReadTokens {
+		t.Errorf("the costs before the resume are counted again: %+v", done.Usage)
+	}
+	init := payloads[runnerscripts.SessionInitialized](t, f.out.all(), runnerscripts.TypeSessionInitialized)
+	if len(init) != 2 || init[0].Resumed || !init[1].Resumed {
+		t.Errorf("session_initialized: %+v", init)
+	}
+	_, stored := f.transcript()
+	sameConversation(t, f.out.all(), stored.all())
+}
+
+func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = bypassMode
+	c := f.start()
+	f.prompt(c, "subagent")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, events := f.transcript()
+
+	f.session.Paths = newSession(t).Paths
+	f.out = newRecorder()
+	setup := runnerscripts.SetupRequest{Session: f.session, Transcript: &before}
+	for range 2 { // it can be called again
+		if _, err := (Driver{}).Setup(t.Context(), setup); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restored, again := f.transcript()
+	if show(t, restored) != show(t, before) {
+		t.Error("the restored transcript is another one")
+	}
+	sameConversation(t, events.all(), again.all())
+
+	f.prompt(f.start(), "remember")
+	if last := f.lastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
+		t.Errorf("the model was sent %q", last.Texts)
+	}
+	after, _ := f.transcript()
+	if !strings.HasPrefix(after.Main, before.Main) {
+		t.Error("the resumed session does not go on with the restored transcript")
+	}
+}
+
+func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
+	t.Parallel()
+	for _, trusted := range []bool{false, true} {
+		t.Run(map[bool]string{true: "trusted", false: "untrusted"}[trusted], func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.session.Agent.TrustWorkspace = trusted
+			writeTestFile(t, f.workspaceFile(".claude/settings.json"),
+				`{"hooks":{"SessionStart":[{"hooks":[{"type":"command","command":"touch hook-ran"}]}]}}`)
+			writeTestFile(t, f.workspaceFile(".mcp.json"),
+				`{"mcpServers":{"evil":{"type":"stdio","command":"/bin/sh","args":["-c","touch mcp-ran"]}}}`)
+			f.prompt(f.start(), "plain-text")
+			if f.exists("hook-ran") != trusted {
+				t.Errorf("the hook ran: %v", !trusted)
+			}
+			if f.exists("mcp-ran") != trusted {
+				t.Errorf("the MCP server ran: %v", !trusted)
+			}
+		})
+	}
+}
+
+func TestEndOfTheContextEndsTheAgent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := Driver{}.Start(ctx, runnerscripts.QueryRequest{Session: f.session}, f.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-c.(*conversation).process.done
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRawLinesComeOnRequest(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	f.prompt(c, "plain-text")
+	var types []string
+	for _, l := range payloads[head](t, f.out.all(), runnerscripts.TypeRaw) {
+		types = append(types, l.Type)
+	}
+	if all := strings.Join(types, " "); !strings.HasPrefix(all, "control_response") || !strings.Contains(all, "result") {
+		t.Errorf("raw lines: %s", all)
+	}
+}
+
+func TestModelThatDoesNotStartIsAnErrorWithWhatItSaid(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = "no-such-mode"
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no-such-mode") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestMissingProgramSaysHowToInstallIt(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	s := newSession(t)
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, newRecorder())
+	if !hasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), "npm install -g @anthropic-ai/claude-code") {
+		t.Errorf("start: %v", err)
+	}
+	_, err = Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
+	if !hasCode(err, runnerscripts.FailAgentMissing) {
+		t.Errorf("setup: %v", err)
+	}
+}
+
+func TestBadRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*runnerscripts.Session){
+		"a session id that is no UUID": func(s *runnerscripts.Session) { s.SessionID = "../../etc/passwd" },
+		"a config of another agent":    func(s *runnerscripts.Session) { s.Agent.Config = []byte(`{"turns":[]}`) },
+		"a negative turn limit":        func(s *runnerscripts.Session) { s.Agent.MaxTurns = -1 },
+	}
+	for name, spoil := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSession(t)
+			spoil(&s)
+			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, newRecorder())
+			if !hasCode(err, runnerscripts.FailInvalidRequest) {
+				t.Errorf("start: %v", err)
+			}
+			_, err = Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s}, newRecorder())
+			if !hasCode(err, runnerscripts.FailInvalidRequest) {
+				t.Errorf("transcript: %v", err)
+			}
+		})
+	}
+}
+
+func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	s := newSession(t)
+	tr, err := Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s, Events: true}, newRecorder())
+	if err != nil || tr.Main != "" || tr.Subagents != nil {
+		t.Errorf("%+v, %v", tr, err)
+	}
+}
+
+func TestRestoreRefusesNamesThatLeaveTheFolder(t *testing.T) {
+	t.Parallel()
+	s := newSession(t)
+	for _, id := range []string{"", "../../evil", "a/b", "."} {
+		err := restore(s, runnerscripts.Transcript{
+			Main: "{}\n", Subagents: []runnerscripts.SubagentTranscript{{ID: id, Transcript: "x"}},
+		})
+		if !hasCode(err, runnerscripts.FailInvalidRequest) {
+			t.Errorf("id %q: %v", id, err)
+		}
+	}
+}
+
+func TestAgentSeesOnlyItsOwnEnvironment(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_HOST", "1")
+	t.Setenv("AGENTENV_MARK", "m")
+	s := primitives.PathsIn("/s")
+	env := environment(runnerscripts.Session{Paths: s, Agent: runnerscripts.Agent{Env: map[string]string{"MINE": "2"}}})
+	if lookup(env, "SECRET_OF_THE_HOST") != "" {
+		t.Error("a variable of the host is passed on")
+	}
+	for key, want := range map[string]string{"AGENTENV_MARK": "m", "MINE": "2", "HOME": s.Home, "CLAUDE_CONFIG_DIR": s.Home + "/.claude"} {
+		if got := lookup(env, key); got != want {
+			t.Errorf("%s=%q, want %q", key, got, want)
+		}
+	}
+}
+
+func writeTestFile(t *testing.T, file, text string) {
+	t.Helper()
+	err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
