@@ -41,6 +41,9 @@ type Options struct {
 	Mkdir func(dir int, name string) error
 	// NoLinks refuses every symbolic link with ENOTDIR.
 	NoLinks bool
+	// List opens the directory so that it can be listed, which takes the
+	// permission to read it. Otherwise it can only be gone through.
+	List bool
 }
 
 // OpenDir opens the directory at the slash path rel for use as the start of
@@ -63,12 +66,17 @@ func (r Root) open(rel string, opts Options, locate bool) (int, string, error) {
 	if !locate {
 		// One system call when nothing is unusual. Whatever goes wrong, the
 		// walk finds out what it is.
-		if fd, err := openFast(r.FD, rel, opts.NoLinks); err == nil {
+		if fd, err := openFast(r.FD, rel, opts); err == nil {
 			return fd, "", nil
 		}
 	}
 	w := walk{root: r, opts: opts, rest: split(rel), fd: -1}
 	fd, err := w.run()
+	if err == nil && opts.List {
+		place := fd
+		fd, err = openDirAt(place, ".", unix.O_RDONLY)
+		unix.Close(place)
+	}
 	if err != nil {
 		return -1, "", err
 	}
@@ -118,7 +126,7 @@ func (w *walk) run() (int, error) {
 	if w.fd >= 0 {
 		return w.fd, nil
 	}
-	return openDirAt(w.root.FD, ".")
+	return openDirAt(w.root.FD, ".", PathOnly)
 }
 
 func (w *walk) step(name string) error {
@@ -134,7 +142,7 @@ func (w *walk) step(name string) error {
 		w.restart(append(slices.Clone(w.names[:len(w.names)-1]), w.rest...))
 		return nil
 	}
-	fd, err := openDirAt(w.at(), name)
+	fd, err := openDirAt(w.at(), name, PathOnly)
 	switch {
 	case err == nil:
 		w.enter(fd, name)
@@ -145,7 +153,7 @@ func (w *walk) step(name string) error {
 		if err := w.opts.Mkdir(w.at(), name); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		fd, err := openDirAt(w.at(), name)
+		fd, err := openDirAt(w.at(), name, PathOnly)
 		if err != nil {
 			return err
 		}
@@ -218,9 +226,9 @@ func Readlink(dir int, name string) (string, error) {
 	}
 }
 
-func openDirAt(dir int, name string) (int, error) {
+func openDirAt(dir int, name string, flags int) (int, error) {
 	for {
-		fd, err := unix.Openat(dir, name, PathOnly|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		fd, err := unix.Openat(dir, name, flags|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}

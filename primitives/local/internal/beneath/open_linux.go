@@ -9,12 +9,15 @@ const PathOnly = unix.O_PATH
 // openFast lets the kernel walk. It fails where openat2 is missing (before Linux
 // 5.6, gVisor), for links to absolute paths, and when names change during the
 // walk; the caller then walks by itself.
-func openFast(root int, rel string, noLinks bool) (int, error) {
+func openFast(root int, rel string, opts Options) (int, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 	}
-	if noLinks {
+	if opts.List {
+		how.Flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	}
+	if opts.NoLinks {
 		how.Resolve |= unix.RESOLVE_NO_SYMLINKS
 	}
 	if rel == "" {

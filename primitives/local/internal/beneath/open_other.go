@@ -9,4 +9,4 @@ import "golang.org/x/sys/unix"
 const PathOnly = unix.O_RDONLY
 
 // openFast is not to be had here.
-func openFast(int, string, bool) (int, error) { return -1, unix.ENOSYS }
+func openFast(int, string, Options) (int, error) { return -1, unix.ENOSYS }

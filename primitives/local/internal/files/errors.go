@@ -19,12 +19,13 @@ func (f *FS) fail(op, target string, err error) error {
 	if pe, ok := errors.AsType[*primitives.Error](err); ok && error(pe) == err {
 		return err
 	}
-	return &primitives.Error{Op: op, Backend: f.cfg.Backend, Target: target, Err: classify(err)}
+	return &primitives.Error{Op: op, Backend: f.cfg.Backend, Target: target, Err: Classify(err)}
 }
 
-// classify is the only place that knows which errno means what. An errno that
+// Classify turns an error of the operating system into a sentinel of the
+// contract. It is the only place that knows which errno means what. An errno that
 // Go itself maps to the right io/fs sentinel stays as it is.
-func classify(err error) error {
+func Classify(err error) error {
 	errno, ok := errors.AsType[unix.Errno](err)
 	if !ok {
 		return err

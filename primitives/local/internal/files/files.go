@@ -62,7 +62,7 @@ const chunkSize = 128 << 10
 // may later be removed and made again; replaced by a link, it is refused.
 func New(cfg Config) (*FS, error) {
 	fail := func(err error) (*FS, error) {
-		return nil, &primitives.Error{Op: "open", Backend: cfg.Backend, Target: cfg.Paths.Workspace, Err: classify(err)}
+		return nil, &primitives.Error{Op: "open", Backend: cfg.Backend, Target: cfg.Paths.Workspace, Err: Classify(err)}
 	}
 	if !path.IsAbs(cfg.Paths.Workspace) {
 		return fail(invalid("the workspace must be an absolute path"))

@@ -1,0 +1,152 @@
+package watch
+
+import (
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// maxPending bounds how many paths a debouncer waits for.
+const maxPending = 1 << 16
+
+// debouncer holds changes back until their path has come to rest. With a zero
+// delay it holds nothing.
+type debouncer struct {
+	delay   time.Duration
+	pending map[string]*pending
+	// order holds the pending changes by due time. One that was changed again
+	// occurs more than once; only the last occurrence counts.
+	order []slot
+}
+
+type pending struct {
+	change
+	due time.Time
+}
+
+type slot struct {
+	p   *pending
+	due time.Time
+}
+
+// add takes changes in and returns those that are to be reported at once.
+func (d *debouncer) add(changes []change, now time.Time) []change {
+	if d.delay == 0 {
+		return changes
+	}
+	var ready []change
+	for _, c := range changes {
+		switch {
+		case c.op == primitives.OpOverflow:
+			ready = append(append(ready, d.all()...), c)
+		case c.op == primitives.OpRename:
+			ready = append(ready, d.rename(c, now)...)
+		default:
+			d.hold(c, now)
+		}
+	}
+	for len(d.pending) > maxPending {
+		ready = append(ready, d.first())
+	}
+	return ready
+}
+
+// rename reports what is pending for either path and then the rename, unless the
+// old path was never reported: then the new one is simply created. That is how
+// editors save.
+func (d *debouncer) rename(c change, now time.Time) []change {
+	if p := d.pending[c.from]; p != nil && p.op == primitives.OpCreate && !c.dir {
+		delete(d.pending, c.from)
+		op := primitives.OpCreate
+		if q := d.pending[c.path]; q != nil && q.op != primitives.OpCreate {
+			op = primitives.OpModify
+		}
+		d.hold(change{op: op, path: c.path}, now)
+		return nil
+	}
+	var ready []change
+	for _, s := range d.order {
+		if d.current(s) && (touches(s.p.path, c.from) || touches(s.p.path, c.path)) {
+			delete(d.pending, s.p.path)
+			ready = append(ready, s.p.change)
+		}
+	}
+	return append(ready, c)
+}
+
+func touches(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir) && path[len(dir)] == '/'
+}
+
+func (d *debouncer) hold(c change, now time.Time) {
+	if d.pending == nil {
+		d.pending = map[string]*pending{}
+	}
+	p := d.pending[c.path]
+	if p == nil {
+		p = &pending{change: c}
+		d.pending[c.path] = p
+	} else {
+		p.change = merge(p.change, c)
+	}
+	p.due = now.Add(d.delay)
+	d.order = append(d.order, slot{p, p.due})
+}
+
+// merge makes one change of two that follow each other.
+func merge(a, b change) change {
+	switch {
+	case a.op == primitives.OpCreate && b.op == primitives.OpModify:
+		b.op = primitives.OpCreate
+	case a.op == primitives.OpRemove && b.op == primitives.OpCreate && !a.dir && !b.dir:
+		b.op = primitives.OpModify
+	}
+	return b
+}
+
+// next returns when the next change is due; zero when none is pending.
+func (d *debouncer) next() time.Time {
+	d.tidy()
+	if len(d.order) == 0 {
+		return time.Time{}
+	}
+	return d.order[0].due
+}
+
+// due returns the changes that have come to rest.
+func (d *debouncer) due(now time.Time) []change {
+	var ready []change
+	for d.tidy(); len(d.order) > 0 && !d.order[0].due.After(now); d.tidy() {
+		ready = append(ready, d.first())
+	}
+	return ready
+}
+
+// all returns everything that is pending.
+func (d *debouncer) all() []change {
+	var ready []change
+	for d.tidy(); len(d.order) > 0; d.tidy() {
+		ready = append(ready, d.first())
+	}
+	return ready
+}
+
+func (d *debouncer) first() change {
+	d.tidy()
+	p := d.order[0].p
+	d.order = d.order[1:]
+	delete(d.pending, p.path)
+	return p.change
+}
+
+// tidy drops occurrences that do not count from the front of order.
+func (d *debouncer) tidy() {
+	for len(d.order) > 0 && !d.current(d.order[0]) {
+		d.order = d.order[1:]
+	}
+}
+
+func (d *debouncer) current(s slot) bool {
+	return d.pending[s.p.path] == s.p && s.p.due.Equal(s.due)
+}

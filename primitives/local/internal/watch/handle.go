@@ -1,0 +1,165 @@
+package watch
+
+import (
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
+)
+
+// pairWait is how long the second half of a rename may be behind the first. The
+// kernel queues both within one system call of the program that renames.
+const pairWait = 5 * time.Millisecond
+
+// handle compares one change with the tree.
+func (w *watcher) handle(ev raw) error {
+	if ev.kind == rawOverflow {
+		return w.overflow()
+	}
+	n := w.nodes[ev.wd]
+	if n == nil || ev.kind == rawNone {
+		return nil
+	}
+	switch ev.kind {
+	case rawGone, rawEnd:
+		if n == w.root {
+			return fmt.Errorf("the watched directory went away: %w", fs.ErrNotExist)
+		}
+		if ev.kind == rawEnd {
+			delete(w.nodes, ev.wd)
+			n.wd = -1
+		}
+		return nil
+	case rawFrom:
+		return w.moved(n, ev)
+	}
+	if ev.name == "" || files.IsTemp(ev.name) {
+		return nil
+	}
+	path := n.join(ev.name)
+	if w.ignore.Match(path) {
+		return nil
+	}
+	kid, known := n.kids[ev.name]
+	switch ev.kind {
+	case rawDelete:
+		if known {
+			w.detach(n, ev.name)
+		}
+	case rawTo:
+		return w.arrived(n, ev)
+	case rawCreate:
+		if !known {
+			return w.attach(n, ev.name, ev.dir)
+		}
+		if (kid != nil) != ev.dir {
+			w.detach(n, ev.name)
+			return w.attach(n, ev.name, ev.dir)
+		}
+		// Found by listing the directory before the kernel's word was read.
+	case rawModify:
+		if !known {
+			return w.appeared(n, ev.name)
+		}
+		w.emit(primitives.OpModify, path, kid != nil)
+	}
+	return nil
+}
+
+// appeared takes in a name that was changed and not known, if it exists.
+func (w *watcher) appeared(n *node, name string) error {
+	st, err := w.lstat(n.join(name))
+	if err != nil {
+		return nil //nolint:nilerr // gone again: its removal is reported by itself
+	}
+	return w.attach(n, name, isDir(&st))
+}
+
+// arrived handles a name that was moved here from somewhere unknown.
+func (w *watcher) arrived(n *node, ev raw) error {
+	kid, known := n.kids[ev.name]
+	if !known {
+		return w.attach(n, ev.name, ev.dir)
+	}
+	if kid == nil && !ev.dir {
+		w.emit(primitives.OpModify, n.join(ev.name), false)
+		return nil
+	}
+	if kid != nil && ev.dir && kid.wd >= 0 {
+		if wd, err := w.number(kid.path()); err == nil && wd == kid.wd {
+			return nil // found by listing the directory before
+		}
+	}
+	w.detach(n, ev.name)
+	return w.attach(n, ev.name, ev.dir)
+}
+
+// moved handles a name that was moved away: to another place in the tree, or
+// out of it.
+func (w *watcher) moved(n *node, ev raw) error {
+	to, err := w.partner(ev.cookie)
+	if err != nil {
+		return err
+	}
+	kid, known := n.kids[ev.name]
+	into := w.nodes[to.wd]
+	lost := into == nil || to.kind == rawNone || files.IsTemp(to.name) || w.ignore.Match(into.join(to.name))
+	switch {
+	case !known && lost:
+		return nil
+	case !known:
+		// Ignored until now, or one of our own files becoming complete.
+		return w.arrived(into, to)
+	case lost:
+		w.detach(n, ev.name)
+		return nil
+	}
+	from := n.join(ev.name)
+	old, replaced := into.kids[to.name]
+	delete(n.kids, ev.name)
+	switch {
+	case kid == nil:
+		if replaced && old != nil {
+			w.detach(into, to.name)
+		}
+		into.put(to.name, nil)
+		w.renamed(from, into.join(to.name), false)
+		return nil
+	case replaced && kid.wd < 0 && old != nil && old.wd >= 0:
+		// The directory was found at its new place by a listing, which has
+		// taken the watch over and reported what is there.
+		w.bury(kid, from)
+		w.renamed(from, old.path(), true)
+		return nil
+	case replaced:
+		w.detach(into, to.name)
+	}
+	return w.rehome(kid, into, to.name)
+}
+
+// partner takes the other half of a rename out of what the kernel has reported,
+// waiting a moment for it.
+func (w *watcher) partner(cookie uint32) (raw, error) {
+	for range 2 {
+		for i, ev := range w.raws {
+			if ev.kind == rawTo && ev.cookie == cookie {
+				w.raws[i].kind = rawNone
+				return ev, nil
+			}
+		}
+		if err := w.read(time.Now().Add(pairWait)); err != nil {
+			return raw{}, err
+		}
+	}
+	return raw{wd: -1}, nil
+}
+
+// overflow reports that changes were dropped and finds out which.
+func (w *watcher) overflow() error {
+	w.queue = append(w.queue, change{op: primitives.OpOverflow})
+	// The clock of file times ticks more coarsely than ours.
+	since := w.quiet.Add(-20 * time.Millisecond)
+	return w.rescan(w.root, "", &since)
+}

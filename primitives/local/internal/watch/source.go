@@ -1,0 +1,52 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// source is the kernel's notification of changes in single directories.
+type source interface {
+	// add watches an open directory, which is also at path, and returns a
+	// number for it, the same if it is watched already.
+	add(dir int, path string) (wd int, err error)
+	// remove stops watching a directory.
+	remove(wd int)
+	// read returns changes in their order, waiting for the first. Errors:
+	// os.ErrDeadlineExceeded at the given time (zero: never), os.ErrClosed.
+	// drained reports that there were no more of them.
+	read(until time.Time) (changes []raw, drained bool, err error)
+	// close ends a read in progress. It may be called again, and during every
+	// other call.
+	close() error
+}
+
+// raw is a change of one name in a watched directory.
+type raw struct {
+	kind   rawKind
+	wd     int
+	name   string
+	dir    bool
+	cookie uint32 // pairs rawFrom with rawTo
+}
+
+type rawKind uint8
+
+const (
+	rawNone     rawKind = iota // handled already
+	rawCreate                  // the name is new
+	rawDelete                  // the name is gone
+	rawModify                  // what it names was changed
+	rawFrom                    // the name was moved away
+	rawTo                      // the name was moved here
+	rawGone                    // the watched directory itself went away
+	rawEnd                     // the watch has ended
+	rawOverflow                // changes were dropped
+)
+
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+func invalid(text string) error { return fmt.Errorf("%w: %s", fs.ErrInvalid, text) }
