@@ -34,6 +34,9 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		own.release = p.Close
 	}
 	e, err := prepare(ctx, p, cfg, own)
+	if err == nil && cfg.Keep {
+		err = e.leaveRecord(ctx)
+	}
 	if err != nil {
 		return nil, errors.Join(err, terminate())
 	}
@@ -41,8 +44,10 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 }
 
 // Attach opens a sandbox again that was kept, by its [Environment.ID], from this
-// or another program. The sources of cfg.Workspace are not placed again, and
-// [Environment.Changes] are counted from now. Closing the environment leaves the
+// or another program. The sources of cfg.Workspace are not placed again; an Agent
+// without a name and an empty SessionID mean those that it was created with, and
+// [Environment.Changes] are counted from its creation, as far as the sandbox,
+// which keeps the record, is to be trusted. Closing the environment leaves the
 // sandbox as it is. An id that is unknown or gone is an error as the sandbox's
 // own Attach function has it, for example fs.ErrNotExist.
 func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
@@ -54,7 +59,11 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach to the sandbox: %w", err)
 	}
-	e, err := prepare(ctx, p, cfg, owner{release: p.Close, sharesFiles: b.sharesFiles(cfg.Sandbox), placed: true})
+	own := owner{release: p.Close, sharesFiles: b.sharesFiles(cfg.Sandbox), placed: true}
+	if cfg, err = readRecord(ctx, p, cfg); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	e, err := prepare(ctx, p, cfg, own)
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -65,6 +74,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 type backend struct {
 	create func(context.Context, Config) (primitives.EnvironmentPrimitive, error)
 	attach func(context.Context, Config, string) (primitives.EnvironmentPrimitive, error)
+	list func(context.Context, Sandbox) ([]SandboxInfo, error)
 	// sharesFiles reports whether paths of this machine can be used in it.
 	sharesFiles func(Sandbox) bool
 	// settings returns the block of a Sandbox that belongs to the type.
@@ -81,6 +91,7 @@ func backends() map[string]backend {
 			attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
 				return local.Attach(ctx, localConfig(cfg), id)
 			},
+			list: listLocal,
 			// Another user may not be able to enter the folder of the runner.
 			sharesFiles: func(s Sandbox) bool { return s.Local.User == "" },
 			settings:    func(s *Sandbox) any { return &s.Local },

@@ -85,7 +85,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 			return nil, err
 		}
 	}
-	if err := e.base.take(ctx, p); err != nil {
+	if err := e.base.take(ctx, p, own.placed); err != nil {
 		return nil, fmt.Errorf("remember the workspace: %w", err)
 	}
 	return e, nil

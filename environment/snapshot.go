@@ -60,6 +60,11 @@ func takeSnapshot(ctx context.Context, p primitives.EnvironmentPrimitive, keep b
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	return readSnapshot(r, keep, known)
+}
+
+// readSnapshot is takeSnapshot for a packed workspace.
+func readSnapshot(r io.Reader, keep bool, known *snapshot) (_ *snapshot, err error) {
 	s := &snapshot{files: make(map[string]entry)}
 	defer func() {
 		if err != nil {
@@ -180,9 +185,16 @@ type baseline struct {
 	closed bool
 }
 
-// take remembers the workspace. A sandbox that cannot pack has no baseline, which
-// shows when it is asked for.
-func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive) error {
+// take remembers the workspace, or takes over what a sandbox that is attached to
+// remembers. A sandbox that cannot pack has no baseline, which shows when it is
+// asked for.
+func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, attached bool) error {
+	if attached {
+		b.snap, b.err = readBaseline(ctx, p)
+		if !errors.Is(b.err, fs.ErrNotExist) {
+			return b.err
+		}
+	}
 	b.snap, b.err = takeSnapshot(ctx, p, true, nil)
 	if errors.Is(b.err, errors.ErrUnsupported) {
 		return nil

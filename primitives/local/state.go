@@ -64,15 +64,7 @@ func find(cfg Config, id string) (*state, error) {
 	if id == "" || strings.ContainsAny(id, "/\x00") || id[0] == '.' {
 		return nil, fmt.Errorf("%w: this is not the id of a local sandbox", fs.ErrNotExist)
 	}
-	roots := []string{cfg.Root}
-	if cfg.Root == "" {
-		roots = roots[:0]
-		for _, who := range []identity{{}, {cred: &syscall.Credential{}}} {
-			if root, err := rootFolder(cfg, who); err == nil {
-				roots = append(roots, root)
-			}
-		}
-	}
+	roots := rootFolders(cfg)
 	var st state
 	var errs []error
 	for _, root := range roots {
@@ -89,6 +81,21 @@ func find(cfg Config, id string) (*state, error) {
 		errs = append(errs, err)
 	}
 	return nil, fmt.Errorf("no sandbox below %s: %w", strings.Join(roots, " or "), errors.Join(errs...))
+}
+
+// rootFolders returns where sandboxes may have been made, the one of this user's
+// and the one of those that run as another user.
+func rootFolders(cfg Config) []string {
+	if cfg.Root != "" {
+		return []string{cfg.Root}
+	}
+	var roots []string
+	for _, who := range []identity{{}, {cred: &syscall.Credential{}}} {
+		if root, err := rootFolder(cfg, who); err == nil {
+			roots = append(roots, root)
+		}
+	}
+	return roots
 }
 
 // writeJSON replaces a file at once, readable by its owner only.
@@ -125,4 +132,9 @@ func readJSON(name string, v any) error {
 func ownedByMe(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(st.Uid) == os.Geteuid()
+}
+
+// ownerLives reports whether the program that made the sandbox still runs.
+func (st *state) ownerLives() bool {
+	return st.Boot == proctree.BootID() && proctree.Alive(st.Owner)
 }

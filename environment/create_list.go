@@ -1,0 +1,50 @@
+package environment
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// SandboxInfo describes a sandbox that can be attached to.
+type SandboxInfo struct {
+	ID      string            `json:"id"`
+	Type    string            `json:"type"`
+	Status  primitives.Status `json:"status"`
+	Created time.Time         `json:"created"`
+	// InUse says that the program that made it still runs.
+	InUse bool `json:"in_use"`
+}
+
+// SandboxTypes returns the types that [Create] knows, sorted.
+func SandboxTypes() []string { return slices.Sorted(maps.Keys(backends())) }
+
+// List returns the sandboxes of a type that were made by this user and still
+// live, oldest first.
+func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
+	b, err := s.backend()
+	if err != nil {
+		return nil, err
+	}
+	list, err := b.list(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("list the sandboxes: %w", err)
+	}
+	return list, nil
+}
+
+func listLocal(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
+	found, err := local.List(ctx, s.Local)
+	list := make([]SandboxInfo, 0, len(found))
+	for _, f := range found {
+		list = append(list, SandboxInfo{
+			ID: f.ID, Type: s.Type, Status: primitives.StatusRunning, Created: f.Created, InUse: f.Owned,
+		})
+	}
+	return list, err
+}

@@ -1,0 +1,90 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// record is what a sandbox that outlives its program remembers of its
+// environment, in the folder App. Environment variables are not in it: they may
+// be secrets.
+type record struct {
+	SessionID string `json:"session_id"`
+	Agent     Agent  `json:"agent"`
+}
+
+const (
+	recordFile   = "environment.json"
+	baselineFile = "baseline.tar"
+	maxRecord    = 16 << 20
+)
+
+// leaveRecord writes down what [Attach] needs.
+func (e *Environment) leaveRecord(ctx context.Context) error {
+	agent := e.cfg.Agent
+	agent.Env = nil
+	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent})
+	if err != nil {
+		return err
+	}
+	app := e.prim.Paths().App
+	private := primitives.WriteOptions{Mode: 0o600}
+	if err := e.prim.WriteFile(ctx, path.Join(app, recordFile), bytes.NewReader(data), private); err != nil {
+		return fmt.Errorf("leave a record in the sandbox: %w", err)
+	}
+	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: notCounted()})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
+	}
+	err = e.prim.WriteFile(ctx, path.Join(app, baselineFile), packed, private)
+	if err = errors.Join(err, packed.Close()); err != nil {
+		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
+	}
+	return nil
+}
+
+// readRecord fills in what cfg leaves open from the record of a sandbox, if it
+// has one.
+func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (Config, error) {
+	data, err := primitives.ReadFile(ctx, p, path.Join(p.Paths().App, recordFile), maxRecord)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cfg, nil
+	}
+	if err != nil {
+		return cfg, fmt.Errorf("read the sandbox's record: %w", err)
+	}
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return cfg, fmt.Errorf("the sandbox's record %s is damaged: %w", recordFile, err)
+	}
+	if cfg.Agent.Name == "" {
+		env := cfg.Agent.Env
+		cfg.Agent = r.Agent
+		cfg.Agent.Env = env
+	}
+	if cfg.SessionID == "" {
+		cfg.SessionID = r.SessionID
+	}
+	return cfg, nil
+}
+
+// readBaseline reads the workspace as it was when the sandbox was made;
+// fs.ErrNotExist if the sandbox does not have it.
+func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive) (_ *snapshot, err error) {
+	r, err := p.Open(ctx, path.Join(p.Paths().App, baselineFile))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	return readSnapshot(r, true, nil)
+}
