@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+func (a *app) newCreateCmd() *cobra.Command {
+	t := &target{app: a}
+	cmd := &cobra.Command{
+		Use:   "create [flags]",
+		Short: "Make a sandbox and print its ID",
+		Long:  "Make a sandbox, with the workspace of the configuration, and leave it there. End it with 'envctl rm ID'.",
+		Example: `  id=$(envctl create)
+  envctl exec $id -- sh -c 'echo hello > file'
+  envctl rm $id`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := t.load()
+			if err != nil {
+				return err
+			}
+			cfg.Keep = true
+			env, err := environment.Create(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(a.out, env.ID())
+			return errors.Join(err, env.Close())
+		},
+	}
+	t.flags(cmd)
+	t.envFlag(cmd)
+	return cmd
+}
+
+func (a *app) newRemoveCmd() *cobra.Command {
+	t := &target{app: a}
+	cmd := &cobra.Command{
+		Use:     "rm [flags] ID...",
+		Short:   "End sandboxes and all that runs in them",
+		Example: "  envctl rm 3f2a",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			var errs []error
+			for _, id := range ids {
+				env, err := t.attach(cmd.Context(), id)
+				if err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				_, err = env.Primitive().Terminate(cmd.Context())
+				errs = append(errs, err, env.Close())
+			}
+			return errors.Join(errs...)
+		},
+	}
+	t.flags(cmd)
+	return cmd
+}

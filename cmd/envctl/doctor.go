@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// finding is what one check of doctor found.
+type finding struct {
+	Check  string `json:"check"`
+	Status string `json:"status"` // "ok", "missing" (something will not work), "failed" (nothing will)
+	Detail string `json:"detail,omitempty"`
+	Fix    string `json:"fix,omitempty"`
+}
+
+const (
+	statusOK      = "ok"
+	statusMissing = "missing"
+	statusFailed  = "failed"
+)
+
+func (a *app) newDoctorCmd() *cobra.Command {
+	t := &target{app: a}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what works on this machine and what is missing",
+		Long: `Check what agentenv needs: really make a sandbox, run the scripted agent in it, and
+look for the agents and tools. The exit status is 1 if sandboxes do not work.`,
+		Example: "  envctl doctor\n  envctl doctor --sandbox local --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := t.load()
+			if err != nil {
+				return err
+			}
+			findings := a.examine(cmd.Context(), cfg)
+			if err := a.report(findings, asJSON); err != nil {
+				return err
+			}
+			for _, f := range findings {
+				if f.Status == statusFailed {
+					return &exitError{code: exitFailure}
+				}
+			}
+			return nil
+		},
+	}
+	t.flags(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) report(findings []finding, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(a.out).Encode(findings)
+	}
+	s := newStyle(a.out)
+	paint := map[string]func(string) string{statusOK: s.green, statusMissing: s.cyan, statusFailed: s.red}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	for _, f := range findings {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Check, paint[f.Status](f.Status), plain(f.Detail))
+		if f.Fix != "" {
+			fmt.Fprintf(w, "\t\t%s\n", s.bold(f.Fix))
+		}
+	}
+	return w.Flush()
+}
+
+func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
+	stop := a.newPrinter(false).waiting("checking; the first time the runner is built ...")
+	findings := checkSandbox(ctx, cfg)
+	stop()
+	return append(findings,
+		checkTool(ctx, "git", "git", "needed for workspaces from git and for --gitignore; install git", "--version"),
+		checkTool(ctx, "agent claude", "claude", "install it with: npm install -g @anthropic-ai/claude-code", "--version"),
+		checkWatches(),
+	)
+}
+
+// checkSandbox makes a sandbox and has the scripted agent answer in it.
+func checkSandbox(ctx context.Context, cfg environment.Config) []finding {
+	name := "sandbox " + cfg.Sandbox.Type
+	cfg.Agent = environment.Agent{Name: "script"}
+	cfg.Workspace, cfg.Keep = nil, false
+	env, err := environment.Create(ctx, cfg)
+	if err != nil {
+		return []finding{{Check: name, Status: statusFailed, Detail: err.Error()}}
+	}
+	caps := env.Primitive().Capabilities()
+	findings := []finding{{Check: name, Status: statusOK, Detail: fmt.Sprintf("%s/%s, process trees are ended by %s", caps.OS, caps.Arch, caps.TreeKill)}}
+	if caps.TreeKill == primitives.TreeKillSweep || caps.TreeKill == primitives.TreeKillGroup {
+		findings[0].Fix = "a writable cgroup v2 would end process trees without exception"
+	}
+	runner := finding{Check: "runner", Status: statusOK, Detail: "the scripted agent answered"}
+	for _, err := range env.ExecuteQuery(ctx, environment.Query{Prompt: "doctor"}) {
+		if err != nil {
+			runner.Status, runner.Detail = statusFailed, err.Error()
+		}
+	}
+	if err := env.Close(); err != nil {
+		runner.Status, runner.Detail = statusFailed, errors.Join(err).Error()
+	}
+	return append(findings, runner)
+}
+
+// checkTool asks a program of this machine for its version.
+func checkTool(ctx context.Context, check, program, fix string, args ...string) finding {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return finding{Check: check, Status: statusMissing, Detail: program + " is not in PATH", Fix: fix}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, args...).Output()
+	if err != nil {
+		return finding{Check: check, Status: statusMissing, Detail: fmt.Sprintf("%s does not work: %v", path, err), Fix: fix}
+	}
+	version, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return finding{Check: check, Status: statusOK, Detail: version + " (" + path + ")"}
+}
+
+// fewWatches is a limit below which watching a large repository fails.
+const fewWatches = 65536
+
+// checkWatches looks at how many directories may be watched.
+func checkWatches() finding {
+	f := finding{Check: "file watches", Status: statusOK}
+	data, err := os.ReadFile("/proc/sys/fs/inotify/max_user_watches")
+	if err != nil {
+		f.Detail = "no limit known on this system"
+		return f
+	}
+	limit, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+	f.Detail = fmt.Sprintf("%d directories can be watched", limit)
+	if limit < fewWatches {
+		f.Status = statusMissing
+		f.Fix = fmt.Sprintf("for large repositories: sysctl fs.inotify.max_user_watches=%d", 8*fewWatches)
+	}
+	return f
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// execFlags are the flags of exec.
+type execFlags struct {
+	target
+	tty     bool
+	dir     string
+	user    string
+	timeout time.Duration
+}
+
+func (a *app) newExecCmd() *cobra.Command {
+	f := &execFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "exec [flags] [ID] -- COMMAND [ARG...]",
+		Short: "Run a command in a sandbox",
+		Long: `Run a command in the sandbox with that ID, or in a new one that ends with the
+command. Standard input, output and error are the command's, and so is the exit
+status: 128 plus the number of the signal that ended it, 124 after --timeout, 125
+when the sandbox failed, 126 when the command cannot be run, 127 when there is none.`,
+		Example: `  envctl exec -- uname -a
+  envctl exec -t 3f2a -- sh
+  tar c . | envctl exec 3f2a -- tar x`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dash := cmd.ArgsLenAtDash()
+			if dash < 0 || dash > 1 || dash == len(args) {
+				return usagef("write the command after --: envctl exec [ID] -- COMMAND [ARG...]")
+			}
+			id := ""
+			if dash == 1 {
+				id = args[0]
+			}
+			return f.run(cmd.Context(), id, args[dash:])
+		},
+	}
+	f.flags(cmd)
+	f.envFlag(cmd)
+	fl := cmd.Flags()
+	fl.BoolVarP(&f.tty, "tty", "t", false, "run on a terminal")
+	fl.StringVarP(&f.dir, "workdir", "w", "", "working directory (default: the workspace)")
+	fl.StringVarP(&f.user, "user", "u", "", "user of the sandbox")
+	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this time")
+	return cmd
+}
+
+func (f *execFlags) run(ctx context.Context, id string, args []string) (err error) {
+	variables, err := variables(f.env)
+	if err != nil {
+		return err
+	}
+	env, err := f.open(ctx, id)
+	if err != nil {
+		return execFailure(err)
+	}
+	defer func() {
+		if cerr := env.Close(); err == nil && cerr != nil {
+			err = execFailure(cerr)
+		}
+	}()
+	cmd := primitives.Command{Args: args, Dir: f.dir, User: f.user, Timeout: f.timeout, Stdin: true}
+	for key, value := range variables {
+		cmd.Env = append(cmd.Env, key+"="+value)
+	}
+	if f.tty {
+		restore, err := f.terminal(&cmd)
+		if err != nil {
+			return err
+		}
+		defer restore()
+	}
+	proc, err := env.Primitive().Exec(ctx, cmd)
+	if err != nil {
+		return execFailure(err)
+	}
+	status, err := f.connect(ctx, proc)
+	if err != nil {
+		return execFailure(err)
+	}
+	if code := exitCode(status); code != exitOK {
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+// open attaches to a sandbox or makes a new one.
+func (f *execFlags) open(ctx context.Context, id string) (*environment.Environment, error) {
+	if id != "" {
+		return f.attach(ctx, id)
+	}
+	cfg, err := f.load()
+	if err != nil {
+		return nil, err
+	}
+	return environment.Create(ctx, cfg)
+}
+
+// execFailure chooses the status of a command that did not run.
+func execFailure(err error) error {
+	var status *exitError
+	switch {
+	case errors.As(err, &status):
+		return err
+	case errors.Is(err, primitives.ErrCommandNotFound):
+		return &exitError{code: exitNotFound, err: err}
+	case errors.Is(err, primitives.ErrWorkingDir), errors.Is(err, fs.ErrNotExist):
+		return &exitError{code: exitExecFailed, err: err}
+	case errors.Is(err, fs.ErrPermission):
+		return &exitError{code: exitNotExecuted, err: err}
+	}
+	return &exitError{code: exitExecFailed, err: err}
+}
+
+func exitCode(s primitives.ExitStatus) int {
+	switch s.Reason {
+	case primitives.ReasonTimeout:
+		return 124
+	case primitives.ReasonLost:
+		return exitExecFailed
+	}
+	return s.Code
+}
+
+// terminal puts this program's terminal into raw mode and gives the command one
+// of the same size.
+func (f *execFlags) terminal(cmd *primitives.Command) (restore func(), err error) {
+	in, ok := f.app.in.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return nil, usagef("leave out -t: standard input is no terminal")
+	}
+	cmd.TTY = terminalSize(in)
+	state, err := term.MakeRaw(int(in.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("put the terminal into raw mode: %w", err)
+	}
+	if name := os.Getenv("TERM"); name != "" {
+		cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
+	}
+	return func() { _ = term.Restore(int(in.Fd()), state) }, nil
+}
+
+func terminalSize(f *os.File) *primitives.TerminalSize {
+	cols, rows, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return &primitives.TerminalSize{Rows: 24, Cols: 80}
+	}
+	return &primitives.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)} //nolint:gosec // the kernel has them as uint16
+}
+
+// connect copies the streams until the command has exited and its output ended.
+func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primitives.ExitStatus, error) {
+	// The reader of standard input cannot be broken off; it ends with the
+	// program.
+	go func() {
+		_, _ = io.Copy(proc.Stdin(), f.app.in)
+		_ = proc.Stdin().Close()
+	}()
+	if f.tty {
+		defer f.followSize(ctx, proc)()
+	}
+	var streams sync.WaitGroup
+	var outErr, errErr error
+	streams.Go(func() { outErr = copyStream(f.app.out, proc.Stdout()) })
+	streams.Go(func() { errErr = copyStream(f.app.err, proc.Stderr()) })
+	status, err := proc.Wait(context.WithoutCancel(ctx))
+	if err == nil {
+		streams.Wait()
+	}
+	return status, errors.Join(err, outErr, errErr, proc.Close())
+}
+
+// copyStream copies, and closes the source when nobody takes its output any
+// more, so that the command gets its broken pipe.
+func copyStream(dst io.Writer, src io.ReadCloser) error {
+	_, err := io.Copy(dst, src)
+	if err == nil {
+		return nil
+	}
+	closeErr := src.Close()
+	if errors.Is(err, syscall.EPIPE) {
+		return nil
+	}
+	return errors.Join(err, closeErr)
+}
+
+// followSize passes changes of the terminal's size on.
+func (f *execFlags) followSize(ctx context.Context, proc primitives.Process) (stop func()) {
+	in, ok := f.app.in.(*os.File)
+	if !ok {
+		return func() {}
+	}
+	changes := make(chan os.Signal, 1)
+	signal.Notify(changes, syscall.SIGWINCH)
+	done := make(chan struct{})
+	var following sync.WaitGroup
+	following.Go(func() {
+		for {
+			select {
+			case <-changes:
+				_ = proc.Resize(ctx, *terminalSize(in))
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(changes)
+		close(done)
+		following.Wait()
+	}
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// listFlags are the flags of ls.
+type listFlags struct {
+	target
+	asJSON, recursive bool
+	pattern           string
+}
+
+func (a *app) newListCmd() *cobra.Command {
+	f := &listFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "ls [flags] [ID[:PATH]]",
+		Short: "List the sandboxes, or the files of one",
+		Example: `  envctl ls
+  envctl ls 3f2a
+  envctl ls -r --pattern '**/*.go' 3f2a:src`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return f.sandboxes(cmd.Context())
+			}
+			at := parsePlace(args[0])
+			if at.id == "" {
+				at = place{id: args[0]}
+			}
+			return f.files(cmd.Context(), at)
+		},
+	}
+	f.flags(cmd)
+	fl := cmd.Flags()
+	fl.BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
+	fl.BoolVarP(&f.recursive, "recursive", "r", false, "list what is in folders, too")
+	fl.StringVar(&f.pattern, "pattern", "", "list only paths that match, as in '**/*.go'")
+	return cmd
+}
+
+func (f *listFlags) sandboxes(ctx context.Context) error {
+	cfg, err := f.load()
+	if err != nil {
+		return err
+	}
+	list, err := environment.List(ctx, cfg.Sandbox)
+	if err != nil {
+		return err
+	}
+	if f.asJSON {
+		return printLines(f.app, list)
+	}
+	w := tabwriter.NewWriter(f.app.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tSTATUS\tCREATED\tUSED")
+	for _, s := range list {
+		used := "kept"
+		if s.InUse {
+			used = "in use"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.ID, s.Status, s.Created.Local().Format(time.DateTime), used)
+	}
+	return w.Flush()
+}
+
+func (f *listFlags) files(ctx context.Context, at place) (err error) {
+	env, err := f.attach(ctx, at.id)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, env.Close()) }()
+	opts := primitives.ListOptions{Pattern: f.pattern}
+	if f.recursive {
+		opts.Depth = -1
+	}
+	list, err := env.Primitive().List(ctx, firstOf(at.path, "."), opts)
+	if err != nil {
+		return err
+	}
+	if f.asJSON {
+		return printLines(f.app, list)
+	}
+	w := tabwriter.NewWriter(f.app.out, 0, 0, 2, ' ', 0)
+	for _, i := range list {
+		name := plain(i.Path)
+		if i.Target != "" {
+			name += " -> " + plain(i.Target)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", i.Mode, i.Size, i.ModTime.Local().Format(time.DateTime), name)
+	}
+	return w.Flush()
+}
+
+// printLines prints one JSON object a line.
+func printLines[T any](a *app, list []T) error {
+	enc := json.NewEncoder(a.out)
+	for _, v := range list {
+		if err := enc.Encode(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// printer shows the events of a run.
+type printer interface {
+	event(ev runnerscripts.Event) error
+	// question shows a permission request to a person.
+	question(req runnerscripts.PermissionRequest)
+	// waiting shows a message if it is not stopped within two seconds.
+	waiting(message string) (stop func())
+}
+
+func (a *app) newPrinter(asJSON bool) printer {
+	people := &peoplePrinter{out: a.out, err: a.err, style: newStyle(a.out), note: newStyle(a.err), tools: make(map[string]runnerscripts.ToolCall)}
+	if asJSON {
+		return &jsonPrinter{peoplePrinter: people, enc: runnerscripts.NewEncoder(a.out)}
+	}
+	return people
+}
+
+// jsonPrinter prints events as JSON lines; what is for people goes to standard
+// error.
+type jsonPrinter struct {
+	*peoplePrinter
+	enc *runnerscripts.Encoder
+}
+
+func (p *jsonPrinter) event(ev runnerscripts.Event) error { return p.enc.Encode(ev) }
+
+// peoplePrinter prints what a person wants to follow: what the agent says to
+// standard output, everything about the run to standard error.
+type peoplePrinter struct {
+	mu       sync.Mutex
+	out, err io.Writer
+	style    style // of out
+	note     style // of err
+	block    string
+	midLine  bool // the last line printed to out is not finished
+	tools    map[string]runnerscripts.ToolCall
+}
+
+func (p *peoplePrinter) event(ev runnerscripts.Event) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ev.ConversationID != "" && ev.ConversationID != runnerscripts.MainConversation {
+		return p.subagent(ev)
+	}
+	switch ev.Type {
+	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
+		return p.chunk(ev)
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
+		return p.tool(ev)
+	case runnerscripts.TypePlan:
+		return p.plan(ev)
+	case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+		return p.end(ev)
+	case runnerscripts.TypeLog, runnerscripts.TypeError, runnerscripts.TypeEnvironmentError:
+		return p.diagnostic(ev)
+	}
+	return nil
+}
+
+// chunk prints a piece of a message as it comes.
+func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
+	c, err := runnerscripts.Payload[runnerscripts.ContentChunk](ev)
+	if err != nil || c.Content.Text == "" {
+		return nil
+	}
+	known := p.block == c.BlockID
+	if c.Snapshot && known {
+		return nil // it was printed piece by piece
+	}
+	if !known {
+		if err := p.endLine(); err != nil {
+			return err
+		}
+		p.block = c.BlockID
+	}
+	text := plain(c.Content.Text)
+	p.midLine = !strings.HasSuffix(text, "\n")
+	if ev.Type == runnerscripts.TypeAgentThought {
+		text = p.style.dim(text)
+	}
+	_, err = io.WriteString(p.out, text)
+	return err
+}
+
+// tool prints a tool call when it starts, and how it ended.
+func (p *peoplePrinter) tool(ev runnerscripts.Event) error {
+	u, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
+	if err != nil {
+		return nil
+	}
+	call, known := p.tools[u.ToolCallID]
+	if u.Title != "" {
+		call.Title = u.Title
+	}
+	if u.Content != nil {
+		call.Content = u.Content
+	}
+	p.tools[u.ToolCallID] = call
+	if !known || u.Title != "" && ev.Type == runnerscripts.TypeToolCall {
+		if err := p.line(p.style.cyan("→ ") + p.style.bold(plain(firstOf(call.Title, u.Name)))); err != nil {
+			return err
+		}
+	}
+	switch u.Status {
+	case runnerscripts.ToolCompleted:
+		return p.result(call, p.style.dim)
+	case runnerscripts.ToolFailed:
+		return p.result(call, p.style.red)
+	}
+	return nil
+}
+
+// resultLines is how much of a tool's output is shown.
+const resultLines = 12
+
+func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) string) error {
+	var lines []string
+	for _, c := range call.Content {
+		switch {
+		case c.Type == "diff":
+			lines = append(lines, p.diff(c)...)
+		case c.Content != nil && c.Content.Text != "":
+			for l := range strings.Lines(c.Content.Text) {
+				lines = append(lines, paint(plain(strings.TrimRight(l, "\r\n"))))
+			}
+		}
+	}
+	if more := len(lines) - resultLines; more > 0 {
+		lines = append(lines[:resultLines], paint(fmt.Sprintf("... %d more lines", more)))
+	}
+	for _, l := range lines {
+		if err := p.line("  " + l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// diff shows the lines of a change, old ones and new ones.
+func (p *peoplePrinter) diff(c runnerscripts.ToolCallContent) []string {
+	var lines []string
+	if c.OldText != nil {
+		for l := range strings.Lines(*c.OldText) {
+			lines = append(lines, p.style.red("- "+plain(strings.TrimRight(l, "\r\n"))))
+		}
+	}
+	for l := range strings.Lines(c.NewText) {
+		lines = append(lines, p.style.green("+ "+plain(strings.TrimRight(l, "\r\n"))))
+	}
+	return lines
+}
+
+func (p *peoplePrinter) plan(ev runnerscripts.Event) error {
+	plan, err := runnerscripts.Payload[runnerscripts.Plan](ev)
+	if err != nil {
+		return nil
+	}
+	for _, e := range plan.Entries {
+		mark := "[ ]"
+		switch e.Status {
+		case "completed":
+			mark = "[x]"
+		case "in_progress":
+			mark = "[>]"
+		}
+		if err := p.line(p.style.dim(mark + " " + plain(e.Content))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// subagent shows what a subagent does, not what it says.
+func (p *peoplePrinter) subagent(ev runnerscripts.Event) error {
+	if ev.Type != runnerscripts.TypeToolCall {
+		return nil
+	}
+	u, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
+	if err != nil {
+		return nil
+	}
+	return p.line(p.style.dim("  · " + plain(firstOf(u.Title, u.Name))))
+}
+
+func (p *peoplePrinter) end(ev runnerscripts.Event) error {
+	if err := p.endLine(); err != nil {
+		return err
+	}
+	if ev.Type == runnerscripts.TypeQueryFailed {
+		f, err := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
+		if err != nil {
+			return nil
+		}
+		_, err = fmt.Fprintln(p.err, p.note.red("failed: "+plain(f.Message)))
+		return err
+	}
+	c, err := runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
+	if err != nil {
+		return nil
+	}
+	_, err = fmt.Fprintln(p.err, p.note.dim(summary(c)))
+	return err
+}
+
+// summary is one line about a finished query.
+func summary(c runnerscripts.QueryCompleted) string {
+	s := fmt.Sprintf("done in %.1f s", time.Duration(c.DurationMS*int64(time.Millisecond)).Seconds())
+	if c.StopReason != runnerscripts.StopEndTurn {
+		s = fmt.Sprintf("stopped (%s) after %.1f s", c.StopReason, time.Duration(c.DurationMS*int64(time.Millisecond)).Seconds())
+	}
+	if in := c.Usage.InputTokens + c.Usage.CacheReadTokens + c.Usage.CacheWriteTokens; in+c.Usage.OutputTokens > 0 {
+		s += fmt.Sprintf(", %d tokens in, %d out", in, c.Usage.OutputTokens)
+	}
+	if c.Usage.CostUSD > 0 {
+		s += fmt.Sprintf(", $%.4f", c.Usage.CostUSD)
+	}
+	return s
+}
+
+func (p *peoplePrinter) diagnostic(ev runnerscripts.Event) error {
+	var d struct{ Level, Message string }
+	if json.Unmarshal(ev.Payload, &d) != nil || d.Message == "" || d.Level == "debug" || d.Level == "info" {
+		return nil
+	}
+	if err := p.endLine(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(p.err, p.note.dim(plain(firstOf(d.Level, "error")+": "+d.Message)))
+	return err
+}
+
+func (p *peoplePrinter) question(req runnerscripts.PermissionRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.endLine()
+	fmt.Fprintf(p.err, "%s %s\n", p.note.bold("Allow?"), plain(firstOf(req.ToolCall.Title, req.ToolCall.Name)))
+	if len(req.ToolCall.RawInput) > 0 {
+		fmt.Fprintf(p.err, "  %s\n", p.note.dim(plain(shorten(string(req.ToolCall.RawInput), 2000))))
+	}
+	for i, o := range req.Options {
+		fmt.Fprintf(p.err, "  %d  %s\n", i+1, plain(o.Name))
+	}
+	fmt.Fprint(p.err, "number, y, n, or what the agent should do instead: ")
+}
+
+func (p *peoplePrinter) waiting(message string) func() {
+	timer := time.AfterFunc(2*time.Second, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		fmt.Fprintln(p.err, p.note.dim(message))
+	})
+	return func() { timer.Stop() }
+}
+
+// line prints a line of its own.
+func (p *peoplePrinter) line(text string) error {
+	if err := p.endLine(); err != nil {
+		return err
+	}
+	p.block = ""
+	_, err := fmt.Fprintln(p.out, text)
+	return err
+}
+
+func (p *peoplePrinter) endLine() error {
+	if !p.midLine {
+		return nil
+	}
+	p.midLine = false
+	_, err := fmt.Fprintln(p.out)
+	return err
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// shorten cuts text to a length in bytes, between characters.
+func shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}

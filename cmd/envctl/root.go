@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses beside those that exec passes on from its command.
+const (
+	exitOK          = 0
+	exitFailure     = 1   // the agent or the sandbox failed
+	exitUsage       = 2   // the command line or the configuration makes no sense
+	exitExecFailed  = 125 // exec: the sandbox failed, not the command
+	exitNotExecuted = 126 // exec: the command is there and cannot be run
+	exitNotFound    = 127 // exec: no such command
+	exitInterrupted = 130
+)
+
+// app is one run of the command line: its streams and nothing else.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// Execute runs envctl with the given arguments (without the program's name) and
+// streams, and returns its exit status.
+func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []string) int {
+	a := &app{in: in, out: out, err: errOut}
+	root := a.newRootCmd()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var status *exitError
+	if errors.As(err, &status) {
+		if status.err != nil {
+			fmt.Fprintf(errOut, "envctl: %v\n", status.err)
+		}
+		return status.code
+	}
+	if ctx.Err() != nil {
+		fmt.Fprintln(errOut, "envctl: interrupted")
+		return exitInterrupted
+	}
+	fmt.Fprintf(errOut, "envctl: %v\n", err)
+	return exitFailure
+}
+
+// exitError chooses the exit status. Without err nothing is printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// usagef is an error in how envctl was called.
+func usagef(format string, args ...any) error {
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
+}
+
+func (a *app) newRootCmd() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "envctl",
+		Short: "Run coding agents in sandboxes",
+		Long: `envctl runs coding agents in sandboxes and looks into them.
+
+  envctl run "Say hello"                        the scripted demo agent, no key, no network
+  envctl run --agent claude -e ANTHROPIC_API_KEY "Fix the test" --folder .
+
+Exit status: 0 when it worked, 1 when the agent or the sandbox failed, 2 when the
+command line or the configuration makes no sense, 130 when interrupted. exec
+returns its command's status, or 125, 126 and 127 as env(1) does.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; see '%s --help'", err, cmd.CommandPath())
+	})
+	root.AddCommand(
+		a.newRunCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newListCmd(), a.newWatchCmd(),
+		a.newDiffCmd(), a.newTranscriptCmd(), a.newRemoveCmd(), a.newDoctorCmd(), a.newVersionCmd(),
+	)
+	for _, c := range root.Commands() {
+		c.Args = usageArgs(c.Args)
+	}
+	return root
+}
+
+// usageArgs makes a wrong number of arguments a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if check == nil {
+			return nil
+		}
+		if err := check(cmd, args); err != nil {
+			return usagef("%w; see '%s --help'", err, cmd.CommandPath())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// runFlags are the flags of run.
+type runFlags struct {
+	target
+	agent, model, mode, scenario string
+	folder, git, tar             string
+	gitignore                    bool
+	permission                   string
+	patch                        string
+	keep, asJSON, raw            bool
+}
+
+func (a *app) newRunCmd() *cobra.Command {
+	f := &runFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "run [flags] PROMPT...",
+		Short: "Run an agent in a sandbox",
+		Long: `Run an agent in a new sandbox, give it a prompt and print what it does.
+
+Each argument is one prompt; they are answered in turn in one conversation. "-"
+reads a prompt from standard input. The sandbox ends with the command, unless
+--keep is given.
+
+With --json every event is one line of JSON on standard output, with its "type" and
+a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed.`,
+		Example: `  envctl run "Say hello"
+  envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --patch fix.patch "Fix the failing test"
+  envctl run --json "Say hello" | jq -r .type
+  envctl run --agent claude --permission allow --git https://example.com/repo.git "Explain this code"`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, prompts []string) error { return f.run(cmd.Context(), prompts) },
+	}
+	f.flags(cmd)
+	f.envFlag(cmd)
+	fl := cmd.Flags()
+	fl.StringVarP(&f.agent, "agent", "a", "", `agent: script, claude (default "script")`)
+	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
+	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
+	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent")
+	fl.StringVar(&f.folder, "folder", "", "copy this folder into the workspace")
+	fl.BoolVar(&f.gitignore, "gitignore", true, "leave out what git ignores when copying --folder")
+	fl.StringVar(&f.git, "git", "", "put this git repository into the workspace, URL or URL#REF")
+	fl.StringVar(&f.tar, "tar", "", "unpack this tar file into the workspace")
+	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
+	fl.StringVar(&f.patch, "patch", "", `write what changed in the workspace as a patch to this file ("-": standard output)`)
+	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox and print its id")
+	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
+	fl.BoolVar(&f.raw, "raw", false, "with --json: the agent's own lines, too")
+	for flag, values := range map[string][]string{
+		"agent": agentNames(), "permission": {permissionAsk, permissionAllow, permissionDeny},
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+	return cmd
+}
+
+// agentNames are the agents that this version's runner knows.
+func agentNames() []string { return []string{"script", "claude"} }
+
+func (f *runFlags) run(ctx context.Context, prompts []string) error {
+	cfg, err := f.configure()
+	if err != nil {
+		return err
+	}
+	for i, p := range prompts {
+		if prompts[i], err = f.app.prompt(p); err != nil {
+			return err
+		}
+	}
+	answer, err := f.app.newAnswerer(f.permission)
+	if err != nil {
+		return err
+	}
+	var env *environment.Environment
+	s, err := session.Open(ctx, session.Config{
+		Environment: cfg,
+		Create: func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
+			cfg.Keep = f.keep
+			var err error
+			env, err = environment.Create(ctx, cfg)
+			return env, err
+		},
+		OnPermission:      answer.decide,
+		PermissionTimeout: answer.timeout(),
+		MaxWorkspace:      -1, // the session ends with this program
+	})
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+	err = f.prompts(ctx, s, prompts, answer)
+	if env != nil {
+		if f.patch != "" {
+			err = errors.Join(err, f.writePatch(context.WithoutCancel(ctx), env))
+		}
+		if f.keep {
+			fmt.Fprintf(f.app.err, "kept: look into it with 'envctl exec %[1]s -- sh', end it with 'envctl rm %[1]s'\n", env.ID())
+		}
+	}
+	return errors.Join(err, s.Close())
+}
+
+// configure is the configuration of the file with the flags over it.
+func (f *runFlags) configure() (environment.Config, error) {
+	cfg, err := f.load()
+	if err != nil {
+		return cfg, err
+	}
+	set := func(v *string, flag string) {
+		if flag != "" {
+			*v = flag
+		}
+	}
+	set(&cfg.Agent.Name, f.agent)
+	set(&cfg.Agent.Model, f.model)
+	set(&cfg.Agent.PermissionMode, f.mode)
+	if cfg.Agent.Name == "" {
+		cfg.Agent.Name = "script"
+	}
+	cfg.Raw = cfg.Raw || f.raw
+	f.keep = f.keep || cfg.Keep
+	cfg.Keep = false // Create sets it: a session itself keeps nothing
+	if f.scenario != "" {
+		data, err := os.ReadFile(f.scenario)
+		if err != nil {
+			return cfg, usagef("give --scenario an existing file: %w", err)
+		}
+		if !json.Valid(data) {
+			return cfg, usagef("give --scenario a JSON file: %s is none", f.scenario)
+		}
+		cfg.Agent.Config = data
+	}
+	if f.folder != "" {
+		cfg.Workspace = append(cfg.Workspace, environment.Source{Folder: &environment.Folder{Path: f.folder, Gitignore: f.gitignore}})
+	}
+	if f.git != "" {
+		url, ref, _ := strings.Cut(f.git, "#")
+		cfg.Workspace = append(cfg.Workspace, environment.Source{Git: &environment.Git{URL: url, Ref: ref}})
+	}
+	if f.tar != "" {
+		cfg.Workspace = append(cfg.Workspace, environment.Source{Tar: &environment.Tar{Path: f.tar}})
+	}
+	return cfg, nil
+}
+
+// prompt returns the text of an argument.
+func (a *app) prompt(arg string) (string, error) {
+	if arg == "-" {
+		text, err := io.ReadAll(a.in)
+		if err != nil {
+			return "", fmt.Errorf("read the prompt from standard input: %w", err)
+		}
+		arg = string(text)
+	}
+	if strings.TrimSpace(arg) == "" {
+		return "", usagef("say what the agent should do: the prompt is empty")
+	}
+	return arg, nil
+}
+
+// prompts has them answered one after the other and prints every event once.
+func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string, answer *answerer) error {
+	show := f.app.newPrinter(f.asJSON)
+	answer.printer = show
+	stop := show.waiting("preparing the sandbox ...")
+	defer stop()
+	var seen uint64
+	for _, prompt := range prompts {
+		turn, err := s.Prompt(ctx, prompt)
+		if err != nil {
+			return err
+		}
+		// The session's events, not the turn's: gapless.
+		for ev, err := range s.Events(ctx, seen+1) {
+			if err != nil {
+				return f.interrupted(ctx, s, turn, err)
+			}
+			stop()
+			seen = ev.Seq
+			if err := show.event(ev); err != nil {
+				return err
+			}
+			if ev.QueryID == turn.ID() && ends(ev.Type) {
+				break
+			}
+		}
+		if ctx.Err() != nil {
+			return f.interrupted(ctx, s, turn, ctx.Err())
+		}
+		if _, err := turn.Wait(ctx); err != nil {
+			return failed(err)
+		}
+	}
+	return nil
+}
+
+func ends(t runnerscripts.EventType) bool {
+	return t == runnerscripts.TypeQueryCompleted || t == runnerscripts.TypeQueryFailed
+}
+
+// interrupted stops the running query politely.
+func (f *runFlags) interrupted(ctx context.Context, s *session.AgentSession, turn *session.Turn, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	if s.Interrupt(ctx) == nil {
+		_, _ = turn.Wait(ctx)
+	}
+	return err
+}
+
+// failed is the error of a query whose query_failed event was printed already.
+func failed(err error) error {
+	var q *session.QueryError
+	if errors.As(err, &q) {
+		return &exitError{code: exitFailure}
+	}
+	return err
+}
+
+func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment) (err error) {
+	w := f.app.out
+	if f.patch != "-" {
+		file, err := os.Create(f.patch)
+		if err != nil {
+			return fmt.Errorf("write the patch: %w", err)
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		w = file
+	}
+	return env.Patch(ctx, w)
+}

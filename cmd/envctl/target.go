@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+// target says which sandbox a command works on and how to reach it.
+type target struct {
+	app     *app
+	sandbox string
+	config  string
+	env     []string
+	verbose bool
+}
+
+// flags adds the flags that choose a sandbox.
+func (t *target) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+` (default "local")`)
+	f.StringVarP(&t.config, "config", "c", "", "configuration file (YAML or JSON)")
+	f.BoolVarP(&t.verbose, "verbose", "v", false, "log what agentenv does to standard error")
+	_ = cmd.RegisterFlagCompletionFunc("sandbox", cobra.FixedCompletions(environment.SandboxTypes(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// envFlag adds the flag for variables of the agent or command.
+func (t *target) envFlag(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVarP(&t.env, "env", "e", nil, "variable of the sandbox, KEY=VALUE, or KEY to pass this program's own on")
+}
+
+// load returns the configuration: the file, and over it the flags.
+func (t *target) load() (environment.Config, error) {
+	var cfg environment.Config
+	if t.config != "" {
+		var err error
+		if cfg, err = environment.LoadConfig(t.config); err != nil {
+			return cfg, &exitError{code: exitUsage, err: err}
+		}
+	}
+	if t.sandbox != "" && t.sandbox != cfg.Sandbox.Type {
+		if cfg.Sandbox.Type != "" {
+			// Settings of one kind mean nothing to another.
+			cfg.Sandbox = environment.Sandbox{}
+		}
+		cfg.Sandbox.Type = t.sandbox
+	}
+	if cfg.Sandbox.Type == "" {
+		cfg.Sandbox.Type = "local"
+	}
+	if !slices.Contains(environment.SandboxTypes(), cfg.Sandbox.Type) {
+		return cfg, usagef("use --sandbox %s: there is no sandbox %q", strings.Join(environment.SandboxTypes(), " or "), cfg.Sandbox.Type)
+	}
+	env, err := variables(t.env)
+	if err != nil {
+		return cfg, err
+	}
+	for key, value := range env {
+		if cfg.Env == nil {
+			cfg.Env = make(map[string]string)
+		}
+		cfg.Env[key] = value
+	}
+	cfg.Logger = t.logger()
+	return cfg, nil
+}
+
+func (t *target) logger() hclog.Logger {
+	if !t.verbose {
+		return nil
+	}
+	return hclog.New(&hclog.LoggerOptions{Name: "agentenv", Level: hclog.Debug, Output: t.app.err})
+}
+
+// attach opens the sandbox with this id.
+func (t *target) attach(ctx context.Context, id string) (*environment.Environment, error) {
+	cfg, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	env, err := environment.Attach(ctx, id, cfg)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("run 'envctl ls' to see the sandboxes there are: no %s sandbox %q", cfg.Sandbox.Type, id)
+	}
+	return env, err
+}
+
+// variables reads KEY=VALUE and KEY.
+func variables(list []string) (map[string]string, error) {
+	env := make(map[string]string, len(list))
+	for _, entry := range list {
+		key, value, given := strings.Cut(entry, "=")
+		if key == "" {
+			return nil, usagef("give --env as KEY=VALUE or KEY")
+		}
+		if !given {
+			var set bool
+			if value, set = os.LookupEnv(key); !set {
+				return nil, usagef("set %s or give --env %s=VALUE: --env %s passes on a variable that is not set", key, key, key)
+			}
+		}
+		env[key] = value
+	}
+	return env, nil
+}
+
+// place is ID:PATH, a path of a sandbox, or a path of this machine.
+type place struct {
+	id, path string
+}
+
+// parsePlace tells the two apart. A path of this machine that contains a colon
+// can be given with a slash before it: ./a:b.
+func parsePlace(s string) place {
+	id, path, ok := strings.Cut(s, ":")
+	if !ok || id == "" || strings.ContainsAny(id, `/\`) {
+		return place{path: s}
+	}
+	return place{id: id, path: path}
+}

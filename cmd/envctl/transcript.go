@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// transcriptFlags are the flags of transcript.
+type transcriptFlags struct {
+	target
+	asJSON, native bool
+}
+
+func (a *app) newTranscriptCmd() *cobra.Command {
+	f := &transcriptFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "transcript [flags] ID",
+		Short: "Print the conversation of a sandbox's agent",
+		Long:  "Print the conversation as the agent itself keeps it in the sandbox.",
+		Example: `  envctl transcript 3f2a
+  envctl transcript --json 3f2a | jq -r .type
+  envctl transcript --native 3f2a > transcript.json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+	}
+	f.flags(cmd)
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
+	cmd.Flags().BoolVar(&f.native, "native", false, "print the agent's own files, as one JSON object")
+	cmd.MarkFlagsMutuallyExclusive("json", "native")
+	return cmd
+}
+
+func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
+	env, err := f.attach(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, env.Close()) }()
+	if f.native {
+		t, err := env.ReadTranscript(ctx)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(f.app.out).Encode(t)
+	}
+	show := f.app.newPrinter(f.asJSON)
+	var seq uint64
+	for ev, err := range env.ReadConversation(ctx) {
+		if err != nil {
+			return err
+		}
+		seq++
+		ev.Seq = seq
+		if !f.asJSON && ev.Type == runnerscripts.TypeUserMessage && ev.ConversationID == runnerscripts.MainConversation {
+			if _, err := fmt.Fprintf(f.app.out, "%s%s\n", newStyle(f.app.out).bold("> "), plain(ev.Text())); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := show.event(ev); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// versionInfo is what version prints.
+type versionInfo struct {
+	Version  string `json:"version"`
+	Protocol int    `json:"protocol"` // of the runner scripts
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (a *app) newVersionCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Args:    cobra.NoArgs,
+		Example: "  envctl version --json",
+		RunE: func(*cobra.Command, []string) error {
+			v := currentVersion()
+			if asJSON {
+				return json.NewEncoder(a.out).Encode(v)
+			}
+			_, err := fmt.Fprintf(a.out, "envctl %s (runner protocol %d, %s, %s)\n", v.Version, v.Protocol, v.Go, v.Platform)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func currentVersion() versionInfo {
+	v := versionInfo{
+		Version: "devel", Protocol: runnerscripts.Protocol,
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		v.Version = info.Main.Version
+	}
+	return v
+}
