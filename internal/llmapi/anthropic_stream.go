@@ -96,6 +96,6 @@ func (s sse) send(typ string, fields map[string]any) {
 	if err != nil {
 		panic(fmt.Sprintf("an event is not JSON: %v", err))
 	}
-	fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", typ, data)
+	_, _ = fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", typ, data)
 	_ = s.flush()
 }

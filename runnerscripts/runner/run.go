@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/claude"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
 
@@ -44,6 +45,7 @@ type app struct {
 func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, args []string) int {
 	a := &app{stdin: stdin, stdout: runnerscripts.NewEncoder(stdout), stderr: stderr}
 	a.agents = map[string]agent.Driver{
+		"claude": claude.Driver{},
 		"script": script.New(script.Config{Print: a.stdout.WriteLine, Exit: os.Exit}),
 	}
 	if len(args) != 1 {

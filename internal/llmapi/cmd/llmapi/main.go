@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -38,7 +39,9 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, server.URL)
+	if _, err := fmt.Fprintln(out, server.URL); err != nil {
+		return errors.Join(err, server.Close())
+	}
 	<-ctx.Done()
 	return server.Close()
 }

@@ -70,7 +70,7 @@ func start(c command, handle func(line []byte)) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, errors.Join(err, stdin.Close(), r.Close(), w.Close())
 	}
-	w.Close()
+	_ = w.Close() // the program has its own
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -84,7 +84,7 @@ func start(c command, handle func(line []byte)) (*process, error) {
 		// pipe would keep the reader for ever.
 		_ = r.SetReadDeadline(time.Now().Add(drainTime))
 		<-read
-		r.Close()
+		_ = r.Close()
 		if errors.Is(err, exec.ErrWaitDelay) {
 			err = nil
 		}
@@ -129,7 +129,7 @@ func (p *process) signal(sig syscall.Signal) {
 // close ends the program: politely by the end of its input, then by signals. It
 // returns when it has ended.
 func (p *process) close() {
-	p.stdin.Close()
+	_ = p.stdin.Close()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		timer := time.NewTimer(grace)
 		select {
