@@ -3,13 +3,353 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// checkRunner says why there are no durable commands, or nil.
-func checkRunner(path string) error { return errors.ErrUnsupported }
+// A durable command has a folder of its own, exec/<id> in the session's App. Its
+// supervisor, a process that nobody has to hold on to, starts the command with
+// its output appended to two files, and writes down how it ended. Handles read
+// these files; that the supervisor is gone without a result is ReasonLost.
+const (
+	commandFile = "command.json" // what to run: durableCommand
+	startedFile = "started.json" // that it runs, or why not: durableStart
+	exitFile    = "exit.json"    // how it ended: primitives.ExitStatus
+	stdoutFile  = "stdout"
+	stderrFile  = "stderr"
+)
 
-func (s *Sandbox) startDurable(ctx context.Context, cmd *primitives.Command) (primitives.Process, error) {
-	return nil, errors.ErrUnsupported
+// durableCommand is all that the supervisor needs.
+type durableCommand struct {
+	Sandbox string              `json:"sandbox"`
+	Group   string              `json:"group,omitempty"` // the command's control group
+	Path    string              `json:"path"`
+	Args    []string            `json:"args"`
+	Env     []string            `json:"env"`
+	Dir     string              `json:"dir"`
+	Cred    *syscall.Credential `json:"cred,omitempty"`
+	Merge   bool                `json:"merge,omitempty"`
+	Timeout time.Duration       `json:"timeout,omitempty"`
+	Grace   time.Duration       `json:"grace,omitempty"`
+}
+
+// durableStart names the processes, or says why there are none.
+type durableStart struct {
+	Supervisor proctree.Identity `json:"supervisor"`
+	Leader     proctree.Identity `json:"leader"`
+	Boot       string            `json:"boot"`
+	Error      string            `json:"error,omitempty"`
+	Kinds      []string          `json:"kinds,omitempty"` // the sentinels in the error
+}
+
+// checkRunner says why there are no durable commands, or nil.
+func checkRunner(path string) error {
+	if path == "" {
+		return fmt.Errorf("%w: Config.Runner names no program to supervise them", errors.ErrUnsupported)
+	}
+	fd, err := openPidfd(os.Getpid())
+	if err != nil {
+		return fmt.Errorf("%w: the system has no process descriptors: %w", errors.ErrUnsupported, err)
+	}
+	_ = unix.Close(fd)
+	if err := unix.Access(path, unix.X_OK); err != nil {
+		return fmt.Errorf("%w: Config.Runner %s: %w", errors.ErrUnsupported, path, err)
+	}
+	return nil
+}
+
+func (s *Sandbox) durableDir(id string) string { return filepath.Join(s.paths.App, "exec", id) }
+
+// startDurable starts the command under a supervisor. The caller holds s.mu for
+// reading.
+func (s *Sandbox) startDurable(ctx context.Context, cmd *primitives.Command) (*durable, error) {
+	if err := cmd.Check(); err != nil {
+		return nil, err
+	}
+	if !s.caps.Durable {
+		return nil, checkRunner(s.st.Runner)
+	}
+	spec, err := s.specify(cmd)
+	if err != nil {
+		return nil, s.gone(err)
+	}
+	if err := s.probeDir(spec); err != nil {
+		return nil, s.gone(err)
+	}
+	id := "d-" + newID()
+	dir := s.durableDir(id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, s.gone(err)
+	}
+	if err := s.supervise(ctx, id, dir, cmd, spec); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s.openDurable(ctx, id, primitives.Offset{})
+}
+
+// supervise writes the command down and starts its supervisor.
+func (s *Sandbox) supervise(ctx context.Context, id, dir string, cmd *primitives.Command, spec *spawnSpec) error {
+	order := durableCommand{
+		Sandbox: s.id, Path: spec.path, Args: spec.args, Env: append(spec.env, execMark+"="+id), Dir: spec.dir,
+		Cred: spec.cred, Merge: cmd.MergeStderr, Timeout: cmd.Timeout, Grace: cmd.GracePeriod(),
+	}
+	for _, name := range []string{stdoutFile, stderrFile} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			return err
+		}
+	}
+	runner := &spawnSpec{
+		path: s.st.Runner, args: []string{s.st.Runner, "supervise", dir}, dir: dir,
+		env: setVar(setVar(mergeEnv(s.env, nil), sandboxMark+"="+s.id), execMark+"="+id),
+	}
+	if s.group != nil && !s.noGroup.Load() {
+		leaf, err := s.group.Make(id)
+		if err != nil {
+			return err
+		}
+		defer leaf.Close()
+		order.Group, runner.leaf = leaf.Path(), leaf
+	}
+	if err := writeJSON(filepath.Join(dir, commandFile), &order); err != nil {
+		return err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	runner.files = []uintptr{null.Fd(), null.Fd(), null.Fd()}
+	pid, pidfd, err := spawn(runner)
+	if err != nil {
+		return fmt.Errorf("%w: start the supervisor %s: %w", primitives.ErrUnavailable, s.st.Runner, err)
+	}
+	if err := awaitChild(ctx, pid, pidfd); err != nil {
+		return fmt.Errorf("%w: the supervisor %s: %w", primitives.ErrUnavailable, s.st.Runner, err)
+	}
+	var started durableStart
+	if err := readJSON(filepath.Join(dir, startedFile), &started); err != nil {
+		return fmt.Errorf("%w: the supervisor %s started nothing: %w", primitives.ErrUnavailable, s.st.Runner, err)
+	}
+	return started.err()
+}
+
+// awaitChild waits until the first stage of the supervisor has done its work and
+// ended, or ctx is done.
+func awaitChild(ctx context.Context, pid, pidfd int) error {
+	watch, err := watchExit(pid, pidfd)
+	if err != nil {
+		return err
+	}
+	defer watch.close()
+	// Before it is reaped its number belongs to nobody else.
+	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-pid, unix.SIGKILL) })
+	err = watch.wait()
+	stopped := stop()
+	ws, rerr := reap(pid)
+	if err = errors.Join(err, rerr); err == nil && !stopped && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err == nil && ws.ExitStatus() != 0 {
+		err = fmt.Errorf("ended with status %d", ws.ExitStatus())
+	}
+	return err
+}
+
+// Reattach implements primitives.Reattacher.
+func (s *Sandbox) Reattach(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
+	end, err := s.begin("reattach", id)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if err := ctx.Err(); err != nil {
+		return nil, s.fail("reattach", id, err)
+	}
+	if !s.caps.Durable {
+		return nil, s.fail("reattach", id, checkRunner(s.st.Runner))
+	}
+	if !strings.HasPrefix(id, "d-") || strings.Contains(id, "/") {
+		return nil, s.fail("reattach", id, fmt.Errorf("%w: this is not the ID of a durable command", fs.ErrNotExist))
+	}
+	p, err := s.openDurable(ctx, id, from)
+	if err != nil {
+		return nil, s.fail("reattach", id, err)
+	}
+	return p, nil
+}
+
+// durable is a handle of a durable command.
+type durable struct {
+	sb      *Sandbox
+	id, dir string
+	start   durableStart
+	out     *tail
+	err     *tail
+	watch   *exitWatch // of the supervisor; nil if it has ended
+	bell    *bell
+	stopCtx func() bool
+
+	mu     sync.Mutex
+	reason primitives.ExitReason // why it ends without a word of its supervisor
+
+	done    chan struct{} // closed when status is known
+	status  primitives.ExitStatus
+	letGo   chan struct{} // closed by Close
+	joined  chan struct{} // closed when the goroutines have ended
+	closing sync.Once
+}
+
+// openDurable returns a handle of an existing durable command.
+func (s *Sandbox) openDurable(ctx context.Context, id string, from primitives.Offset) (_ *durable, err error) {
+	d := &durable{
+		sb: s, id: id, dir: s.durableDir(id),
+		done: make(chan struct{}), letGo: make(chan struct{}), joined: make(chan struct{}),
+	}
+	if err := readJSON(filepath.Join(d.dir, startedFile), &d.start); err != nil {
+		return nil, err
+	}
+	if d.out, err = d.openTail(stdoutFile, from.Stdout); err != nil {
+		return nil, err
+	}
+	if d.err, err = d.openTail(stderrFile, from.Stderr); err != nil {
+		return nil, errors.Join(err, d.out.Close())
+	}
+	if d.watch, err = d.watchSupervisor(); err != nil {
+		return nil, errors.Join(err, d.out.Close(), d.err.Close())
+	}
+	d.bell = newBell(d.dir)
+	s.procsMu.Lock()
+	s.durables[d] = struct{}{}
+	s.procsMu.Unlock()
+	d.stopCtx = context.AfterFunc(ctx, func() { _ = d.Close() })
+	go d.await()
+	return d, nil
+}
+
+// watchSupervisor returns nil if the supervisor has ended.
+func (d *durable) watchSupervisor() (*exitWatch, error) {
+	if d.start.Boot != proctree.BootID() {
+		return nil, nil
+	}
+	fd, err := openPidfd(d.start.Supervisor.PID)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !proctree.Alive(d.start.Supervisor) { // looked at only now that fd holds one process
+		return nil, unix.Close(fd)
+	}
+	return watchExit(d.start.Supervisor.PID, fd)
+}
+
+// await closes done when the supervisor has ended, and joined in any case.
+func (d *durable) await() {
+	defer close(d.joined)
+	defer d.bell.close()
+	if d.watch != nil {
+		err := d.watch.wait()
+		d.watch.close()
+		select {
+		case <-d.letGo:
+			if err != nil {
+				return
+			}
+		default:
+		}
+	}
+	if err := readJSON(filepath.Join(d.dir, exitFile), &d.status); err != nil {
+		d.status = primitives.ExitStatus{Code: -1, Reason: primitives.ReasonLost}
+		d.mu.Lock()
+		if d.reason != "" {
+			d.status = primitives.ExitStatus{Code: 128 + int(unix.SIGKILL), Signal: primitives.SIGKILL, Reason: d.reason}
+		}
+		d.mu.Unlock()
+	}
+	close(d.done)
+}
+
+// blame sets why the command ends if its supervisor cannot say it any more.
+func (d *durable) blame(reason primitives.ExitReason) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reason = reason
+}
+
+func (d *durable) ID() string            { return d.id }
+func (d *durable) Stdin() io.WriteCloser { return &input{backend: d.sb.backend} }
+func (d *durable) Stdout() io.ReadCloser { return d.out }
+func (d *durable) Stderr() io.ReadCloser { return d.err }
+
+func (d *durable) Wait(ctx context.Context) (primitives.ExitStatus, error) {
+	select {
+	case <-d.done:
+		return d.status, nil
+	default:
+	}
+	select {
+	case <-d.done:
+		return d.status, nil
+	case <-d.joined:
+		select {
+		case <-d.done:
+			return d.status, nil
+		default:
+		}
+		return primitives.ExitStatus{}, d.sb.fail("wait", d.id, fmt.Errorf("%w: the handle was closed; the command may go on", primitives.ErrUnavailable))
+	case <-ctx.Done():
+		return primitives.ExitStatus{}, d.sb.fail("wait", d.id, ctx.Err())
+	}
+}
+
+func (d *durable) Signal(ctx context.Context, sig primitives.Signal) error {
+	if err := ctx.Err(); err != nil {
+		return d.sb.fail("signal", d.id, err)
+	}
+	number, err := signalNumber(sig)
+	if err != nil {
+		return d.sb.fail("signal", d.id, err)
+	}
+	select {
+	case <-d.done:
+		return d.sb.fail("signal", d.id, os.ErrProcessDone)
+	default:
+	}
+	return d.sb.fail("signal", d.id, signalGroup(d.start.Leader, number))
+}
+
+func (d *durable) Resize(context.Context, primitives.TerminalSize) error {
+	return d.sb.fail("resize", d.id, errors.ErrUnsupported)
+}
+
+// Close lets go of the command.
+func (d *durable) Close() error {
+	d.closing.Do(func() {
+		close(d.letGo)
+		d.stopCtx()
+		if d.watch != nil {
+			d.watch.close()
+		}
+		_ = d.out.Close()
+		_ = d.err.Close()
+		<-d.joined
+		d.sb.procsMu.Lock()
+		delete(d.sb.durables, d)
+		d.sb.procsMu.Unlock()
+	})
+	<-d.joined
+	return nil
 }

@@ -2,6 +2,8 @@ package local
 
 import (
 	"errors"
+	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -99,14 +101,14 @@ func (g groupFamily) members() []proctree.Proc {
 }
 
 func (g groupFamily) kill(members []proctree.Proc) {
-	for _, m := range members {
-		if m.Identity == proctree.Self() {
-			// This program runs inside the sandbox that it ends.
-			killEach(members)
-			return
-		}
+	pids, err := cgroup.Pids(g.path)
+	if err == nil && !slices.Contains(pids, os.Getpid()) {
+		err = cgroup.Kill(g.path)
+	} else {
+		// This program runs inside the sandbox that it ends.
+		killEach(members)
 	}
-	if err := cgroup.Kill(g.path); err != nil {
+	if err != nil {
 		killEach(members)
 	}
 }
@@ -134,15 +136,12 @@ func running(procs []proctree.Proc) []proctree.Proc {
 }
 
 // sweepFamily are the processes that belong by what they show: those for which
-// belongs holds, those that carry the mark, those that were found before, and
-// whatever descends from any of these.
+// belongs holds, those that were found before, and whatever descends from any of
+// these.
 type sweepFamily struct {
-	belongs   func(proctree.Proc) bool
-	mark      string // variable
-	value     string // and what it must hold
-	known     map[proctree.Identity]bool
-	fallback  func() []proctree.Proc // where the system shows nothing
-	excluding func(proctree.Proc) bool
+	belongs  func(proctree.Proc) bool
+	known    map[proctree.Identity]bool
+	fallback func() []proctree.Proc // where the system shows nothing
 }
 
 func (f *sweepFamily) members() []proctree.Proc {
@@ -152,16 +151,7 @@ func (f *sweepFamily) members() []proctree.Proc {
 	}
 	self := proctree.Self()
 	found := proctree.Descendants(procs, func(p proctree.Proc) bool {
-		switch {
-		case p.Identity == self || (f.excluding != nil && f.excluding(p)):
-			return false
-		case f.known[p.Identity] || f.belongs(p):
-			return true
-		case p.Zombie:
-			return false
-		}
-		values, ok := proctree.Mark(p.PID, f.mark)
-		return ok && values[0] == f.value
+		return p.PID > 1 && p.Identity != self && (f.known[p.Identity] || f.belongs(p))
 	})
 	if f.known == nil {
 		f.known = make(map[proctree.Identity]bool)
@@ -174,6 +164,15 @@ func (f *sweepFamily) members() []proctree.Proc {
 		}
 	}
 	return members
+}
+
+// carries reports whether the process was started with this mark.
+func carries(p proctree.Proc, mark, value string) bool {
+	if p.Zombie || value == "" {
+		return false
+	}
+	values, ok := proctree.Mark(p.PID, mark)
+	return ok && values[0] == value
 }
 
 func (f *sweepFamily) kill(members []proctree.Proc) { killEach(members) }
@@ -190,9 +189,9 @@ func (p *process) family() family {
 	}
 	return &sweepFamily{
 		belongs: func(q proctree.Proc) bool {
-			return (q.PID == p.pid || q.SID == p.pid || q.PGID == p.pid) && leads()
+			leader := q.PID == p.pid || q.SID == p.pid || q.PGID == p.pid
+			return (leader && leads()) || carries(q, execMark, p.id)
 		},
-		mark: execMark, value: p.id,
 		fallback: func() []proctree.Proc {
 			if !leads() {
 				return nil

@@ -49,8 +49,9 @@ type Sandbox struct {
 	closed     bool
 	down       chan struct{} // closed with the first of both
 
-	procsMu sync.Mutex
-	procs   map[*process]struct{}
+	procsMu  sync.Mutex
+	procs    map[*process]struct{}
+	durables map[*durable]struct{}
 
 	terminating sync.Mutex
 }
@@ -58,13 +59,17 @@ type Sandbox struct {
 var _ interface {
 	primitives.EnvironmentPrimitive
 	primitives.Runner
+	primitives.BatchWriter
+	primitives.Packer
+	primitives.Unpacker
+	primitives.Reattacher
 } = (*Sandbox)(nil)
 
 // open returns a handle of a sandbox whose folders exist.
 func open(st *state, who identity, fresh, reapOrphans bool) (*Sandbox, error) {
 	s := &Sandbox{
 		id: st.ID, backend: backend, st: st, paths: st.paths(), cred: who.cred,
-		down: make(chan struct{}), procs: make(map[*process]struct{}),
+		down: make(chan struct{}), procs: make(map[*process]struct{}), durables: make(map[*durable]struct{}),
 	}
 	s.execName = "x-" + proctree.Self().String() + "-" + newID()[:6]
 	name := who.name

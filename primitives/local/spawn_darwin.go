@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 const burstSupported = false
@@ -36,6 +38,11 @@ func (w *exitWatch) wait() error {
 }
 
 func (w *exitWatch) close() {}
+
+// openPidfd is not supported on this system.
+func openPidfd(int) (int, error) { return -1, errors.ErrUnsupported }
+
+func signalGroup(proctree.Identity, unix.Signal) error { return errors.ErrUnsupported }
 
 // hasExited cannot be answered without reaping on this system; the caller then
 // signals a zombie, which does no harm.

@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 // burstSupported: a process can be waited for together with its output by one
@@ -72,6 +74,33 @@ func (w *exitWatch) close() {
 	if w.f != nil {
 		_ = w.f.Close()
 	}
+}
+
+// openPidfd returns a descriptor that stands for a process of anybody.
+func openPidfd(pid int) (int, error) { return unix.PidfdOpen(pid, 0) }
+
+// signalGroup signals the process group of exactly this leader.
+func signalGroup(leader proctree.Identity, sig unix.Signal) error {
+	const processGroup = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, since Linux 6.9
+	fd, err := openPidfd(leader.PID)
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if !proctree.Alive(leader) {
+		return os.ErrProcessDone
+	}
+	err = unix.PidfdSendSignal(fd, sig, nil, processGroup)
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Kill(-leader.PID, sig)
+	}
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return err
 }
 
 // hasExited reports whether the child has exited and waits to be reaped.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,47 +33,56 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	s.terminated = true
 	close(s.down)
 	// From here on nobody starts anything: calls under way held s.mu.
-	procs := s.processes()
+	procs, durables := s.processes()
 	s.mu.Unlock()
 	if elsewhere {
-		return primitives.TerminateReport{}, s.release(procs)
+		return primitives.TerminateReport{}, s.release(procs, durables)
 	}
 
-	var grace time.Duration
+	for d := range durables {
+		d.blame(primitives.ReasonCancelled)
+	}
+	report := endFamily(s.family(procs), blameAll(procs), ctx.Done())
+	if len(report.Survivors) > 0 {
+		// The sandbox stays to be looked at; its handle is of no more use.
+		return report, s.fail("terminate", s.id, fmt.Errorf("%d processes cannot be ended; the kernel holds them", len(report.Survivors)))
+	}
+	return report, s.fail("terminate", s.id, errors.Join(s.release(procs, durables), s.remove()))
+}
+
+// blameAll says that the commands end by Terminate and returns the longest grace
+// of those that run; the default if none does, because what is left of others
+// may be.
+func blameAll(procs map[*process]struct{}) time.Duration {
+	grace := time.Duration(-1)
 	for p := range procs {
 		if p.running() {
 			p.blame(primitives.ReasonCancelled)
 			grace = max(grace, p.grace)
 		}
 	}
-	if len(procs) == 0 {
-		grace = primitives.DefaultGrace
+	if grace < 0 {
+		return primitives.DefaultGrace
 	}
-	report := endFamily(s.family(procs), grace, ctx.Done())
-	if len(report.Survivors) > 0 {
-		// The sandbox stays to be looked at; its handle is of no more use.
-		return report, s.fail("terminate", s.id, fmt.Errorf("%d processes cannot be ended; the kernel holds them", len(report.Survivors)))
-	}
-	return report, s.fail("terminate", s.id, errors.Join(s.release(procs), s.remove()))
+	return grace
 }
 
 // processes returns the commands of this handle that were not closed.
-func (s *Sandbox) processes() map[*process]struct{} {
+func (s *Sandbox) processes() (map[*process]struct{}, map[*durable]struct{}) {
 	s.procsMu.Lock()
 	defer s.procsMu.Unlock()
-	procs := make(map[*process]struct{}, len(s.procs))
-	for p := range s.procs {
-		procs[p] = struct{}{}
-	}
-	return procs
+	return maps.Clone(s.procs), maps.Clone(s.durables)
 }
 
 // release waits for the commands, all of which have been ended, and closes what
 // this handle holds. Their streams stay open: what they printed can be read.
-func (s *Sandbox) release(procs map[*process]struct{}) error {
+func (s *Sandbox) release(procs map[*process]struct{}, durables map[*durable]struct{}) error {
 	for p := range procs {
 		p.end(primitives.ReasonCancelled)
 		<-p.done
+	}
+	for d := range durables {
+		<-d.joined
 	}
 	if s.group != nil {
 		s.group.Close()
@@ -122,8 +132,9 @@ func (s *Sandbox) family(procs map[*process]struct{}) family {
 		return p != nil && p.running()
 	}
 	return &sweepFamily{
-		belongs: func(q proctree.Proc) bool { return leads(q.PID) || leads(q.SID) || leads(q.PGID) },
-		mark:    sandboxMark, value: s.id,
+		belongs: func(q proctree.Proc) bool {
+			return leads(q.PID) || leads(q.SID) || leads(q.PGID) || carries(q, sandboxMark, s.id)
+		},
 		fallback: func() []proctree.Proc {
 			var all []proctree.Proc
 			for p := range procs {
@@ -147,7 +158,7 @@ func (s *Sandbox) Close() error {
 	if !s.terminated {
 		close(s.down)
 	}
-	procs := s.processes()
+	procs, durables := s.processes()
 	s.mu.Unlock()
 	// All ladders at once, not one grace after the other.
 	for p := range procs {
@@ -156,6 +167,9 @@ func (s *Sandbox) Close() error {
 	var errs []error
 	for p := range procs {
 		errs = append(errs, p.Close())
+	}
+	for d := range durables {
+		errs = append(errs, d.Close())
 	}
 	if s.group != nil {
 		s.group.Close()

@@ -34,7 +34,7 @@ type Leaf struct {
 }
 
 // maxIdle bounds the descriptors that idle leaves hold.
-const maxIdle = 4
+const maxIdle = 32
 
 // Open makes the sandbox's group below parent or finds the one that exists.
 // prefix begins the names of the leaves that this handle makes; it must be unique
@@ -67,6 +67,11 @@ func (g *Group) Acquire() (*Leaf, error) {
 	return newLeaf(filepath.Join(g.path, g.prefix+"-"+strconv.Itoa(g.next)))
 }
 
+// Make returns a new leaf with a name of its own, which is not used again.
+func (g *Group) Make(name string) (*Leaf, error) {
+	return newLeaf(filepath.Join(g.path, name))
+}
+
 func newLeaf(path string) (*Leaf, error) {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return nil, err
@@ -88,7 +93,7 @@ func (g *Group) Release(l *Leaf) {
 	defer g.mu.Unlock()
 	g.idle = append(g.idle, l)
 	if len(g.idle) > maxIdle {
-		g.idle[0].close()
+		g.idle[0].Close()
 		g.idle = append(g.idle[:0], g.idle[1:]...)
 	}
 }
@@ -99,7 +104,7 @@ func (g *Group) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.idle {
-		l.close()
+		l.Close()
 	}
 	g.idle = nil
 }
@@ -117,8 +122,9 @@ func (l *Leaf) Populated() bool {
 	return !bytes.Contains(buf[:n], []byte("populated 0"))
 }
 
-// close also removes the leaf if it is empty; the kernel refuses otherwise.
-func (l *Leaf) close() {
+// Close closes the leaf. It is removed if it is empty; the kernel refuses
+// otherwise.
+func (l *Leaf) Close() {
 	_ = l.dir.Close()
 	_ = l.events.Close()
 	_ = os.Remove(l.path)

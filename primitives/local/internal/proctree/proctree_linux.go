@@ -95,12 +95,18 @@ func Mark(pid int, keys ...string) ([]string, bool) {
 	if err != nil {
 		return nil, false
 	}
+	return findMark(env, keys)
+}
+
+// findMark looks for the keys in the entries of an environment. An empty key is
+// never found: the end of an environment would look like one.
+func findMark(env []byte, keys []string) ([]string, bool) {
 	values := make([]string, len(keys))
 	found := false
 	for entry := range bytes.SplitSeq(env, []byte{0}) {
-		key, value, _ := bytes.Cut(entry, []byte{'='})
+		key, value, ok := bytes.Cut(entry, []byte{'='})
 		for i, k := range keys {
-			if string(key) == k {
+			if ok && k != "" && string(key) == k {
 				values[i] = string(value)
 				found = found || i == 0
 			}

@@ -1,0 +1,223 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// secondStage marks the supervisor proper; the first stage only starts it, so
+// that it belongs to nobody.
+const secondStage = "AGENTENV_SUPERVISOR"
+
+// Supervise runs the durable command that a sandbox has prepared in dir, and
+// returns the exit code for the program that called it with the arguments
+// "supervise" and dir; see Config.Runner. That program must do nothing else. When
+// ctx is done, or the program gets SIGTERM or SIGINT, the command is ended. What went wrong is written
+// to dir, where the sandbox finds it; nothing is printed.
+func Supervise(ctx context.Context, dir string) int {
+	if os.Getenv(secondStage) == "" {
+		if err := detach(); err != nil {
+			return 1
+		}
+		return 0
+	}
+	_ = os.Unsetenv(secondStage)
+	// The first stage waits until this descriptor is closed.
+	syscall.CloseOnExec(3)
+	ready := os.NewFile(3, "ready")
+	// The command is to die with this process, which the kernel takes to be
+	// the thread that started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP) // not heeded, and not ignored in the command
+	defer signal.Stop(hangup)
+
+	p, err := startSupervised(ctx, dir)
+	if err == nil {
+		err = ready.Close()
+	} else {
+		err = errors.Join(err, writeJSON(filepath.Join(dir, startedFile), newStartError(err)), ready.Close())
+	}
+	if p == nil || err != nil {
+		return 1
+	}
+	status, err := p.Wait(context.WithoutCancel(ctx))
+	if err == nil {
+		err = writeJSON(filepath.Join(dir, exitFile), status)
+	}
+	if err = errors.Join(err, p.Close()); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// detach starts this program once more as the second stage, in a session of its
+// own, and returns when that has started the command or failed to.
+func detach() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	cmd := exec.Command(self, os.Args[1:]...) //nolint:noctx // it must outlive this program
+	cmd.Env = append(os.Environ(), secondStage+"=1")
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = errors.Join(cmd.Start(), w.Close())
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, r)
+	return err
+}
+
+// startSupervised starts the command and writes down that it runs.
+func startSupervised(ctx context.Context, dir string) (*process, error) {
+	var order durableCommand
+	if err := readJSON(filepath.Join(dir, commandFile), &order); err != nil {
+		return nil, err
+	}
+	s := &Sandbox{id: order.Sandbox, backend: backend, procs: make(map[*process]struct{}), down: make(chan struct{})}
+	s.oom.start()
+	if order.Group != "" {
+		// One below the supervisor's, which so is not ended with the command.
+		group, err := cgroup.Open(order.Group, "run")
+		if err != nil {
+			return nil, err
+		}
+		s.group = group
+	}
+	spec := &spawnSpec{
+		path: order.Path, args: order.Args, env: order.Env, dir: order.Dir, cred: order.Cred,
+		deathSignal: syscall.SIGKILL,
+	}
+	stdout, stderr, theirs, err := openSpool(dir, order.Merge)
+	defer theirs.close()
+	if err != nil {
+		return nil, err
+	}
+	spec.files = []uintptr{uintptr(theirs[0]), stdout, stderr}
+	c := &child{id: filepath.Base(dir), stdin: -1, stdout: -1, stderr: -1, backend: backend}
+	if c.leaf, err = s.acquireLeaf(); err != nil {
+		return nil, err
+	}
+	spec.leaf = c.leaf
+	if c.pid, c.pidfd, err = spawn(spec); err != nil {
+		return nil, s.explain(spec, err)
+	}
+	leader, err := proctree.Stat(c.pid)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.adopt(ctx, c, &primitives.Command{Timeout: order.Timeout, Grace: graceOf(order)}, 0)
+	if err != nil {
+		return nil, err
+	}
+	start := durableStart{Supervisor: proctree.Self(), Leader: leader.Identity, Boot: proctree.BootID()}
+	if err := writeJSON(filepath.Join(dir, startedFile), start); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// graceOf turns the effective grace back into what Command.Grace would say.
+func graceOf(order durableCommand) time.Duration {
+	if order.Grace == 0 {
+		return -1
+	}
+	return order.Grace
+}
+
+// openSpool opens the output files for appending, and the empty input.
+func openSpool(dir string, merge bool) (stdout, stderr uintptr, theirs descriptors, err error) {
+	const appending = unix.O_WRONLY | unix.O_APPEND | unix.O_CLOEXEC
+	names := []string{os.DevNull, filepath.Join(dir, stdoutFile), filepath.Join(dir, stderrFile)}
+	for i, name := range names {
+		flags := appending
+		if i == 0 {
+			flags = unix.O_RDONLY | unix.O_CLOEXEC
+		}
+		fd, err := unix.Open(name, flags, 0)
+		if err != nil {
+			return 0, 0, theirs, fmt.Errorf("open %s: %w", name, err)
+		}
+		theirs = append(theirs, fd)
+	}
+	stdout, stderr = uintptr(theirs[1]), uintptr(theirs[2])
+	if merge {
+		stderr = stdout
+	}
+	return stdout, stderr, theirs, nil
+}
+
+// sentinels are the errors that keep their identity on the way from the
+// supervisor to the sandbox.
+func sentinels() map[string]error {
+	return map[string]error{
+		"command_not_found": primitives.ErrCommandNotFound,
+		"working_dir":       primitives.ErrWorkingDir,
+		"not_directory":     primitives.ErrNotDirectory,
+		"is_directory":      primitives.ErrIsDirectory,
+		"limit":             primitives.ErrLimit,
+		"not_exist":         fs.ErrNotExist,
+		"permission":        fs.ErrPermission,
+		"invalid":           fs.ErrInvalid,
+	}
+}
+
+func newStartError(err error) durableStart {
+	start := durableStart{Error: err.Error()}
+	for kind, sentinel := range sentinels() {
+		if errors.Is(err, sentinel) {
+			start.Kinds = append(start.Kinds, kind)
+		}
+	}
+	return start
+}
+
+// err is the error that the supervisor wrote down; nil if the command runs.
+func (d durableStart) err() error {
+	if d.Error == "" {
+		return nil
+	}
+	e := &startError{text: d.Error}
+	for _, kind := range d.Kinds {
+		if sentinel, ok := sentinels()[kind]; ok {
+			e.kinds = append(e.kinds, sentinel)
+		}
+	}
+	return e
+}
+
+// startError is an error of the supervisor, read back.
+type startError struct {
+	text  string
+	kinds []error
+}
+
+func (e *startError) Error() string   { return e.text }
+func (e *startError) Unwrap() []error { return e.kinds }

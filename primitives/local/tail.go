@@ -1,0 +1,159 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// tail reads a file that grows until the durable command has ended.
+type tail struct {
+	d    *durable
+	f    *os.File
+	shut chan struct{}
+	once sync.Once
+}
+
+// openTail opens one of the output files at an offset.
+func (d *durable) openTail(name string, from int64) (*tail, error) {
+	f, err := os.Open(filepath.Join(d.dir, name))
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && (from < 0 || from > info.Size()) {
+		err = fmt.Errorf("%w: offset %d of %s, which has %d bytes", fs.ErrInvalid, from, name, info.Size())
+	}
+	if err == nil {
+		_, err = f.Seek(from, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &tail{d: d, f: f, shut: make(chan struct{})}, nil
+}
+
+// tailPause bounds how long a change can go unnoticed where the system gives no
+// notice of it.
+const tailPause = 50 * time.Millisecond
+
+func (t *tail) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		// Both are looked at before reading: what is printed meanwhile rings.
+		rung := t.d.bell.next()
+		over := isClosed(t.d.done)
+		n, err := t.f.Read(p)
+		if n > 0 || !errors.Is(err, io.EOF) || over {
+			return n, err
+		}
+		var timer *time.Timer
+		var tick <-chan time.Time
+		if !t.d.bell.works() {
+			timer = time.NewTimer(tailPause)
+			tick = timer.C
+		}
+		select {
+		case <-rung:
+		case <-t.d.done:
+		case <-tick:
+		case <-t.shut:
+			err = os.ErrClosed
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if errors.Is(err, os.ErrClosed) {
+			return 0, err
+		}
+	}
+}
+
+func (t *tail) Close() error {
+	t.once.Do(func() {
+		close(t.shut)
+		_ = t.f.Close()
+	})
+	return nil
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// bell rings when something in a folder changes.
+type bell struct {
+	watcher *fsnotify.Watcher // nil when the system has no more to give
+	ended   chan struct{}
+
+	mu   sync.Mutex
+	ring chan struct{}
+}
+
+func newBell(dir string) *bell {
+	b := &bell{ended: make(chan struct{}), ring: make(chan struct{})}
+	w, err := fsnotify.NewWatcher()
+	if err == nil {
+		if err = w.Add(dir); err != nil {
+			_ = w.Close()
+		}
+	}
+	if err != nil {
+		close(b.ended)
+		return b
+	}
+	b.watcher = w
+	go b.listen()
+	return b
+}
+
+func (b *bell) listen() {
+	defer close(b.ended)
+	for {
+		select {
+		case _, ok := <-b.watcher.Events:
+			if !ok {
+				return
+			}
+		case _, ok := <-b.watcher.Errors:
+			// An overflow is as good a reason to look again.
+			if !ok {
+				return
+			}
+		}
+		b.mu.Lock()
+		close(b.ring)
+		b.ring = make(chan struct{})
+		b.mu.Unlock()
+	}
+}
+
+func (b *bell) works() bool { return b.watcher != nil }
+
+// next is closed at the next change.
+func (b *bell) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ring
+}
+
+func (b *bell) close() {
+	if b.watcher != nil {
+		_ = b.watcher.Close()
+	}
+	<-b.ended
+}
