@@ -34,11 +34,13 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		own.release = p.Close
 	}
 	e, err := prepare(ctx, p, cfg, own)
-	if err == nil && cfg.Keep {
-		err = e.leaveRecord(ctx)
-	}
 	if err != nil {
 		return nil, errors.Join(err, terminate())
+	}
+	if cfg.Keep {
+		if err := e.leaveRecord(ctx); err != nil {
+			return nil, errors.Join(err, e.Close(), terminate())
+		}
 	}
 	return e, nil
 }
@@ -74,7 +76,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 type backend struct {
 	create func(context.Context, Config) (primitives.EnvironmentPrimitive, error)
 	attach func(context.Context, Config, string) (primitives.EnvironmentPrimitive, error)
-	list func(context.Context, Sandbox) ([]SandboxInfo, error)
+	list   func(context.Context, Sandbox) ([]SandboxInfo, error)
 	// sharesFiles reports whether paths of this machine can be used in it.
 	sharesFiles func(Sandbox) bool
 	// settings returns the block of a Sandbox that belongs to the type.

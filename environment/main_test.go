@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -86,3 +87,6 @@ func noFilesLeft(t *testing.T) {
 		}
 	})
 }
+
+// writeOptions are the usual ones.
+var writeOptions primitives.WriteOptions

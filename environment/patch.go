@@ -36,21 +36,25 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, current.close()) }()
-		p := &patchWriter{w: bufio.NewWriter(w), old: old, current: current}
-		for _, c := range compare(old, current) {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			if err := p.change(c); err != nil {
-				return fmt.Errorf("%s: %w", c.Path, err)
-			}
-		}
-		return p.w.Flush()
+		return writePatch(ctx, w, old, current)
 	})
 	if err != nil {
 		return fmt.Errorf("patch of the workspace: %w", err)
 	}
 	return nil
+}
+
+func writePatch(ctx context.Context, w io.Writer, old, current *snapshot) error {
+	p := &patchWriter{w: bufio.NewWriter(w), old: old, current: current}
+	for _, c := range compare(old, current) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := p.change(c); err != nil {
+			return fmt.Errorf("%s: %w", c.Path, err)
+		}
+	}
+	return p.w.Flush()
 }
 
 // patchWriter writes git's extended patch format.

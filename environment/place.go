@@ -174,10 +174,16 @@ func checkPath(name string, mayBeEmpty bool) error {
 		return errors.New("it is missing")
 	case strings.IndexByte(name, 0) >= 0:
 		return fmt.Errorf("%q: %w: it contains a NUL byte", name, fs.ErrInvalid)
-	case path.IsAbs(name) || path.Clean(name) == ".." || strings.HasPrefix(path.Clean(name), "../"):
+	case leadsOut(path.Clean(name)):
 		return fmt.Errorf("%q: %w; give a path relative to the workspace", name, primitives.ErrPathEscape)
 	}
 	return nil
+}
+
+// leadsOut reports whether a clean path is not one below a folder. Unlike
+// fs.ValidPath it takes names that are not UTF-8.
+func leadsOut(name string) bool {
+	return path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../")
 }
 
 func checkPatterns(patterns []string) error {

@@ -8,8 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -25,7 +27,7 @@ func packFolder(ctx context.Context, f Folder, w io.Writer) error {
 	if f.Gitignore {
 		err = p.listed(ctx, f.Path)
 	} else {
-		err = p.everything(ctx)
+		err = p.everything(ctx, ".")
 	}
 	if err != nil {
 		return err
@@ -40,22 +42,36 @@ type folderPacker struct {
 	ignore []string
 }
 
-func (p *folderPacker) everything(ctx context.Context) error {
-	return fs.WalkDir(p.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case ctx.Err() != nil:
+// everything packs a folder of the root and what is below it. It does not use
+// fs.WalkDir, which refuses names that are not UTF-8.
+func (p *folderPacker) everything(ctx context.Context, dir string) error {
+	d, err := p.root.Open(dir)
+	if err != nil {
+		return err
+	}
+	entries, err := d.ReadDir(-1)
+	if err = errors.Join(err, d.Close()); err != nil {
+		return err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, entry := range entries {
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case name == ".":
-			return nil
-		case !ignoredItself(p.ignore, name):
-			return p.add(name)
-		case d.IsDir():
-			return fs.SkipDir
 		}
-		return nil
-	})
+		name := path.Join(dir, entry.Name())
+		if ignoredItself(p.ignore, name) {
+			continue
+		}
+		if err := p.add(name); err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if err := p.everything(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // listed packs what git lists.

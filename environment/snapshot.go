@@ -82,7 +82,7 @@ func readSnapshot(r io.Reader, keep bool, known *snapshot) (_ *snapshot, err err
 			return nil, err
 		}
 		name := path.Clean(h.Name)
-		if !fs.ValidPath(name) {
+		if leadsOut(name) {
 			return nil, fmt.Errorf("%q: %w", h.Name, primitives.ErrPathEscape)
 		}
 		var e entry

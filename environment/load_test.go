@@ -1,0 +1,172 @@
+package environment
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+func TestParseConfigIsStrict(t *testing.T) {
+	cases := map[string]struct {
+		text string
+		want []string // parts of the message
+	}{
+		"unknown key":                 {"sandbox: local\nagnet: {}", []string{"unknown key agnet", "agent"}},
+		"unknown key below":           {"agent: {name: x, modle: y}", []string{"unknown key agent.modle", "model"}},
+		"unknown key in a list":       {"workspace:\n- folder: {path: .}\n- folder: {path: ., ignroe: [a]}", []string{"workspace[1].folder.ignroe", "ignore"}},
+		"unknown key of the sandbox":  {"sandbox: {type: local, image: x}", []string{"sandbox.image", "root"}},
+		"another case of a key":       {"Agent: {name: x}", []string{"unknown key Agent"}},
+		"duplicate key":               {"sandbox: local\nsandbox: local", []string{"sandbox"}},
+		"duplicate key in JSON":       {`{"agent": {"name": "a", "name": "b"}}`, []string{"agent.name", "twice"}},
+		"two sandbox types":           {"sandbox: {type: local, docker: {image: x}}", []string{"two types", "local", "docker"}},
+		"two sandbox types in a list": {"sandbox: [local, docker]", []string{"sandbox", "one type"}},
+		"unknown sandbox type":        {"sandbox: lokal", []string{"lokal", "choose one of: local"}},
+		"sandbox without a type":      {"sandbox: {root: /x}", []string{"sandbox.type"}},
+		"another type of a value":     {"agent: {max_turns: many}", []string{"agent.max_turns", "string", "int"}},
+		"second document":             {"sandbox: local\n---\nsandbox: local", []string{"more than one document"}},
+		"no YAML":                     {"a: [", []string{"yaml"}},
+		"bad environment":             {"env: {'A=B': c}", []string{"A=B"}},
+		"source without a kind":       {"workspace: [{into: x}]", []string{"workspace[0]", "exactly one"}},
+		"source of two kinds":         {"workspace: [{folder: {path: .}, tar: {path: x}}]", []string{"workspace[0]", "exactly one"}},
+		"path that leads out":         {"workspace: [{files: [{path: ../x}]}]", []string{"workspace[0]", "files[0]", "../x"}},
+		"absolute path":               {"workspace: [{files: [{path: /etc/x}]}]", []string{"/etc/x", "relative"}},
+		"into that leads out":         {"workspace: [{into: a/../.., files: [{path: x}]}]", []string{"into"}},
+		"setuid file":                 {"workspace: [{files: [{path: x, mode: 04755}]}]", []string{"mode"}},
+		"bad pattern":                 {"workspace: [{folder: {path: ., ignore: ['[']}}]", []string{"ignore[0]"}},
+		"git option as address":       {"workspace: [{git: {url: '--upload-pack=x'}}]", []string{"git", "url"}},
+		"git option as ref":           {"workspace: [{git: {url: x, ref: --help}}]", []string{"ref"}},
+		"git helper":                  {"workspace: [{git: {url: 'ext::sh -c x'}}]", []string{"remote helpers"}},
+		"tar of nothing":              {"workspace: [{tar: {}}]", []string{"tar"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseConfig([]byte(c.text))
+			if !errors.Is(err, ErrConfig) {
+				t.Fatalf("error %v, want ErrConfig", err)
+			}
+			for _, part := range c.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+const wholeConfig = `
+# a comment
+sandbox: {type: local, root: ./boxes, env: [A=b]}
+agent:
+  name: script
+  config: {turns: [], whatever: {is: "the agent's"}}
+  env: {KEY: value}
+workspace:
+  - files:
+      - {path: a/b.txt, content: "text\n", mode: 0755}
+  - {into: src, folder: {path: ../src, ignore: ["*.log"], gitignore: true}}
+  - {git: {url: ../repo, ref: main, history: true}}
+  - {git: {url: "https://example.com/x.git"}}
+  - {tar: {path: x.tar.gz}}
+env: {B: "1"}
+session_id: 0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11
+keep: true
+raw: true
+runner: envrunner
+scripts: {execute_query: [sh, run.sh]}
+`
+
+func TestLoadConfigReadsEverything(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "conf", "env.yaml")
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(wholeConfig), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := LoadConfig(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(dir, "conf")
+	want := Config{
+		Sandbox: Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(conf, "boxes"), Env: []string{"A=b"}}},
+		Agent:   Agent{Name: "script", Config: json.RawMessage(`{"turns":[],"whatever":{"is":"the agent's"}}`), Env: map[string]string{"KEY": "value"}},
+		Workspace: []Source{
+			{Files: []File{{Path: "a/b.txt", Content: "text\n", Mode: 0o755}}},
+			{Into: "src", Folder: &Folder{Path: filepath.Join(dir, "src"), Ignore: []string{"*.log"}, Gitignore: true}},
+			{Git: &Git{URL: filepath.Join(dir, "repo"), Ref: "main", History: true}},
+			{Git: &Git{URL: "https://example.com/x.git"}},
+			{Tar: &Tar{Path: filepath.Join(conf, "x.tar.gz")}},
+		},
+		Env:       map[string]string{"B": "1"},
+		SessionID: "0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11",
+		Keep:      true,
+		Raw:       true,
+		Runner:    filepath.Join(conf, "envrunner"),
+		Scripts:   Scripts{ExecuteQuery: []string{"sh", "run.sh"}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
+	// What is written can be read, in JSON as in YAML.
+	data, err := json.MarshalIndent(got, "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := ParseConfig(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Agent.Config = got.Agent.Config; !reflect.DeepEqual(again, got) {
+		t.Errorf("after JSON\n%+v\nwant\n%+v", again, got)
+	}
+}
+
+func TestSandboxIsATypeOrAMapping(t *testing.T) {
+	for text, want := range map[string]Sandbox{
+		"sandbox: local":                     {Type: "local"},
+		"sandbox: {type: local}":             {Type: "local"},
+		"sandbox: {type: local, root: /r}":   {Type: "local", Local: local.Config{Root: "/r"}},
+		`{"sandbox": "local"}`:               {Type: "local"},
+		"agent: {name: x}":                   {},
+		"--- # a marker\nsandbox: local\n":   {Type: "local"},
+		"sandbox:\n  type: local\n  user: u": {Type: "local", Local: local.Config{User: "u"}},
+	} {
+		cfg, err := ParseConfig([]byte(text))
+		if err != nil || !reflect.DeepEqual(cfg.Sandbox, want) {
+			t.Errorf("%s: %+v, %v; want %+v", text, cfg.Sandbox, err, want)
+		}
+	}
+}
+
+func TestCreateRefusesWhatItCannotMake(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  Config
+		want error
+	}{
+		"no type":       {Config{}, ErrConfig},
+		"unknown type":  {Config{Sandbox: Sandbox{Type: "docker"}}, ErrConfig},
+		"bad source":    {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{}}}, ErrConfig},
+		"escaping file": {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{Files: []File{{Path: "../x"}}}}}, primitives.ErrPathEscape},
+		"no such root":  {Config{Sandbox: Sandbox{Type: "local", Local: local.Config{Root: "/dev/null/x"}}}, nil},
+	} {
+		if env, err := Create(t.Context(), c.cfg); err == nil {
+			_ = env.Close()
+			t.Errorf("%s: no error", name)
+		} else if c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: error %v, want %v", name, err, c.want)
+		}
+	}
+	_, err := Create(t.Context(), Config{Sandbox: Sandbox{Type: "docker"}})
+	if err == nil || !strings.Contains(err.Error(), "local") {
+		t.Errorf("an unknown type does not list what there is: %v", err)
+	}
+}
