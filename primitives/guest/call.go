@@ -123,13 +123,13 @@ func (c *Client) openNow(first []byte, hold bool) (*framer, error) {
 func (k *call) abandon() {
 	_ = k.SetReadDeadline(time.Now().Add(k.confirm))
 	_ = k.SetWriteDeadline(time.Now())
-	_ = k.Stream.Close()
+	_ = k.Close()
 }
 
 // end releases the stream, which tells the guest to stop if it has not.
 func (k *call) end() {
 	k.stop()
-	_ = k.Stream.Close()
+	_ = k.Close()
 }
 
 // failed explains an error of the stream or of the guest's frames.

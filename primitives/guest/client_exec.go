@@ -317,7 +317,7 @@ func (p *process) Close() error {
 		p.in.release()
 		p.out.release()
 		p.err.release()
-		_ = p.f.Stream.Close()
+		_ = p.f.Close()
 	})
 	<-p.ended
 	p.mu.Lock()

@@ -120,7 +120,7 @@ func (c *Client) upload(ctx context.Context, op, target string, request []byte, 
 	go func() {
 		err := k.sendAll(r)
 		if err != nil {
-			_ = k.Stream.Close() // data without an end is never taken as whole
+			_ = k.Close() // data without an end is never taken as whole
 		}
 		sent <- err
 	}()

@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// VersionError: both ends speak the guest protocol, but not the same version of
-// it. Install the guest that belongs to this program.
+// VersionError says that both ends speak the guest protocol, but not the same
+// version of it. Install the guest that belongs to this program.
 type VersionError struct {
 	Ours, Theirs int
 }
@@ -22,10 +22,11 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("guest protocol version mismatch: this side speaks %d, the other %d; install the matching guest", e.Ours, e.Theirs)
 }
 
-// HandshakeError: the other end of the stream is not a guest, or not one that
-// can be talked to. Err is a [*VersionError], wraps os.ErrDeadlineExceeded when
-// the other end was silent or too slow, and io.ErrUnexpectedEOF when the stream
-// ended. It is always primitives.ErrUnavailable, too.
+// HandshakeError says that the other end of the stream is not a guest, or not
+// one that can be talked to. Err is a [*VersionError], wraps
+// os.ErrDeadlineExceeded when the other end was silent or too slow, and
+// io.ErrUnexpectedEOF when the stream ended. It is always
+// primitives.ErrUnavailable, too.
 type HandshakeError struct {
 	// Output is what the other end sent before or instead of a handshake, cut
 	// to a length that fits a message: the place to look for the cause.

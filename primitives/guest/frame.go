@@ -187,7 +187,7 @@ func (r *dataReader) Read(p []byte) (int, error) {
 	if r.err != nil || len(p) == 0 {
 		return 0, r.err
 	}
-	n, err := r.f.Stream.Read(p[:min(len(p), r.left)])
+	n, err := r.f.Read(p[:min(len(p), r.left)])
 	r.left -= n
 	if err != nil && r.left > 0 {
 		r.err = streamError(err)
@@ -258,7 +258,7 @@ func fill(p []byte, src io.Reader) (n int, end bool, err error) {
 	for n < len(p) {
 		m, err := src.Read(p[n:])
 		n += m
-		if err == io.EOF { //nolint:errorlint // an io.Reader ends with io.EOF itself
+		if err == io.EOF {
 			return n, true, nil
 		}
 		if err != nil {
@@ -287,7 +287,7 @@ func (f *framer) follow(src io.Reader) error {
 			}
 		}
 		switch {
-		case err == io.EOF: //nolint:errorlint // an io.Reader ends with io.EOF itself
+		case err == io.EOF:
 			return f.send(appendHeader(nil, frameEnd, 0))
 		case err != nil:
 			return &sourceError{err}

@@ -104,18 +104,17 @@ func (s *server) accept(ctx, opsCtx context.Context) error {
 // stream.
 const requestTimeout = 30 * time.Second
 
-// operation is the guest's end of one operation. ctx is done when the host has
-// abandoned it or has gone.
+// operation is the guest's end of one operation. Its context is done when the
+// host has abandoned it or has gone.
 type operation struct {
 	*framer
-	ctx    context.Context //nolint:containedctx // an operation is what the context belongs to
-	cancel context.CancelFunc
-	body   []byte // of the request
+	cancel context.CancelFunc // of its context
+	body   []byte             // of the request
 }
 
 // serve handles one stream.
 func (s *server) serve(opsCtx context.Context, f *framer) {
-	defer f.Stream.Close()
+	defer func() { _ = f.Close() }()
 	_ = f.SetReadDeadline(time.Now().Add(requestTimeout))
 	kind, payload, err := f.readMessage(maxRequest)
 	if err != nil {
@@ -142,8 +141,8 @@ func (s *server) serve(opsCtx context.Context, f *framer) {
 		_ = f.SetWriteDeadline(time.Now())
 	})
 	defer stop()
-	op := &operation{framer: f, ctx: ctx, cancel: cancel, body: payload[1:]}
-	if err := s.dispatch(op, code); err != nil {
+	op := &operation{framer: f, cancel: cancel, body: payload[1:]}
+	if err := s.dispatch(ctx, op, code); err != nil {
 		// Whoever abandoned the operation may still wait to hear that it ended.
 		_ = op.sendError(err)
 	}
@@ -153,42 +152,42 @@ func invalid(err error) error { return fmt.Errorf("%w: %w", fs.ErrInvalid, err) 
 
 // dispatch handles a request. What it returns is the answer, unless it is nil:
 // then the answer has been sent.
-func (s *server) dispatch(op *operation, code opcode) error {
+func (s *server) dispatch(ctx context.Context, op *operation, code opcode) error {
 	switch code {
 	case opPoll:
-		return s.poll(op)
+		return s.poll(ctx, op)
 	case opTerminate:
-		return s.terminate(op)
+		return s.terminate(ctx, op)
 	case opExec:
-		return s.exec(op)
+		return s.exec(ctx, op)
 	case opReattach:
-		return s.reattach(op)
+		return s.reattach(ctx, op)
 	case opAttach:
-		return s.attach(op)
+		return s.attach(ctx, op)
 	case opRun:
-		return s.run(op)
+		return s.run(ctx, op)
 	case opOpen:
-		return s.open(op)
+		return s.open(ctx, op)
 	case opWrite:
-		return s.write(op)
+		return s.write(ctx, op)
 	case opWriteFiles:
-		return s.writeFiles(op)
+		return s.writeFiles(ctx, op)
 	case opStat:
-		return s.stat(op)
+		return s.stat(ctx, op)
 	case opList:
-		return s.list(op)
+		return s.list(ctx, op)
 	case opMkdir:
-		return s.mkdir(op)
+		return s.mkdir(ctx, op)
 	case opRemove:
-		return s.remove(op)
+		return s.remove(ctx, op)
 	case opMove:
-		return s.move(op)
+		return s.move(ctx, op)
 	case opPack:
-		return s.pack(op)
+		return s.pack(ctx, op)
 	case opUnpack:
-		return s.unpack(op)
+		return s.unpack(ctx, op)
 	case opWatch:
-		return s.watch(op)
+		return s.watch(ctx, op)
 	default:
 		return fmt.Errorf("%w: the guest does not know operation %d", errors.ErrUnsupported, code)
 	}
@@ -258,17 +257,17 @@ func (s *server) bye(f *framer) {
 	_ = f.sendMessage(frameReply, &empty{})
 }
 
-func (s *server) poll(op *operation) error {
-	state, err := s.p.Poll(op.ctx)
+func (s *server) poll(ctx context.Context, op *operation) error {
+	state, err := s.p.Poll(ctx)
 	if err != nil {
 		return err
 	}
 	return op.reply(&stateReply{state})
 }
 
-func (s *server) terminate(op *operation) error {
+func (s *server) terminate(ctx context.Context, op *operation) error {
 	return op.abandonable(func() error {
-		report, err := s.p.Terminate(op.ctx)
+		report, err := s.p.Terminate(ctx)
 		reply := &terminateReply{Report: report}
 		if err != nil {
 			reply.Err = toWire(err)

@@ -29,7 +29,7 @@ func (s *server) unregister(token uint64) {
 	s.mu.Unlock()
 }
 
-func (s *server) attach(op *operation) error {
+func (s *server) attach(ctx context.Context, op *operation) error {
 	var req attachRequest
 	if err := op.request(&req); err != nil {
 		return err
@@ -44,28 +44,28 @@ func (s *server) attach(op *operation) error {
 	return nil
 }
 
-func (s *server) exec(op *operation) error {
+func (s *server) exec(ctx context.Context, op *operation) error {
 	var req execRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
-	proc, err := s.p.Exec(op.ctx, req.Cmd)
+	proc, err := s.p.Exec(ctx, req.Cmd)
 	if err != nil {
 		return err
 	}
-	return s.serveProcess(op, req.Token, proc)
+	return s.serveProcess(ctx, op, req.Token, proc)
 }
 
-func (s *server) reattach(op *operation) error {
+func (s *server) reattach(ctx context.Context, op *operation) error {
 	var req reattachRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
-	proc, err := primitives.Reattach(op.ctx, s.p, req.ID, req.From)
+	proc, err := primitives.Reattach(ctx, s.p, req.ID, req.From)
 	if err != nil {
 		return err
 	}
-	return s.serveProcess(op, req.Token, proc)
+	return s.serveProcess(ctx, op, req.Token, proc)
 }
 
 // served is a process and the streams that are attached to it.
@@ -81,7 +81,7 @@ type served struct {
 }
 
 // serveProcess serves a process until the host closes it or goes.
-func (s *server) serveProcess(op *operation, token uint64, proc primitives.Process) error {
+func (s *server) serveProcess(ctx context.Context, op *operation, token uint64, proc primitives.Process) error {
 	p := &served{op: op, proc: proc}
 	if err := s.register(token, p); err != nil {
 		return errors.Join(err, proc.Close())
@@ -89,7 +89,7 @@ func (s *server) serveProcess(op *operation, token uint64, proc primitives.Proce
 	defer s.unregister(token)
 	_ = op.sendMessage(frameReply, &startedReply{proc.ID()})
 
-	waitCtx, stopWaiting := context.WithCancel(context.WithoutCancel(op.ctx))
+	waitCtx, stopWaiting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWaiting()
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
@@ -100,7 +100,7 @@ func (s *server) serveProcess(op *operation, token uint64, proc primitives.Proce
 		}
 		_ = op.sendMessage(frameExit, report)
 	})
-	asked := p.control()
+	asked := p.control(ctx)
 	closeErr := proc.Close()
 	// Close has ended the command, so this does not cut off its status.
 	waiting.Wait()
@@ -117,7 +117,7 @@ func (s *server) serveProcess(op *operation, token uint64, proc primitives.Proce
 
 // control does what the host asks until it asks to close, and reports whether it
 // did.
-func (p *served) control() (asked bool) {
+func (p *served) control(ctx context.Context) (asked bool) {
 	for {
 		kind, payload, err := p.op.readMessage(maxReply)
 		if err != nil {
@@ -133,9 +133,9 @@ func (p *served) control() (asked bool) {
 		case frameCancel:
 			p.op.cancel()
 		case frameSignal:
-			p.answer(req.Seq, p.proc.Signal(p.op.ctx, req.Signal))
+			p.answer(req.Seq, p.proc.Signal(ctx, req.Signal))
 		case frameResize:
-			p.answer(req.Seq, p.proc.Resize(p.op.ctx, req.Size))
+			p.answer(req.Seq, p.proc.Resize(ctx, req.Size))
 		case frameCloseOutput:
 			p.closeOutput(req.Output)
 		default:
@@ -258,7 +258,7 @@ func feedInput(f *framer, dst io.WriteCloser) {
 }
 
 // run runs a command to its end.
-func (s *server) run(op *operation) error {
+func (s *server) run(ctx context.Context, op *operation) error {
 	var req runRequest
 	if err := op.request(&req); err != nil {
 		return err
@@ -266,7 +266,7 @@ func (s *server) run(op *operation) error {
 	opts := primitives.RunOptions{MaxOutput: req.MaxOutput}
 	if req.Cmd.Stdin {
 		r, w := io.Pipe()
-		defer r.Close()
+		defer func() { _ = r.Close() }()
 		feed := &runFeed{w: w}
 		if err := s.register(req.Token, feed); err != nil {
 			return err
@@ -276,7 +276,7 @@ func (s *server) run(op *operation) error {
 		opts.Stdin = r
 	}
 	return op.abandonable(func() error {
-		res, err := primitives.Run(op.ctx, s.p, req.Cmd, opts)
+		res, err := primitives.Run(ctx, s.p, req.Cmd, opts)
 		reply := &runReply{StdoutDropped: res.StdoutDropped, StderrDropped: res.StderrDropped, Status: res.Status}
 		if err != nil {
 			reply.Err = toWire(err)

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,13 +11,13 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-func (s *server) stat(op *operation) error {
+func (s *server) stat(ctx context.Context, op *operation) error {
 	var req pathRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
 	return op.abandonable(func() error {
-		info, err := s.p.Stat(op.ctx, req.Path)
+		info, err := s.p.Stat(ctx, req.Path)
 		if err != nil {
 			return err
 		}
@@ -24,28 +25,28 @@ func (s *server) stat(op *operation) error {
 	})
 }
 
-func (s *server) mkdir(op *operation) error {
+func (s *server) mkdir(ctx context.Context, op *operation) error {
 	var req mkdirRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
-	return op.confirm(func() error { return s.p.Mkdir(op.ctx, req.Path, req.Mode) })
+	return op.confirm(func() error { return s.p.Mkdir(ctx, req.Path, req.Mode) })
 }
 
-func (s *server) remove(op *operation) error {
+func (s *server) remove(ctx context.Context, op *operation) error {
 	var req removeRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
-	return op.confirm(func() error { return s.p.Remove(op.ctx, req.Path, req.Recursive) })
+	return op.confirm(func() error { return s.p.Remove(ctx, req.Path, req.Recursive) })
 }
 
-func (s *server) move(op *operation) error {
+func (s *server) move(ctx context.Context, op *operation) error {
 	var req moveRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
-	return op.confirm(func() error { return s.p.Move(op.ctx, req.From, req.To) })
+	return op.confirm(func() error { return s.p.Move(ctx, req.From, req.To) })
 }
 
 // confirm answers with nothing when do has succeeded.
@@ -58,24 +59,24 @@ func (op *operation) confirm(do func() error) error {
 	})
 }
 
-func (s *server) open(op *operation) error {
+func (s *server) open(ctx context.Context, op *operation) error {
 	var req pathRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
 	return op.abandonable(func() error {
-		r, err := s.p.Open(op.ctx, req.Path)
+		r, err := s.p.Open(ctx, req.Path)
 		return op.download(r, err)
 	})
 }
 
-func (s *server) pack(op *operation) error {
+func (s *server) pack(ctx context.Context, op *operation) error {
 	var req packRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
 	return op.abandonable(func() error {
-		r, err := primitives.Pack(op.ctx, s.p, req.Dir, req.Opts)
+		r, err := primitives.Pack(ctx, s.p, req.Dir, req.Opts)
 		return op.download(r, err)
 	})
 }
@@ -85,7 +86,7 @@ func (op *operation) download(r io.ReadCloser, err error) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close() // what was read is what counts
+	defer func() { _ = r.Close() }() // what was read is what counts
 	op.queue(appendHeader(nil, frameReply, 0))
 	err = op.sendAll(r)
 	if source, ok := errors.AsType[*sourceError](err); ok {
@@ -115,24 +116,24 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (s *server) write(op *operation) error {
+func (s *server) write(ctx context.Context, op *operation) error {
 	var req writeRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
-	if err := s.p.WriteFile(op.ctx, req.Path, op.upload(), req.Opts); err != nil {
+	if err := s.p.WriteFile(ctx, req.Path, op.upload(), req.Opts); err != nil {
 		return err
 	}
 	return op.reply(&empty{})
 }
 
-func (s *server) unpack(op *operation) error {
+func (s *server) unpack(ctx context.Context, op *operation) error {
 	var req pathRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
 	up := op.upload()
-	if err := primitives.Unpack(op.ctx, s.p, req.Path, up); err != nil {
+	if err := primitives.Unpack(ctx, s.p, req.Path, up); err != nil {
 		return err
 	}
 	// A tar stream has an end of its own; what follows it is not needed, but
@@ -154,10 +155,10 @@ const (
 
 func appendLength(dst []byte, n int) []byte { return binary.BigEndian.AppendUint32(dst, uint32(n)) }
 
-func (s *server) writeFiles(op *operation) error {
+func (s *server) writeFiles(ctx context.Context, op *operation) error {
 	b := &batch{s: s, op: op, in: bufio.NewReaderSize(op.upload(), maxFrame)}
 	for {
-		err := b.next()
+		err := b.next(ctx)
 		if errors.Is(err, errBatchEnd) {
 			break
 		}
@@ -165,7 +166,7 @@ func (s *server) writeFiles(op *operation) error {
 			return err
 		}
 	}
-	if err := b.flush(); err != nil {
+	if err := b.flush(ctx); err != nil {
 		return err
 	}
 	return op.reply(&empty{})
@@ -184,17 +185,17 @@ type batch struct {
 }
 
 // next takes one file.
-func (b *batch) next() error {
+func (b *batch) next(ctx context.Context) error {
 	h, err := b.header()
 	if err != nil {
 		return err
 	}
 	if h.Size > groupBytes {
-		if err := b.flush(); err != nil {
+		if err := b.flush(ctx); err != nil {
 			return err
 		}
 		content := &io.LimitedReader{R: b.in, N: h.Size}
-		err := b.s.p.WriteFile(b.op.ctx, h.Path, &exactReader{content}, primitives.WriteOptions{Mode: h.Mode})
+		err := b.s.p.WriteFile(ctx, h.Path, &exactReader{content}, primitives.WriteOptions{Mode: h.Mode})
 		if _, derr := io.Copy(io.Discard, content); derr != nil {
 			return derr
 		}
@@ -208,7 +209,7 @@ func (b *batch) next() error {
 	b.group = append(b.group, primitives.File{Path: h.Path, Content: content, Mode: h.Mode})
 	b.index++
 	if b.bytes += len(content); b.bytes >= groupBytes || len(b.group) >= groupFiles {
-		return b.flush()
+		return b.flush(ctx)
 	}
 	return nil
 }
@@ -217,7 +218,7 @@ func (b *batch) header() (fileHeader, error) {
 	var h fileHeader
 	var length [4]byte
 	if _, err := io.ReadFull(b.in, length[:1]); err != nil {
-		if err == io.EOF { //nolint:errorlint // nothing of a file was read
+		if err == io.EOF { // nothing of a file was read
 			return h, errBatchEnd
 		}
 		return h, err
@@ -240,11 +241,11 @@ func (b *batch) header() (fileHeader, error) {
 }
 
 // flush writes the group.
-func (b *batch) flush() error {
+func (b *batch) flush(ctx context.Context) error {
 	if len(b.group) == 0 {
 		return nil
 	}
-	errs, err := primitives.WriteFiles(b.op.ctx, b.s.p, b.group)
+	errs, err := primitives.WriteFiles(ctx, b.s.p, b.group)
 	if err != nil {
 		return err
 	}
@@ -271,7 +272,7 @@ type exactReader struct{ *io.LimitedReader }
 
 func (r *exactReader) Read(p []byte) (int, error) {
 	n, err := r.LimitedReader.Read(p)
-	if err == io.EOF && r.N > 0 { //nolint:errorlint // a reader ends with io.EOF itself
+	if err == io.EOF && r.N > 0 {
 		err = errEnded
 	}
 	return n, err
@@ -280,13 +281,13 @@ func (r *exactReader) Read(p []byte) (int, error) {
 // listChunk is about how many bytes of entries go into one message.
 const listChunk = 32 << 10
 
-func (s *server) list(op *operation) error {
+func (s *server) list(ctx context.Context, op *operation) error {
 	var req listRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
 	return op.abandonable(func() error {
-		infos, err := s.p.List(op.ctx, req.Dir, req.Opts)
+		infos, err := s.p.List(ctx, req.Dir, req.Opts)
 		for len(infos) > 0 {
 			n, size := 0, 0
 			for n < len(infos) && size < listChunk {
@@ -307,13 +308,13 @@ func (s *server) list(op *operation) error {
 	})
 }
 
-func (s *server) watch(op *operation) error {
+func (s *server) watch(ctx context.Context, op *operation) error {
 	var req watchRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
 	return op.abandonable(func() error {
-		events, err := s.p.Watch(op.ctx, req.Dir, req.Opts)
+		events, err := s.p.Watch(ctx, req.Dir, req.Opts)
 		if err != nil {
 			return err
 		}
