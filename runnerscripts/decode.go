@@ -19,6 +19,7 @@ const shownLine = 4 << 10
 // goroutines at once.
 type Decoder struct {
 	lines  *LineReader
+	names  names
 	next   *Event // decoded, waits behind a diagnostic
 	counts DecodeCounts
 }
@@ -63,27 +64,31 @@ func (d *Decoder) Next() (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	var line []byte
-	replaced := !utf8.Valid(shared)
-	if replaced {
-		d.counts.InvalidUTF8++
-		line = bytes.ToValidUTF8(shared, []byte("\uFFFD"))
-	} else {
-		line = bytes.Clone(shared)
+	if !utf8.Valid(shared) {
+		return d.repaired(bytes.ToValidUTF8(shared, []byte("\uFFFD"))), nil
 	}
-	ev, err := DecodeEvent(line)
-	switch {
-	case err != nil:
-		d.counts.Malformed++
+	line := bytes.Clone(shared)
+	ev, err := decodeEvent(line, &d.names)
+	if err != nil {
 		return d.malformed(line, err), nil
-	case replaced:
-		d.next = &ev
-		return d.diagnose("bytes that are not UTF-8 were replaced in the line of the event that follows", line, nil), nil
 	}
 	return ev, nil
 }
 
+// repaired returns the diagnostic for a line in which bytes were replaced, and
+// keeps its event for the next call.
+func (d *Decoder) repaired(line []byte) Event {
+	d.counts.InvalidUTF8++
+	ev, err := decodeEvent(line, &d.names)
+	if err != nil {
+		return d.malformed(line, err)
+	}
+	d.next = &ev
+	return d.diagnose("bytes that are not UTF-8 were replaced in the line of the event that follows", line, nil)
+}
+
 func (d *Decoder) malformed(line []byte, err error) Event {
+	d.counts.Malformed++
 	msg := "a line is not an event and was left out"
 	if d.lines.Unterminated() {
 		msg = "the output ended in the middle of a line, which was left out"
@@ -125,7 +130,17 @@ var errNoType = errors.New(`it has no "type"`)
 // changed afterwards. An event of a type that this version does not know, and
 // that has no payload of its own, gets the whole line as payload: nothing is
 // lost. Time is zero where the line has none.
-func DecodeEvent(line []byte) (Event, error) {
+func DecodeEvent(line []byte) (Event, error) { return decodeEvent(line, &names{}) }
+
+func decodeEvent(line []byte, n *names) (Event, error) {
+	if ev, ok := scanEvent(line, n); ok {
+		return finish(ev, line)
+	}
+	return decodeUnusual(line)
+}
+
+// decodeUnusual stands apart so that only its events are allocated.
+func decodeUnusual(line []byte) (Event, error) {
 	var ev Event
 	if err := json.Unmarshal(line, &ev); err != nil {
 		return Event{}, err

@@ -85,10 +85,11 @@ func checkSession(s Session) error {
 	if s.Agent.Name == "" {
 		return invalid(`name the agent in "agent":{"name":...}`)
 	}
-	for name, dir := range map[string]string{"workspace": s.Paths.Workspace, "home": s.Paths.Home} {
-		if !path.IsAbs(dir) {
-			return invalid(`give "paths"."%s" an absolute path, not %q`, name, dir)
-		}
+	if !path.IsAbs(s.Paths.Workspace) {
+		return invalid(`give "workspace" in "paths" an absolute path, not %q`, s.Paths.Workspace)
+	}
+	if !path.IsAbs(s.Paths.Home) {
+		return invalid(`give "home" in "paths" an absolute path, not %q`, s.Paths.Home)
 	}
 	return nil
 }

@@ -9,7 +9,8 @@ type ContentChunk struct {
 	BlockID string  `json:"blockId"`
 	Content Content `json:"content"`
 	// Snapshot says that Content is the whole block and replaces what came
-	// before it.
+	// before it. An empty one takes the block back: the agent does not know it
+	// any more.
 	Snapshot bool `json:"snapshot,omitempty"`
 }
 

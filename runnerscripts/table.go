@@ -28,6 +28,7 @@ var eventKinds = map[EventType]eventKind{
 	TypePermissionRequest:  kindOf[PermissionRequest](TypePermissionRequest),
 	TypePermissionResolved: kindOf[PermissionResolved](TypePermissionResolved),
 
+	TypeQueryQueued:    kindOf[QueryStarted](TypeQueryQueued),
 	TypeQueryStarted:   kindOf[QueryStarted](TypeQueryStarted),
 	TypeQueryCompleted: kindOf[QueryCompleted](TypeQueryCompleted),
 	TypeQueryFailed:    kindOf[QueryFailed](TypeQueryFailed),

@@ -1,0 +1,190 @@
+package runnerscripts
+
+import (
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// TypeOf returns the type of an event without looking at the rest of its line,
+// and without allocating if it is a known one. It is empty if the line has none;
+// that it has one does not say that the line is valid JSON. Of several types
+// it is the first.
+func TypeOf(line []byte) EventType {
+	i := skipSpace(line, 0)
+	if i >= len(line) || line[i] != '{' {
+		return ""
+	}
+	for i = skipSpace(line, i+1); i < len(line) && line[i] == '"'; i = skipSpace(line, i+1) {
+		key, value, ok := scanKey(line, i)
+		if !ok {
+			break
+		}
+		end, plain := scanField(line, value)
+		if end == refused {
+			break
+		}
+		if string(key) == "type" {
+			if plain {
+				return knownType(line[value+1 : end-1])
+			}
+			break
+		}
+		if i = skipSpace(line, end); i >= len(line) || line[i] != ',' {
+			break
+		}
+	}
+	var slow struct{ Type EventType }
+	if json.Unmarshal(line, &slow) != nil {
+		return ""
+	}
+	return slow.Type
+}
+
+// scanKey returns the key whose quote is b[i] and the index of its value. A key
+// with an escape is not ok.
+func scanKey(b []byte, i int) (key []byte, value int, ok bool) {
+	end := plainEnd(b, i+1)
+	if end >= len(b) || b[end] != '"' {
+		return nil, 0, false
+	}
+	value = skipSpace(b, end+1)
+	if value >= len(b) || b[value] != ':' {
+		return nil, 0, false
+	}
+	return b[i+1 : end], skipSpace(b, value+1), true
+}
+
+func knownType(s []byte) EventType {
+	if k, ok := eventKinds[EventType(s)]; ok {
+		return k.typ
+	}
+	return EventType(s)
+}
+
+// names keeps the strings of the last event: the next one mostly has the same.
+type names struct{ session, conversation, query, source string }
+
+// keep returns s as a string, the last one if it is equal.
+func keep(last *string, s []byte) string {
+	if string(s) != *last {
+		*last = string(s)
+	}
+	return *last
+}
+
+// The keys of an event, as bits.
+const (
+	seenSeq = 1 << iota
+	seenType
+	seenPayload
+	seenSession
+	seenConversation
+	seenQuery
+	seenSource
+	seenTime
+)
+
+// scanEvent decodes an event that is written in the usual way: each known key at
+// most once, no other ones, no escapes outside the payload. It is not ok for
+// everything else, valid or not.
+func scanEvent(line []byte, n *names) (ev Event, ok bool) {
+	i := skipSpace(line, 0)
+	if i >= len(line) || line[i] != '{' {
+		return ev, false
+	}
+	seen := 0
+	for {
+		if i = skipSpace(line, i+1); i >= len(line) || line[i] != '"' {
+			return ev, false
+		}
+		key, value, ok := scanKey(line, i)
+		if !ok {
+			return ev, false
+		}
+		end, plain := scanField(line, value)
+		if end == refused {
+			return ev, false
+		}
+		bit := setField(&ev, n, key, line[value:end:end], plain)
+		if bit == 0 || seen&bit != 0 {
+			return ev, false
+		}
+		seen |= bit
+		if i = skipSpace(line, end); i >= len(line) {
+			return ev, false
+		}
+		if line[i] == '}' {
+			return ev, skipSpace(line, i+1) == len(line)
+		}
+		if line[i] != ',' {
+			return ev, false
+		}
+	}
+}
+
+// scanField scans a value. It is plain if it is a string that stands for itself.
+func scanField(b []byte, i int) (end int, plain bool) {
+	if i < len(b) && b[i] == '"' {
+		if end = plainEnd(b, i+1); end < len(b) && b[end] == '"' {
+			return end + 1, utf8.Valid(b[i+1 : end])
+		}
+	}
+	return scanValue(b, i, 1), false
+}
+
+// setField sets one field of an event and returns its bit, or 0 if it has to be
+// left to encoding/json.
+func setField(ev *Event, n *names, key, value []byte, plain bool) int {
+	switch string(key) {
+	case "payload":
+		ev.Payload = value
+		return seenPayload
+	case "time":
+		if !plain || ev.Time.UnmarshalJSON(value) != nil {
+			return 0
+		}
+		return seenTime
+	case "seq":
+		var ok bool
+		if ev.Seq, ok = smallNumber(value); !ok {
+			return 0
+		}
+		return seenSeq
+	}
+	if !plain {
+		return 0
+	}
+	s := value[1 : len(value)-1]
+	switch string(key) {
+	case "type":
+		ev.Type = knownType(s)
+		return seenType
+	case "session_id":
+		ev.SessionID = keep(&n.session, s)
+		return seenSession
+	case "conversation_id":
+		ev.ConversationID = keep(&n.conversation, s)
+		return seenConversation
+	case "query_id":
+		ev.QueryID = keep(&n.query, s)
+		return seenQuery
+	case "source":
+		ev.Source = Source(keep(&n.source, s))
+		return seenSource
+	}
+	return 0
+}
+
+// smallNumber returns the value of up to 18 digits.
+func smallNumber(value []byte) (n uint64, ok bool) {
+	if len(value) > 18 {
+		return 0, false
+	}
+	for _, c := range value {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + uint64(c-'0')
+	}
+	return n, true
+}
