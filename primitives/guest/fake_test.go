@@ -264,3 +264,44 @@ func (p *fakeProcess) Close() error {
 	_ = errors.Join(p.in.Close(), p.out.Close(), p.err.Close())
 	return nil
 }
+
+// refusing is a sandbox that touches nothing, whatever it is asked.
+type refusing struct {
+	primitives.EnvironmentPrimitive
+}
+
+func (refusing) ID() string                            { return "refusing" }
+func (refusing) Paths() primitives.Paths               { return primitives.PathsIn("/nowhere") }
+func (refusing) Capabilities() primitives.Capabilities { return primitives.Capabilities{} }
+func (refusing) Poll(context.Context) (primitives.State, error) {
+	return primitives.State{Status: primitives.StatusRunning}, nil
+}
+
+func (refusing) Terminate(context.Context) (primitives.TerminateReport, error) {
+	return primitives.TerminateReport{}, errors.ErrUnsupported
+}
+
+func (refusing) Open(context.Context, string) (io.ReadCloser, error) { return nil, fs.ErrNotExist }
+
+func (refusing) WriteFile(_ context.Context, _ string, r io.Reader, _ primitives.WriteOptions) error {
+	_, err := io.Copy(io.Discard, r)
+	return err
+}
+
+func (refusing) Stat(context.Context, string) (primitives.FileInfo, error) {
+	return primitives.FileInfo{}, fs.ErrNotExist
+}
+
+func (refusing) List(context.Context, string, primitives.ListOptions) ([]primitives.FileInfo, error) {
+	return nil, fs.ErrNotExist
+}
+func (refusing) Mkdir(context.Context, string, fs.FileMode) error { return fs.ErrPermission }
+func (refusing) Remove(context.Context, string, bool) error       { return fs.ErrPermission }
+func (refusing) Move(context.Context, string, string) error       { return fs.ErrPermission }
+func (refusing) Exec(context.Context, primitives.Command) (primitives.Process, error) {
+	return nil, fs.ErrPermission
+}
+
+func (refusing) Watch(context.Context, string, primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
+	return nil, fs.ErrNotExist
+}
