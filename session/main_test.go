@@ -22,30 +22,29 @@ import (
 var runnerBinary string
 
 func TestMain(m *testing.M) {
-	os.Exit(testMain(m))
-}
-
-func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "session-test-")
+	if err == nil {
+		runnerBinary = filepath.Join(dir, "envrunner")
+		err = buildRunner()
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
+		os.Exit(1)
 	}
-	defer os.RemoveAll(dir)
-	runnerBinary = filepath.Join(dir, "envrunner")
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+func buildRunner() error {
 	build := exec.CommandContext(context.Background(), "go", "build", "-o", runnerBinary,
 		"github.com/agentenv-dev/agentenv/runnerscripts/runner")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the runner: %v\n%s", err, out)
-		return 1
+		return fmt.Errorf("build the runner: %w\n%s", err, out)
 	}
-	code := m.Run()
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	return nil
 }
 
 // scripted is the configuration of a local sandbox in which the script agent

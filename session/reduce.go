@@ -62,6 +62,10 @@ func (c *Conversation) applyChunk(ev runnerscripts.Event, kind BlockKind) {
 	if !ok {
 		return
 	}
+	if p.Snapshot && p.Content == (runnerscripts.Content{Type: p.Content.Type}) {
+		c.drop(ev, kind, p.BlockID)
+		return
+	}
 	b := c.block(ev, kind, p.BlockID)
 	if p.Snapshot {
 		b.set("")
@@ -213,6 +217,13 @@ func (c *Conversation) add(ev runnerscripts.Event, kind BlockKind, id string) *B
 		c.index[blockKey{conversation(ev), kind, id}] = b
 	}
 	return b
+}
+
+// drop removes a block that was taken back.
+func (c *Conversation) drop(ev runnerscripts.Event, kind BlockKind, id string) {
+	thread := c.thread(ev)
+	*thread = slices.DeleteFunc(*thread, func(b *Block) bool { return b.Kind == kind && b.ID == id })
+	c.reindex()
 }
 
 // reindex finds the blocks of a conversation that was cloned or decoded.

@@ -1,0 +1,307 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// memory is a turn that tells the earlier prompts and adds to a file.
+func memory() []runnerscripts.ScenarioStep {
+	return steps(say("turn {{turn}}, before: {{history}}"), run("/bin/sh", "-c", "echo {{turn}} >> kept"))
+}
+
+func TestTheAgentRemembersInANewSandbox(t *testing.T) {
+	t.Parallel()
+	for name, renew := range map[string]func(t *testing.T, s *AgentSession, cfg Config) *AgentSession{
+		"after the sandbox was terminated": func(t *testing.T, s *AgentSession, _ Config) *AgentSession {
+			if err := s.TerminateEnvironment(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Files(t.Context(), environment.FilesOptions{}); !errors.Is(err, ErrNoEnvironment) {
+				t.Errorf("files of a terminated sandbox: %v", err)
+			}
+			return s
+		},
+		"after the session was closed and opened": func(t *testing.T, s *AgentSession, cfg Config) *AgentSession {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			cfg.ID = s.ID()
+			return start(t, cfg)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := scripted(t, memory())
+			cfg.Store = store.NewMemory()
+			cfg.Environment.Workspace = []environment.Source{{Files: []environment.File{{Path: "kept", Content: "0\n"}}}}
+			s := start(t, cfg)
+			converse(t, s, "one")
+			// Twice: the second time it is the restored state that must not be
+			// older than what came after it.
+			for _, p := range []string{"two", "three"} {
+				s = renew(t, s, cfg)
+				before, err := s.Transcript(t.Context())
+				if err != nil || !strings.Contains(before.Main, "one") {
+					t.Errorf("transcript without a sandbox: %q, %v", before.Main, err)
+				}
+				converse(t, s, p)
+			}
+			checkRemembered(t, s)
+		})
+	}
+}
+
+func checkRemembered(t *testing.T, s *AgentSession) {
+	t.Helper()
+	c, err := Reduce(s.store.Events(t.Context(), s.id, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := said(c); !strings.Contains(got, "turn 3, before: one\ntwo") {
+		t.Errorf("the agent said %q", got)
+	}
+	if got, _ := written(t, s, "kept"); got != "0\n1\n2\n3\n" {
+		t.Errorf("the workspace holds %q", got)
+	}
+	if st, _ := s.State(t.Context()); st.Environment.Starts != 3 {
+		t.Errorf("%d sandboxes", st.Environment.Starts)
+	}
+	if n := count(logOf(t, s), runnerscripts.TypeTranscriptRestored); n != 2 {
+		t.Errorf("%d transcript_restored events", n)
+	}
+}
+
+func TestTheStoredTranscriptHoldsEveryQueryThatIsKnownToBeDone(t *testing.T) {
+	t.Parallel()
+	s := start(t, scripted(t, steps(say("x"))))
+	for _, p := range []string{"first", "second"} {
+		turn := prompt(t, s, p)
+		for ev, err := range turn.Events(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Type != runnerscripts.TypeQueryCompleted {
+				continue
+			}
+			stored, err := s.storedTranscript(t.Context())
+			if err != nil || stored == nil || !strings.Contains(stored.Main, p) {
+				t.Errorf("transcript stored when %q was done: %+v, %v", p, stored, err)
+			}
+		}
+	}
+	changed := payload[runnerscripts.TranscriptChanged](t, await(t, s, runnerscripts.TypeTranscriptChanged))
+	if changed.Revision == 0 || changed.Size == 0 || changed.Transcript.Main != "" {
+		t.Errorf("transcript_changed %+v", changed)
+	}
+}
+
+func TestANewerTranscriptInTheStoreIsKept(t *testing.T) {
+	t.Parallel()
+	s := start(t, scripted(t, steps(say("x"))))
+	converse(t, s, "a")
+	err := s.store.Put(t.Context(), s.ID(), store.PartTranscript, 1<<40, strings.NewReader(`{"main":"newer"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	complete(t, prompt(t, s, "b"))
+	stored, err := s.storedTranscript(t.Context())
+	if err != nil || stored == nil || stored.Main != "newer" {
+		t.Errorf("stored %+v, %v", stored, err)
+	}
+	if info := payload[runnerscripts.ErrorInfo](t, await(t, s, runnerscripts.TypeError)); info.Message == "" {
+		t.Error("nobody was told")
+	}
+}
+
+func TestTerminatingStopsTheQueryAndLetsQueuedOnesGoOnInANewSandbox(t *testing.T) {
+	t.Parallel()
+	s := start(t, scripted(t, steps(forever()), steps(say("on"))))
+	running := prompt(t, s, "a")
+	await(t, s, runnerscripts.TypeQueryStarted)
+	queued := prompt(t, s, "b")
+	if err := s.TerminateEnvironment(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done := complete(t, running); done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("stop reason %q", done.StopReason)
+	}
+	complete(t, queued)
+	inOrder(t, logOf(t, s), runnerscripts.TypeEnvironmentReady, runnerscripts.TypeQueryCompleted,
+		runnerscripts.TypeEnvironmentTerminated, runnerscripts.TypeEnvironmentReady, runnerscripts.TypeQueryCompleted)
+}
+
+func TestAWorkspaceThatIsTooBigIsToldAndNotStored(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(write("big", strings.Repeat("x", 100_000))))
+	cfg.MaxWorkspace = 50_000
+	s := start(t, cfg)
+	converse(t, s, "a")
+	if err := s.TerminateEnvironment(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	info := payload[runnerscripts.ErrorInfo](t, await(t, s, runnerscripts.TypeError))
+	if !strings.Contains(info.Message, "MaxWorkspace") {
+		t.Errorf("error event %+v", info)
+	}
+	if _, _, err := s.store.Get(t.Context(), s.id, store.PartWorkspace); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("stored workspace: %v", err)
+	}
+}
+
+func TestAFolderOfTheUserIsNeitherStoredNorFilledAgain(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	cfg := scripted(t, steps(write("f", "by the agent")), steps(say("x")))
+	cfg.Environment.Sandbox.Local = local.Config{Root: cfg.Environment.Sandbox.Local.Root, Workspace: folder}
+	cfg.Environment.Workspace = []environment.Source{{Files: []environment.File{{Path: "f", Content: "source"}}}}
+	s := start(t, cfg)
+	converse(t, s, "a")
+	if err := s.TerminateEnvironment(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "g"), []byte("by the user"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	converse(t, s, "b")
+	for name, want := range map[string]string{"f": "by the agent", "g": "by the user"} {
+		if got, _ := written(t, s, name); got != want {
+			t.Errorf("%s holds %q", name, got)
+		}
+	}
+	if _, _, err := s.store.Get(t.Context(), s.id, store.PartWorkspace); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("stored workspace: %v", err)
+	}
+}
+
+func TestOptionsHoldInLaterSandboxes(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(say("{{model}}")))
+	cfg.Store = store.NewMemory()
+	s := start(t, cfg)
+	for _, o := range []Options{{Model: "m1"}, {Model: "m2", Mode: "acceptEdits"}} {
+		if err := s.SetOptions(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		if got := converse(t, s, "a"); got != o.Model {
+			t.Errorf("model %q, want %q", got, o.Model)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.ID = s.ID()
+	s = start(t, cfg)
+	if got := converse(t, s, "a"); got != "m2" {
+		t.Errorf("model %q in the new sandbox", got)
+	}
+	st, _ := s.State(t.Context())
+	if st.Options != (Options{Model: "m2", Mode: "acceptEdits"}) || st.Mode != "acceptEdits" {
+		t.Errorf("state %+v", st)
+	}
+}
+
+func TestOpeningEndsWhatADeadProgramLeftOpen(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(say("x")))
+	cfg.Store = store.NewMemory()
+	ctx := t.Context()
+	if err := cfg.Store.Create(ctx, store.Record{ID: "s1", Agent: "script"}); err != nil {
+		t.Fatal(err)
+	}
+	left := []runnerscripts.Event{
+		event(runnerscripts.TypeQueryQueued, "q1", runnerscripts.QueryStarted{Prompt: "a"}),
+		event(runnerscripts.TypeEnvironmentReady, "", runnerscripts.EnvironmentInfo{ID: "dead"}),
+		event(runnerscripts.TypeQueryStarted, "q1", runnerscripts.QueryStarted{Prompt: "a"}),
+		event(runnerscripts.TypeQueryQueued, "q2", runnerscripts.QueryStarted{Prompt: "b"}),
+		event(runnerscripts.TypePermissionRequest, "q1", runnerscripts.PermissionRequest{ID: "p1"}),
+	}
+	for i := range left {
+		left[i].Seq, left[i].SessionID = uint64(i+1), "s1"
+	}
+	if err := cfg.Store.Append(ctx, "s1", left...); err != nil {
+		t.Fatal(err)
+	}
+	cfg.ID = "s1"
+	s := start(t, cfg)
+	st, _ := s.State(ctx)
+	if st.Query != nil || len(st.Queued)+len(st.Pending) > 0 || st.Environment.Status != EnvironmentTerminated {
+		t.Errorf("state %+v", st)
+	}
+	events := logOf(t, s)[len(left):]
+	if count(events, runnerscripts.TypeQueryFailed) != 2 || count(events, runnerscripts.TypePermissionResolved) != 1 {
+		t.Errorf("events %v", typesOf(events))
+	}
+	if got := converse(t, s, "c"); got != "x" {
+		t.Errorf("the agent said %q", got)
+	}
+}
+
+func TestASessionOfAnotherAgentIsRefused(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(say("x")))
+	cfg.Store = store.NewMemory()
+	s := start(t, cfg)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.ID, cfg.Environment.Agent.Name = s.ID(), "claude"
+	if _, err := Open(t.Context(), cfg); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("open with another agent: %v", err)
+	}
+}
+
+func TestASessionThatSomebodyElseContinuesEnds(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(say("x")))
+	cfg.Store = store.NewMemory()
+	old := start(t, cfg)
+	converse(t, old, "a")
+	await(t, old, runnerscripts.TypeSessionIdle)
+	cfg.ID = old.ID()
+	start(t, cfg) // takes over: it reports the sandbox of the old one as ended
+	if _, err := old.Prompt(t.Context(), "b"); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("prompt to a session that was taken over: %v", err)
+	}
+	if err := old.Close(); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func TestASandboxThatDiesIsReplaced(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, memory())
+	var last *environment.Environment
+	cfg.Create = func(ctx context.Context, cfg environment.Config) (_ *environment.Environment, err error) {
+		last, err = environment.Create(ctx, cfg)
+		return last, err
+	}
+	s := start(t, cfg)
+	converse(t, s, "one")
+	if _, err := last.Primitive().Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Nobody has noticed yet: the query that meets the dead sandbox fails.
+	_, err := prompt(t, s, "two").Wait(t.Context())
+	if !errors.Is(err, primitives.ErrTerminated) && !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("query in a dead sandbox: %v", err)
+	}
+	ended := payload[runnerscripts.EnvironmentTerminated](t, await(t, s, runnerscripts.TypeEnvironmentTerminated))
+	if ended.Reason != reasonUnhealthy {
+		t.Errorf("reason %q", ended.Reason)
+	}
+	if got := converse(t, s, "three"); !strings.Contains(got, "before: one") {
+		t.Errorf("in the new sandbox the agent said %q", got)
+	}
+}
