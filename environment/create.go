@@ -39,7 +39,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	}
 	if cfg.Keep {
 		if err := e.leaveRecord(ctx); err != nil {
-			return nil, errors.Join(err, e.Close(), terminate())
+			return nil, errors.Join(err, terminate(), e.Close())
 		}
 	}
 	return e, nil
