@@ -20,7 +20,7 @@ func (s *Server) anthropicStream(w http.ResponseWriter, r *http.Request, m anthr
 	for i, b := range a.blocks {
 		out.send("content_block_start", map[string]any{"index": i, "content_block": emptied(m.Content[i])})
 		for n, delta := range deltas(b, m.Content[i]) {
-			if hold && b.kind == blockText && n == len(b.chunks)/2 {
+			if hold && n == len(b.chunks)/2 {
 				hold = false
 				if !s.hold(r.Context()) {
 					return

@@ -10,6 +10,7 @@
 //	plain-text    says a few sentences in many small pieces
 //	slow-stream   says the first half, then holds until [Server.Release]
 //	think         thinks aloud, then answers
+//	slow-think    the same, and holds in the middle of its thoughts
 //	write-file    writes a file: "write-file `notes.txt`"
 //	run-command   runs a command: "run-command `go version`"
 //	two-tools     calls two tools in one message

@@ -17,7 +17,7 @@ type question struct {
 // answer is what the model replies.
 type answer struct {
 	blocks []block
-	// hold says to stop in the middle of the first text until it is released.
+	// hold says to stop in the middle of the first block until it is released.
 	hold bool
 	// status, if not zero, is the HTTP status of a failure instead.
 	status int
@@ -48,6 +48,7 @@ func scenarios() map[string]scenario {
 		"plain-text":  plainText,
 		"slow-stream": slowStream,
 		"think":       think,
+		"slow-think":  slowThink,
 		"write-file":  oneTool(writeFile, "The file is written."),
 		"run-command": oneTool(runCommand, "The command has run."),
 		"two-tools":   twoTools,
@@ -121,6 +122,12 @@ func think(question, string) answer {
 		{kind: blockThinking, chunks: pieces("Let me think about it. It is simple.")},
 		text("I have thought about it."),
 	}}
+}
+
+func slowThink(q question, arg string) answer {
+	a := think(q, arg)
+	a.hold = true
+	return a
 }
 
 func remember(q question, _ string) answer {

@@ -14,20 +14,22 @@ var _ agent.Driver = Driver{}
 
 // Setup restores the transcript into the session's own configuration folder. It
 // writes nothing that makes the agent trust anything.
-func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	if err := check(req.Session); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
-	if _, err := program(req.Agent, environment(req.Session)); err != nil {
+	v, err := version(ctx, req.Session)
+	if err != nil {
 		return runnerscripts.SetupData{}, err
 	}
+	data := runnerscripts.SetupData{AgentVersion: v}
 	if err := makeFolders(req.Session); err != nil {
-		return runnerscripts.SetupData{}, err
+		return data, err
 	}
 	if req.Transcript == nil {
-		return runnerscripts.SetupData{}, nil
+		return data, nil
 	}
-	return runnerscripts.SetupData{}, restore(req.Session, *req.Transcript)
+	return data, restore(req.Session, *req.Transcript)
 }
 
 // Start starts the program; a session that has a transcript goes on.

@@ -2,54 +2,27 @@ package claude
 
 import (
 	"encoding/json"
-	"slices"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
-// folded is a conversation as events make it: the same whether they come live or
-// from a transcript.
-type folded struct {
-	Conversations map[string][]*foldedBlock
-	Started       []runnerscripts.SubagentStarted
-	Completed     []runnerscripts.SubagentCompleted
-	Plan          runnerscripts.Plan
-}
-
-type foldedBlock struct {
-	Kind runnerscripts.EventType
-	ID   string
-	Text string                  `json:",omitempty"`
-	Call *runnerscripts.ToolCall `json:",omitempty"`
-}
-
-func fold(t *testing.T, events []runnerscripts.Event) folded {
+// fold makes a conversation of events, with the reducer that everybody uses.
+func fold(t *testing.T, events []runnerscripts.Event) *session.Conversation {
 	t.Helper()
-	f := folded{Conversations: map[string][]*foldedBlock{}}
-	for _, e := range events {
-		switch e.Type {
-		case runnerscripts.TypeUserMessage, runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
-			c := payload[runnerscripts.ContentChunk](t, e)
-			b := f.block(e, c.BlockID)
-			if c.Snapshot {
-				b.Text = ""
+	c, err := session.Reduce(func(yield func(runnerscripts.Event, error) bool) {
+		for _, e := range events {
+			if !yield(e, nil) {
+				return
 			}
-			b.Text += c.Content.Text
-		case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
-			c := payload[runnerscripts.ToolCall](t, e)
-			b := f.block(e, c.ToolCallID)
-			b.Kind = runnerscripts.TypeToolCall
-			b.Call = merge(b.Call, c)
-		case runnerscripts.TypePlan:
-			f.Plan = payload[runnerscripts.Plan](t, e)
-		case runnerscripts.TypeSubagentStarted:
-			f.Started = append(f.Started, payload[runnerscripts.SubagentStarted](t, e))
-		case runnerscripts.TypeSubagentCompleted:
-			f.Completed = append(f.Completed, payload[runnerscripts.SubagentCompleted](t, e))
 		}
+	})
+	if err != nil || c.Unreadable != 0 {
+		t.Fatalf("fold: %v, %d unreadable", err, c.Unreadable)
 	}
-	return f
+	return c
 }
 
 func payload[T any](t *testing.T, e runnerscripts.Event) T {
@@ -61,43 +34,28 @@ func payload[T any](t *testing.T, e runnerscripts.Event) T {
 	return p
 }
 
-func (f folded) block(e runnerscripts.Event, id string) *foldedBlock {
-	list := f.Conversations[e.ConversationID]
-	i := slices.IndexFunc(list, func(b *foldedBlock) bool { return b.ID == id })
-	if i >= 0 {
-		return list[i]
-	}
-	b := &foldedBlock{Kind: e.Type, ID: id}
-	f.Conversations[e.ConversationID] = append(list, b)
-	return b
-}
-
-// merge applies an update: fields that are not set did not change.
-func merge(old *runnerscripts.ToolCall, update runnerscripts.ToolCall) *runnerscripts.ToolCall {
-	if old == nil {
-		return &update
-	}
-	merged := *old
-	data, err := json.Marshal(update)
-	if err != nil {
-		panic(err)
-	}
-	if update.Content != nil {
-		merged.Content = nil // else old elements show through
-	}
-	if err := json.Unmarshal(data, &merged); err != nil {
-		panic(err)
-	}
-	return &merged
-}
-
 // sameConversation fails unless both lists of events fold to the same.
 func sameConversation(t *testing.T, live, stored []runnerscripts.Event) {
 	t.Helper()
-	a, b := show(t, fold(t, live)), show(t, fold(t, stored))
+	a, b := showConversation(t, fold(t, live)), showConversation(t, fold(t, stored))
 	if a != b {
 		t.Errorf("the conversation differs\nlive:\n%s\ntranscript:\n%s", a, b)
 	}
+}
+
+// showConversation shows what was said and done, without when.
+func showConversation(t *testing.T, c *session.Conversation) string {
+	t.Helper()
+	timeless := func(blocks []*session.Block) {
+		for _, b := range blocks {
+			b.Time = time.Time{}
+		}
+	}
+	timeless(c.Blocks)
+	for _, s := range c.Subagents {
+		timeless(s.Blocks)
+	}
+	return show(t, map[string]any{"blocks": c.Blocks, "subagents": c.Subagents})
 }
 
 // show is comparable: JSON whose objects have sorted keys.

@@ -18,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -213,12 +214,12 @@ func payloads[T any](t *testing.T, events []runnerscripts.Event, typ runnerscrip
 	return list
 }
 
-// said is the text of the agent in one conversation.
-func said(t *testing.T, events []runnerscripts.Event, conv string) string {
+// said is the text of the agent.
+func said(t *testing.T, events []runnerscripts.Event) string {
 	t.Helper()
 	var b strings.Builder
-	for _, blk := range fold(t, events).Conversations[conv] {
-		if blk.Kind == runnerscripts.TypeAgentMessage {
+	for _, blk := range fold(t, events).Blocks {
+		if blk.Kind == session.BlockAgent {
 			b.WriteString(blk.Text + "\n")
 		}
 	}

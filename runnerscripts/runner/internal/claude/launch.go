@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -52,6 +54,29 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	argv[0] = file
 	return argv, nil
 }
+
+// version asks the program for its version, which shows that it can run here.
+func version(ctx context.Context, s runnerscripts.Session) (string, error) {
+	env := environment(s)
+	argv, err := program(s.Agent, env)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], append(argv[1:], "--version")...)
+	said := &tail{limit: 4 << 10}
+	cmd.Env, cmd.Stderr, cmd.WaitDelay = env, said, drainTime
+	out, err := cmd.Output()
+	if err != nil {
+		return "", startFailure(fmt.Errorf("%s --version: %w: %s", argv[0], err, strings.TrimSpace(said.String())))
+	}
+	v, _, _ := strings.Cut(strings.TrimSpace(string(out)), " ") // "2.1.329 (Claude Code)"
+	return v, nil
+}
+
+// versionTimeout is far above the 30 ms that it takes.
+const versionTimeout = 30 * time.Second
 
 // lookPath finds a program as the agent's own environment would.
 func lookPath(name string, env []string) (string, error) {

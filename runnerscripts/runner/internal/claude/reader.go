@@ -147,6 +147,7 @@ func (c *conversation) lifecycle(l lifecycleLine) {
 // turnEnded takes the result of a turn; a query may have several.
 func (c *conversation) turnEnded(r resultLine) {
 	cost := c.meter.turn(r)
+	c.translate.takeBack(runnerscripts.MainConversation)
 	for _, m := range r.ModelUsage {
 		if m.ContextWindow > c.translate.window {
 			c.translate.window = m.ContextWindow

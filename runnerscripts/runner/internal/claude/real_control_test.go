@@ -83,7 +83,7 @@ func TestPermissionDecides(t *testing.T) {
 					t.Errorf("file %s exists: %v", name, !want)
 				}
 			}
-			call := fold(t, f.out.all()).Conversations[runnerscripts.MainConversation][2].Call
+			call := fold(t, f.out.all()).Blocks[2].Tool
 			if call.Status != tt.status || len(call.Content) != 1 || !strings.Contains(call.Content[0].Content.Text, tt.output) {
 				t.Errorf("call: %s", show(t, call))
 			}
@@ -173,7 +173,7 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	if done.Usage.InputTokens == 0 {
 		t.Error("the interrupted request cost nothing")
 	}
-	if text := said(t, f.out.all(), runnerscripts.MainConversation); !strings.HasPrefix(text, "One") || strings.Contains(text, "six") {
+	if text := said(t, f.out.all()); !strings.HasPrefix(text, "One") || strings.Contains(text, "six") {
 		t.Errorf("the agent said %q", text)
 	}
 	if done := f.prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
@@ -184,6 +184,28 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Errorf("without a query: %v", err)
 	}
+}
+
+func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-think")
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.out.wait(t.Context(), t, ofType(runnerscripts.TypeAgentThought))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Fatalf("ended with %q, %v", done.StopReason, err)
+	}
+	if blocks := fold(t, f.out.all()).Blocks; len(blocks) != 1 {
+		t.Errorf("blocks: %s", show(t, blocks))
+	}
+	_, stored := f.transcript()
+	sameConversation(t, f.out.all(), stored.all())
 }
 
 func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
@@ -271,7 +293,7 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 				!strings.Contains(failure.Message, "scripted failure") {
 				t.Fatalf("error %#v", err)
 			}
-			if text := said(t, f.out.all(), runnerscripts.MainConversation); text != "" {
+			if text := said(t, f.out.all()); text != "" {
 				t.Errorf("the agent said %q", text)
 			}
 			if logs := payloads[runnerscripts.Log](t, f.out.all(), runnerscripts.TypeLog); len(logs) != tt.retries {
@@ -306,7 +328,7 @@ func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 	if second := c.(*conversation).process.cmd.Process.Pid; second == first {
 		t.Error("the process did not change")
 	}
-	if text := said(t, f.out.all(), runnerscripts.MainConversation); !strings.Contains(text, "You said before: first plain-text") {
+	if text := said(t, f.out.all()); !strings.Contains(text, "You said before: first plain-text") {
 		t.Errorf("the agent said %q", text)
 	}
 }

@@ -52,8 +52,9 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	f.out = newRecorder()
 	setup := runnerscripts.SetupRequest{Session: f.session, Transcript: &before}
 	for range 2 { // it can be called again
-		if _, err := (Driver{}).Setup(t.Context(), setup); err != nil {
-			t.Fatal(err)
+		data, err := Driver{}.Setup(t.Context(), setup)
+		if err != nil || !strings.HasPrefix(data.AgentVersion, "2.") {
+			t.Fatalf("setup: %+v, %v", data, err)
 		}
 	}
 	restored, again := f.transcript()

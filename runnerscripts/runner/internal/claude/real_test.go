@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 func TestWritesAFile(t *testing.T) {
@@ -21,11 +22,11 @@ func TestWritesAFile(t *testing.T) {
 	if err != nil || string(data) != "hello from the scripted model\n" {
 		t.Errorf("file: %q, %v", data, err)
 	}
-	blocks := fold(t, f.out.all()).Conversations[runnerscripts.MainConversation]
+	blocks := fold(t, f.out.all()).Blocks
 	if len(blocks) != 4 {
 		t.Fatalf("blocks: %s", show(t, blocks))
 	}
-	call := blocks[2].Call
+	call := blocks[2].Tool
 	if call == nil || call.Kind != runnerscripts.ToolEdit || call.Status != runnerscripts.ToolCompleted ||
 		call.Title != "Write notes.txt" || call.Name != "Write" {
 		t.Fatalf("tool call: %s", show(t, call))
@@ -69,15 +70,15 @@ func TestThinkingAndTextOfOneMessageAreTwoBlocks(t *testing.T) {
 	f.prompt(f.start(), "think")
 	_, stored := f.transcript()
 	sameConversation(t, f.out.all(), stored.all())
-	blocks := fold(t, f.out.all()).Conversations[runnerscripts.MainConversation]
+	blocks := fold(t, f.out.all()).Blocks
 	if len(blocks) != 3 {
 		t.Fatalf("blocks: %s", show(t, blocks))
 	}
 	thought, text := blocks[1], blocks[2]
-	if thought.Kind != runnerscripts.TypeAgentThought || thought.Text != "Let me think about it. It is simple." {
+	if thought.Kind != session.BlockThought || thought.Text != "Let me think about it. It is simple." {
 		t.Errorf("thought: %+v", thought)
 	}
-	if text.Kind != runnerscripts.TypeAgentMessage || text.Text != "I have thought about it." {
+	if text.Kind != session.BlockAgent || text.Text != "I have thought about it." {
 		t.Errorf("text: %+v", text)
 	}
 	message := strings.TrimSuffix(thought.ID, "-0")
@@ -126,7 +127,7 @@ func TestTwoPromptsShareAProcess(t *testing.T) {
 	if got := c.(*conversation).process.cmd.Process.Pid; got != pid {
 		t.Errorf("process %d, then %d", pid, got)
 	}
-	if text := said(t, f.out.all(), runnerscripts.MainConversation); !strings.Contains(text, "You said before: first plain-text") {
+	if text := said(t, f.out.all()); !strings.Contains(text, "You said before: first plain-text") {
 		t.Errorf("the agent said %q", text)
 	}
 	if init := payloads[runnerscripts.SessionInitialized](t, f.out.all(), runnerscripts.TypeSessionInitialized); len(init) != 1 {
@@ -146,25 +147,22 @@ func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
 				t.Errorf("stop reason %q", done.StopReason)
 			}
 			got := fold(t, f.out.all())
-			if len(got.Started) != 1 || len(got.Completed) != 1 {
-				t.Fatalf("subagents: %s", show(t, got))
+			if len(got.Subagents) != 1 {
+				t.Fatalf("subagents: %s", show(t, got.Subagents))
 			}
-			start, end := got.Started[0], got.Completed[0]
-			if start.Prompt != "Please do the subwork `echo subagent`" || start.Type != "general-purpose" || start.AgentID == "" {
-				t.Errorf("started: %+v", start)
+			sub := got.Subagents[0]
+			if sub.Prompt != "Please do the subwork `echo subagent`" || sub.Type != "general-purpose" || sub.AgentID == "" ||
+				sub.Status != session.SubagentCompleted || sub.DurationMS == 0 || sub.Output != "The subagent has done its work." {
+				t.Errorf("the subagent: %s", show(t, sub))
 			}
-			if end.ToolCallID != start.ToolCallID || end.Status != "completed" || end.DurationMS == 0 ||
-				end.Output != "The subagent has done its work." {
-				t.Errorf("completed: %+v", end)
-			}
-			blocks := got.Conversations[start.ToolCallID]
-			if len(blocks) != 4 || blocks[2].Call == nil || blocks[2].Call.Title != "echo subagent" {
+			blocks := sub.Blocks
+			if len(blocks) != 4 || blocks[2].Tool == nil || blocks[2].Tool.Title != "echo subagent" {
 				t.Errorf("its conversation: %s", show(t, blocks))
 			}
 			tr, stored := f.transcript()
 			sameConversation(t, f.out.all(), stored.all())
-			if len(tr.Subagents) != 1 || tr.Subagents[0].ID != start.AgentID {
-				t.Errorf("the transcript's subagents do not have the id %q", start.AgentID)
+			if len(tr.Subagents) != 1 || tr.Subagents[0].ID != sub.AgentID {
+				t.Errorf("the transcript's subagents do not have the id %q", sub.AgentID)
 			}
 		})
 	}
@@ -178,8 +176,8 @@ func TestTwoToolsInOneMessage(t *testing.T) {
 	_, stored := f.transcript()
 	sameConversation(t, f.out.all(), stored.all())
 	calls := 0
-	for _, b := range fold(t, f.out.all()).Conversations[runnerscripts.MainConversation] {
-		if b.Call != nil && b.Call.Status == runnerscripts.ToolCompleted {
+	for _, b := range fold(t, f.out.all()).Blocks {
+		if b.Tool != nil && b.Tool.Status == runnerscripts.ToolCompleted {
 			calls++
 		}
 	}

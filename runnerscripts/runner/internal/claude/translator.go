@@ -3,6 +3,7 @@ package claude
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,7 +75,7 @@ func (t *translator) emit(at time.Time, conv string, typ runnerscripts.EventType
 func (t *translator) assistant(at time.Time, conv string, m message, index int) {
 	d := t.draft(conv, m.ID)
 	for _, b := range m.Content {
-		p := d.finish(b.Type, index)
+		p := d.finish(b.Type, b.Text+b.Thinking, index)
 		if index >= 0 {
 			index++
 		}
@@ -198,10 +199,34 @@ type piece struct {
 func (t *translator) draft(conv, messageID string) *draft {
 	d := t.drafts[conv]
 	if d == nil || d.messageID != messageID {
+		t.takeBack(conv)
 		d = &draft{messageID: messageID}
 		t.drafts[conv] = d
 	}
 	return d
+}
+
+// takeBack empties the blocks of the last message that came to nothing, because
+// its request was interrupted or is tried again: the agent does not remember
+// them.
+func (t *translator) takeBack(conv string) {
+	d := t.drafts[conv]
+	if d == nil {
+		return
+	}
+	for _, p := range d.pieces {
+		if p.text.Len() == 0 {
+			continue
+		}
+		typ := runnerscripts.TypeAgentMessage
+		if p.typ == blockThinking {
+			typ = runnerscripts.TypeAgentThought
+		}
+		t.emit(time.Time{}, conv, typ, runnerscripts.ContentChunk{
+			BlockID: blockID(d.messageID, p.index), Content: runnerscripts.Content{Type: "text"}, Snapshot: true,
+		})
+	}
+	d.pieces = nil
 }
 
 // begin notes a block that starts.
@@ -220,14 +245,27 @@ func (d *draft) at(index int) *piece {
 	return &piece{index: index}
 }
 
-// finish takes the block that a finished one of that type is: the oldest such
-// one that has started, else the one with the given number, else the next.
-func (d *draft) finish(typ string, index int) *piece {
+// finish takes the block that a finished one is: the one of its type that has
+// started and said the same, else the oldest of its type, else the one with the
+// given number, else the next. Those that never finish are taken back.
+func (d *draft) finish(typ, said string, index int) *piece {
+	found := -1
 	for i, p := range d.pieces {
-		if p.typ == typ {
-			d.pieces = d.pieces[i+1:] // those before it came to nothing
-			return p
+		if p.typ != typ {
+			continue
 		}
+		if found < 0 {
+			found = i
+		}
+		if p.text.String() == said {
+			found = i
+			break
+		}
+	}
+	if found >= 0 {
+		p := d.pieces[found]
+		d.pieces = slices.Delete(d.pieces, found, found+1)
+		return p
 	}
 	if index < 0 {
 		index = d.next
