@@ -22,9 +22,11 @@ type Environment struct {
 	log    hclog.Logger
 	redact func(string) string
 	grace  time.Duration // of an interrupt
-	owner  owner
-	runner runner
-	base   baseline
+	// maxLine bounds a line of a script; zero is the default of runnerscripts.
+	maxLine int
+	owner   owner
+	runner  runner
+	base    baseline
 
 	busy     chan struct{} // holds a token while a query runs
 	setup    chan struct{} // holds a token while the session is prepared

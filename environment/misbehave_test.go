@@ -87,7 +87,7 @@ func TestMisbehavingScripts(t *testing.T) {
 			started + `head -c 100000000 /dev/zero | tr '\0' x; echo; ` + completed, "query_started log query_completed", nil,
 		},
 		"a line over the limit is an error": {
-			started + `head -c 300000000 /dev/zero | tr '\0' x; echo; ` + completed, failed,
+			started + `head -c 3000000 /dev/zero | tr '\0' x; echo; ` + completed, failed,
 			func(e *ScriptError) bool { return errors.Is(e, primitives.ErrLimit) },
 		},
 		"a lot of standard error does not block it": {
@@ -115,6 +115,9 @@ func TestMisbehavingScripts(t *testing.T) {
 				Env:     map[string]string{"API_KEY": "hunter2hunter2"},
 				Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(c.script)},
 			})
+			if strings.Contains(name, "over the limit") {
+				env.maxLine = 1 << 20
+			}
 			events, err := collect(t.Context(), env, Query{Prompt: "x"})
 			if got := types(events); got != c.events {
 				t.Errorf("events %q, want %q", got, c.events)

@@ -60,7 +60,7 @@ type process struct {
 
 // follow takes over a started process. ctx gives values only: the process's life
 // is bounded by close.
-func follow(ctx context.Context, script string, proc primitives.Process, redact func(string) string) *process {
+func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, redact func(string) string) *process {
 	p := &process{
 		script: script, proc: proc,
 		events:  make(chan runnerscripts.Event),
@@ -81,15 +81,15 @@ func follow(ctx context.Context, script string, proc primitives.Process, redact 
 	})
 	p.tasks.Go(func() { defer close(p.stderrEnd); _, _ = io.Copy(p.stderr, proc.Stderr()) })
 	p.tasks.Go(p.write)
-	p.tasks.Go(func() { defer close(ended); p.read(out) })
+	p.tasks.Go(func() { defer close(ended); p.read(out, maxLine) })
 	p.tasks.Go(func() { p.cutQuiet(out, ended) })
 	return p
 }
 
 // read decodes standard output to its end.
-func (p *process) read(out io.Reader) {
+func (p *process) read(out io.Reader, maxLine int) {
 	defer close(p.events)
-	dec := runnerscripts.NewDecoder(out, 0)
+	dec := runnerscripts.NewDecoder(out, maxLine)
 	for {
 		ev, err := dec.Next()
 		if err != nil {

@@ -30,7 +30,7 @@ func (e *Environment) start(ctx context.Context, script string, request any) (*p
 	if err != nil {
 		return nil, e.diagnose(ctx, &ScriptError{Script: script, Err: err})
 	}
-	p := follow(ctx, script, proc, e.redact)
+	p := follow(ctx, script, proc, e.maxLine, e.redact)
 	if err := e.adopt(p); err != nil {
 		p.close()
 		return nil, err

@@ -87,3 +87,13 @@ func (tr tree) mustBe(t *testing.T, want tree) {
 }
 
 func short(s string) string { return fmt.Sprintf("%d bytes %.80q", len(s), s) }
+
+// replaceInPlace writes files that exist.
+func (tr tree) replaceInPlace(t *testing.T, dir string) {
+	t.Helper()
+	for name, content := range tr {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
