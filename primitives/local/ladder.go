@@ -90,7 +90,14 @@ func untilEmpty(most time.Duration, hurry <-chan struct{}, look func() []proctre
 }
 
 // groupFamily are the processes of a control group.
-type groupFamily struct{ path string }
+type groupFamily struct {
+	path string
+	end  func() error // kills them all
+}
+
+func newGroupFamily(path string) groupFamily {
+	return groupFamily{path: path, end: func() error { return cgroup.Kill(path) }}
+}
 
 func (g groupFamily) members() []proctree.Proc {
 	pids, err := cgroup.Pids(g.path)
@@ -103,7 +110,7 @@ func (g groupFamily) members() []proctree.Proc {
 func (g groupFamily) kill(members []proctree.Proc) {
 	pids, err := cgroup.Pids(g.path)
 	if err == nil && !slices.Contains(pids, os.Getpid()) {
-		err = cgroup.Kill(g.path)
+		err = g.end()
 	} else {
 		// This program runs inside the sandbox that it ends.
 		killEach(members)
@@ -180,7 +187,7 @@ func (f *sweepFamily) kill(members []proctree.Proc) { killEach(members) }
 // family returns the processes of one command.
 func (p *process) family() family {
 	if p.leaf != nil {
-		return groupFamily{p.leaf.Path()}
+		return groupFamily{path: p.leaf.Path(), end: p.leaf.Kill}
 	}
 	leads := func() bool {
 		p.mu.Lock()

@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 			os.Exit(local.Supervise(context.Background(), os.Args[2]))
 		case "own":
 			os.Exit(own(context.Background(), os.Args[2], os.Args[3:]))
+		case "reap":
+			os.Exit(reap(context.Background(), os.Args[2]))
 		}
 	}
 	goleak.VerifyTestMain(m)

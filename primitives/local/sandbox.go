@@ -35,6 +35,7 @@ type Sandbox struct {
 	files   *files.FS
 	life    *os.File
 	oom     oomWatch
+	reaper  *reaper // nil without Config.ReapOrphans
 
 	group    *cgroup.Group // nil without control groups
 	noGroup  atomic.Bool   // the kernel refused to start processes in it
@@ -94,6 +95,11 @@ func open(st *state, who identity, fresh, reapOrphans bool) (*Sandbox, error) {
 	}
 	groupErr := s.openGroup(fresh)
 	s.caps = s.findCapabilities(groupErr)
+	if reapOrphans {
+		if err := s.startReaper(); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
 	return s, nil
 }
 

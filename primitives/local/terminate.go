@@ -121,7 +121,7 @@ func removeGroup(path string) error {
 // family returns all processes of the sandbox.
 func (s *Sandbox) family(procs map[*process]struct{}) family {
 	if s.group != nil && !s.noGroup.Load() {
-		return groupFamily{s.group.Path()}
+		return newGroupFamily(s.group.Path())
 	}
 	leaders := make(map[int]*process, len(procs))
 	for p := range procs {
@@ -133,7 +133,7 @@ func (s *Sandbox) family(procs map[*process]struct{}) family {
 	}
 	return &sweepFamily{
 		belongs: func(q proctree.Proc) bool {
-			return leads(q.PID) || leads(q.SID) || leads(q.PGID) || carries(q, sandboxMark, s.id)
+			return leads(q.PID) || leads(q.SID) || leads(q.PGID) || s.reaper.adopted(q) || carries(q, sandboxMark, s.id)
 		},
 		fallback: func() []proctree.Proc {
 			var all []proctree.Proc
@@ -171,6 +171,7 @@ func (s *Sandbox) Close() error {
 	for d := range durables {
 		errs = append(errs, d.Close())
 	}
+	s.reaper.close()
 	if s.group != nil {
 		s.group.Close()
 	}
@@ -196,7 +197,7 @@ func (s *Sandbox) endAbandoned() {
 	for _, name := range names {
 		if abandoned(name) {
 			path := filepath.Join(s.group.Path(), name)
-			endFamily(groupFamily{path}, primitives.DefaultGrace, nil)
+			endFamily(newGroupFamily(path), primitives.DefaultGrace, nil)
 			_ = cgroup.Remove(path)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Group is the control group of one sandbox. It is safe for concurrent use.
@@ -31,6 +32,7 @@ type Leaf struct {
 	path   string
 	dir    *os.File
 	events *os.File
+	spent  atomic.Bool
 }
 
 // maxIdle bounds the descriptors that idle leaves hold.
@@ -89,6 +91,10 @@ func newLeaf(path string) (*Leaf, error) {
 
 // Release gives a leaf back. Processes in it stay as they are.
 func (g *Group) Release(l *Leaf) {
+	if l.spent.Load() {
+		l.Close()
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.idle = append(g.idle, l)
@@ -114,6 +120,14 @@ func (l *Leaf) FD() int { return int(l.dir.Fd()) }
 
 // Path returns where the leaf is.
 func (l *Leaf) Path() string { return l.path }
+
+// Kill ends every process in the leaf and below it. The leaf is not used again:
+// Linux up to 6.18 at least also kills whatever is started into a group that was
+// killed before.
+func (l *Leaf) Kill() error {
+	l.spent.Store(true)
+	return Kill(l.path)
+}
 
 // Populated reports whether there are processes in the leaf or below it.
 func (l *Leaf) Populated() bool {

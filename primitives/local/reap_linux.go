@@ -1,0 +1,105 @@
+package local
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// reaper reaps the processes that lost their parent; see Config.ReapOrphans.
+type reaper struct {
+	sb       *Sandbox
+	group    int // this program's process group
+	children chan os.Signal
+	stop     chan struct{}
+	stopped  chan struct{}
+}
+
+// reapPause keeps the reaper from looking around after each command: an orphan
+// does not mind waiting.
+const reapPause = time.Second
+
+func (s *Sandbox) startReaper() error {
+	if os.Getpid() != 1 {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return err
+		}
+	}
+	r := &reaper{
+		sb: s, group: unix.Getpgrp(), children: make(chan os.Signal, 1),
+		stop: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	signal.Notify(r.children, syscall.SIGCHLD)
+	s.reaper = r
+	go r.run()
+	return nil
+}
+
+func (r *reaper) run() {
+	defer close(r.stopped)
+	defer signal.Stop(r.children)
+	for {
+		select {
+		case <-r.children:
+		case <-r.stop:
+			r.reap()
+			return
+		}
+		pause := time.NewTimer(reapPause)
+		select {
+		case <-pause.C:
+		case <-r.stop:
+		}
+		pause.Stop()
+		r.reap()
+	}
+}
+
+// adopted reports whether the process came to this program by the death of its
+// parent. Children that this program started itself are in its own process group,
+// or are commands.
+func (r *reaper) adopted(p proctree.Proc) bool {
+	return r != nil && p.PPID == os.Getpid() && p.PGID != r.group
+}
+
+func (r *reaper) reap() {
+	procs, err := proctree.Snapshot()
+	if err != nil {
+		return
+	}
+	var dead []int
+	for _, p := range procs {
+		if p.Zombie && r.adopted(p) {
+			dead = append(dead, p.PID)
+		}
+	}
+	if len(dead) == 0 {
+		return
+	}
+	// Without calls under way, every child that is not in the list of
+	// commands is an orphan.
+	r.sb.mu.Lock()
+	defer r.sb.mu.Unlock()
+	commands, _ := r.sb.processes()
+	own := make(map[int]bool, len(commands))
+	for p := range commands {
+		own[p.pid] = true
+	}
+	for _, pid := range dead {
+		if !own[pid] {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		}
+	}
+}
+
+func (r *reaper) close() {
+	if r != nil {
+		close(r.stop)
+		<-r.stopped
+	}
+}
