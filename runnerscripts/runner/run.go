@@ -9,9 +9,11 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/claude"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/schema"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
 
@@ -28,6 +30,9 @@ and output; they are meant for programs.
   envrunner setup-session     prepare a session: one request in, one result out
   envrunner execute-query     run the agent: request and control lines in, events out
   envrunner read-transcript   read the agent's history: one request in, one result out
+  envrunner guest             serve a sandbox of this machine over standard input and
+                              output, until the host closes them; see guest --help
+  envrunner supervise DIR     look after a durable command; called by guest
   envrunner version           print the version
   envrunner --schema          print the JSON Schema of requests and events
   envrunner --help            print this
@@ -48,7 +53,12 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		"claude": claude.Driver{},
 		"script": script.New(script.Config{Print: a.stdout.WriteLine, Exit: os.Exit}),
 	}
-	if len(args) != 1 {
+	switch {
+	case len(args) > 0 && args[0] == "guest":
+		return serveGuest(ctx, stdin, stdout, stderr, args[1:])
+	case len(args) == 2 && args[0] == "supervise":
+		return local.Supervise(ctx, args[1])
+	case len(args) != 1:
 		fmt.Fprint(stderr, usage)
 		return exitUsage
 	}
@@ -62,6 +72,8 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		err = a.readTranscript(ctx)
 	case "version", "--version":
 		fmt.Fprintln(stdout, "envrunner", version(), runtime.GOOS+"/"+runtime.GOARCH)
+	case "schema", "--schema":
+		return printSchema(stdout, stderr)
 	case "help", "--help", "-h":
 		fmt.Fprint(stdout, usage)
 	default:
@@ -70,6 +82,18 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 	}
 	if err != nil {
 		return a.fail(err)
+	}
+	return exitOK
+}
+
+func printSchema(stdout, stderr io.Writer) int {
+	raw, err := schema.JSON()
+	if err == nil {
+		_, err = fmt.Fprintf(stdout, "%s\n", raw)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "envrunner:", err)
+		return exitFailed
 	}
 	return exitOK
 }

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// guestFlags are the flags of "envrunner guest".
+type guestFlags struct {
+	cfg    local.Config
+	attach string
+	linger bool
+}
+
+func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
+	var g guestFlags
+	fs := flag.NewFlagSet("envrunner guest", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&g.cfg.Root, "root", "", "`folder` in which the session folder is made")
+	fs.StringVar(&g.cfg.Workspace, "workspace", "", "existing `folder` to work in, instead of a new one")
+	fs.StringVar(&g.cfg.User, "user", "", "`user` whom commands run as")
+	fs.BoolVar(&g.cfg.Keep, "keep", false, "leave the session folder when the sandbox ends")
+	fs.Func("env", "`KEY=value` for every command; may be given often", func(s string) error {
+		g.cfg.Env = append(g.cfg.Env, s)
+		return nil
+	})
+	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one")
+	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
+	if err := fs.Parse(args); err != nil {
+		return g, err
+	}
+	if fs.NArg() > 0 {
+		fs.Usage()
+		return g, fmt.Errorf("guest takes flags only, not %q", fs.Arg(0))
+	}
+	return g, nil
+}
+
+// serveGuest serves a sandbox of this machine over standard input and output
+// until the host closes the stream. The sandbox ends with it, unless it lingers.
+func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, args []string) int {
+	g, err := parseGuestFlags(args, stderr)
+	if err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		fmt.Fprintf(stderr, "envrunner: %v\n", err)
+		return exitUsage
+	}
+	if err := g.serve(ctx, stdin, stdout); err != nil {
+		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout io.Writer) (err error) {
+	// Without its own path it merely has no durable commands.
+	g.cfg.Runner, _ = os.Executable()
+	g.cfg.ReapOrphans = true
+	var sandbox *local.Sandbox
+	if g.attach != "" {
+		sandbox, err = local.Attach(ctx, g.cfg, g.attach)
+	} else {
+		sandbox, err = local.New(ctx, g.cfg)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if !g.linger {
+			_, terr := sandbox.Terminate(context.WithoutCancel(ctx))
+			err = errors.Join(err, terr)
+		}
+		err = errors.Join(err, sandbox.Close())
+	}()
+	stream, err := joined(stdin, stdout)
+	if err != nil {
+		return err
+	}
+	return guest.Serve(ctx, stream, sandbox, guest.ServeConfig{})
+}
+
+// joined makes one stream of standard input and output.
+func joined(stdin io.ReadCloser, stdout io.Writer) (io.ReadWriteCloser, error) {
+	in, inOK := stdin.(*input)
+	out, outOK := stdout.(*os.File)
+	if inOK && outOK {
+		return guest.OwnStdio(in.file, out)
+	}
+	if w, ok := stdout.(io.WriteCloser); ok {
+		return guest.Stdio(stdin, w), nil
+	}
+	return nil, errors.New("standard output cannot be closed")
+}
