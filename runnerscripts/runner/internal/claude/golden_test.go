@@ -1,0 +1,223 @@
+package claude
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// offline is a conversation without a program; its lines come from the test.
+func offline(out *recorder) *conversation {
+	return &conversation{
+		session:   runnerscripts.Session{Paths: primitives.PathsIn("/session")},
+		out:       out,
+		translate: newTranslator(out, "/session/workspace"),
+		process:   &process{stdin: discard{io.Discard}},
+		replies:   map[string]chan<- controlResponse{},
+		questions: map[string]question{},
+	}
+}
+
+type discard struct{ io.Writer }
+
+func (discard) Close() error { return nil }
+
+func readTestdata(t testing.TB, name, kind string) string {
+	t.Helper()
+	data, err := os.ReadFile(testdata(name, kind))
+	if os.IsNotExist(err) && (kind == "sub.jsonl" || kind == "meta.json") {
+		return "" // a run without a subagent
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestRecordedLinesMakeTheseEvents(t *testing.T) {
+	for _, r := range recorded {
+		t.Run(r.name, func(t *testing.T) {
+			out := newRecorder()
+			c := offline(out)
+			for line := range strings.Lines(readTestdata(t, r.name, "lines.jsonl")) {
+				c.handle([]byte(strings.TrimSuffix(line, "\n")))
+			}
+			got := describe(out.all())
+			if *update {
+				if err := os.WriteFile(testdata(r.name, "golden.txt"), []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if want := readTestdata(t, r.name, "golden.txt"); got != want {
+				t.Errorf("events\n got:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+func TestRecordedTranscriptsMakeTheSameConversationAsTheLines(t *testing.T) {
+	for _, r := range recorded {
+		t.Run(r.name, func(t *testing.T) {
+			live := newRecorder()
+			c := offline(live)
+			for line := range strings.Lines(readTestdata(t, r.name, "lines.jsonl")) {
+				c.handle([]byte(line))
+			}
+			tr := runnerscripts.Transcript{Main: readTestdata(t, r.name, "main.jsonl")}
+			if sub := readTestdata(t, r.name, "sub.jsonl"); sub != "" {
+				started := payloads[runnerscripts.SubagentStarted](t, live.all(), runnerscripts.TypeSubagentStarted)
+				tr.Subagents = []runnerscripts.SubagentTranscript{{
+					ID: started[0].AgentID, Transcript: sub, Meta: readTestdata(t, r.name, "meta.json"),
+				}}
+			}
+			stored := newRecorder()
+			if err := replay(t.Context(), tr, newTranslator(stored, "/session/workspace")); err != nil {
+				t.Fatal(err)
+			}
+			// The prompt is the driver's own event: the program does not print it.
+			withoutPrompt := slices.DeleteFunc(stored.all(), func(e runnerscripts.Event) bool {
+				return e.Type == runnerscripts.TypeUserMessage && e.ConversationID == runnerscripts.MainConversation
+			})
+			if len(withoutPrompt) == len(stored.all()) {
+				t.Error("the transcript has no prompt")
+			}
+			sameConversation(t, live.all(), withoutPrompt)
+
+			// Without the file beside it, the result of the call tells whose
+			// transcript it is.
+			if len(tr.Subagents) > 0 {
+				tr.Subagents[0].Meta = ""
+				again := newRecorder()
+				if err := replay(t.Context(), tr, newTranslator(again, "/session/workspace")); err != nil {
+					t.Fatal(err)
+				}
+				sameConversation(t, stored.all(), again.all())
+			}
+		})
+	}
+}
+
+func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
+	out := newRecorder()
+	tr := runnerscripts.Transcript{Main: readTestdata(t, "write", "main.jsonl")}
+	if err := replay(t.Context(), tr, newTranslator(out, "/session/workspace")); err != nil {
+		t.Fatal(err)
+	}
+	var times []string
+	for line := range strings.Lines(tr.Main) {
+		var r record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		times = append(times, r.Timestamp.String())
+	}
+	if len(out.all()) < 4 {
+		t.Fatalf("events:\n%s", describe(out.all()))
+	}
+	for _, e := range out.all() {
+		if !slices.Contains(times, e.Time.String()) {
+			t.Errorf("%s has the time %s, which is no record's", e.Type, e.Time)
+		}
+	}
+}
+
+// olderVersion is a recorded line as a version prints it that tells no states and
+// no cost of a turn alone; nil if it would not print it.
+func olderVersion(t *testing.T, line string) []byte {
+	t.Helper()
+	var l map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(line), &l); err != nil {
+		t.Fatal(err)
+	}
+	if string(l["subtype"]) == `"session_state_changed"` || string(l["type"]) == `"command_lifecycle"` {
+		return nil
+	}
+	delete(l, "model_usage_since_last_result")
+	data, err := json.Marshal(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestVersionWithoutStatesEndsTheQueryWithItsResult(t *testing.T) {
+	c := offline(newRecorder())
+	for turn := range 2 {
+		q := &query{uuid: "u", done: make(chan struct{})}
+		c.query = q
+		for line := range strings.Lines(readTestdata(t, "write", "lines.jsonl")) {
+			if data := olderVersion(t, line); data != nil {
+				c.handle(data)
+			}
+		}
+		select {
+		case <-q.done:
+		default:
+			t.Fatalf("turn %d did not end", turn)
+		}
+		// Its figures are cumulative, so the same ones again are a turn for free.
+		if free := q.usage.InputTokens == 0 && q.usage.CostUSD == 0; free != (turn == 1) {
+			t.Errorf("turn %d cost %+v", turn, q.usage)
+		}
+	}
+}
+
+func TestUnreadableLinesAreLoggedAndNothingElse(t *testing.T) {
+	out := newRecorder()
+	c := offline(out)
+	for _, line := range []string{
+		`not json`, `{"type":"assistant","message":7}`, `{"type":"system","subtype":[]}`, "{\"type\":\"result\",\"result\":\xff",
+	} {
+		c.handle([]byte(line))
+	}
+	c.handle([]byte(`{"type":"of_a_newer_version","x":1}`))
+	logs := payloads[runnerscripts.Log](t, out.all(), runnerscripts.TypeLog)
+	if len(logs) != 4 || len(out.all()) != 4 {
+		t.Errorf("events:\n%s", describe(out.all()))
+	}
+}
+
+func TestUnknownRequestOfTheProgramIsAnsweredWithAnError(t *testing.T) {
+	var sent bytes.Buffer
+	out := newRecorder()
+	c := offline(out)
+	c.process = &process{stdin: discard{&sent}}
+	c.handle([]byte(`{"type":"control_request","request_id":"r1","request":{"subtype":"elicitation"}}`))
+	var l controlLine
+	if err := json.Unmarshal(sent.Bytes(), &l); err != nil || l.Response == nil {
+		t.Fatalf("sent %q: %v", &sent, err)
+	}
+	if l.Response.Subtype != "error" || l.Response.RequestID != "r1" || !strings.Contains(l.Response.Error, "elicitation") {
+		t.Errorf("sent %s", &sent)
+	}
+}
+
+// FuzzLine: nothing that the program can print may panic or leave an event that
+// cannot be read.
+func FuzzLine(f *testing.F) {
+	for _, r := range recorded {
+		for line := range strings.Lines(readTestdata(f, r.name, "lines.jsonl")) {
+			f.Add([]byte(line))
+		}
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		out := newRecorder()
+		c := offline(out)
+		c.query = &query{uuid: "u", done: make(chan struct{})}
+		c.handle(line)
+		c.handle(line)
+		if err := replay(t.Context(), runnerscripts.Transcript{Main: string(line)}, newTranslator(out, "/w")); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
