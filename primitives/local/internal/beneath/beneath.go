@@ -167,7 +167,12 @@ func (w *walk) step(name string) error {
 func (w *walk) link(name string) error {
 	target, err := Readlink(w.at(), name)
 	switch {
-	case errors.Is(err, unix.EINVAL) || w.opts.NoLinks:
+	case w.opts.NoLinks:
+		return unix.ENOTDIR
+	case errors.Is(err, unix.EINVAL) && changing(w.at(), name):
+		w.rest = append([]string{name}, w.rest...) // it was a link a moment ago: look again
+		return nil
+	case errors.Is(err, unix.EINVAL):
 		return unix.ENOTDIR
 	case err != nil:
 		return err
@@ -224,6 +229,17 @@ func Readlink(dir int, name string) (string, error) {
 			return string(buf[:n]), nil
 		}
 	}
+}
+
+// changing reports whether the name, which was neither a directory nor a link
+// when it was looked at, is one of both now.
+func changing(dir int, name string) bool {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return false
+	}
+	kind := st.Mode & unix.S_IFMT
+	return kind == unix.S_IFDIR || kind == unix.S_IFLNK
 }
 
 func openDirAt(dir int, name string, flags int) (int, error) {

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -214,16 +213,3 @@ func linkNew(fromDir int, from string, toDir int, to string) error {
 }
 
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
-
-// WriteFiles implements primitives.BatchWriter. The directories of the files
-// are looked up once each.
-func (f *FS) WriteFiles(ctx context.Context, files []primitives.File) ([]error, error) {
-	errs := make([]error, len(files))
-	for i, file := range files {
-		if err := ctx.Err(); err != nil {
-			return errs, f.fail("write", "", err)
-		}
-		errs[i] = f.WriteFile(ctx, file.Path, bytes.NewReader(file.Content), primitives.WriteOptions{Mode: file.Mode})
-	}
-	return errs, nil
-}

@@ -79,8 +79,8 @@ func listDepth(opts primitives.ListOptions) (int, error) {
 // walker visits what is below a directory, sorted by path byte by byte. It
 // never follows a link.
 type walker struct {
-	stack []level
-	into  *entry // the directory to go into before the next entry
+	stack  []level
+	strict bool // a directory that may not be read is an error
 }
 
 // level is one open directory of a walk.
@@ -191,7 +191,7 @@ func (w *walker) next() (*entry, bool, error) {
 		top.pos++
 		if it.sub {
 			err := w.push(top.fd, it.name, top.prefix+it.name+"/")
-			if err != nil && !skippable(err) {
+			if err != nil && (!skippable(err) || w.strict && isDenied(err)) {
 				return nil, false, err
 			}
 			continue
@@ -211,9 +211,10 @@ func (w *walker) next() (*entry, bool, error) {
 // skippable says which directories are left out of a walk: those that may not
 // be read and those that are no longer there.
 func skippable(err error) bool {
-	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) ||
-		errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+	return isDenied(err) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
+
+func isDenied(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
 
 func (w *walker) close() {
 	for _, l := range w.stack {

@@ -30,7 +30,7 @@ func open(t *testing.T) (*FS, primitives.Paths) {
 	return f, paths
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func must(t *testing.T, err error) {
 }
 
 // put makes a file with parents by the operating system's own means.
-func put(t *testing.T, path, content string) {
+func put(t testing.TB, path, content string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte(content), 0o644))

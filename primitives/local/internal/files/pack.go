@@ -1,0 +1,235 @@
+package files
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/beneath"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/glob"
+)
+
+// Pack implements primitives.Packer. What vanishes while packing is left out; a
+// directory or file that may not be read is an error. ctx covers reading, too.
+func (f *FS) Pack(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
+	ignore, err := glob.Compile("Ignore", opts.Ignore)
+	if err != nil {
+		return nil, f.fail("pack", dir, err)
+	}
+	w, err := f.walk(ctx, dir)
+	if err != nil {
+		return nil, f.fail("pack", dir, err)
+	}
+	w.strict = true
+	p := &packer{fs: f, dir: dir, ignore: ignore, walk: w, stop: ctx.Err}
+	p.tar = tar.NewWriter(&p.out)
+	return p, nil
+}
+
+// packer makes the archive while it is read, a piece at a time. There is no
+// goroutine that could be left behind.
+type packer struct {
+	fs     *FS
+	dir    string
+	ignore glob.Set
+	stop   func() error
+
+	mu   sync.Mutex // Close may come during a Read
+	walk *walker    // nil when closed
+	tar  *tar.Writer
+	out  bytes.Buffer // made and not yet read
+	file *os.File     // the large file that is being packed
+	name string       // its path
+	left int64        // what is missing of it
+	err  error
+}
+
+// Read implements io.Reader.
+func (p *packer) Read(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.out.Len() == 0 && p.err == nil {
+		p.err = p.step()
+	}
+	if p.out.Len() > 0 {
+		return p.out.Read(b)
+	}
+	return 0, p.err
+}
+
+// Close implements io.Closer. Closing again does nothing.
+func (p *packer) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.walk == nil {
+		return nil
+	}
+	p.walk.close()
+	p.walk = nil
+	if p.file != nil {
+		_ = p.file.Close()
+	}
+	p.out.Reset()
+	if p.err == nil {
+		p.err = p.fs.fail("pack", p.dir, fmt.Errorf("%w: the archive was closed", os.ErrClosed))
+	}
+	return nil
+}
+
+// step makes the next piece. The error is the reader's, io.EOF at the end.
+func (p *packer) step() error {
+	if err := p.stop(); err != nil {
+		return p.fs.fail("pack", p.dir, err)
+	}
+	if p.file != nil {
+		return p.fs.fail("pack", path.Join(p.dir, p.name), p.piece())
+	}
+	e, ok, err := p.walk.next()
+	if err != nil {
+		return p.fs.fail("pack", p.dir, err)
+	}
+	if !ok {
+		if err := p.tar.Close(); err != nil {
+			return p.fs.fail("pack", p.dir, err)
+		}
+		return io.EOF // what Close has written is read first
+	}
+	if p.ignore.Match(e.path) {
+		return nil
+	}
+	err = p.entry(e)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, primitives.ErrNotRegular) || errors.Is(err, primitives.ErrIsDirectory) {
+		return nil // gone or replaced since it was listed
+	}
+	return p.fs.fail("pack", path.Join(p.dir, e.path), err)
+}
+
+func (p *packer) entry(e *entry) error {
+	info, err := describe(e.dir, e.name, e.path, &e.stat)
+	if err != nil {
+		return err
+	}
+	h := &tar.Header{
+		Name:    e.path,
+		Mode:    int64(info.Mode.Perm()),
+		ModTime: info.ModTime,
+		Format:  tar.FormatPAX, // the others round times and limit names
+	}
+	switch info.Mode.Type() {
+	case fs.ModeDir:
+		p.walk.enter(e)
+		h.Typeflag, h.Name = tar.TypeDir, e.path+"/"
+		return p.tar.WriteHeader(h)
+	case fs.ModeSymlink:
+		h.Typeflag, h.Linkname = tar.TypeSymlink, info.Target
+		return p.tar.WriteHeader(h)
+	case 0:
+		h.Typeflag = tar.TypeReg
+		return p.regular(h, e)
+	}
+	return nil
+}
+
+// regular packs a small file whole, and only begins with a large one.
+func (p *packer) regular(h *tar.Header, e *entry) error {
+	fd, st, err := openRegular(e.dir, e.name, unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(uintptr(fd), e.name)
+	h.Size = st.Size
+	if h.Size > chunkSize {
+		p.file, p.name, p.left = file, e.path, h.Size
+		return p.tar.WriteHeader(h)
+	}
+	defer file.Close()
+	buf := p.fs.chunks.Get().(*[]byte)
+	defer p.fs.chunks.Put(buf)
+	n, err := io.ReadFull(file, (*buf)[:h.Size])
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	h.Size = int64(n) // it may have become shorter
+	if err := p.tar.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err = p.tar.Write((*buf)[:n])
+	return err
+}
+
+// piece packs the next piece of a large file.
+func (p *packer) piece() error {
+	buf := p.fs.chunks.Get().(*[]byte)
+	defer p.fs.chunks.Put(buf)
+	n, err := io.ReadFull(p.file, (*buf)[:min(p.left, chunkSize)])
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the file became shorter while it was packed; pack it again when nobody writes to it: %w", io.ErrUnexpectedEOF)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := p.tar.Write((*buf)[:n]); err != nil {
+		return err
+	}
+	if p.left -= int64(n); p.left > 0 {
+		return nil
+	}
+	file := p.file
+	p.file = nil
+	return file.Close()
+}
+
+// Unpack implements primitives.Unpacker. ctx is looked at between two reads
+// from r.
+func (f *FS) Unpack(ctx context.Context, dir string, r io.Reader) error {
+	return f.fail("unpack", dir, f.unpack(ctx, dir, r))
+}
+
+func (f *FS) unpack(ctx context.Context, dir string, r io.Reader) error {
+	if dir == "" {
+		dir = "."
+	}
+	if err := f.begin(ctx, dir); err != nil {
+		return err
+	}
+	t, err := f.tree(dir)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	fd, err := t.openDir(dir, true)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	u := unpacker{f: f, t: tree{root: beneath.Root{FD: fd}, mkdir: t.mkdir}, tar: tar.NewReader(stoppable{r, ctx.Err})}
+	err = u.all(ctx)
+	if derr := u.finish(); err == nil {
+		err = derr
+	}
+	return err
+}
+
+// stoppable is a reader that ends with a context.
+type stoppable struct {
+	io.Reader
+	stop func() error
+}
+
+// Read implements io.Reader.
+func (s stoppable) Read(p []byte) (int, error) {
+	if err := s.stop(); err != nil {
+		return 0, err
+	}
+	return s.Reader.Read(p)
+}

@@ -1,0 +1,276 @@
+package files
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/beneath"
+)
+
+// unpacker writes the entries of one archive below one directory.
+type unpacker struct {
+	f   *FS
+	t   tree
+	tar *tar.Reader
+	// dirs get their mode and time in the end: until then files are made in
+	// them.
+	dirs []*tar.Header
+}
+
+func (u *unpacker) all(ctx context.Context) error {
+	for {
+		h, err := u.tar.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, tar.ErrHeader):
+			return fmt.Errorf("%w: %w", fs.ErrInvalid, err)
+		case err != nil && ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		if err := u.entry(ctx, h); err != nil {
+			return fmt.Errorf("entry %q: %w", h.Name, Classify(err))
+		}
+	}
+}
+
+func (u *unpacker) entry(ctx context.Context, h *tar.Header) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	name, err := inside(h.Name)
+	if err != nil {
+		return err
+	}
+	if name == "." {
+		if h.Typeflag == tar.TypeDir {
+			return nil // the directory itself, which is the caller's
+		}
+		return unix.EISDIR
+	}
+	p, err := u.t.place(name, true)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return u.dir(p, name, h)
+	case tar.TypeReg, tar.TypeGNUSparse:
+		return u.file(ctx, p, h, u.tar)
+	case tar.TypeSymlink:
+		return u.symlink(p, h)
+	case tar.TypeLink:
+		return u.copyOf(ctx, p, h)
+	case tar.TypeFifo, tar.TypeChar, tar.TypeBlock:
+		return primitives.ErrNotRegular
+	}
+	return fmt.Errorf("%w: entries of type %q", errors.ErrUnsupported, h.Typeflag)
+}
+
+// inside returns the path of an entry in clean form.
+func inside(name string) (string, error) {
+	switch {
+	case name == "":
+		return "", invalid("the name is empty")
+	case path.IsAbs(name) || slices.Contains(strings.Split(name, "/"), ".."):
+		return "", primitives.ErrPathEscape
+	}
+	return path.Clean(name), nil
+}
+
+// writable is what the owner needs in a directory while it is being filled.
+const writable = 0o700
+
+func (u *unpacker) dir(p place, name string, h *tar.Header) error {
+	mode := fs.FileMode(h.Mode) & fs.ModePerm //nolint:gosec // only the lowest bits count
+	err := u.f.mkdirAt(p.dir, p.leaf, mode|writable)
+	if errors.Is(err, unix.EEXIST) {
+		// A link to a directory is kept, as a directory is.
+		fd, derr := u.t.openDir(name, false)
+		if derr != nil {
+			return derr
+		}
+		unix.Close(fd)
+		err = nil
+	}
+	h.Name = name
+	u.dirs = append(u.dirs, h)
+	return err
+}
+
+// finish gives the directories their modes and times, those below first.
+func (u *unpacker) finish() error {
+	var first error
+	for _, h := range slices.Backward(u.dirs) {
+		if err := u.finishDir(h); err != nil && first == nil {
+			first = fmt.Errorf("entry %q: %w", h.Name, Classify(err))
+		}
+	}
+	return first
+}
+
+func (u *unpacker) finishDir(h *tar.Header) error {
+	p, err := u.t.place(h.Name, false)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	st, err := lstatat(p.dir, p.leaf)
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return err // a link that was there before
+	}
+	if err := setTime(p.dir, p.leaf, h.ModTime); err != nil {
+		return err
+	}
+	return chmodDir(p.dir, p.leaf, uint32(h.Mode)&0o777) //nolint:gosec // only the lowest bits count
+}
+
+func setTime(dir int, name string, at time.Time) error {
+	if at.IsZero() {
+		return nil
+	}
+	ts := unix.NsecToTimespec(at.UnixNano())
+	return unix.UtimesNanoAt(dir, name, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// file makes a new file, or a new file in place of an old one or of a link;
+// neither is written through.
+func (u *unpacker) file(ctx context.Context, p place, h *tar.Header, content io.Reader) error {
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
+	name := p.leaf
+	fd, err := openat(p.dir, name, flags, 0o600)
+	if errors.Is(err, unix.EEXIST) {
+		name = tempName()
+		fd, err = openat(p.dir, name, flags, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	err = u.f.copyIn(ctx, fd, content)
+	if err == nil {
+		err = u.f.own(fd)
+	}
+	if err == nil {
+		err = unix.Fchmod(fd, uint32(h.Mode)&0o777) //nolint:gosec // only the lowest bits count
+	}
+	if cerr := unix.Close(fd); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = setTime(p.dir, name, h.ModTime)
+	}
+	if err == nil && name != p.leaf {
+		err = unix.Renameat(p.dir, name, p.dir, p.leaf)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(p.dir, name, 0)
+	}
+	return err
+}
+
+// copyOf unpacks a hard link. As a link it could tie a file that is already
+// there to the new name, and a later write to one would change the other.
+func (u *unpacker) copyOf(ctx context.Context, p place, h *tar.Header) error {
+	source, err := inside(h.Linkname)
+	if err != nil {
+		return err
+	}
+	from, _, err := u.t.follow(source, false)
+	if from.dir >= 0 {
+		defer from.close()
+	}
+	if err != nil {
+		return err
+	}
+	fd, _, err := openRegular(from.dir, from.leaf, unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	in := os.NewFile(uintptr(fd), source)
+	defer in.Close()
+	return u.file(ctx, p, h, in)
+}
+
+func (u *unpacker) symlink(p place, h *tar.Header) error {
+	if err := u.leadsInside(p.base, h.Linkname); err != nil {
+		return err
+	}
+	err := unix.Symlinkat(h.Linkname, p.dir, p.leaf)
+	if errors.Is(err, unix.EEXIST) {
+		err = symlinkOver(h.Linkname, p.dir, p.leaf)
+	}
+	if err != nil {
+		return err
+	}
+	if u.f.cfg.UID >= 0 || u.f.cfg.GID >= 0 {
+		if err := unix.Fchownat(p.dir, p.leaf, u.f.cfg.UID, u.f.cfg.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+	}
+	return setTime(p.dir, p.leaf, h.ModTime)
+}
+
+// leadsInside refuses a link in the directory base that leads out, now or once
+// the rest of the archive is there. A ".." is counted from where the directory
+// really is, and after a name only accepted if that is a directory already:
+// otherwise a later entry could make the name a link, and ".." something else.
+func (u *unpacker) leadsInside(base, target string) error {
+	if path.IsAbs(target) || target == "" {
+		return primitives.ErrPathEscape
+	}
+	fd, real, err := u.t.root.Locate(base, beneath.Options{})
+	if err != nil {
+		return err
+	}
+	unix.Close(fd)
+	at := strings.Split(real, "/")
+	if real == "." {
+		at = nil
+	}
+	below := false // at has names of the target, which may not exist
+	for _, part := range strings.Split(target, "/") {
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			if len(at) == 0 {
+				return primitives.ErrPathEscape
+			}
+			if below {
+				fd, err := u.t.root.OpenDir(strings.Join(at, "/"), beneath.Options{NoLinks: true})
+				if err != nil {
+					return primitives.ErrPathEscape
+				}
+				unix.Close(fd)
+			}
+			at = at[:len(at)-1]
+		default:
+			at = append(at, part)
+			below = true
+		}
+	}
+	// It may lead out through a link that was there before.
+	p, _, err := u.t.follow(base+"/"+target, false)
+	if p.dir >= 0 {
+		p.close()
+	}
+	if errors.Is(err, primitives.ErrPathEscape) {
+		return err
+	}
+	return nil
+}
