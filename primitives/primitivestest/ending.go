@@ -1,0 +1,172 @@
+package primitivestest
+
+import (
+	"context"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// soon is a timeout that strikes while the case looks on, and the grace after it.
+const soon = 200 * time.Millisecond
+
+// endingRules: timeout, cancellation and Close, seen on one process.
+func endingRules() []rule {
+	return concat(timeoutRules(), cancelRules())
+}
+
+// limited gives a command a timeout and a short grace.
+func limited(cmd primitives.Command) primitives.Command {
+	cmd.Timeout, cmd.Grace = soon, soon
+	return cmd
+}
+
+func timeoutRules() []rule {
+	return []rule{
+		{name: "a timeout is a reason, not an error", check: func(t testingT, s *sandbox) {
+			res := s.run(t, limited(s.command("hang")), primitives.RunOptions{})
+			want := primitives.ExitStatus{Code: 143, Signal: primitives.SIGTERM, Reason: primitives.ReasonTimeout}
+			expect(t, "status", res.Status, want)
+		}},
+		{name: "a timeout keeps what was printed before", check: func(t testingT, s *sandbox) {
+			res := s.run(t, limited(s.command("out", "before", "err", "also", "hang")), primitives.RunOptions{})
+			expect(t, "output", string(res.Stdout)+"|"+string(res.Stderr), "before|also")
+			expect(t, "reason", res.Status.Reason, primitives.ReasonTimeout)
+		}},
+		{name: "a command that ends in time has not timed out", check: func(t testingT, s *sandbox) {
+			cmd := s.command("exit", "9")
+			cmd.Timeout = time.Hour
+			expect(t, "status", s.run(t, cmd, primitives.RunOptions{}).Status, primitives.ExitStatus{Code: 9, Reason: primitives.ReasonExited})
+		}},
+		{name: "a death by SIGTERM before the timeout is no timeout", check: func(t testingT, s *sandbox) {
+			cmd := s.command("die", "TERM")
+			cmd.Timeout = time.Hour
+			want := primitives.ExitStatus{Code: 143, Signal: primitives.SIGTERM, Reason: primitives.ReasonSignaled}
+			expect(t, "status", s.run(t, cmd, primitives.RunOptions{}).Status, want)
+		}},
+		{name: "a command that exits with 0 within the grace has timed out", check: func(t testingT, s *sandbox) {
+			cmd := s.command("trap", "TERM", "hang")
+			cmd.Timeout, cmd.Grace = soon, time.Hour
+			res := s.run(t, cmd, primitives.RunOptions{})
+			expect(t, "status", res.Status, primitives.ExitStatus{Reason: primitives.ReasonTimeout})
+			expect(t, "output", string(res.Stdout), "got TERM\n")
+		}},
+		{name: "a command that ignores SIGTERM is killed after the grace", check: func(t testingT, s *sandbox) {
+			res := s.run(t, limited(s.command("ignore", "TERM", "hang")), primitives.RunOptions{})
+			want := primitives.ExitStatus{Code: 137, Signal: primitives.SIGKILL, Reason: primitives.ReasonTimeout}
+			expect(t, "status", res.Status, want)
+		}},
+		{name: "a negative grace kills at once", check: func(t testingT, s *sandbox) {
+			cmd := s.command("trap", "TERM", "hang")
+			cmd.Timeout, cmd.Grace = soon, -1
+			res := s.run(t, cmd, primitives.RunOptions{})
+			want := primitives.ExitStatus{Code: 137, Signal: primitives.SIGKILL, Reason: primitives.ReasonTimeout}
+			expect(t, "status", res.Status, want)
+			expect(t, "output", string(res.Stdout), "")
+		}},
+		{name: "the streams of a command that timed out end", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), limited(s.command("spawn", "plain", "mark", s.token, "hang", "end", "out", "x", "hang")))
+			expect(t, "stdout", s.readAll(t, p.Stdout()), "x")
+			expect(t, "stderr", s.readAll(t, p.Stderr()), "")
+			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
+		}},
+		{name: "a timeout strikes also while nobody reads", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), limited(s.command("flood", "100000000")))
+			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
+		}},
+	}
+}
+
+func cancelRules() []rule {
+	// ready starts a command that prints ready and waits for it.
+	ready := func(t testingT, s *sandbox, ctx context.Context, words ...string) primitives.Process { //nolint:revive // the context is what is tested
+		t.Helper()
+		cmd := s.command(words...)
+		cmd.Grace = soon
+		p := s.start(t, ctx, cmd)
+		s.expectLines(t, p.Stdout(), "ready", 1)
+		return p
+	}
+	return []rule{
+		{name: "a cancelled context ends the command politely", check: func(t testingT, s *sandbox) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cmd := s.command("trap", "TERM", "out", "ready\n", "hang")
+			cmd.Grace = time.Hour
+			p := s.start(t, ctx, cmd)
+			s.expectLines(t, p.Stdout(), "ready", 1)
+			cancel()
+			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Reason: primitives.ReasonCancelled})
+			expect(t, "output", s.readAll(t, p.Stdout()), "got TERM\n")
+		}},
+		{name: "a cancelled context kills what ignores SIGTERM", check: func(t testingT, s *sandbox) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p := ready(t, s, ctx, "ignore", "TERM", "out", "ready\n", "hang")
+			cancel()
+			want := primitives.ExitStatus{Code: 137, Signal: primitives.SIGKILL, Reason: primitives.ReasonCancelled}
+			expect(t, "status", s.wait(t, p), want)
+		}},
+		{name: "a deadline of the context is a cancellation", check: func(t testingT, s *sandbox) {
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			defer cancel()
+			cmd := s.command("hang")
+			cmd.Grace = soon
+			res, err := primitives.Run(ctx, s.EnvironmentPrimitive, cmd, primitives.RunOptions{})
+			if err != nil {
+				t.Fatalf("Run: %v", err)
+			}
+			expect(t, "reason", res.Status.Reason, primitives.ReasonCancelled)
+		}},
+		{name: "a cancelled Run keeps what was printed before", check: func(t testingT, s *sandbox) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*soon)
+			defer cancel()
+			res, err := primitives.Run(ctx, s.EnvironmentPrimitive, s.command("out", "before", "write", "printed", "", "hang"), primitives.RunOptions{})
+			if err != nil {
+				t.Fatalf("Run: %v", err)
+			}
+			expect(t, "reason", res.Status.Reason, primitives.ReasonCancelled)
+			// On a slow machine it may have been too early.
+			if s.list(t, "", primitives.ListOptions{}) == "printed" {
+				expect(t, "output", string(res.Stdout), "before")
+			}
+		}},
+		{name: "a context that is cancelled after the exit changes nothing", check: func(t testingT, s *sandbox) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p := s.start(t, ctx, s.command("out", "kept", "exit", "6"))
+			want := primitives.ExitStatus{Code: 6, Reason: primitives.ReasonExited}
+			expect(t, "status", s.wait(t, p), want)
+			cancel()
+			expect(t, "status after cancel", s.wait(t, p), want)
+			expect(t, "output", s.readAll(t, p.Stdout()), "kept")
+		}},
+		{name: "cancelling one command leaves the others alone", check: func(t testingT, s *sandbox) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			other := ready(t, s, t.Context(), "out", "ready\n", "await", "go", "exit", "8")
+			p := ready(t, s, ctx, "out", "ready\n", "hang")
+			cancel()
+			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonCancelled)
+			s.write(t, "go", "")
+			expect(t, "status of the other", s.wait(t, other), primitives.ExitStatus{Code: 8, Reason: primitives.ReasonExited})
+		}},
+		{name: "closing a running process is a cancellation", check: func(t testingT, s *sandbox) {
+			p := ready(t, s, t.Context(), "out", "ready\n", "hang")
+			if err := p.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonCancelled)
+			s.expectGone(t, s.token)
+		}},
+		{name: "SIGTERM sent by the caller is no cancellation", check: func(t testingT, s *sandbox) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p := ready(t, s, ctx, "out", "ready\n", "hang")
+			if err := p.Signal(t.Context(), primitives.SIGTERM); err != nil {
+				t.Fatalf("Signal: %v", err)
+			}
+			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonSignaled)
+		}},
+	}
+}

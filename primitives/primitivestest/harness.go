@@ -1,0 +1,92 @@
+package primitivestest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Harness is what a backend lends the suite. Only Open is required; a function
+// that is nil leaves out the cases that cannot be done without it.
+type Harness struct {
+	// Open makes a fresh sandbox. The suite terminates and closes it. dir is an
+	// empty folder of the host for whatever the backend wants to keep there:
+	// the same one in every call, also in those from other processes.
+	Open func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error)
+
+	// Attach opens a live sandbox of Open once more by its ID. It is called in
+	// this process and in others.
+	Attach func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error)
+
+	// Destroy ends a sandbox from outside, behind the back of its handles: it
+	// removes the container, cuts the connection, kills the guest.
+	Destroy func(ctx context.Context, p primitives.EnvironmentPrimitive) error
+
+	// Patience is how long to wait for something that must happen before the
+	// case fails. Zero means 20 seconds. It is no measure of speed.
+	Patience time.Duration
+}
+
+// Run checks a backend against the contract, one subtest per rule.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	// Must not be seen in any sandbox.
+	t.Setenv(hostVariable, "host")
+	s := newSuite(t, h)
+	for _, g := range groups() {
+		t.Run(g.name, func(t *testing.T) { s.runGroup(t, g) })
+	}
+}
+
+// hostVariable is set in the environment of the test's process.
+const hostVariable = "PRIMITIVESTEST_HOST"
+
+// group is a chapter of the contract.
+type group struct {
+	name  string
+	rules []rule
+}
+
+// rule is one promise of the contract and how to see whether it is kept.
+type rule struct {
+	name string
+	// own gives the case a sandbox that it may end.
+	own   bool
+	check func(t testingT, s *sandbox)
+	// possible says whether the harness allows the case; nil means always.
+	possible func(h Harness) bool
+}
+
+// testingT is the part of testing.TB that cases use, so that the suite can be
+// run on broken backends and be expected to fail.
+type testingT interface {
+	Helper()
+	Context() context.Context
+	Cleanup(f func())
+	Name() string
+	Failed() bool
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// groups returns the whole contract.
+func groups() []group {
+	return []group{
+		{"exec", concat(exitRules(), startRules(), commandRules(), processRules())},
+		{"streams", concat(outputRules(), inputRules(), flowRules())},
+		{"ending", concat(endingRules(), treeRules(), terminateRules())},
+		{"terminal", terminalRules()},
+		{"files", concat(readRules(), writeRules(), atomicRules(), statRules(), listRules(), changeRules(), pathRules(), nameRules())},
+	}
+}
+
+func concat(lists ...[]rule) []rule {
+	var all []rule
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	return all
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// processWords are about processes and signals.
+func processWords() map[string]step {
+	return map[string]step{
+		"exit": {1, func(_ *script, a []string) error {
+			code, err := strconv.Atoi(a[0])
+			if err != nil {
+				return err
+			}
+			os.Exit(code)
+			return nil
+		}},
+		// hang: wait for ever.
+		"hang": {0, func(*script, []string) error { return forever(nil) }},
+		// ignore SIG: be deaf to a signal. trap SIG: print "got SIG" and exit
+		// with 0 when it comes.
+		"ignore": {1, func(_ *script, a []string) error { signal.Ignore(number(a[0])); return nil }},
+		"trap":   {1, func(_ *script, a []string) error { trap(a[0]); return nil }},
+		// die SIG: end by that signal.
+		"die": {1, func(_ *script, a []string) error {
+			defaultSignal(number(a[0]))
+			if err := syscall.Kill(os.Getpid(), number(a[0])); err != nil {
+				return err
+			}
+			return forever(nil)
+		}},
+		// mark TOKEN: does nothing; the token stands in the process list.
+		"mark": {1, func(*script, []string) error { return nil }},
+		// ps TOKEN: print the ids of all other processes with the token in
+		// their arguments, as JSON.
+		"ps": {1, func(_ *script, a []string) error {
+			pids, err := find(a[0])
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(os.Stdout).Encode(pids)
+		}},
+		"pid": {0, func(*script, []string) error { fmt.Println(os.Getpid()); return nil }},
+		"ids": {0, func(*script, []string) error {
+			fmt.Printf("%d:%d", os.Getuid(), os.Getgid())
+			return nil
+		}},
+		// spawn MODES ... end: start a child that does the words in between.
+		// Modes, separated by commas: plain, setsid (leaves the session), group
+		// (leaves the process group), double (is orphaned), quiet (holds none
+		// of the streams), bare (with an empty environment), wait (is waited
+		// for).
+		"spawn": {1, spawn},
+		// kill SIG TOKEN: signal all processes with the token.
+		"kill": {2, func(_ *script, a []string) error {
+			pids, err := find(a[1])
+			for _, pid := range pids {
+				err = errors.Join(err, syscall.Kill(pid, number(a[0])))
+			}
+			return err
+		}},
+		// crowd N: start N children that end at once, and reap them.
+		"crowd": {1, func(_ *script, a []string) error { return crowd(a[0]) }},
+	}
+}
+
+func forever(until <-chan os.Signal) error {
+	for {
+		select {
+		case <-until:
+			return nil
+		case <-time.After(time.Hour):
+		}
+	}
+}
+
+func number(name string) syscall.Signal {
+	n, ok := map[string]syscall.Signal{
+		"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "KILL": syscall.SIGKILL,
+		"TERM": syscall.SIGTERM, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "SEGV": syscall.SIGSEGV,
+		"PIPE": syscall.SIGPIPE, "ABRT": syscall.SIGABRT,
+	}[name]
+	if !ok {
+		fmt.Fprintln(os.Stderr, "probe: no signal", name)
+		os.Exit(99)
+	}
+	return n
+}
+
+func trap(name string) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, number(name))
+	go func() {
+		_ = forever(c)
+		fmt.Println("got " + name)
+		os.Exit(0)
+	}()
+}
+
+func spawn(s *script, arg []string) error {
+	block, err := s.takeBlock()
+	if err != nil {
+		return err
+	}
+	modes := strings.Split(arg[0], ",")
+	has := func(mode string) bool {
+		for _, m := range modes {
+			if m == mode {
+				return true
+			}
+		}
+		return false
+	}
+	if has("double") {
+		// The middle one starts the child and exits.
+		inner := "setsid"
+		if has("bare") {
+			inner += ",bare"
+		}
+		block = append(append([]string{"spawn", inner}, block...), "end")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self, block...) //nolint:noctx // it must outlive everything
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: has("setsid"), Setpgid: has("group")}
+	if !has("quiet") {
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	}
+	if has("bare") {
+		cmd.Env = []string{}
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if has("wait") || has("double") {
+		return cmd.Wait()
+	}
+	return nil
+}
+
+func crowd(size string) error {
+	n, err := strconv.Atoi(size)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for range n {
+		if err := exec.Command(self, "exit", "0").Run(); err != nil { //nolint:noctx // ends at once
+			return err
+		}
+	}
+	return nil
+}

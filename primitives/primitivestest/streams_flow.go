@@ -1,0 +1,222 @@
+package primitivestest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// flowRules: streams are independent, bounded, and end when they should.
+func flowRules() []rule {
+	return []rule{
+		{name: "a mebibyte on both streams at once arrives whole", check: func(t testingT, s *sandbox) {
+			res := s.run(t, s.command("floodboth", strconv.Itoa(1<<20)), primitives.RunOptions{})
+			expect(t, "stdout is whole", string(res.Stdout) == alphabet(1<<20), true)
+			expect(t, "stderr is whole", string(res.Stderr) == alphabet(1<<20), true)
+		}},
+		{name: "a stream that nobody reads does not hold up the other", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), s.command("floodboth", strconv.Itoa(4<<20)))
+			expect(t, "stdout is whole", s.readAll(t, p.Stdout()) == alphabet(4<<20), true)
+			expect(t, "stderr is whole", s.readAll(t, p.Stderr()) == alphabet(4<<20), true)
+			expect(t, "status", s.wait(t, p).Success(), true)
+		}},
+		{name: "a command waits for its reader and memory stays bounded", check: checkBackPressure},
+		{name: "a command whose output nobody reads does not hold up others", check: func(t testingT, s *sandbox) {
+			for range 4 {
+				s.start(t, t.Context(), s.command("flood", strconv.Itoa(64<<20)))
+			}
+			expect(t, "output", len(s.probed(t, "flood", strconv.Itoa(1<<20))), 1<<20)
+		}},
+		{name: "what was printed before the exit can be read after Wait", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), s.command("flood", "30000", "flooderr", "20000"))
+			expect(t, "status", s.wait(t, p).Success(), true)
+			expect(t, "stdout", s.readAll(t, p.Stdout()) == alphabet(30000), true)
+			expect(t, "stderr", s.readAll(t, p.Stderr()) == alphabet(20000), true)
+		}},
+		{name: "the tail of the output is never lost", check: func(t testingT, s *sandbox) {
+			for i := range 20 {
+				got := s.probed(t, "flood", "70000", "out", "tail")
+				if !strings.HasSuffix(got, "tail") || len(got) != 70004 {
+					t.Fatalf("run %d: %d bytes, want 70004 that end with the tail", i, len(got))
+				}
+			}
+		}},
+		{name: "Wait does not wait for those who hold the streams", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), s.command("spawn", "plain", "mark", s.token, "await", "go", "out", "late\n", "end", "out", "early\n"))
+			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Reason: primitives.ReasonExited})
+			s.expectLines(t, p.Stdout(), "early", 1)
+			s.probed(t, "write", "go", "")
+			expect(t, "output after the exit", s.readAll(t, p.Stdout()), "late\n")
+		}},
+		{name: "Run does not wait for the background", check: func(t testingT, s *sandbox) {
+			res := s.run(t, s.command("spawn", "plain", "mark", s.token, "hang", "end", "out", "done"), primitives.RunOptions{})
+			expect(t, "output", string(res.Stdout), "done")
+			expect(t, "status", res.Status, primitives.ExitStatus{Reason: primitives.ReasonExited})
+			s.probed(t, "kill", "KILL", s.token)
+		}},
+		{name: "closing a reader early breaks the writer's pipe", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), s.command("flood", strconv.Itoa(1<<30)))
+			if _, err := io.ReadFull(p.Stdout(), make([]byte, 10)); err != nil {
+				t.Fatalf("read: %v", err)
+			}
+			if err := p.Stdout().Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			status := s.wait(t, p)
+			expect(t, "signal", status.Signal, primitives.Signal("PIPE"))
+			expect(t, "reason", status.Reason, primitives.ReasonSignaled)
+		}},
+		{name: "closing one reader leaves the other stream alone", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), s.command("flooderr", "200000"))
+			if err := p.Stdout().Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			expect(t, "stderr is whole", s.readAll(t, p.Stderr()) == alphabet(200000), true)
+			expect(t, "status", s.wait(t, p).Success(), true)
+		}},
+		{name: "closing a process ends a blocked reader", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), s.command("out", "ready\n", "hang"))
+			s.expectLines(t, p.Stdout(), "ready", 1)
+			done := make(chan error, 1)
+			go func() { _, err := io.ReadAll(p.Stdout()); done <- err }()
+			if err := p.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			s.within(t, "the reader to come back", func() error { <-done; return nil })
+		}},
+	}
+}
+
+// checkBackPressure reads a little of an endless output, keeps the sandbox busy
+// with other work, and looks how far the writer got meanwhile.
+func checkBackPressure(t testingT, s *sandbox) {
+	const total, slack = 96 << 20, 24
+	p := s.start(t, t.Context(), s.command("floodlog", strconv.Itoa(total), "progress"))
+	if _, err := io.ReadFull(p.Stdout(), make([]byte, 1<<20)); err != nil {
+		t.Fatalf("read: %v", err)
+	}
+	// More bytes pass beside it than the writer wants to get rid of.
+	for range 4 {
+		res := s.run(t, s.command("flood", strconv.Itoa(total/4)), primitives.RunOptions{MaxOutput: 1})
+		expect(t, "output of the other command", res.StdoutDropped, int64(total/4-1))
+	}
+	if size := s.stat(t, "progress").Size; size > slack {
+		t.Errorf("%d MiB were accepted while only 1 MiB was read", size)
+	}
+	var n int64
+	s.within(t, "the rest of the output", func() error {
+		var err error
+		n, err = io.Copy(io.Discard, p.Stdout())
+		return err
+	})
+	expect(t, "rest", n, int64(total-1<<20))
+	expect(t, "status", s.wait(t, p).Success(), true)
+}
+
+// inputRules: standard input.
+func inputRules() []rule {
+	echoes := func(input string) func(t testingT, s *sandbox) {
+		return func(t testingT, s *sandbox) {
+			res := s.run(t, s.command("cat"), primitives.RunOptions{Stdin: strings.NewReader(input)})
+			expect(t, "output", string(res.Stdout), input)
+			expect(t, "status", res.Status.Success(), true)
+		}
+	}
+	return []rule{
+		{name: "standard input arrives as it is", check: echoes("hello\nworld\n")},
+		{name: "shell syntax on standard input arrives as it is", check: echoes("$HOME `whoami` 'single' \"double\" \\backslash")},
+		{name: "bytes that are no text arrive on standard input", check: echoes("\xc3\x28\x00\xff\x01\x02\x04\x1a\r\n")},
+		{name: "an empty standard input ends at once", check: echoes("")},
+		{name: "without standard input a command reads its end at once", check: func(t testingT, s *sandbox) {
+			s.expectOutput(t, "0 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "", "count")
+		}},
+		{name: "fifty mebibytes of standard input arrive whole", check: func(t testingT, s *sandbox) {
+			input := alphabet(50 << 20)
+			res := s.run(t, s.command("count"), primitives.RunOptions{Stdin: strings.NewReader(input)})
+			expect(t, "sum", string(res.Stdout), fmt.Sprintf("%d %s", len(input), sum(input)))
+		}},
+		{name: "closing standard input ends it and leaves the output open", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), withInput(s.command("cat", "out", "after", "exit", "5")))
+			if _, err := io.WriteString(p.Stdin(), "before "); err != nil {
+				t.Fatalf("write: %v", err)
+			}
+			if err := p.Stdin().Close(); err != nil {
+				t.Fatalf("close: %v", err)
+			}
+			expect(t, "output", s.readAll(t, p.Stdout()), "before after")
+			expect(t, "code", s.wait(t, p).Code, 5)
+		}},
+		{name: "input and output take turns", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), withInput(s.command("line", "line", "line")))
+			for _, line := range []string{"one", "two", "three"} {
+				if _, err := io.WriteString(p.Stdin(), line+"\n"); err != nil {
+					t.Fatalf("write: %v", err)
+				}
+				s.expectLines(t, p.Stdout(), strconv.Quote(line), 1)
+			}
+			expect(t, "status", s.wait(t, p).Success(), true)
+		}},
+		{name: "writing to a command that has exited is an error", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), withInput(s.command("exit", "4")))
+			expect(t, "code", s.wait(t, p).Code, 4)
+			s.expectBrokenInput(t, p)
+		}},
+		{name: "writing to a command that closed its input is an error", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), withInput(s.command("closein", "out", "ready\n", "hang")))
+			s.expectLines(t, p.Stdout(), "ready", 1)
+			s.expectBrokenInput(t, p)
+		}},
+		{name: "without standard input every write fails", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), s.command("hang"))
+			if _, err := p.Stdin().Write([]byte("x")); err == nil {
+				t.Errorf("write: no error")
+			}
+		}},
+		{name: "Run with input for a command that reads none ends well", check: func(t testingT, s *sandbox) {
+			res := s.run(t, s.command("exit", "3"), primitives.RunOptions{Stdin: strings.NewReader(alphabet(1 << 20))})
+			expect(t, "status", res.Status, primitives.ExitStatus{Code: 3, Reason: primitives.ReasonExited})
+		}},
+		{name: "a write to a command that does not read ends with the command", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), withInput(s.command("out", "ready\n", "hang")))
+			s.expectLines(t, p.Stdout(), "ready", 1)
+			done := make(chan error, 1)
+			go func() { _, err := io.WriteString(p.Stdin(), alphabet(64<<20)); done <- err }()
+			if err := p.Signal(t.Context(), primitives.SIGKILL); err != nil {
+				t.Fatalf("Signal: %v", err)
+			}
+			s.within(t, "the write to fail", func() error {
+				if err := <-done; err == nil {
+					return errors.New("no error")
+				}
+				return nil
+			})
+		}},
+	}
+}
+
+// expectBrokenInput writes until an error comes back.
+func (s *sandbox) expectBrokenInput(t testingT, p primitives.Process) {
+	t.Helper()
+	s.within(t, "an error of the write", func() error {
+		// Over a network the first writes may be on their way already.
+		for range 1 << 20 {
+			if _, err := io.WriteString(p.Stdin(), alphabet(4096)); err != nil {
+				return nil //nolint:nilerr // it is what the case wants
+			}
+		}
+		return errors.New("four gibibytes were accepted")
+	})
+}
+
+func sum(s string) string {
+	h := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(h[:])
+}
+
+func hexOf(s string) string { return hex.EncodeToString([]byte(s)) }

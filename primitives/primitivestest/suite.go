@@ -1,0 +1,157 @@
+package primitivestest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// suite is one run of the contract on one backend.
+type suite struct {
+	h        Harness
+	dir      string // the host folder that the harness gets
+	self     string // name of the test that called Run
+	patience time.Duration
+	cases    atomic.Int64
+
+	mu     sync.Mutex
+	probes map[string][]byte // the probe program by platform
+	build  func(goos, goarch string) ([]byte, error)
+}
+
+func newSuite(t testing.TB, h Harness) *suite {
+	t.Helper()
+	bin := t.TempDir()
+	s := &suite{h: h, dir: t.TempDir(), self: t.Name(), patience: h.Patience, probes: map[string][]byte{}}
+	if s.patience == 0 {
+		s.patience = 20 * time.Second
+	}
+	ctx := t.Context()
+	s.build = func(goos, goarch string) ([]byte, error) { return buildProbe(ctx, bin, goos, goarch) }
+	return s
+}
+
+// buildProbe compiles the program that the cases run inside the sandbox.
+func buildProbe(ctx context.Context, dir, goos, goarch string) ([]byte, error) {
+	const pkg = "github.com/agentenv-dev/agentenv/primitives/primitivestest/probe"
+	out := filepath.Join(dir, "probe-"+goos+"-"+goarch)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch, "GOFLAGS=")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("the suite builds its probe with the Go toolchain, which failed: %w\n%s", err, msg)
+	}
+	return os.ReadFile(out)
+}
+
+func (s *suite) probeFor(c primitives.Capabilities) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := c.OS + "/" + c.Arch
+	if s.probes[key] == nil {
+		b, err := s.build(c.OS, c.Arch)
+		if err != nil {
+			return nil, err
+		}
+		s.probes[key] = b
+	}
+	return s.probes[key], nil
+}
+
+// runGroup runs the cases of a group, then looks for what they left.
+func (s *suite) runGroup(t *testing.T, g group) {
+	goroutines := goleak.IgnoreCurrent()
+	files := openFiles()
+	shared := s.open(t)
+	// Runs when all cases have ended, the parallel ones included.
+	t.Cleanup(func() {
+		token := shared.token
+		shared.end(t)
+		s.expectNoProcesses(t, token)
+		if err := goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1")); err != nil {
+			t.Errorf("goroutines are left: %v", err)
+		}
+		eventually(t, s.patience, func() error {
+			if now := openFiles(); now > files {
+				return fmt.Errorf("%d files are open in this process, %d were before", now, files)
+			}
+			return nil
+		})
+	})
+	for _, r := range g.rules {
+		if r.possible != nil && !r.possible(s.h) {
+			continue
+		}
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			s.runCase(t, r, shared)
+		})
+	}
+}
+
+// runCase runs one case on the shared sandbox or on one of its own.
+func (s *suite) runCase(t testingT, r rule, shared *sandbox) {
+	if r.own {
+		box := s.open(t)
+		t.Cleanup(func() { box.end(t) })
+		shared = box
+	}
+	r.check(t, shared.fork(t))
+}
+
+// open makes a sandbox with the probe in it.
+func (s *suite) open(t testingT) *sandbox {
+	t.Helper()
+	p, err := s.h.Open(context.WithoutCancel(t.Context()), s.dir)
+	if err != nil {
+		t.Fatalf("opening a sandbox: %v", err)
+	}
+	return s.equip(t, p)
+}
+
+// equip puts the probe into a sandbox.
+func (s *suite) equip(t testingT, p primitives.EnvironmentPrimitive) *sandbox {
+	t.Helper()
+	box := &sandbox{EnvironmentPrimitive: p, suite: s, probe: path.Join(p.Paths().App, "probe")}
+	binary, err := s.probeFor(p.Capabilities())
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	err = p.WriteFile(context.WithoutCancel(t.Context()), box.probe, bytes.NewReader(binary), primitives.WriteOptions{Mode: 0o755})
+	if err != nil {
+		t.Fatalf("putting the probe into the sandbox: %v", err)
+	}
+	box.token = fmt.Sprintf("token-%d-%d-", os.Getpid(), s.cases.Add(1))
+	box.dir = "."
+	return box
+}
+
+// openFiles counts the open files of this process; always the same number where
+// the system does not tell.
+func openFiles() int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(entries)
+}
+
+// expectNoProcesses looks from a new sandbox for processes of one that was
+// terminated.
+func (s *suite) expectNoProcesses(t testingT, token string) {
+	t.Helper()
+	witness := s.open(t)
+	defer witness.end(t)
+	witness.expectGone(t, token)
+}
