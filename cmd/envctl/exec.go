@@ -123,7 +123,7 @@ func execFailure(err error) error {
 		return &exitError{code: exitNotFound, err: err}
 	case errors.Is(err, primitives.ErrWorkingDir), errors.Is(err, fs.ErrNotExist):
 		return &exitError{code: exitExecFailed, err: err}
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrInvalid):
 		return &exitError{code: exitNotExecuted, err: err}
 	}
 	return &exitError{code: exitExecFailed, err: err}

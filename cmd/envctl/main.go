@@ -10,6 +10,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A reader of the output that goes away must not kill envctl before it has
+	// ended its sandbox. Notify, not Ignore: commands would inherit the latter.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	code := Execute(ctx, os.Stdin, os.Stdout, os.Stderr, os.Args[1:])
 	stop()
 	os.Exit(code)

@@ -28,6 +28,15 @@ func (a *app) newPrinter(asJSON bool) printer {
 	return people
 }
 
+// newTranscriptPrinter also shows what the user said.
+func (a *app) newTranscriptPrinter(asJSON bool) printer {
+	p := a.newPrinter(asJSON)
+	if people, ok := p.(*peoplePrinter); ok {
+		people.user = true
+	}
+	return p
+}
+
 // jsonPrinter prints events as JSON lines; what is for people goes to standard
 // error.
 type jsonPrinter struct {
@@ -44,6 +53,7 @@ type peoplePrinter struct {
 	out, err io.Writer
 	style    style // of out
 	note     style // of err
+	user     bool  // show the user's messages, too
 	block    string
 	midLine  bool // the last line printed to out is not finished
 	tools    map[string]runnerscripts.ToolCall
@@ -56,6 +66,8 @@ func (p *peoplePrinter) event(ev runnerscripts.Event) error {
 		return p.subagent(ev)
 	}
 	switch ev.Type {
+	case runnerscripts.TypeUserMessage:
+		return p.userMessage(ev)
 	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
 		return p.chunk(ev)
 	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
@@ -93,6 +105,15 @@ func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
 	}
 	_, err = io.WriteString(p.out, text)
 	return err
+}
+
+// userMessage prints what the user said, where it is not known anyway.
+func (p *peoplePrinter) userMessage(ev runnerscripts.Event) error {
+	c, err := runnerscripts.Payload[runnerscripts.ContentChunk](ev)
+	if err != nil || !p.user {
+		return nil
+	}
+	return p.line(p.style.bold("> " + plain(c.Content.Text)))
 }
 
 // tool prints a tool call when it starts, and how it ended.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -45,6 +46,9 @@ func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []st
 			fmt.Fprintf(errOut, "envctl: %v\n", status.err)
 		}
 		return status.code
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return exitFailure // nobody is left to read why
 	}
 	if ctx.Err() != nil {
 		fmt.Fprintln(errOut, "envctl: interrupted")
@@ -88,7 +92,7 @@ command line or the configuration makes no sense, 130 when interrupted. exec
 returns its command's status, or 125, 126 and 127 as env(1) does.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

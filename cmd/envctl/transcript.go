@@ -4,11 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
-
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // transcriptFlags are the flags of transcript.
@@ -49,7 +46,7 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 		}
 		return json.NewEncoder(f.app.out).Encode(t)
 	}
-	show := f.app.newPrinter(f.asJSON)
+	show := f.app.newTranscriptPrinter(f.asJSON)
 	var seq uint64
 	for ev, err := range env.ReadConversation(ctx) {
 		if err != nil {
@@ -57,12 +54,6 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 		}
 		seq++
 		ev.Seq = seq
-		if !f.asJSON && ev.Type == runnerscripts.TypeUserMessage && ev.ConversationID == runnerscripts.MainConversation {
-			if _, err := fmt.Fprintf(f.app.out, "%s%s\n", newStyle(f.app.out).bold("> "), plain(ev.Text())); err != nil {
-				return err
-			}
-			continue
-		}
 		if err := show.event(ev); err != nil {
 			return err
 		}

@@ -1,0 +1,14 @@
+package main
+
+// benchmarks are all there are, in the order of the table.
+func benchmarks() []benchmark {
+	return []benchmark{
+		{"local exec", benchExec},
+		{"local stream", benchStream},
+		{"local files", benchFiles},
+		{"local watch", benchWatch},
+		{"jsonl", benchJSONL},
+		{"sessions", benchSessions},
+		{"guest", benchGuest},
+	}
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// row is one line of the table: what the floor costs, what we cost, and how the
+// one compares with the other.
+type row struct {
+	Name   string  `json:"name"`
+	Base   string  `json:"base"`   // what it is compared with
+	Unit   string  `json:"unit"`   // of BaseValue and Ours
+	Better string  `json:"better"` // "lower" or "higher": which ratio is good
+	BaseV  float64 `json:"base_value"`
+	Ours   float64 `json:"ours"`
+	Ratio  float64 `json:"ratio"` // ours / base
+	Target float64 `json:"target"`
+	Met    bool    `json:"met"`
+}
+
+// better says in which direction a figure improves.
+const (
+	lower  = "lower"
+	higher = "higher"
+)
+
+// ratioRow compares two figures of the same kind.
+func ratioRow(name, base, unit, better string, baseV, ours, target float64) row {
+	r := row{Name: name, Base: base, Unit: unit, Better: better, BaseV: baseV, Ours: ours, Target: target}
+	if baseV != 0 {
+		r.Ratio = ours / baseV
+	}
+	r.Met = r.Ratio <= target
+	if better == higher {
+		r.Met = r.Ratio >= target
+	}
+	return r
+}
+
+// limitRow compares a figure with an absolute limit.
+func limitRow(name, unit, better string, ours, target float64) row {
+	r := row{Name: name, Unit: unit, Better: better, Ours: ours, Target: target, Met: ours <= target}
+	if better == higher {
+		r.Met = ours >= target
+	}
+	return r
+}
+
+// interleave runs the two in turn, n times after a warm-up, and returns the
+// median duration of each. Taking turns cancels the drift of a shared machine.
+func interleave(n int, base, ours func() error) (baseV, oursV time.Duration, err error) {
+	for range max(1, n/20) {
+		if err := both(base, ours, nil, nil); err != nil {
+			return 0, 0, err
+		}
+	}
+	b, o := make([]time.Duration, 0, n), make([]time.Duration, 0, n)
+	for i := range n {
+		// Which goes first alternates too: the second finds warmer caches.
+		if i%2 == 0 {
+			err = both(base, ours, &b, &o)
+		} else {
+			err = both(ours, base, &o, &b)
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	return median(b), median(o), nil
+}
+
+func both(first, second func() error, f, s *[]time.Duration) error {
+	if err := timed(first, f); err != nil {
+		return err
+	}
+	return timed(second, s)
+}
+
+func timed(run func() error, to *[]time.Duration) error {
+	start := time.Now()
+	if err := run(); err != nil {
+		return err
+	}
+	if to != nil {
+		*to = append(*to, time.Since(start))
+	}
+	return nil
+}
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// rate turns an amount and the time it took into units a second.
+func rate(amount float64, d time.Duration) float64 { return amount / d.Seconds() }
+
+func format(v float64) string {
+	switch {
+	case v == 0:
+		return "-"
+	case v < 10:
+		return fmt.Sprintf("%.2f", v)
+	case v < 1000:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// fastest is like interleave with the minimum instead of the median.
+func fastest(n int, base, ours func() error) (baseV, oursV time.Duration, err error) {
+	var b, o []time.Duration
+	for range n {
+		if err := both(base, ours, &b, &o); err != nil {
+			return 0, 0, err
+		}
+	}
+	return slices.Min(b), slices.Min(o), nil
+}

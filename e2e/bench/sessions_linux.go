@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// sessionCount is how many sandboxes, each with a process that waits for input,
+// live at once.
+const sessionCount = 1000
+
+// figures are what one program measures of its many sessions.
+type figures struct {
+	Start   time.Duration // until all run
+	Reply   time.Duration // until all have answered a line
+	Stop    time.Duration // until all have ended
+	Threads int           // of the program while all wait
+	Memory  float64       // MiB: what its resident memory grew by
+}
+
+// echo is one waiting process.
+type echo struct {
+	in   io.Writer
+	out  *bufio.Reader
+	stop func() error
+}
+
+// benchSessions measures in programs of their own, so that threads and memory
+// are those of the sessions alone.
+func benchSessions(ctx context.Context) ([]row, error) {
+	base, err := measureSessions(ctx, "os/exec")
+	if err != nil {
+		return nil, err
+	}
+	ours, err := measureSessions(ctx, "local")
+	if err != nil {
+		return nil, err
+	}
+	with := func(name, unit string, b, o, target float64) row {
+		r := limitRow(name, unit, lower, o, target)
+		r.Base, r.BaseV = "1000 os/exec processes", b
+		if b != 0 {
+			r.Ratio = o / b
+		}
+		return r
+	}
+	return []row{
+		with("1000 local sessions, start", "s", base.Start.Seconds(), ours.Start.Seconds(), 0.5),
+		with("1000 local sessions, all reply", "ms", millis(base.Reply), millis(ours.Reply), 15),
+		with("1000 local sessions, stop", "ms", millis(base.Stop), millis(ours.Stop), 80),
+		with("1000 local sessions, threads", "", float64(base.Threads), float64(ours.Threads), 16),
+		with("1000 local sessions, memory", "MiB", base.Memory, ours.Memory, 16),
+	}, nil
+}
+
+func measureSessions(ctx context.Context, kind string) (figures, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return figures{}, err
+	}
+	var f figures
+	out, err := exec.CommandContext(ctx, self, "sessions", kind).Output()
+	if err != nil {
+		return f, fmt.Errorf("sessions %s: %w", kind, err)
+	}
+	return f, json.Unmarshal(out, &f)
+}
+
+// child is what this program does when it is called by itself.
+func child(ctx context.Context, args []string) (code int, ok bool) {
+	if len(args) != 3 || args[1] != "sessions" {
+		return 0, false
+	}
+	f, err := runSessions(ctx, args[2])
+	if err == nil {
+		err = json.NewEncoder(os.Stdout).Encode(f)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1, true
+	}
+	return 0, true
+}
+
+func runSessions(ctx context.Context, kind string) (f figures, err error) {
+	start := startLocal
+	if kind == "os/exec" {
+		start = startOS
+	}
+	before := residentMiB()
+	began := time.Now()
+	sessions, err := startAll(ctx, start)
+	f.Start = time.Since(began)
+	if err == nil {
+		began = time.Now()
+		err = replyAll(sessions)
+		f.Reply = time.Since(began)
+		f.Threads = statusNumber("Threads:")
+		f.Memory = residentMiB() - before
+	}
+	began = time.Now()
+	err = errors.Join(err, stopAll(sessions))
+	f.Stop = time.Since(began)
+	return f, err
+}
+
+// startAll starts them from as many goroutines as pay.
+func startAll(ctx context.Context, start func(context.Context) (*echo, error)) ([]*echo, error) {
+	all := make([]*echo, sessionCount)
+	errs := make([]error, sessionCount)
+	var next sync.Mutex
+	i := 0
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for {
+				next.Lock()
+				k := i
+				i++
+				next.Unlock()
+				if k >= sessionCount {
+					return
+				}
+				all[k], errs[k] = start(ctx)
+			}
+		})
+	}
+	workers.Wait()
+	return all, errors.Join(errs...)
+}
+
+func replyAll(sessions []*echo) error {
+	for _, s := range sessions {
+		if _, err := io.WriteString(s.in, "ping\n"); err != nil {
+			return err
+		}
+	}
+	for _, s := range sessions {
+		if line, err := s.out.ReadString('\n'); err != nil || line != "ping\n" {
+			return fmt.Errorf("answer %q, %w", line, err)
+		}
+	}
+	return nil
+}
+
+func stopAll(sessions []*echo) error {
+	errs := make([]error, len(sessions))
+	var stops sync.WaitGroup
+	for i, s := range sessions {
+		if s != nil {
+			stops.Go(func() { errs[i] = s.stop() })
+		}
+	}
+	stops.Wait()
+	return errors.Join(errs...)
+}
+
+func startLocal(ctx context.Context) (*echo, error) {
+	p, err := local.New(ctx, local.Config{})
+	if err != nil {
+		return nil, err
+	}
+	proc, err := p.Exec(ctx, primitives.Command{Args: []string{"/bin/cat"}, Stdin: true, MergeStderr: true})
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return &echo{in: proc.Stdin(), out: bufio.NewReaderSize(proc.Stdout(), 16), stop: func() error {
+		_, err := p.Terminate(ctx)
+		return errors.Join(err, p.Close())
+	}}, nil
+}
+
+func startOS(ctx context.Context) (*echo, error) {
+	cmd := exec.CommandContext(ctx, "/bin/cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- cmd.Wait() }()
+	return &echo{in: in, out: bufio.NewReaderSize(out, 16), stop: func() error {
+		if err := cmd.Process.Kill(); err != nil {
+			return err
+		}
+		if err := <-waited; err == nil {
+			return errors.New("a killed process reports success")
+		}
+		return nil
+	}}, nil
+}
+
+func residentMiB() float64 { return float64(statusNumber("VmRSS:")) / 1024 }
+
+// statusNumber reads a number of /proc/self/status; zero if there is none.
+func statusNumber(key string) int {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(data), key)
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0
+	}
+	n, _ := strconv.Atoi(string(bytes.TrimSpace([]byte(fields[0]))))
+	return n
+}
