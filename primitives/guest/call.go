@@ -46,11 +46,16 @@ type beginning struct {
 	request    []byte
 	hold       bool          // the request waits for the first data
 	confirm    time.Duration // how long the guest may take to stop; zero means confirmTimeout
+	always     bool          // begin even if the context is done
 }
 
 // begin is start with all its possibilities.
 func (c *Client) begin(ctx context.Context, b beginning) (*call, error) {
-	f, err := c.open(ctx, b.request, b.hold)
+	openCtx := ctx
+	if b.always {
+		openCtx = context.WithoutCancel(ctx)
+	}
+	f, err := c.open(openCtx, b.request, b.hold)
 	if err != nil {
 		return nil, c.fail(b.op, b.target, err)
 	}

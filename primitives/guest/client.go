@@ -213,7 +213,7 @@ func (c *Client) Terminate(ctx context.Context) (primitives.TerminateReport, err
 	}
 	// Terminating runs to its end even if ctx is done, so the answer is worth
 	// waiting for.
-	k, err := c.begin(ctx, beginning{op: "terminate", request: requestFrame(opTerminate, &empty{}), confirm: maxConfirm})
+	k, err := c.begin(ctx, beginning{op: "terminate", request: requestFrame(opTerminate, &empty{}), confirm: maxConfirm, always: true})
 	if err != nil {
 		return primitives.TerminateReport{}, err
 	}

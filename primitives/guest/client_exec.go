@@ -249,7 +249,7 @@ func (p *process) Signal(ctx context.Context, sig primitives.Signal) error {
 func (p *process) usable() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.endErr == errClosed { //nolint:errorlint // this very value
+	if errors.Is(p.endErr, errClosed) {
 		return os.ErrProcessDone
 	}
 	return nil
@@ -322,8 +322,11 @@ func (p *process) Close() error {
 	<-p.ended
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closeErr == nil && p.endErr != errClosed { //nolint:errorlint // this very value
-		return p.c.fail("close", p.target, p.endErr)
+	switch {
+	case p.closeErr != nil:
+		return p.closeErr
+	case errors.Is(p.endErr, errClosed), p.c.isClosed(), errors.Is(p.endErr, primitives.ErrTerminated):
+		return nil // it has ended with all others
 	}
-	return p.closeErr
+	return p.c.fail("close", p.target, p.endErr)
 }

@@ -119,10 +119,10 @@ func (c *Client) upload(ctx context.Context, op, target string, request []byte, 
 	sent := make(chan error, 1)
 	go func() {
 		err := k.sendAll(r)
+		sent <- err
 		if err != nil {
 			_ = k.Close() // data without an end is never taken as whole
 		}
-		sent <- err
 	}()
 	for {
 		kind, payload, err := k.readMessage(maxReply)

@@ -35,9 +35,9 @@ type ServeConfig struct {
 // cancelled and commands that are not durable are ended by their ladder. p itself
 // is not closed.
 //
-// The error is nil when the host closed the stream or it ended, a
-// [*HandshakeError] when there was no host, the context's when ctx is done, and
-// otherwise says what was wrong with what the host sent.
+// The error is nil when the stream ended, however that came, a [*HandshakeError]
+// when there was no host, the context's when ctx is done, and otherwise says what
+// was wrong with what the host sent.
 func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
 	log := cfg.Logger
 	if log == nil {
@@ -89,7 +89,8 @@ func (s *server) accept(ctx, opsCtx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, io.EOF), errors.Is(err, yamux.ErrSessionShutdown), errors.Is(err, io.ErrClosedPipe), errors.Is(err, fs.ErrClosed):
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, errLost), errors.Is(err, yamux.ErrSessionShutdown):
+			s.log.Debug("the host has gone", "cause", err)
 			return nil
 		case err != nil:
 			return fmt.Errorf("serve guest: %w", err)

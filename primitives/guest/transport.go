@@ -3,6 +3,7 @@ package guest
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -91,12 +92,24 @@ type guard struct {
 	heldBody bool   // the next write is the body that held announces
 }
 
+// errLost means that the byte stream broke, which is an end like any other: the
+// peer may have gone while something was on its way to it.
+var errLost = errors.New("the byte stream broke")
+
+// lost marks errors of the byte stream, other than its regular end.
+func lost(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errLost, err)
+}
+
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.in.Read(p)
 	if bad := g.inspect(p[:n]); bad != nil {
 		return 0, bad
 	}
-	return n, err
+	return n, lost(err)
 }
 
 // inspect follows the frames in what was read.
@@ -172,13 +185,14 @@ func (g *guard) Write(p []byte) (int, error) {
 		g.held = append(g.held, p...)
 		_, err := g.rw.Write(g.held)
 		g.held = g.held[:0]
-		return len(p), err
+		return len(p), lost(err)
 	}
 	if _, err := g.rw.Write(g.held); err != nil {
-		return 0, err
+		return 0, lost(err)
 	}
 	g.held = g.held[:0]
-	return g.rw.Write(p)
+	n, err := g.rw.Write(p)
+	return n, lost(err)
 }
 
 func (g *guard) Close() error { return g.rw.Close() }

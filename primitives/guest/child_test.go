@@ -1,0 +1,177 @@
+package guest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
+)
+
+var _ = guest.SetRunChild(runChild)
+
+// What the environment of a child says: where its sandbox is, and its ID if it
+// exists already.
+const (
+	childRoot = "GUEST_TEST_ROOT"
+	childID   = "GUEST_TEST_ID"
+)
+
+// runChild is what this program does as a child: serve the engine over its
+// standard streams, or supervise a durable command.
+func runChild() bool {
+	if len(os.Args) == 3 && os.Args[1] == "supervise" {
+		os.Exit(local.Supervise(context.Background(), os.Args[2]))
+	}
+	root := os.Getenv(childRoot)
+	if root == "" {
+		return false
+	}
+	if err := serveChild(root, os.Getenv(childID)); err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err)
+		os.Exit(1)
+	}
+	return true
+}
+
+func serveChild(root, id string) error {
+	ctx := context.Background()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, key := range []string{childRoot, childID} {
+		if err := os.Unsetenv(key); err != nil {
+			return err
+		}
+	}
+	cfg := local.Config{Root: root, Runner: self}
+	var engine *local.Sandbox
+	if id == "" {
+		engine, err = local.New(ctx, cfg)
+	} else {
+		engine, err = local.Attach(ctx, cfg, id)
+	}
+	if err != nil {
+		return err
+	}
+	stream, err := guest.OwnStdio(os.Stdin, os.Stdout)
+	if err != nil {
+		return err
+	}
+	err = guest.Serve(ctx, stream, engine, guest.ServeConfig{})
+	return errors.Join(err, engine.Close())
+}
+
+// runnerOf returns the program that supervises durable commands: this one.
+func runnerOf(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return self
+}
+
+// child is a sandbox in a process of its own.
+type child struct {
+	*guest.Client
+	cmd *exec.Cmd
+}
+
+// startChild runs program as a guest and dials it. A uid other than zero runs it
+// as that user.
+func startChild(ctx context.Context, program, root, id string, uid uint32) (*child, error) {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
+	cmd.Env = append(os.Environ(), childRoot+"="+root, childID+"="+id)
+	cmd.Stderr = os.Stderr
+	if uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		cmd.Dir = root
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	c, err := guest.Dial(ctx, guest.Stdio(stdout, stdin), guest.Config{})
+	if err != nil {
+		return nil, errors.Join(err, cmd.Wait())
+	}
+	return &child{Client: c, cmd: cmd}, nil
+}
+
+// Close closes the stream and waits for the guest to leave.
+func (c *child) Close() error {
+	err := c.Client.Close()
+	if c.cmd.ProcessState == nil {
+		err = errors.Join(err, c.cmd.Wait())
+	}
+	return err
+}
+
+func TestContractOverStdio(t *testing.T) {
+	self := runnerOf(t)
+	primitivestest.Run(t, primitivestest.Harness{
+		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
+			return open(startChild(ctx, self, dir, "", 0))
+		},
+		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
+			return open(startChild(ctx, self, dir, id, 0))
+		},
+	})
+}
+
+// open keeps a nil child from becoming an interface that is not nil.
+func open(c *child, err error) (primitives.EnvironmentPrimitive, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// nobody is a user without any rights.
+const nobody = 65534
+
+func TestContractAsAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can start the guest as another user")
+	}
+	// Everything that user needs must be reachable for it, unlike t.TempDir.
+	public := filepath.Join(os.TempDir(), "guest-test-"+filepath.Base(t.TempDir())+fmt.Sprint(os.Getpid()))
+	if err := os.MkdirAll(public, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(public) })
+	program := filepath.Join(public, "guest")
+	data, err := os.ReadFile(runnerOf(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(public, "root")
+	if err := errors.Join(os.Mkdir(root, 0o700), os.Chown(root, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	primitivestest.Run(t, primitivestest.Harness{
+		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
+			return open(startChild(ctx, program, root, "", nobody))
+		},
+	})
+}
