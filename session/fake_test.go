@@ -1,0 +1,166 @@
+package session
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"sync"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// fakeSandbox stands for a sandbox where a test needs a clock of its own, which
+// real processes do not heed, or failures that a real one does not offer.
+type fakeSandbox struct {
+	mu      sync.Mutex
+	closed  bool
+	healthy error
+	probes  int
+	stop    chan struct{} // receives interrupts
+	// query plays a query; nil completes it at once.
+	query func(ctx context.Context, q environment.Query, stop <-chan struct{}, yield func(runnerscripts.Event, error) bool)
+}
+
+func newFake() *fakeSandbox { return &fakeSandbox{stop: make(chan struct{}, 1)} }
+
+func (f *fakeSandbox) setHealthy(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.healthy = err
+}
+
+func (f *fakeSandbox) ID() string { return "fake" }
+
+func (f *fakeSandbox) PrepareSession(context.Context, environment.Setup) (runnerscripts.SetupData, error) {
+	return runnerscripts.SetupData{}, nil
+}
+
+func (f *fakeSandbox) ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		started := event(runnerscripts.TypeQueryStarted, q.ID, runnerscripts.QueryStarted{Prompt: q.Prompt})
+		if !yield(started, nil) {
+			return
+		}
+		if f.query != nil {
+			f.query(ctx, q, f.stop, yield)
+			return
+		}
+		yield(completed(q, runnerscripts.StopEndTurn), nil)
+	}
+}
+
+func completed(q environment.Query, why runnerscripts.StopReason) runnerscripts.Event {
+	return event(runnerscripts.TypeQueryCompleted, q.ID, runnerscripts.QueryCompleted{StopReason: why})
+}
+
+// hang plays a query that ends only when it is stopped.
+func hang(ctx context.Context, q environment.Query, stop <-chan struct{}, yield func(runnerscripts.Event, error) bool) {
+	select {
+	case <-stop:
+		yield(completed(q, runnerscripts.StopCancelled), nil)
+	case <-ctx.Done():
+		if yield(completed(q, runnerscripts.StopCancelled), nil) {
+			yield(runnerscripts.Event{}, context.Cause(ctx))
+		}
+	}
+}
+
+// deaf plays a query that does not heed interrupts.
+func deaf(ctx context.Context, _ environment.Query, _ <-chan struct{}, yield func(runnerscripts.Event, error) bool) {
+	<-ctx.Done()
+	yield(runnerscripts.Event{}, context.Cause(ctx))
+}
+
+func (f *fakeSandbox) Interrupt(context.Context) error {
+	select {
+	case f.stop <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (f *fakeSandbox) Respond(context.Context, string, runnerscripts.PermissionDecision) error {
+	return nil
+}
+
+func (f *fakeSandbox) SetMode(context.Context, string) error { return nil }
+
+func (f *fakeSandbox) SetModel(context.Context, string) error { return errors.ErrUnsupported }
+
+func (f *fakeSandbox) ReadTranscript(context.Context) (runnerscripts.Transcript, error) {
+	return runnerscripts.Transcript{Main: "x"}, nil
+}
+
+func (f *fakeSandbox) WorkspaceFiles(context.Context, environment.FilesOptions) ([]environment.WorkspaceFile, error) {
+	return nil, nil
+}
+
+func (f *fakeSandbox) WatchWorkspace(context.Context, environment.FilesOptions) (iter.Seq2[runnerscripts.Event, error], error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (f *fakeSandbox) Healthy(ctx context.Context) error {
+	f.mu.Lock()
+	err := f.healthy
+	f.probes++
+	f.mu.Unlock()
+	if errors.Is(err, errSilence) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
+}
+
+// errSilence makes the fake not answer probes at all.
+var errSilence = errors.New("silence")
+
+func (f *fakeSandbox) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+func (f *fakeSandbox) Files() primitives.Files { return nil }
+
+func (f *fakeSandbox) Pack(context.Context) (io.ReadCloser, error) {
+	var b bytes.Buffer
+	err := tar.NewWriter(&b).Close()
+	return io.NopCloser(&b), err
+}
+
+// startFake opens a session whose sandboxes are the given ones, in this order.
+func startFake(t *testing.T, cfg Config, fakes ...*fakeSandbox) *AgentSession {
+	t.Helper()
+	cfg.Environment.Agent.Name = "script"
+	s, err := open(t.Context(), cfg, func(context.Context, environment.Config) (sandbox, error) {
+		if len(fakes) == 0 {
+			return nil, errors.New("the test has no more sandboxes")
+		}
+		f := fakes[0]
+		fakes = fakes[1:]
+		return f, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, s)
+	return s
+}
+
+// asking plays a query that asks for three permissions at once, one of them
+// twice, and then hangs.
+func asking(ctx context.Context, q environment.Query, stop <-chan struct{}, yield func(runnerscripts.Event, error) bool) {
+	for _, id := range []string{"p1", "p2", "p3", "p3"} {
+		if !yield(event(runnerscripts.TypePermissionRequest, q.ID, runnerscripts.PermissionRequest{ID: id}), nil) {
+			return
+		}
+	}
+	hang(ctx, q, stop, yield)
+}
