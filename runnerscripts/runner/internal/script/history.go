@@ -1,7 +1,7 @@
 package script
 
 import (
-	"encoding/json"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +46,7 @@ func readHistory(name string) (past, error) {
 		if err != nil {
 			return p, fmt.Errorf("reading the script agent's history: %w", err)
 		}
-		ev, err := runnerscripts.DecodeEvent([]byte(string(line)))
+		ev, err := runnerscripts.DecodeEvent(bytes.Clone(line))
 		if err != nil {
 			continue
 		}
@@ -119,7 +119,7 @@ func endLastLine(f *os.File) error {
 }
 
 func (h *history) append(ev runnerscripts.Event, payload any) error {
-	raw, err := json.Marshal(payload)
+	raw, err := marshal(payload)
 	if err == nil {
 		ev.Payload = raw
 		err = h.enc.Encode(ev)

@@ -111,9 +111,20 @@ func strictInput(raw json.RawMessage, v any) error {
 
 // mustMarshal is for values of strings and numbers, which always marshal.
 func mustMarshal(v any) json.RawMessage {
-	raw, err := json.Marshal(v)
+	raw, err := marshal(v)
 	if err != nil {
 		panic(err)
 	}
 	return raw
+}
+
+// marshal is json.Marshal that keeps <, > and & as they are, like the events do.
+func marshal(v any) (json.RawMessage, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	rs "github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tooLong ends a test that would hang; no test waits for it to pass.
+const tooLong = time.Minute
+
+// builtRunner returns the real binary, built once. Each test makes a file of its
+// own of it, so that nothing outlives the tests.
+var builtRunner = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "envrunner-test-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	name := filepath.Join(dir, "envrunner")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", name, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return os.ReadFile(name)
+})
+
+func runnerFile(t *testing.T) string {
+	t.Helper()
+	content, err := builtRunner()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "envrunner")
+	if err := os.WriteFile(name, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// sandbox is a session's folders.
+type sandbox struct {
+	paths primitives.Paths
+	agent rs.Agent
+}
+
+func newSandbox(t *testing.T, turns ...string) *sandbox {
+	t.Helper()
+	s := &sandbox{paths: primitives.PathsIn(t.TempDir()), agent: rs.Agent{Name: "script"}}
+	if len(turns) > 0 {
+		s.play(turns...)
+	}
+	if err := makeFolders(s.paths); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// play makes the agent play turns, each given as the JSON of its steps.
+func (s *sandbox) play(turns ...string) {
+	var b bytes.Buffer
+	b.WriteString(`{"turns":[`)
+	for i, steps := range turns {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(`{"steps":` + steps + `}`)
+	}
+	b.WriteString(`]}`)
+	s.agent.Config = b.Bytes()
+}
+
+func (s *sandbox) session() rs.Session {
+	return rs.Session{Protocol: rs.Protocol, SessionID: "6f1c2d3e-0000-4000-8000-000000000001", Agent: s.agent, Paths: s.paths}
+}
+
+func (s *sandbox) file(name string) string { return filepath.Join(s.paths.Workspace, name) }
+
+// process is a running envrunner.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	in     *rs.Encoder
+	out    *rs.Decoder
+	stdout io.Closer
+	stderr bytes.Buffer
+	seen   []rs.Event
+	status chan int
+}
+
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.CommandContext(t.Context(), runnerFile(t), args...)}
+	p.cmd.WaitDelay = tooLong
+	p.cmd.Stderr = &p.stderr
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Not StdoutPipe: Wait must not close what is not read yet.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout = w
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if err := r.SetReadDeadline(time.Now().Add(tooLong)); err != nil {
+		t.Fatal(err)
+	}
+	p.stdin, p.in, p.out, p.stdout = stdin, rs.NewEncoder(stdin), rs.NewDecoder(r, 0), r
+	p.status = make(chan int, 1)
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		_ = p.cmd.Wait() // the status says it all
+		p.status <- p.cmd.ProcessState.ExitCode()
+	})
+	t.Cleanup(func() {
+		p.stdin.Close()
+		_ = p.cmd.Process.Kill()
+		wait.Wait()
+		r.Close()
+	})
+	return p
+}
+
+// converse starts execute-query.
+func converse(t *testing.T, s *sandbox, prompt string) *process {
+	t.Helper()
+	p := start(t, rs.ExecuteQuery)
+	p.send(rs.QueryRequest{Session: s.session(), Prompt: prompt, PromptID: "first"})
+	return p
+}
+
+func (p *process) send(v any) {
+	p.t.Helper()
+	if err := p.in.Encode(v); err != nil {
+		p.t.Fatalf("sending: %v, stderr %s", err, &p.stderr)
+	}
+}
+
+func (p *process) next() rs.Event {
+	p.t.Helper()
+	ev, err := p.out.Next()
+	if err != nil {
+		p.t.Fatalf("reading after %s: %v; stderr: %s", types(p.seen), err, &p.stderr)
+	}
+	p.seen = append(p.seen, ev)
+	return ev
+}
+
+// until reads to the next event of a type.
+func (p *process) until(typ rs.EventType) rs.Event {
+	p.t.Helper()
+	for {
+		ev := p.next()
+		if ev.Type == typ {
+			return ev
+		}
+		if ev.Type == rs.TypeResult {
+			p.t.Fatalf("no %s came: %s, result %s", typ, types(p.seen), ev.Payload)
+		}
+	}
+}
+
+// end reads the result, which must be the last line, and checks the status.
+func (p *process) end(status int) rs.Result {
+	p.t.Helper()
+	res := payload[rs.Result](p.t, p.until(rs.TypeResult))
+	if ev, err := p.out.Next(); !errors.Is(err, io.EOF) {
+		p.t.Errorf("after the result came %s, %v", ev.Payload, err)
+	}
+	if got := <-p.status; got != status {
+		p.t.Errorf("exit status %d, want %d; stderr: %s", got, status, &p.stderr)
+	}
+	return res
+}
+
+// finish ends the input and expects a good end.
+func (p *process) finish() []rs.Event {
+	p.t.Helper()
+	p.stdin.Close()
+	if res := p.end(exitOK); !res.OK {
+		p.t.Errorf("result is %+v", res.Error)
+	}
+	return p.seen
+}
+
+// call runs a script that takes one request.
+func call(t *testing.T, script string, req any) (*process, rs.Result) {
+	t.Helper()
+	p := start(t, script)
+	p.send(req)
+	p.stdin.Close()
+	res := payload[rs.Result](t, p.until(rs.TypeResult))
+	want := exitOK
+	if !res.OK {
+		want = exitFailed
+	}
+	if got := <-p.status; got != want {
+		t.Errorf("%s: exit status %d, want %d", script, got, want)
+	}
+	return p, res
+}
+
+func transcript(t *testing.T, s *sandbox) (rs.Transcript, []rs.Event) {
+	t.Helper()
+	p, res := call(t, rs.ReadTranscript, rs.TranscriptRequest{Session: s.session(), Events: true})
+	var tr rs.Transcript
+	if err := json.Unmarshal(res.Data, &tr); err != nil {
+		t.Fatal(err)
+	}
+	return tr, p.seen[:len(p.seen)-1]
+}
+
+func payload[T any](t *testing.T, ev rs.Event) T {
+	t.Helper()
+	v, err := rs.Payload[T](ev)
+	if err != nil {
+		t.Fatalf("payload of %s: %v", ev.Type, err)
+	}
+	return v
+}
+
+func types(events []rs.Event) []rs.EventType {
+	out := make([]rs.EventType, len(events))
+	for i, ev := range events {
+		out[i] = ev.Type
+	}
+	return out
+}
+
+// of returns the events of a type.
+func of(events []rs.Event, typ rs.EventType) []rs.Event {
+	var out []rs.Event
+	for _, ev := range events {
+		if ev.Type == typ {
+			out = append(out, ev)
+		}
+	}
+	return out
+}
+
+// said returns the text of an agent's messages.
+func said(events []rs.Event) string {
+	var b bytes.Buffer
+	for _, ev := range events {
+		b.WriteString(ev.Text())
+	}
+	return b.String()
+}
