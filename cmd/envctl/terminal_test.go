@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
+// screen is envctl on a terminal.
+type screen struct {
+	t    *testing.T
+	pty  *os.File
+	cmd  *exec.Cmd
+	news chan []byte
+	seen bytes.Buffer
+}
+
+// startOnTerminal runs this test's binary as envctl.
+func startOnTerminal(t *testing.T, args ...string) *screen {
+	t.Helper()
+	runner, err := bundle.Path(t.Context(), bundle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	cmd := exec.Command(self)
+	cmd.Args = append([]string{"envctl"}, args...)
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "XDG_CACHE_HOME=" + home + "/.cache",
+		"TERM=xterm", "NO_COLOR=1", bundle.ExplicitVariable + "=" + runner,
+	}
+	p, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{t: t, pty: p, cmd: cmd, news: make(chan []byte)}
+	go s.read()
+	t.Cleanup(func() {
+		p.Close()
+		checkNothingLeft(t, home)
+	})
+	return s
+}
+
+func (s *screen) read() {
+	defer close(s.news)
+	for {
+		buf := make([]byte, 4096)
+		n, err := s.pty.Read(buf)
+		if n > 0 {
+			s.news <- buf[:n]
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// wait reads until the text has appeared, and forgets what came before it.
+func (s *screen) wait(text string) {
+	s.t.Helper()
+	deadline := time.After(patience)
+	for {
+		if _, after, ok := bytes.Cut(s.seen.Bytes(), []byte(text)); ok {
+			rest := bytes.Clone(after)
+			s.seen.Reset()
+			s.seen.Write(rest)
+			return
+		}
+		select {
+		case b, ok := <-s.news:
+			if !ok {
+				s.t.Fatalf("the program ended before %q appeared; the screen shows:\n%s", text, s.seen.String())
+			}
+			s.seen.Write(b)
+		case <-deadline:
+			s.t.Fatalf("%q did not appear; the screen shows:\n%s", text, s.seen.String())
+		}
+	}
+}
+
+func (s *screen) typeIn(text string) {
+	s.t.Helper()
+	if _, err := io.WriteString(s.pty, text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// end reads to the end and returns the exit status.
+func (s *screen) end() int {
+	s.t.Helper()
+	for b := range s.news {
+		s.seen.Write(b)
+	}
+	_ = s.cmd.Wait() // the status is looked at
+	return s.cmd.ProcessState.ExitCode()
+}
+
+func TestExecOnATerminalPassesSizeAndKeys(t *testing.T) {
+	s := startOnTerminal(t, "exec", "-t", "--", "sh", "-c",
+		`stty size; trap 'echo resized; stty size; exit 5' WINCH; echo ready; read line; echo "got $line"; while :; do sleep 0.05; done`)
+	s.wait("40 100")
+	s.wait("ready")
+	s.typeIn("some keys\r")
+	s.wait("got some keys")
+	if err := pty.Setsize(s.pty, &pty.Winsize{Rows: 50, Cols: 120}); err != nil {
+		t.Fatal(err)
+	}
+	s.wait("resized")
+	s.wait("50 120")
+	if code := s.end(); code != 5 {
+		t.Errorf("exit status %d, want the command's 5", code)
+	}
+}
+
+func TestInterruptReachesTheCommandOnATerminal(t *testing.T) {
+	s := startOnTerminal(t, "exec", "-t", "--", "sh", "-c", `trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done`)
+	s.wait("ready")
+	s.typeIn("\x03")
+	s.wait("caught")
+	if code := s.end(); code != 9 {
+		t.Errorf("exit status %d, want 9", code)
+	}
+}
+
+func TestPermissionIsAskedOnATerminal(t *testing.T) {
+	scenario := filepath.Join(t.TempDir(), "ask.json")
+	const steps = `{"turns":[{"steps":[{"ask":{"write":{"path":"asked.txt","content":"really written\n"}}},{"text":"over"}]}]}`
+	if err := os.WriteFile(scenario, []byte(steps), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		answer  string
+		written bool
+	}{
+		{"y", true},
+		{"1", true},
+		{"n", false},
+		{"write it in Latin", false},
+	} {
+		t.Run(tt.answer, func(t *testing.T) {
+			patch := filepath.Join(t.TempDir(), "patch")
+			s := startOnTerminal(t, "run", "--scenario", scenario, "--patch", patch, "go")
+			s.wait("Allow?")
+			s.typeIn(tt.answer + "\r")
+			s.wait("over")
+			if code := s.end(); code != 0 {
+				t.Errorf("exit status %d:\n%s", code, s.seen.String())
+			}
+			diff, err := os.ReadFile(patch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(string(diff), "really written"); got != tt.written {
+				t.Errorf("written: %v, want %v", got, tt.written)
+			}
+		})
+	}
+}
