@@ -35,7 +35,7 @@ const (
 
 // Changes returns what has changed in the workspace since the sources were
 // placed, sorted by path. Files, links and their permissions count; empty
-// folders and what is in a .git folder do not.
+// folders, what is in a .git folder and Config.IgnoreChanges do not.
 func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	defer leave()
 	var changes []Change
 	err = e.base.use(func(old *snapshot) error {
-		current, err := takeSnapshot(ctx, e.prim, false, nil)
+		current, err := takeSnapshot(ctx, e.prim, e.cfg.notCounted(), false, nil)
 		if err != nil {
 			return err
 		}

@@ -24,6 +24,10 @@ type Config struct {
 	// Workspace says what the workspace starts with. The sources are placed in
 	// their order, later ones over earlier ones.
 	Workspace []Source `json:"workspace,omitempty"`
+	// IgnoreChanges names what is no part of [Environment.Changes] and
+	// [Environment.Patch], in the syntax of primitives.WatchOptions.Ignore:
+	// folders of dependencies, for example. What is in .git never is.
+	IgnoreChanges []string `json:"ignore_changes,omitempty"`
 	// Env is added to the environment of the runner scripts and so of the
 	// agent. Nothing else of the host's environment reaches them.
 	Env map[string]string `json:"env,omitempty"`
@@ -61,6 +65,9 @@ func (c Config) check() error {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
 			return fmt.Errorf("%w: env: %q cannot be the name of a variable", ErrConfig, key)
 		}
+	}
+	if err := checkPatterns(c.IgnoreChanges); err != nil {
+		return fmt.Errorf("%w: ignore_changes: %w", ErrConfig, err)
 	}
 	for i, s := range c.Workspace {
 		if err := s.check(); err != nil {

@@ -38,9 +38,17 @@ type Environment struct {
 	call   int
 	procs  map[*process]struct{}
 	agent  *process // the execute-query that takes the next prompt
-	asked  string   // the query that runs
+	asked  asked    // the query that runs
 	once   sync.Once
 	ended  error // of Close
+}
+
+// asked is what is known of the running query outside of it; the zero value is
+// none.
+type asked struct {
+	id          string
+	prompted    bool // the agent has the prompt
+	interrupted bool // it is to stop, as soon as it has begun
 }
 
 // owner says what an environment does with its sandbox beside using it.
@@ -87,7 +95,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 			return nil, err
 		}
 	}
-	if err := e.base.take(ctx, p, own.placed); err != nil {
+	if err := e.base.take(ctx, p, cfg.notCounted(), own.placed); err != nil {
 		return nil, fmt.Errorf("remember the workspace: %w", err)
 	}
 	return e, nil

@@ -20,6 +20,9 @@ var (
 	// ErrConfig: the configuration makes no sense. The message says where and
 	// what to change.
 	ErrConfig = errors.New("invalid configuration")
+	// ErrGit: git is not installed on this machine or did not do what was
+	// asked.
+	ErrGit = errors.New("git failed")
 )
 
 // ScriptError says that a runner script did not do its work. Its chain holds

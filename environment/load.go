@@ -27,7 +27,7 @@ func LoadConfig(name string) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration: %w", err)

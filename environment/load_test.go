@@ -19,7 +19,7 @@ func TestParseConfigIsStrict(t *testing.T) {
 		want []string // parts of the message
 	}{
 		"unknown key":                 {"sandbox: local\nagnet: {}", []string{"unknown key agnet", "agent"}},
-		"unknown key below":           {"agent: {name: x, modle: y}", []string{"unknown key agent.modle", "model"}},
+		"unknown key below":           {"agent: {name: x, mood: y}", []string{"unknown key agent.mood", "model"}},
 		"unknown key in a list":       {"workspace:\n- folder: {path: .}\n- folder: {path: ., ignroe: [a]}", []string{"workspace[1].folder.ignroe", "ignore"}},
 		"unknown key of the sandbox":  {"sandbox: {type: local, image: x}", []string{"sandbox.image", "root"}},
 		"another case of a key":       {"Agent: {name: x}", []string{"unknown key Agent"}},
@@ -39,7 +39,7 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"absolute path":               {"workspace: [{files: [{path: /etc/x}]}]", []string{"/etc/x", "relative"}},
 		"into that leads out":         {"workspace: [{into: a/../.., files: [{path: x}]}]", []string{"into"}},
 		"setuid file":                 {"workspace: [{files: [{path: x, mode: 04755}]}]", []string{"mode"}},
-		"bad pattern":                 {"workspace: [{folder: {path: ., ignore: ['[']}}]", []string{"ignore[0]"}},
+		"bad pattern":                 {"workspace: [{folder: {path: ., ignore: ['[']}}]", []string{"workspace[0]", "ignore", `"["`}},
 		"git option as address":       {"workspace: [{git: {url: '--upload-pack=x'}}]", []string{"git", "url"}},
 		"git option as ref":           {"workspace: [{git: {url: x, ref: --help}}]", []string{"ref"}},
 		"git helper":                  {"workspace: [{git: {url: 'ext::sh -c x'}}]", []string{"remote helpers"}},
@@ -74,6 +74,7 @@ workspace:
   - {git: {url: ../repo, ref: main, history: true}}
   - {git: {url: "https://example.com/x.git"}}
   - {tar: {path: x.tar.gz}}
+ignore_changes: [vendor]
 env: {B: "1"}
 session_id: 0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11
 keep: true
@@ -106,12 +107,13 @@ func TestLoadConfigReadsEverything(t *testing.T) {
 			{Git: &Git{URL: "https://example.com/x.git"}},
 			{Tar: &Tar{Path: filepath.Join(conf, "x.tar.gz")}},
 		},
-		Env:       map[string]string{"B": "1"},
-		SessionID: "0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11",
-		Keep:      true,
-		Raw:       true,
-		Runner:    filepath.Join(conf, "envrunner"),
-		Scripts:   Scripts{ExecuteQuery: []string{"sh", "run.sh"}},
+		IgnoreChanges: []string{"vendor"},
+		Env:           map[string]string{"B": "1"},
+		SessionID:     "0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11",
+		Keep:          true,
+		Raw:           true,
+		Runner:        filepath.Join(conf, "envrunner"),
+		Scripts:       Scripts{ExecuteQuery: []string{"sh", "run.sh"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)

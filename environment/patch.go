@@ -31,7 +31,7 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 	}
 	defer leave()
 	err = e.base.use(func(old *snapshot) (err error) {
-		current, err := takeSnapshot(ctx, e.prim, true, old)
+		current, err := takeSnapshot(ctx, e.prim, e.cfg.notCounted(), true, old)
 		if err != nil {
 			return err
 		}
@@ -63,6 +63,10 @@ type patchWriter struct {
 	old, current *snapshot
 }
 
+func (p *patchWriter) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.w, format, args...) // Flush reports it
+}
+
 func (p *patchWriter) change(c Change) error {
 	was, is := p.old.files[c.Path], p.current.files[c.Path]
 	switch {
@@ -81,14 +85,14 @@ func (p *patchWriter) change(c Change) error {
 // file writes the patch of one file; nil is one that does not exist.
 func (p *patchWriter) file(name string, was, is *entry) error {
 	a, b := quoteName("a/"+name), quoteName("b/"+name)
-	fmt.Fprintf(p.w, "diff --git %s %s\n", a, b)
+	p.printf("diff --git %s %s\n", a, b)
 	switch {
 	case was == nil:
-		fmt.Fprintf(p.w, "new file mode %s\n", gitMode(*is))
+		p.printf("new file mode %s\n", gitMode(*is))
 	case is == nil:
-		fmt.Fprintf(p.w, "deleted file mode %s\n", gitMode(*was))
+		p.printf("deleted file mode %s\n", gitMode(*was))
 	case gitMode(*was) != gitMode(*is):
-		fmt.Fprintf(p.w, "old mode %s\nnew mode %s\n", gitMode(*was), gitMode(*is))
+		p.printf("old mode %s\nnew mode %s\n", gitMode(*was), gitMode(*is))
 	}
 	if was != nil && is != nil && was.sameContent(*is) {
 		return nil
@@ -105,7 +109,7 @@ func (p *patchWriter) file(name string, was, is *entry) error {
 	if was != nil && is != nil && gitMode(*was) == gitMode(*is) {
 		mode = " " + gitMode(*is)
 	}
-	fmt.Fprintf(p.w, "index %s..%s%s\n", oldID, newID, mode)
+	p.printf("index %s..%s%s\n", oldID, newID, mode)
 	oldText, oldOK, err := text(p.old, was)
 	if err != nil {
 		return err
@@ -126,7 +130,7 @@ func (p *patchWriter) file(name string, was, is *entry) error {
 	if is == nil {
 		b = "/dev/null"
 	}
-	fmt.Fprintf(p.w, "--- %s\n+++ %s\n", endName(a), endName(b))
+	p.printf("--- %s\n+++ %s\n", endName(a), endName(b))
 	_, err = p.w.Write(hunks(diff.Diff("old", oldText, "new", newText)))
 	return err
 }
@@ -156,7 +160,7 @@ func (p *patchWriter) literal(s *snapshot, e *entry) error {
 	if e != nil {
 		r, size = s.content(*e), e.size
 	}
-	fmt.Fprintf(p.w, "literal %d\n", size)
+	p.printf("literal %d\n", size)
 	lines := &base85Writer{w: p.w}
 	zip := zlib.NewWriter(lines)
 	if _, err := io.Copy(zip, r); err != nil {
@@ -189,7 +193,7 @@ func blobID(s *snapshot, e *entry) (string, error) {
 		return strings.Repeat("0", 2*sha1.Size), nil
 	}
 	h := sha1.New()
-	fmt.Fprintf(h, "blob %d\x00", e.size)
+	_, _ = fmt.Fprintf(h, "blob %d\x00", e.size)
 	if _, err := io.Copy(h, s.content(*e)); err != nil {
 		return "", err
 	}

@@ -64,7 +64,7 @@ func (e *Environment) placeTar(ctx context.Context, into string, t Tar) error {
 		if err != nil {
 			return err
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }() // it was only read
 		r = f
 	}
 	buffered := bufio.NewReaderSize(r, 64<<10)
@@ -156,7 +156,9 @@ func (s Source) check() error {
 	case s.Folder != nil && s.Folder.Path == "":
 		return errors.New("folder: path is missing")
 	case s.Folder != nil:
-		return checkPatterns(s.Folder.Ignore)
+		if err := checkPatterns(s.Folder.Ignore); err != nil {
+			return fmt.Errorf("folder: ignore: %w", err)
+		}
 	case s.Git != nil:
 		return s.Git.check()
 	case s.Tar != nil && (s.Tar.Path == "") == (s.Tar.Reader == nil):
@@ -189,7 +191,7 @@ func leadsOut(name string) bool {
 func checkPatterns(patterns []string) error {
 	for i, p := range patterns {
 		if p == "" || !doublestar.ValidatePattern(p) {
-			return fmt.Errorf("ignore[%d]: %w: %q is not a pattern of github.com/bmatcuk/doublestar", i, fs.ErrInvalid, p)
+			return fmt.Errorf("pattern %d: %w: %q is not a pattern of github.com/bmatcuk/doublestar", i, fs.ErrInvalid, p)
 		}
 	}
 	return nil

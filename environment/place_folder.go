@@ -22,7 +22,7 @@ func packFolder(ctx context.Context, f Folder, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }() // it was only read
 	p := &folderPacker{root: root, tw: tar.NewWriter(w), ignore: f.Ignore}
 	if f.Gitignore {
 		err = p.listed(ctx, f.Path)
@@ -123,7 +123,7 @@ func (p *folderPacker) addFile(name string, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	info, err := f.Stat()
 	if err != nil {
 		return err

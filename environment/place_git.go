@@ -14,9 +14,6 @@ import (
 	"time"
 )
 
-// ErrGit: git is not installed on this machine or did not do what was asked.
-var ErrGit = errors.New("git failed")
-
 func (g Git) check() error {
 	switch {
 	case g.URL == "":
@@ -107,7 +104,7 @@ func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
 
 // gitFiles lists what git would copy of a folder: tracked and untracked files that
 // are not ignored, nested repositories included.
-func gitFiles(ctx context.Context, dir string) (_ []string, err error) {
+func gitFiles(ctx context.Context, dir string) (names []string, err error) {
 	git := gitCommand{dir: dir, ownConfig: true}
 	inside, err := git.run(ctx, "rev-parse", "--is-inside-work-tree")
 	if err != nil || strings.TrimSpace(inside) != "true" {
@@ -115,11 +112,11 @@ func gitFiles(ctx context.Context, dir string) (_ []string, err error) {
 			return nil, err
 		}
 		// Not a repository: ask with an empty one.
-		tmp, err := os.MkdirTemp("", "agentenv-git-*")
-		if err != nil {
+		var tmp string
+		if tmp, err = os.MkdirTemp("", "agentenv-git-*"); err != nil {
 			return nil, err
 		}
-		defer os.RemoveAll(tmp)
+		defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 		if _, err := (gitCommand{dir: tmp}).run(ctx, "init", "--quiet", "--bare", "--template="); err != nil {
 			return nil, err
 		}
@@ -133,7 +130,6 @@ func gitFiles(ctx context.Context, dir string) (_ []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var names []string
 	for name := range strings.SplitSeq(strings.TrimSuffix(out, "\x00"), "\x00") {
 		if name == "" {
 			continue

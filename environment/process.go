@@ -110,7 +110,7 @@ func (p *process) read(out io.Reader, maxLine int) {
 // how it ends.
 func (p *process) write() {
 	in := p.proc.Stdin()
-	defer in.Close()
+	defer func() { _ = in.Close() }() // the end of the input; how it is taken shows in how the script ends
 	for {
 		select {
 		case line := <-p.input:

@@ -51,6 +51,8 @@ func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runne
 	}
 }
 
+var interruptLine = runnerscripts.Control{Type: runnerscripts.ControlInterrupt}
+
 // queryRun is one query on its way.
 type queryRun struct {
 	env   *Environment
@@ -79,8 +81,8 @@ func (r *queryRun) run(ctx context.Context) error {
 	default:
 		return ErrBusy
 	}
-	e.setAsked(r.query.ID)
-	defer e.setAsked("")
+	e.setAsked(asked{id: r.query.ID})
+	defer e.setAsked(asked{})
 	err = r.ask(ctx)
 	if err != nil && !r.ended {
 		r.fail(err)
@@ -123,8 +125,11 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 	interrupt := func() {
 		if grace == nil {
 			grace = time.After(r.env.grace)
-			p.offer(runnerscripts.Control{Type: runnerscripts.ControlInterrupt}) // without room the grace decides
+			p.offer(interruptLine) // without room the grace decides
 		}
+	}
+	if r.env.begun() {
+		p.offer(interruptLine)
 	}
 	for {
 		if r.left {
@@ -151,8 +156,13 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 					return &ScriptError{Script: p.script, Err: err}
 				}
 			default:
+				started := r.started
 				if over, err := r.take(ev); over {
 					return r.over(ctx, p, err)
+				}
+				// An interrupt before this may have found nothing to stop.
+				if r.started && !started && (grace != nil || r.env.begun()) {
+					p.offer(interruptLine)
 				}
 			}
 		}
@@ -176,6 +186,7 @@ func (r *queryRun) take(ev runnerscripts.Event) (over bool, err error) {
 		if perr != nil {
 			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", perr)}
 		}
+		failed.Message = r.env.redact(failed.Message)
 		over, err = true, &QueryError{QueryID: r.query.ID, Failure: failed}
 	}
 	r.ended = r.ended || over
@@ -261,10 +272,20 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 }
 
 // Interrupt asks the running query to stop and does not wait for it: the query
-// completes with runnerscripts.StopCancelled. Without a running query it does
-// nothing.
+// completes with runnerscripts.StopCancelled. One that is still being prepared is
+// stopped when it has begun. Without a running query it does nothing.
 func (e *Environment) Interrupt(ctx context.Context) error {
-	err := e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlInterrupt})
+	e.mu.Lock()
+	closed, running, prompted := e.closed, e.asked.id != "", e.asked.prompted
+	e.asked.interrupted = running
+	e.mu.Unlock()
+	switch {
+	case closed:
+		return ErrClosed
+	case !prompted:
+		return nil
+	}
+	err := e.control(ctx, interruptLine)
 	if errors.Is(err, ErrNoQuery) {
 		return nil
 	}
@@ -323,9 +344,9 @@ func (e *Environment) control(ctx context.Context, c runnerscripts.Control) erro
 	}
 	defer leave()
 	e.mu.Lock()
-	p, asked := e.agent, e.asked
+	p, running := e.agent, e.asked.id != ""
 	e.mu.Unlock()
-	if p == nil || asked == "" {
+	if p == nil || !running {
 		return ErrNoQuery
 	}
 	err = p.send(ctx, c)
@@ -335,8 +356,17 @@ func (e *Environment) control(ctx context.Context, c runnerscripts.Control) erro
 	return err
 }
 
-func (e *Environment) setAsked(id string) {
+func (e *Environment) setAsked(a asked) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.asked = id
+	e.asked = a
+}
+
+// begun notes that the agent has the prompt, and reports whether the query was
+// interrupted before.
+func (e *Environment) begun() (interrupted bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked.prompted = true
+	return e.asked.interrupted
 }

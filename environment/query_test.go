@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -178,6 +181,40 @@ func TestInterruptCompletesTheQueryAsCancelled(t *testing.T) {
 	if err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("last event %s %s", last.Type, last.Payload)
 	}
+}
+
+func TestAnInterruptDuringPreparationIsNotLost(t *testing.T) {
+	dir := t.TempDir()
+	preparing, proceed := filepath.Join(dir, "preparing"), filepath.Join(dir, "proceed")
+	for _, name := range []string{preparing, proceed} {
+		if err := syscall.Mkfifo(name, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := create(t, Config{Scripts: Scripts{
+		SetupSession: shell(`cat >/dev/null; echo >` + preparing + `; read -r x <` + proceed + `; echo '{"type":"result","ok":true}'`),
+		ExecuteQuery: shell(patient),
+	}})
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		events, err := collect(t.Context(), env, Query{Prompt: "wait"})
+		if err != nil {
+			t.Error(err)
+		}
+		if got, want := types(events), "query_started agent_message_chunk query_completed"; got != want {
+			t.Errorf("events %q, want %q", got, want)
+		}
+	})
+	if _, err := os.ReadFile(preparing); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.Interrupt(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(proceed, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tasks.Wait()
 }
 
 func TestLeavingTheLoopInterruptsTheQuery(t *testing.T) {

@@ -16,8 +16,9 @@ import (
 // environment, in the folder App. Environment variables are not in it: they may
 // be secrets.
 type record struct {
-	SessionID string `json:"session_id"`
-	Agent     Agent  `json:"agent"`
+	SessionID     string   `json:"session_id"`
+	Agent         Agent    `json:"agent"`
+	IgnoreChanges []string `json:"ignore_changes,omitempty"`
 }
 
 const (
@@ -30,7 +31,7 @@ const (
 func (e *Environment) leaveRecord(ctx context.Context) error {
 	agent := e.cfg.Agent
 	agent.Env = nil
-	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent})
+	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent, IgnoreChanges: e.cfg.IgnoreChanges})
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (e *Environment) leaveRecord(ctx context.Context) error {
 	if err := e.prim.WriteFile(ctx, path.Join(app, recordFile), bytes.NewReader(data), private); err != nil {
 		return fmt.Errorf("leave a record in the sandbox: %w", err)
 	}
-	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: notCounted()})
+	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: e.cfg.notCounted()})
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
@@ -74,6 +75,9 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	}
 	if cfg.SessionID == "" {
 		cfg.SessionID = r.SessionID
+	}
+	if cfg.IgnoreChanges == nil {
+		cfg.IgnoreChanges = r.IgnoreChanges
 	}
 	return cfg, nil
 }

@@ -207,7 +207,8 @@ func TestAKeptSandboxCanBeAttachedTo(t *testing.T) {
 	box := sandbox(t)
 	first, err := Create(t.Context(), Config{
 		Sandbox: box, Keep: true, Agent: scenario(t, turn(runnerscripts.ScenarioStep{Write: write("new", "1\n")}, runnerscripts.ScenarioStep{Text: "{{history}}"})),
-		Workspace: []Source{{Files: []File{{Path: "old", Content: "1\n"}}}},
+		Workspace:     []Source{{Files: []File{{Path: "old", Content: "1\n"}}}},
+		IgnoreChanges: []string{"vendor"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -215,6 +216,7 @@ func TestAKeptSandboxCanBeAttachedTo(t *testing.T) {
 	if _, err := collect(t.Context(), first, Query{Prompt: "the first"}); err != nil {
 		t.Fatal(err)
 	}
+	tree{"vendor/x": "1"}.write(t, first.Primitive().Paths().Workspace)
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -23,9 +23,9 @@ const (
 	maxSnapshotBytes = 16 << 30
 )
 
-// notCounted is what never is a change: git's own files are not part of what git
-// can patch.
-func notCounted() []string { return []string{".git"} }
+// notCounted is what never is a change, beside what is configured: git's own files
+// are not part of what git can patch.
+func (c Config) notCounted() []string { return append([]string{".git"}, c.IgnoreChanges...) }
 
 // entry is one file or link of a snapshot.
 type entry struct {
@@ -54,8 +54,8 @@ type snapshot struct {
 
 // takeSnapshot reads the workspace in one stream. It keeps the contents if keep
 // is set, except those that are the same in known, which may be nil.
-func takeSnapshot(ctx context.Context, p primitives.EnvironmentPrimitive, keep bool, known *snapshot) (_ *snapshot, err error) {
-	r, err := primitives.Pack(ctx, p, ".", primitives.PackOptions{Ignore: notCounted()})
+func takeSnapshot(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []string, keep bool, known *snapshot) (_ *snapshot, err error) {
+	r, err := primitives.Pack(ctx, p, ".", primitives.PackOptions{Ignore: ignore})
 	if err != nil {
 		return nil, err
 	}
@@ -188,14 +188,14 @@ type baseline struct {
 // take remembers the workspace, or takes over what a sandbox that is attached to
 // remembers. A sandbox that cannot pack has no baseline, which shows when it is
 // asked for.
-func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, attached bool) error {
+func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []string, attached bool) error {
 	if attached {
 		b.snap, b.err = readBaseline(ctx, p)
 		if !errors.Is(b.err, fs.ErrNotExist) {
 			return b.err
 		}
 	}
-	b.snap, b.err = takeSnapshot(ctx, p, true, nil)
+	b.snap, b.err = takeSnapshot(ctx, p, ignore, true, nil)
 	if errors.Is(b.err, errors.ErrUnsupported) {
 		return nil
 	}

@@ -41,8 +41,7 @@ func (e *Environment) WatchTranscript(ctx context.Context) (iter.Seq2[runnerscri
 	last, err := e.ReadTranscript(ctx)
 	if err != nil {
 		leave()
-		for range changes { //nolint:revive // its context is done: this only ends it
-		}
+		drain(changes)
 		return nil, fmt.Errorf("watch the transcript: %w", err)
 	}
 	return func(yield func(runnerscripts.Event, error) bool) {
@@ -138,4 +137,13 @@ func changed(t runnerscripts.Transcript) runnerscripts.TranscriptChanged {
 		size += int64(len(s.Transcript) + len(s.Meta))
 	}
 	return runnerscripts.TranscriptChanged{Transcript: t, Size: size}
+}
+
+// drain ends a watch whose context is done.
+func drain(changes iter.Seq2[primitives.WatchEvent, error]) {
+	for _, err := range changes {
+		if err != nil {
+			return
+		}
+	}
 }
