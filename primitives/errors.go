@@ -41,8 +41,8 @@ var (
 	ErrNoSpace = errors.New("no space left in the sandbox")
 	// ErrConflict: the file is not the revision that the write expected.
 	ErrConflict = errors.New("file was changed by somebody else")
-	// ErrLimit: more data than the caller allowed. What fits is returned with
-	// it.
+	// ErrLimit: more data than the caller allowed, or more watches than the
+	// system allows. Data that fits is returned with it.
 	ErrLimit = errors.New("limit was exceeded")
 )
 
