@@ -13,6 +13,10 @@ import (
 // kernel queues both within one system call of the program that renames.
 const pairWait = 5 * time.Millisecond
 
+// clockSlack is how far the clock of file times, which ticks more coarsely, may
+// be behind ours.
+const clockSlack = 20 * time.Millisecond
+
 // handle compares one change with the tree.
 func (w *watcher) handle(ev raw) error {
 	if ev.kind == rawOverflow {
@@ -159,7 +163,6 @@ func (w *watcher) partner(cookie uint32) (raw, error) {
 // overflow reports that changes were dropped and finds out which.
 func (w *watcher) overflow() error {
 	w.queue = append(w.queue, change{op: primitives.OpOverflow})
-	// The clock of file times ticks more coarsely than ours.
-	since := w.quiet.Add(-20 * time.Millisecond)
+	since := w.quiet.Add(-clockSlack)
 	return w.rescan(w.root, "", &since)
 }

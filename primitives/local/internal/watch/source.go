@@ -6,6 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // source is the kernel's notification of changes in single directories.
@@ -50,3 +54,7 @@ const (
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
 func invalid(text string) error { return fmt.Errorf("%w: %s", fs.ErrInvalid, text) }
+
+func limitReached() error {
+	return fmt.Errorf("raise fs.inotify.max_user_watches (sysctl), or ignore folders with WatchOptions.Ignore: %w: %w", primitives.ErrLimit, unix.ENOSPC)
+}

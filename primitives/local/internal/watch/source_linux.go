@@ -46,7 +46,7 @@ func (s *inotify) add(dir int, path string) (int, error) {
 		wd, err = s.watch(path, watchMask|unix.IN_DONT_FOLLOW)
 	}
 	if errors.Is(err, unix.ENOSPC) {
-		err = fmt.Errorf("raise fs.inotify.max_user_watches (sysctl), or ignore folders with WatchOptions.Ignore: %w: %w", primitives.ErrLimit, err)
+		err = limitReached()
 	}
 	return wd, err
 }

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"io/fs"
 	"iter"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -212,7 +213,8 @@ func (w *watcher) read(until time.Time) error {
 	if err != nil && !isTimeout(err) {
 		return err
 	}
-	if drained {
+	// With an overflow still to be handled the time before it counts.
+	if drained && !slices.ContainsFunc(w.raws, func(r raw) bool { return r.kind == rawOverflow }) {
 		w.quiet = now
 	}
 	return nil
