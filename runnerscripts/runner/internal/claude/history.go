@@ -14,15 +14,14 @@ import (
 // record is a line of a transcript. Many types are of no interest here.
 type record struct {
 	messageLine
-	ToolUseResult  json.RawMessage `json:"toolUseResult"`
-	IsAPIError     bool            `json:"isApiErrorMessage"`
-	IsMeta         bool            `json:"isMeta"` // a note of the program to the model
-	IsSidechain    bool            `json:"isSidechain"`
-	IsSummary      bool            `json:"isCompactSummary"`
-	PromptSource   string          `json:"promptSource"`
-	APIBlockIndex  *int            `json:"apiBlockIndex"`
-	PermissionMode string          `json:"permissionMode"`
-	Origin         struct {
+	ToolUseResult json.RawMessage `json:"toolUseResult"`
+	IsAPIError    bool            `json:"isApiErrorMessage"`
+	IsMeta        bool            `json:"isMeta"` // a note of the program to the model
+	IsSidechain   bool            `json:"isSidechain"`
+	IsSummary     bool            `json:"isCompactSummary"`
+	PromptSource  string          `json:"promptSource"`
+	APIBlockIndex *int            `json:"apiBlockIndex"`
+	Origin        struct {
 		Kind string `json:"kind"`
 	} `json:"origin"`
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -30,6 +29,9 @@ func check(s runnerscripts.Session) error {
 	}
 	if s.Agent.MaxTurns < 0 {
 		return invalid("give agent.max_turns as 0 (no limit) or more, not %d", s.Agent.MaxTurns)
+	}
+	if _, ok := s.Agent.Env["CLAUDE_CONFIG_DIR"]; ok {
+		return invalid("leave CLAUDE_CONFIG_DIR out of agent.env: the session's transcript is kept there")
 	}
 	if !isUUID(s.SessionID) {
 		return invalid("give session_id as a UUID, which Claude Code needs, not %q", s.SessionID)
@@ -125,7 +127,7 @@ func launch(s runnerscripts.Session, model, mode string) (command, error) {
 	if n := s.Agent.MaxTurns; n > 0 {
 		argv = append(argv, "--max-turns", strconv.Itoa(n))
 	}
-	resume, err := hasHistory(s)
+	resume, err := mendHistory(s)
 	if err != nil {
 		return command{}, err
 	}
@@ -137,24 +139,13 @@ func launch(s runnerscripts.Session, model, mode string) (command, error) {
 	return command{argv: argv, dir: s.Paths.Workspace, env: env, resumes: resume}, nil
 }
 
-// passedOn are the variables of the sandbox that the agent gets; Agent.Env adds
-// others.
-func passedOn(key string) bool {
-	switch key {
-	case "PATH", "LANG", "TZ", "TERM", "USER", "LOGNAME", "SHELL",
-		"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
-		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy":
-		return true
-	}
-	// The marks by which the sandbox finds the processes of one of its execs.
-	return strings.HasPrefix(key, "LC_") || strings.HasPrefix(key, "AGENTENV_")
-}
-
-// environment is the program's whole environment.
+// environment is the program's whole environment: the runner's own, which the
+// sandbox has already reduced to what it was given, and over it what the session
+// needs.
 func environment(s runnerscripts.Session) []string {
 	vars := map[string]string{}
 	for _, kv := range os.Environ() {
-		if k, v, ok := strings.Cut(kv, "="); ok && passedOn(k) {
+		if k, v, ok := strings.Cut(kv, "="); ok {
 			vars[k] = v
 		}
 	}
@@ -185,19 +176,6 @@ func tempDir(s runnerscripts.Session) string   { return filepath.Join(s.Paths.Ho
 // makeFolders makes the folders that the program is told to use.
 func makeFolders(s runnerscripts.Session) error {
 	return errors.Join(os.MkdirAll(configDir(s), 0o700), os.MkdirAll(tempDir(s), 0o700))
-}
-
-// hasHistory reports whether there is a conversation to resume.
-func hasHistory(s runnerscripts.Session) (bool, error) {
-	file, err := mainTranscript(s)
-	if err != nil {
-		return false, err
-	}
-	info, err := os.Stat(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil && info.Size() > 0, err
 }
 
 // isUUID reports whether s is a UUID in its usual form.

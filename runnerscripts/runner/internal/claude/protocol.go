@@ -26,7 +26,6 @@ type messageLine struct {
 // message is one of the model's API.
 type message struct {
 	ID      string  `json:"id"`
-	Role    string  `json:"role"`
 	Model   string  `json:"model"`
 	Content content `json:"content"`
 	Usage   *usage  `json:"usage"`
@@ -148,7 +147,6 @@ type resultLine struct {
 	Result         string                `json:"result"`
 	Errors         []string              `json:"errors"`
 	TotalCostUSD   float64               `json:"total_cost_usd"`
-	Usage          *usage                `json:"usage"`
 	ModelUsage     map[string]modelUsage `json:"modelUsage"`
 	// SinceLast is what this turn alone cost; older versions do not say it.
 	SinceLast map[string]modelUsage `json:"model_usage_since_last_result"`
@@ -216,7 +214,6 @@ type permissionResult struct {
 
 // initialized is the reply to the initialize request.
 type initialized struct {
-	Version  string `json:"claude_code_version"`
 	Commands []struct {
 		Name         string `json:"name"`
 		Description  string `json:"description"`

@@ -73,6 +73,46 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	}
 }
 
+func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		end   func(transcript string) string // what a crash made of the file
+		texts int                            // that the model is sent then
+	}{
+		"without a message": {func(string) string { return `{"type":"queue-operation","operation":"enqueue"}` + "\n" }, 1},
+		"empty":             {func(string) string { return "" }, 1},
+		"half a line":       {func(s string) string { return s + `{"type":"user","mess` }, 2},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			f.prompt(c, "plain-text")
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := f.transcript()
+			file, err := mainTranscript(f.session)
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeTestFile(t, file, tt.end(before.Main))
+			f.prompt(f.start(), "remember")
+			if got := f.lastRequest().Texts; len(got) != tt.texts {
+				t.Errorf("the model was sent %q", got)
+			}
+			after, events := f.transcript()
+			if tt.texts > 1 && !strings.HasPrefix(after.Main, before.Main) {
+				t.Error("the transcript was lost")
+			}
+			if users := payloads[runnerscripts.ContentChunk](t, events.all(), runnerscripts.TypeUserMessage); len(users) != tt.texts {
+				t.Errorf("prompts in the transcript: %v", users)
+			}
+		})
+	}
+}
+
 func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
 	t.Parallel()
 	for _, trusted := range []bool{false, true} {
@@ -107,6 +147,30 @@ func TestEndOfTheContextEndsTheAgent(t *testing.T) {
 	<-c.(*conversation).process.done
 	if err := c.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := make(chan error, 1)
+	go func() {
+		_, err := c.Prompt(ctx, "q", "slow-stream")
+		wait <- err
+	}()
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-wait; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	f.prompt(c, "remember")
+	if got := f.lastRequest().Texts; got[0] != "first plain-text" {
+		t.Errorf("the model was sent %q", got)
 	}
 }
 
@@ -156,6 +220,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	tests := map[string]func(*runnerscripts.Session){
 		"a session id that is no UUID": func(s *runnerscripts.Session) { s.SessionID = "../../etc/passwd" },
 		"a config of another agent":    func(s *runnerscripts.Session) { s.Agent.Config = []byte(`{"turns":[]}`) },
+		"a folder for transcripts":     func(s *runnerscripts.Session) { s.Agent.Env = map[string]string{"CLAUDE_CONFIG_DIR": "/x"} },
 		"a negative turn limit":        func(s *runnerscripts.Session) { s.Agent.MaxTurns = -1 },
 	}
 	for name, spoil := range tests {

@@ -191,8 +191,15 @@ func TestTurnLimitEndsTheQuery(t *testing.T) {
 	f := newFixture(t)
 	f.session.Agent.MaxTurns = 2
 	f.session.Agent.PermissionMode = bypassMode
-	if done := f.prompt(f.start(), "endless"); done.StopReason != runnerscripts.StopMaxRequests {
-		t.Errorf("stop reason %q", done.StopReason)
+	c := f.start()
+	for range 2 { // each query has a limit of its own
+		before := len(f.api.Requests())
+		if done := f.prompt(c, "endless"); done.StopReason != runnerscripts.StopMaxRequests {
+			t.Errorf("stop reason %q", done.StopReason)
+		}
+		if n := len(f.api.Requests()) - before; n != 2 {
+			t.Errorf("%d requests", n)
+		}
 	}
 }
 

@@ -1,8 +1,10 @@
 package claude
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -119,6 +121,55 @@ func readIfExists(file string) (string, error) {
 		return "", nil
 	}
 	return string(data), err
+}
+
+// mendHistory reports whether there is a conversation to resume. A crash may have
+// left a file that the program would trip over: one without a message yet, which
+// can neither be resumed nor begun again, is removed, and half a last line gets
+// an end, so that the next record does not become part of it.
+func mendHistory(s runnerscripts.Session) (bool, error) {
+	file, err := mainTranscript(s)
+	if err != nil {
+		return false, err
+	}
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	if !hasMessage(f) {
+		return false, os.Remove(file)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	last := make([]byte, 1)
+	if _, err := f.ReadAt(last, info.Size()-1); err != nil {
+		return false, err
+	}
+	if last[0] != '\n' {
+		_, err = f.WriteString("\n")
+	}
+	return true, err
+}
+
+// hasMessage reports whether a transcript has a message of anybody.
+func hasMessage(r io.Reader) bool {
+	lines := runnerscripts.NewLineReader(r, 0)
+	for {
+		line, err := lines.Next()
+		if err != nil {
+			return false
+		}
+		var h head
+		if json.Unmarshal(line, &h) == nil && (h.Type == "user" || h.Type == "assistant") {
+			return true
+		}
+	}
 }
 
 // restore writes a history where the program looks for that of this workspace.

@@ -1,0 +1,160 @@
+package claude
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// answering makes a shell program that answers the first control request, as
+// Claude Code does, and goes on with more.
+func answering(t *testing.T, more string) []string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "program")
+	writeTestFile(t, file, `read -r line
+id=${line#*'"request_id":"'}
+id=${id%%'"'*}
+printf '{"type":"control_response","response":{"subtype":"success","request_id":"%s","response":{}}}\n' "$id"
+`+more)
+	return []string{"/bin/sh", file}
+}
+
+func startProgram(t *testing.T, argv []string) (*conversation, *recorder, error) {
+	t.Helper()
+	s := newSession(t)
+	s.Agent.Command = argv
+	out := newRecorder()
+	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, out)
+	if err != nil {
+		return nil, out, err
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c.(*conversation), out, nil
+}
+
+func TestCloseKillsAProgramThatDoesNotWantToEnd(t *testing.T) {
+	t.Parallel()
+	c, out, err := startProgram(t, answering(t, `trap '' TERM INT HUP
+echo '{"type":"system","subtype":"status","permissionMode":"plan"}'
+while :; do sleep 1; done`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.wait(t.Context(), t, ofType(runnerscripts.TypeModeUpdate)) // the trap is set
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(-c.process.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("its process group is still there: %v", err)
+	}
+}
+
+func TestProcessThatKeepsTheOutputOpenDoesNotHoldUpTheEnd(t *testing.T) {
+	t.Parallel()
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	c, _, err := startProgram(t, answering(t, fmt.Sprintf(
+		"setsid sh -c 'echo $$ > %[1]s.tmp; mv %[1]s.tmp %[1]s; exec sleep 600' &\nwhile [ ! -e %[1]s ]; do sleep 0.01; done\nexit 0", pidFile)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-c.process.done
+	data, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("the process that keeps the output open: %v", err)
+	}
+}
+
+func TestCrashTellsTheStatusAndTheEndOfStandardError(t *testing.T) {
+	t.Parallel()
+	c, _, err := startProgram(t, answering(t, `read -r prompt
+i=0; while [ $i -lt 3000 ]; do echo "line $i of much noise" >&2; i=$((i+1)); done
+echo 'the real reason' >&2
+exit 3`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Prompt(t.Context(), "q", "hello")
+	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "exit status 3") ||
+		!strings.Contains(err.Error(), "the real reason") {
+		t.Errorf("error %v", err)
+	}
+	if n := len(err.Error()); n > 20<<10 {
+		t.Errorf("the error has %d bytes", n)
+	}
+}
+
+func TestProgramThatEndsAtOnceFailsTheStart(t *testing.T) {
+	t.Parallel()
+	_, _, err := startProgram(t, []string{"/bin/sh", "-c", "echo no such thing >&2; exit 7"})
+	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no such thing") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestProgramThatSaysNothingIsEndedWithTheContext(t *testing.T) {
+	t.Parallel()
+	s := newSession(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	s.Agent.Command = []string{"/bin/sh", "-c", "echo $$ > " + pidFile + "; exec sleep 600"}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := Driver{}.Start(ctx, runnerscripts.QueryRequest{Session: s}, newRecorder())
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNoProgramOfThatKindIsAClearError(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "claude")
+	if err := os.WriteFile(file, []byte("\x7fELF of another platform"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := startProgram(t, []string{file})
+	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestGarbageAndLongLinesDoNotEndTheQuery(t *testing.T) {
+	t.Parallel()
+	c, out, err := startProgram(t, answering(t, `read -r prompt
+echo 'Warning: this is not JSON'
+printf '{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"'
+head -c 3000000 /dev/zero | tr '\0' x
+printf '"}]}}\n'
+echo '{"type":"result","subtype":"success","is_error":false,"result":"","modelUsage":{"m":{"inputTokens":5}}}'
+read -r end`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := c.Prompt(t.Context(), "q", "hello")
+	if err != nil || done.StopReason != runnerscripts.StopEndTurn || done.Usage.InputTokens != 5 {
+		t.Errorf("ended with %+v, %v", done, err)
+	}
+	if got := said(t, out.all()); len(got) != 3_000_001 {
+		t.Errorf("the agent said %d bytes", len(got))
+	}
+	if logs := payloads[runnerscripts.Log](t, out.all(), runnerscripts.TypeLog); len(logs) != 1 {
+		t.Errorf("logs: %+v", logs)
+	}
+}
