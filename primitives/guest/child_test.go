@@ -72,7 +72,7 @@ func serveChild(root, id string) error {
 }
 
 // runnerOf returns the program that supervises durable commands: this one.
-func runnerOf(t *testing.T) string {
+func runnerOf(t testing.TB) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {

@@ -273,27 +273,3 @@ type sourceError struct{ err error }
 
 func (e *sourceError) Error() string { return e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
-
-// follow writes src as it comes, each read at once, until its end. The buffer
-// grows with what is read, so that idle streams cost little.
-func (f *framer) follow(src io.Reader) error {
-	buf := make([]byte, frameHeader+4<<10)
-	for {
-		n, err := src.Read(buf[frameHeader:])
-		if n > 0 {
-			appendHeader(buf[:0], frameData, n)
-			if err := f.send(buf[:frameHeader+n]); err != nil {
-				return err
-			}
-		}
-		switch {
-		case err == io.EOF:
-			return f.send(appendHeader(nil, frameEnd, 0))
-		case err != nil:
-			return &sourceError{err}
-		}
-		if n == len(buf)-frameHeader && n < maxFrame {
-			buf = make([]byte, frameHeader+min(4*n, maxFrame))
-		}
-	}
-}
