@@ -32,6 +32,9 @@ type Harness struct {
 // Run checks a backend against the contract, one subtest per rule.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
+	if runAsClient(t, h) {
+		return
+	}
 	// Must not be seen in any sandbox.
 	t.Setenv(hostVariable, "host")
 	s := newSuite(t, h)
@@ -80,6 +83,9 @@ func groups() []group {
 		{"ending", concat(endingRules(), treeRules(), terminateRules())},
 		{"terminal", terminalRules()},
 		{"files", concat(readRules(), writeRules(), atomicRules(), statRules(), listRules(), changeRules(), pathRules(), nameRules())},
+		{"archive", archiveRules()},
+		{"watch", concat(watchRules(), watchFilterRules())},
+		{"lifecycle", concat(lifecycleRules(), durableRules(), clientRules())},
 	}
 }
 

@@ -2,18 +2,38 @@ package primitivestest_test
 
 import (
 	"context"
+	"os"
 	"testing"
+
+	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
 )
 
-// TestReference runs the suite on the backend that the mutants are made of.
-func TestReference(t *testing.T) {
-	primitivestest.Run(t, primitivestest.Harness{
-		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
-			return local.New(ctx, local.Config{Root: dir})
-		},
-	})
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "supervise" {
+		os.Exit(local.Supervise(context.Background(), os.Args[2]))
+	}
+	goleak.VerifyTestMain(m)
 }
+
+// reference is the good backend that the mutants are made of.
+func reference(t testing.TB) primitivestest.Harness {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return primitivestest.Harness{
+		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
+			return local.New(ctx, local.Config{Root: dir, Runner: self})
+		},
+		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
+			return local.Attach(ctx, local.Config{Root: dir, Runner: self}, id)
+		},
+	}
+}
+
+func TestReference(t *testing.T) { primitivestest.Run(t, reference(t)) }

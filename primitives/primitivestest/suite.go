@@ -22,6 +22,7 @@ import (
 type suite struct {
 	h        Harness
 	dir      string // the host folder that the harness gets
+	bin      string // the host folder for the probe
 	self     string // name of the test that called Run
 	patience time.Duration
 	cases    atomic.Int64
@@ -34,7 +35,7 @@ type suite struct {
 func newSuite(t testing.TB, h Harness) *suite {
 	t.Helper()
 	bin := t.TempDir()
-	s := &suite{h: h, dir: t.TempDir(), self: t.Name(), patience: h.Patience, probes: map[string][]byte{}}
+	s := &suite{h: h, dir: t.TempDir(), bin: bin, self: t.Name(), patience: h.Patience, probes: map[string][]byte{}}
 	if s.patience == 0 {
 		s.patience = 20 * time.Second
 	}

@@ -1,0 +1,180 @@
+package primitivestest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// clientRules: a sandbox has several clients, in this program and in others.
+func clientRules() []rule {
+	rules := concat(attachRules(), programRules())
+	for i := range rules {
+		rules[i].possible = func(h Harness) bool { return h.Attach != nil }
+	}
+	return rules
+}
+
+// attach opens the sandbox once more.
+func (s *sandbox) attach(t testingT) *sandbox {
+	t.Helper()
+	p, err := s.suite.h.Attach(t.Context(), s.suite.dir, s.ID())
+	if err != nil {
+		t.Fatalf("Attach: %v", err)
+	}
+	t.Cleanup(func() { expect(t, "error of Close", p.Close(), nil) })
+	box := *s
+	box.EnvironmentPrimitive = p
+	return &box
+}
+
+func attachRules() []rule {
+	return []rule{
+		{name: "Attach finds the same sandbox", own: true, check: func(t testingT, s *sandbox) {
+			s.write(t, "f", "from the first")
+			other := s.attach(t)
+			expect(t, "id", other.ID(), s.ID())
+			expect(t, "paths", other.Paths(), s.Paths())
+			expect(t, "capabilities", other.Capabilities(), s.Capabilities())
+			expect(t, "content", other.read(t, "f"), "from the first")
+			expect(t, "output", other.probed(t, "show", "f"), "from the first")
+			other.write(t, "g", "from the second")
+			expect(t, "content", s.read(t, "g"), "from the second")
+		}},
+		{name: "closing one handle leaves the other alone", own: true, check: func(t testingT, s *sandbox) {
+			p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
+			other := s.attach(t)
+			expect(t, "output", other.probed(t, "out", "x"), "x")
+			expect(t, "error of Close", other.Close(), nil)
+			s.write(t, "go", "")
+			expect(t, "code", s.wait(t, p).Code, 5)
+		}},
+		{name: "the sandbox lives on when its last handle is closed", own: true, check: func(t testingT, s *sandbox) {
+			s.write(t, "f", "kept")
+			expect(t, "error of Close", s.Close(), nil)
+			other := s.attach(t)
+			expect(t, "content", other.read(t, "f"), "kept")
+			other.terminate(t)
+		}},
+		{name: "Terminate through one handle is known to the other", own: true, check: func(t testingT, s *sandbox) {
+			p := s.running(t, "out", "ready\n", "out", "ready\n", "hang")
+			other := s.attach(t)
+			report := other.terminate(t)
+			expect(t, "killed", len(report.Killed), 1)
+			s.wait(t, p)
+			eventually(t, s.suite.patience, func() error {
+				_, err := s.Stat(t.Context(), ".")
+				if !errors.Is(err, primitives.ErrTerminated) {
+					return errors.Join(errors.New("Stat is not ErrTerminated"), err)
+				}
+				return nil
+			})
+			state, err := s.Poll(t.Context())
+			expect(t, "error of Poll", err, nil)
+			expect(t, "status", state.Status, primitives.StatusTerminated)
+		}},
+		{name: "Attach after Terminate is an error that says so", own: true, check: func(t testingT, s *sandbox) {
+			s.terminate(t)
+			p, err := s.suite.h.Attach(t.Context(), s.suite.dir, s.ID())
+			if err == nil {
+				t.Fatalf("Attach: no error, close gave %v", p.Close())
+			}
+			if !isAny(err, primitives.ErrTerminated, fs.ErrNotExist) {
+				t.Errorf("Attach: %v, want ErrTerminated or fs.ErrNotExist", err)
+			}
+		}},
+		{name: "Attach to an unknown id is fs.ErrNotExist", check: func(t testingT, s *sandbox) {
+			for _, id := range []string{"no-such-sandbox", "../..", ""} {
+				p, err := s.suite.h.Attach(t.Context(), s.suite.dir, id)
+				if err == nil {
+					t.Errorf("Attach %q: no error, close gave %v", id, p.Close())
+					continue
+				}
+				if !isAny(err, fs.ErrNotExist, fs.ErrInvalid) {
+					t.Errorf("Attach %q: %v, want fs.ErrNotExist", id, err)
+				}
+			}
+		}},
+	}
+}
+
+// programRules: other programs, and what is left when they die.
+func programRules() []rule {
+	return []rule{
+		{name: "another program works in the sandbox by its id", own: true, check: func(t testingT, s *sandbox) {
+			s.write(t, "f", "from here")
+			cmd := s.command("write", "g", "from there", "out", "done\n")
+			report, _ := s.suite.client(t, clientTask{ID: s.ID(), File: s.in("f"), Commands: []primitives.Command{cmd}})
+			expect(t, "id", report.ID, s.ID())
+			expect(t, "paths", report.Paths, s.Paths())
+			expect(t, "content", report.Content, "from here")
+			expect(t, "output", report.Outputs[0], "done")
+			expect(t, "content", s.read(t, "g"), "from there")
+		}},
+		{name: "a program that leaves does not take the sandbox along", own: true, check: func(t testingT, s *sandbox) {
+			p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
+			s.suite.client(t, clientTask{ID: s.ID()})
+			s.write(t, "go", "")
+			expect(t, "code", s.wait(t, p).Code, 5)
+		}},
+		{name: "what a killed program left can be attached to and ended, or is gone", own: true, check: func(t testingT, s *sandbox) {
+			words := []string{"mark", s.token, "out", "ready\n", "hang"}
+			plain := primitives.Command{Args: append([]string{"./probe"}, words...)}
+			tree := primitives.Command{Args: append(append([]string{"./probe", "spawn", "setsid"}, words...), "end", "hang")}
+			report, kill := s.suite.client(t, clientTask{
+				Probe: s.suite.probeFile(t, s.Capabilities()), Commands: []primitives.Command{plain, tree}, Hold: true,
+			})
+			kill()
+			p, err := s.suite.h.Attach(t.Context(), s.suite.dir, report.ID)
+			if err == nil {
+				_, err = p.Terminate(t.Context())
+				expect(t, "error of Terminate", err, nil)
+				expect(t, "error of Close", p.Close(), nil)
+			} else if !isAny(err, fs.ErrNotExist, primitives.ErrTerminated, primitives.ErrUnavailable) {
+				t.Errorf("Attach: %v", err)
+			}
+			s.expectGone(t, s.token)
+		}},
+		{name: "a killed program takes its commands along, not those of others", own: true, check: func(t testingT, s *sandbox) {
+			p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
+			cmd := s.command("mark", "theirs-"+s.token, "out", "ready\n", "hang")
+			_, kill := s.suite.client(t, clientTask{ID: s.ID(), Commands: []primitives.Command{cmd}, Hold: true})
+			kill()
+			// Until somebody looks after the sandbox they may live on.
+			other := s.attach(t)
+			s.write(t, "go", "")
+			expect(t, "code", s.wait(t, p).Code, 5)
+			other.terminate(t)
+			s.suite.expectNoProcesses(t, s.token)
+		}},
+		{name: "a durable command outlives the program that started it", own: true, check: func(t testingT, s *sandbox) {
+			cmd := s.command("out", "first\n", "await", "go", "out", "second\n", "exit", "4")
+			cmd.Durable = true
+			if !s.Capabilities().Durable {
+				s.expectNoStart(t, cmd, errors.ErrUnsupported)
+				return
+			}
+			report, kill := s.suite.client(t, clientTask{ID: s.ID(), Commands: []primitives.Command{cmd}, Hold: true})
+			expect(t, "output", report.Outputs[0], "first")
+			kill()
+			other := s.attach(t)
+			p := other.reattach(t, report.IDs[0], primitives.Offset{})
+			s.write(t, "go", "")
+			expect(t, "output", s.readAll(t, p.Stdout()), "first\nsecond\n")
+			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Code: 4, Reason: primitives.ReasonExited})
+		}},
+	}
+}
+
+// reattach returns a durable command again.
+func (s *sandbox) reattach(t testingT, id string, from primitives.Offset) primitives.Process {
+	t.Helper()
+	p, err := primitives.Reattach(context.WithoutCancel(t.Context()), s.EnvironmentPrimitive, id, from)
+	if err != nil {
+		t.Fatalf("Reattach: %v", err)
+	}
+	t.Cleanup(func() { expect(t, "error of Close", p.Close(), nil) })
+	return p
+}

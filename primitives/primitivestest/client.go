@@ -1,0 +1,204 @@
+package primitivestest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// clientVariable holds a clientTask when the test's program was started as
+// another client of the sandboxes: the same test runs again, and Run does the
+// task instead of the suite.
+const clientVariable = "PRIMITIVESTEST_CLIENT"
+
+// clientTask is what another program does with a sandbox.
+type clientTask struct {
+	Dir string `json:"dir"` // for the harness
+	// ID is the sandbox to attach to; empty makes a new one.
+	ID string `json:"id"`
+	// Probe is the host's file with the probe, for a new sandbox.
+	Probe string `json:"probe"`
+	// Commands are started, File is read first.
+	Commands []primitives.Command `json:"commands"`
+	File     string               `json:"file"`
+	Hold     bool                 `json:"hold"` // live on until killed
+}
+
+// clientReport is what it prints about that.
+type clientReport struct {
+	ID      string           `json:"id"`
+	Paths   primitives.Paths `json:"paths"`
+	Content string           `json:"content"`
+	IDs     []string         `json:"ids"`     // of the started processes
+	Outputs []string         `json:"outputs"` // first line of each
+	Error   string           `json:"error"`
+}
+
+// reportPrefix marks the line with the report among what tests print.
+const reportPrefix = "primitivestest-client: "
+
+// runAsClient does the task of the environment, if there is one.
+func runAsClient(t *testing.T, h Harness) bool {
+	t.Helper()
+	text, ok := os.LookupEnv(clientVariable)
+	if !ok {
+		return false
+	}
+	var task clientTask
+	if err := json.Unmarshal([]byte(text), &task); err != nil {
+		t.Fatalf("%s: %v", clientVariable, err)
+	}
+	p, report, err := task.do(t.Context(), h)
+	if err != nil {
+		report.Error = err.Error()
+	}
+	line, err := json.Marshal(report)
+	if err != nil {
+		t.Fatalf("report: %v", err)
+	}
+	fmt.Fprintf(os.Stdout, "\n%s%s\n", reportPrefix, line)
+	if task.Hold {
+		// Until killed; the end of standard input is for a parent that died.
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+	if p != nil {
+		if err := p.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	return true
+}
+
+func (task clientTask) do(ctx context.Context, h Harness) (p primitives.EnvironmentPrimitive, report clientReport, err error) {
+	if task.ID == "" {
+		p, err = h.Open(ctx, task.Dir)
+	} else {
+		p, err = h.Attach(ctx, task.Dir, task.ID)
+	}
+	if err != nil {
+		return nil, report, err
+	}
+	report.ID, report.Paths = p.ID(), p.Paths()
+	if task.Probe != "" {
+		binary, err := os.ReadFile(task.Probe)
+		if err != nil {
+			return p, report, err
+		}
+		if err := p.WriteFile(ctx, "probe", bytes.NewReader(binary), primitives.WriteOptions{Mode: 0o755}); err != nil {
+			return p, report, err
+		}
+	}
+	if task.File != "" {
+		b, err := primitives.ReadFile(ctx, p, task.File, 0)
+		if err != nil {
+			return p, report, err
+		}
+		report.Content = string(b)
+	}
+	for _, cmd := range task.Commands {
+		proc, err := p.Exec(ctx, cmd)
+		if err != nil {
+			return p, report, err
+		}
+		line, err := bufio.NewReader(proc.Stdout()).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return p, report, err
+		}
+		report.IDs = append(report.IDs, proc.ID())
+		report.Outputs = append(report.Outputs, strings.TrimSuffix(line, "\n"))
+	}
+	return p, report, nil
+}
+
+// client starts another program with a task, returns its report, and a function
+// that kills it.
+func (s *suite) client(t testingT, task clientTask) (report clientReport, kill func()) {
+	t.Helper()
+	task.Dir = s.dir
+	text, err := json.Marshal(task)
+	if err != nil {
+		t.Fatalf("task: %v", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatalf("own program: %v", err)
+	}
+	pattern := "^" + strings.ReplaceAll(s.self, "/", "$/^") + "$"
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), self, "-test.run="+pattern, "-test.v")
+	cmd.Env = append(os.Environ(), clientVariable+"="+string(text))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatalf("client: %v", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatalf("client: %v", err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("client: %v", err)
+	}
+	done := false
+	kill = func() {
+		if !done {
+			done = true
+			_ = cmd.Process.Kill() // it may have ended
+			_ = in.Close()
+			_ = cmd.Wait() // killed: that is its status
+		}
+	}
+	t.Cleanup(kill)
+	var all strings.Builder
+	for r := bufio.NewReader(out); ; {
+		line, err := r.ReadString('\n')
+		all.WriteString(line)
+		if text, ok := strings.CutPrefix(line, reportPrefix); ok {
+			if err := json.Unmarshal([]byte(text), &report); err != nil {
+				t.Fatalf("report of the client: %v", err)
+			}
+			break
+		}
+		if err != nil {
+			t.Fatalf("the client gave no report: %v\n%s%s", err, all.String(), stderr.String())
+		}
+	}
+	if report.Error != "" {
+		t.Fatalf("the client failed: %s", report.Error)
+	}
+	if !task.Hold {
+		// The rest is what a test prints at its end.
+		_, _ = io.Copy(io.Discard, out)
+		done = true
+		_ = in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("the client: %v\n%s%s", err, all.String(), stderr.String())
+		}
+	}
+	return report, kill
+}
+
+// probeFile writes the probe to a file of the host.
+func (s *suite) probeFile(t testingT, c primitives.Capabilities) string {
+	t.Helper()
+	binary, err := s.probeFor(c)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	name := filepath.Join(s.bin, fmt.Sprintf("client-%d", s.cases.Add(1)))
+	if err := os.WriteFile(name, binary, 0o600); err != nil {
+		t.Fatalf("%v", err)
+	}
+	return name
+}

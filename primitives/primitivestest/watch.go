@@ -1,0 +1,314 @@
+package primitivestest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// watchRule makes a rule that expects errors.ErrUnsupported where the sandbox
+// cannot watch.
+func watchRule(name string, check func(t testingT, s *sandbox)) rule {
+	return rule{name: name, check: func(t testingT, s *sandbox) {
+		if !s.Capabilities().Watch {
+			_, err := s.Watch(t.Context(), s.dir, primitives.WatchOptions{})
+			expectError(t, "Watch", err, errors.ErrUnsupported)
+			return
+		}
+		check(t, s)
+	}}
+}
+
+// watcher collects the events of a watch.
+type watcher struct {
+	s      *sandbox
+	events chan primitives.WatchEvent
+	end    chan error
+	stop   context.CancelFunc
+	seen   []primitives.WatchEvent
+}
+
+// watch starts watching a folder of the case.
+func (s *sandbox) watch(t testingT, name string, opts primitives.WatchOptions) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	seq, err := s.Watch(ctx, s.in(name), opts)
+	if err != nil {
+		cancel()
+		t.Fatalf("Watch: %v", err)
+	}
+	w := &watcher{s: s, events: make(chan primitives.WatchEvent, 1<<16), end: make(chan error, 1), stop: cancel}
+	joined := make(chan struct{})
+	go func() {
+		defer close(joined)
+		var last error
+		for ev, err := range seq {
+			if err != nil {
+				last = err
+				break
+			}
+			w.events <- ev
+		}
+		w.end <- last
+	}()
+	t.Cleanup(func() {
+		cancel()
+		timer := time.NewTimer(s.suite.patience)
+		defer timer.Stop()
+		select {
+		case <-joined:
+		case <-timer.C:
+			t.Errorf("the watch did not end when its context was cancelled")
+		}
+	})
+	return w
+}
+
+// until collects events until one is wanted, and returns it.
+func (w *watcher) until(t testingT, what string, wanted func(ev primitives.WatchEvent) bool) primitives.WatchEvent {
+	t.Helper()
+	timer := time.NewTimer(w.s.suite.patience)
+	defer timer.Stop()
+	for {
+		select {
+		case ev := <-w.events:
+			w.seen = append(w.seen, ev)
+			if wanted(ev) {
+				return ev
+			}
+		case <-timer.C:
+			t.Fatalf("waited in vain for %s; seen: %s", what, brief(eventText(w.seen)))
+		}
+	}
+}
+
+// event collects events until one of this kind for this path.
+func (w *watcher) event(t testingT, op primitives.WatchOp, path string) primitives.WatchEvent {
+	t.Helper()
+	return w.until(t, string(op)+" "+path, func(ev primitives.WatchEvent) bool { return ev.Op == op && ev.Path == path })
+}
+
+// mark makes a file in the watched folder and waits for its event, so that
+// everything before it has been seen; it returns what was seen since the last
+// mark.
+func (w *watcher) mark(t testingT, folder string) []primitives.WatchEvent {
+	t.Helper()
+	name := fmt.Sprintf("mark-%d", w.s.suite.cases.Add(1))
+	w.s.probed(t, "write", w.s.abs(folder, name), "")
+	w.event(t, primitives.OpCreate, name)
+	seen := w.seen[:len(w.seen)-1]
+	w.seen = nil
+	return seen
+}
+
+// eventText writes events as one line; modifications of what was just created
+// are part of the creation, and those of directories say nothing.
+func eventText(events []primitives.WatchEvent) string {
+	var parts []string
+	created := map[string]bool{}
+	for _, ev := range events {
+		if ev.Op == primitives.OpCreate {
+			created[ev.Path] = true
+		}
+		if ev.Op == primitives.OpModify && (created[ev.Path] || ev.Dir) {
+			continue
+		}
+		part := string(ev.Op) + " " + ev.Path
+		if ev.From != "" {
+			part += " from " + ev.From
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// expectEvents compares what was seen since the last mark.
+func (w *watcher) expectEvents(t testingT, folder, want string) {
+	t.Helper()
+	expect(t, "events", eventText(w.mark(t, folder)), want)
+}
+
+func watchRules() []rule {
+	return concat(changeEventRules(), treeEventRules(), burstRules(), watchEndRules())
+}
+
+// changeEventRules: one change, one event.
+func changeEventRules() []rule {
+	whole := primitives.WatchOptions{}
+	return []rule{
+		watchRule("a change right after Watch is reported", func(t testingT, s *sandbox) {
+			for range 10 {
+				s.watch(t, ".", whole).mark(t, ".")
+			}
+		}),
+		watchRule("a new file is create", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", whole)
+			s.probed(t, "write", "f", "12345")
+			ev := w.event(t, primitives.OpCreate, "f")
+			expect(t, "directory", ev.Dir, false)
+			expect(t, "time is missing", ev.Time.IsZero(), false)
+		}),
+		watchRule("a new folder is create and says that it is one", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", whole)
+			s.probed(t, "mkdir", "d")
+			expect(t, "directory", w.event(t, primitives.OpCreate, "d").Dir, true)
+		}),
+		watchRule("new content is modify", func(t testingT, s *sandbox) {
+			s.write(t, "f", "old")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "append", "f", "new")
+			w.event(t, primitives.OpModify, "f")
+		}),
+		watchRule("new permission is modify", func(t testingT, s *sandbox) {
+			s.write(t, "f", "old")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "chmod", "600", "f")
+			w.event(t, primitives.OpModify, "f")
+		}),
+		watchRule("the size after a modification is that of the file", func(t testingT, s *sandbox) {
+			s.write(t, "f", "old")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "append", "f", "12345")
+			w.until(t, "modify with size 8", func(ev primitives.WatchEvent) bool {
+				return ev.Op == primitives.OpModify && ev.Path == "f" && ev.Size == 8
+			})
+		}),
+		watchRule("a file that goes is remove", func(t testingT, s *sandbox) {
+			s.write(t, "f", "x")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "rm", "f")
+			w.expectEvents(t, ".", "remove f")
+		}),
+		watchRule("a renamed file is one rename with both names", func(t testingT, s *sandbox) {
+			s.write(t, "old", "x")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "rename", "old", "new")
+			w.expectEvents(t, ".", "rename new from old")
+		}),
+		watchRule("a file moved to another folder of the tree is one rename", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "a", "mkdir", "b", "write", "a/f", "x")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "rename", "a/f", "b/g")
+			w.expectEvents(t, ".", "rename b/g from a/f")
+		}),
+		watchRule("a file moved in is create", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "in", "write", "f", "x")
+			w := s.watch(t, "in", whole)
+			s.probed(t, "rename", "f", "in/f")
+			w.expectEvents(t, "in", "create f")
+		}),
+		watchRule("a file moved out is remove", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "in", "write", "in/f", "x")
+			w := s.watch(t, "in", whole)
+			s.probed(t, "rename", "in/f", "f")
+			w.expectEvents(t, "in", "remove f")
+		}),
+		watchRule("a replaced file is not a removal", func(t testingT, s *sandbox) {
+			s.write(t, "f", "old")
+			w := s.watch(t, ".", whole)
+			s.write(t, "f", "new")
+			for _, ev := range w.mark(t, ".") {
+				if ev.Op == primitives.OpRemove && ev.Path == "f" {
+					t.Errorf("f was reported as removed")
+				}
+			}
+		}),
+		watchRule("a change made through the sandbox itself is reported", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", whole)
+			s.write(t, "f", "x")
+			ev := w.until(t, "f", func(ev primitives.WatchEvent) bool { return ev.Path == "f" })
+			expect(t, "kind", ev.Op, primitives.OpCreate)
+		}),
+		watchRule("events come in the order of the changes", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", whole)
+			s.probed(t, "write", "a", "", "write", "b", "", "rm", "a", "rename", "b", "c", "write", "d", "", "rm", "c")
+			w.expectEvents(t, ".", "create a, create b, remove a, rename c from b, create d, remove c")
+		}),
+	}
+}
+
+// treeEventRules: the whole tree is watched, also what comes later.
+func treeEventRules() []rule {
+	whole := primitives.WatchOptions{}
+	return []rule{
+		watchRule("changes deep in the tree are reported", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "a/b/c/d", "write", "a/b/c/d/f", "x")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "rm", "a/b/c/d/f")
+			w.event(t, primitives.OpRemove, "a/b/c/d/f")
+		}),
+		watchRule("changes in a folder that came later are reported", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", whole)
+			s.probed(t, "mkdir", "a/b")
+			w.event(t, primitives.OpCreate, "a/b")
+			s.probed(t, "write", "a/b/f", "x")
+			w.event(t, primitives.OpCreate, "a/b/f")
+			s.probed(t, "rm", "a/b/f")
+			w.event(t, primitives.OpRemove, "a/b/f")
+		}),
+		watchRule("a folder made and filled at once loses nothing", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", whole)
+			s.probed(t, "mkdir", "a/b/c", "write", "a/f", "", "write", "a/b/f", "", "write", "a/b/c/f", "", "many", "100", "a/b/c/many")
+			want := map[string]bool{}
+			for p := range strings.FieldsSeq("a a/b a/b/c a/f a/b/f a/b/c/f a/b/c/many a/b/c/many/f00000 a/b/c/many/f00099") {
+				want[p] = true
+			}
+			w.until(t, "all of the folder", func(ev primitives.WatchEvent) bool {
+				if ev.Op == primitives.OpCreate {
+					delete(want, ev.Path)
+				}
+				return len(want) == 0
+			})
+		}),
+		watchRule("nothing is created twice", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", whole)
+			s.probed(t, "many", "200", "a/b")
+			count := map[string]int{}
+			for _, ev := range w.mark(t, ".") {
+				if ev.Op == primitives.OpCreate {
+					count[ev.Path]++
+				}
+			}
+			for p, n := range count {
+				if n > 1 {
+					t.Errorf("%s was created %d times", p, n)
+				}
+			}
+		}),
+		watchRule("a renamed folder is one rename, and its files are watched on", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "a/sub", "write", "a/sub/f", "x")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "rename", "a", "z")
+			ev := w.event(t, primitives.OpRename, "z")
+			expect(t, "old name", ev.From, "a")
+			expect(t, "directory", ev.Dir, true)
+			s.probed(t, "append", "z/sub/f", "more")
+			w.event(t, primitives.OpModify, "z/sub/f")
+		}),
+		watchRule("a folder moved out is not watched any more", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "in/a", "write", "in/a/f", "x")
+			w := s.watch(t, "in", whole)
+			s.probed(t, "rename", "in/a", "out")
+			w.event(t, primitives.OpRemove, "a")
+			w.mark(t, "in")
+			s.probed(t, "append", "out/f", "more", "write", "out/g", "")
+			w.expectEvents(t, "in", "")
+		}),
+		watchRule("a folder that goes takes its files along", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "a/b", "write", "a/b/f", "x")
+			w := s.watch(t, ".", whole)
+			s.probed(t, "rm", "a")
+			gone := map[string]bool{}
+			for _, ev := range w.mark(t, ".") {
+				if ev.Op == primitives.OpRemove {
+					gone[ev.Path] = true
+				}
+			}
+			expect(t, "removed", fmt.Sprint(gone), "map[a:true a/b:true a/b/f:true]")
+		}),
+	}
+}

@@ -1,0 +1,227 @@
+package primitivestest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// burstRules: nothing is lost in silence.
+func burstRules() []rule {
+	return []rule{
+		watchRule("ten thousand files at once are complete, with an overflow at worst", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", primitives.WatchOptions{})
+			s.probed(t, "many", "10000", "a")
+			seen := map[string]bool{}
+			w.until(t, "ten thousand files", func(ev primitives.WatchEvent) bool {
+				if strings.HasPrefix(ev.Path, "a/f") && (ev.Op == primitives.OpCreate || ev.Op == primitives.OpModify) {
+					seen[ev.Path] = true
+				}
+				return len(seen) == 10_000
+			})
+		}),
+		watchRule("who takes the events late is told everything in the end", checkSlowWatcher),
+	}
+}
+
+// checkSlowWatcher takes the first event only after everything has happened.
+func checkSlowWatcher(t testingT, s *sandbox) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seq, err := s.Watch(ctx, s.dir, primitives.WatchOptions{})
+	if err != nil {
+		t.Fatalf("Watch: %v", err)
+	}
+	s.probed(t, "many", "20000", "a")
+	s.probed(t, "rm", "a")
+	s.probed(t, "write", "last", "")
+	s.within(t, "the last file", func() error {
+		exists := map[string]bool{}
+		for ev, err := range seq {
+			if err != nil {
+				return err
+			}
+			switch ev.Op {
+			case primitives.OpCreate, primitives.OpModify:
+				exists[ev.Path] = true
+			case primitives.OpRemove:
+				delete(exists, ev.Path)
+			}
+			if exists["last"] {
+				break
+			}
+		}
+		for p := range exists {
+			if strings.HasPrefix(p, "a/") {
+				return fmt.Errorf("%s seems to exist", p)
+			}
+		}
+		return nil
+	})
+}
+
+// watchEndRules: how a watch begins and ends.
+func watchEndRules() []rule {
+	whole := primitives.WatchOptions{}
+	return []rule{
+		watchRule("watching a missing directory is fs.ErrNotExist", func(t testingT, s *sandbox) {
+			_, err := s.Watch(t.Context(), s.in("nothing"), whole)
+			expectError(t, "Watch", err, fs.ErrNotExist)
+		}),
+		watchRule("watching a file is ErrNotDirectory", func(t testingT, s *sandbox) {
+			s.write(t, "f", "")
+			_, err := s.Watch(t.Context(), s.in("f"), whole)
+			expectError(t, "Watch", err, primitives.ErrNotDirectory)
+		}),
+		watchRule("watching outside the workspace by a relative path is ErrPathEscape", func(t testingT, s *sandbox) {
+			_, err := s.Watch(t.Context(), "..", whole)
+			expectError(t, "Watch", err, primitives.ErrPathEscape)
+		}),
+		watchRule("a watch whose directory goes ends with fs.ErrNotExist", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "d")
+			w := s.watch(t, "d", whole)
+			s.probed(t, "rm", "d")
+			s.within(t, "end of the watch", func() error {
+				if err := <-w.end; !errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("want fs.ErrNotExist, got %v", err) //nolint:errorlint // only shown
+				}
+				return nil
+			})
+		}),
+		watchRule("a cancelled watch ends without an error", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", whole)
+			w.mark(t, ".")
+			w.stop()
+			s.within(t, "end of the watch", func() error { return <-w.end })
+		}),
+		watchRule("a watch ends when the loop is left", func(t testingT, s *sandbox) {
+			seq, err := s.Watch(t.Context(), s.dir, whole)
+			if err != nil {
+				t.Fatalf("Watch: %v", err)
+			}
+			s.write(t, "f", "")
+			s.within(t, "an event and the end of the loop", func() error {
+				for _, err := range seq {
+					return err
+				}
+				return errors.New("no event")
+			})
+		}),
+		watchRule("two watches of one directory both see everything", func(t testingT, s *sandbox) {
+			a, b := s.watch(t, ".", whole), s.watch(t, ".", whole)
+			s.probed(t, "write", "f", "")
+			a.event(t, primitives.OpCreate, "f")
+			b.event(t, primitives.OpCreate, "f")
+		}),
+	}
+}
+
+// watchFilterRules: the options of Watch.
+func watchFilterRules() []rule { return concat(patternFilterRules(), contentRules()) }
+
+func patternFilterRules() []rule {
+	return []rule{
+		watchRule("Shallow watches the direct children only", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "sub")
+			w := s.watch(t, ".", primitives.WatchOptions{Shallow: true})
+			s.probed(t, "write", "sub/f", "", "write", "f", "")
+			w.expectEvents(t, ".", "create f")
+		}),
+		watchRule("Include reports only what matches", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "src", "mkdir", "docs")
+			w := s.watch(t, ".", primitives.WatchOptions{Include: []string{"*.go", "docs/**", "mark-*"}})
+			s.probed(t, "write", "a.txt", "", "write", "a.go", "", "write", "src/b.go", "", "write", "src/c", "", "write", "docs/x", "")
+			w.expectEvents(t, ".", "create a.go, create src/b.go, create docs/x")
+		}),
+		watchRule("Include does not keep from looking into new folders", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", primitives.WatchOptions{Include: []string{"**/*.md"}})
+			s.probed(t, "mkdir", "deep/er", "write", "deep/er/x.md", "")
+			w.event(t, primitives.OpCreate, "deep/er/x.md")
+		}),
+		watchRule("Ignore leaves out a name at any depth", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "a")
+			w := s.watch(t, ".", primitives.WatchOptions{Ignore: []string{"*.log"}})
+			s.probed(t, "write", "x.log", "", "write", "a/y.log", "", "write", "a/f", "")
+			w.expectEvents(t, ".", "create a/f")
+		}),
+		watchRule("Ignore leaves out everything below a folder", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "src/node_modules/x")
+			w := s.watch(t, ".", primitives.WatchOptions{Ignore: []string{"node_modules"}})
+			s.probed(t, "write", "src/node_modules/x/f", "", "mkdir", "node_modules/y", "write", "node_modules/y/f", "", "write", "f", "")
+			w.expectEvents(t, ".", "create f")
+		}),
+		watchRule("Ignore wins over Include", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", primitives.WatchOptions{Include: []string{"*.go", "mark-*"}, Ignore: []string{"gen.go"}})
+			s.probed(t, "write", "gen.go", "", "write", "a.go", "")
+			w.expectEvents(t, ".", "create a.go")
+		}),
+		watchRule("a pattern with a slash counts from the watched directory", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "a/b", "mkdir", "b")
+			w := s.watch(t, ".", primitives.WatchOptions{Ignore: []string{"b/*"}})
+			s.probed(t, "write", "b/f", "", "write", "a/b/f", "")
+			w.expectEvents(t, ".", "create a/b/f")
+		}),
+		watchRule("a file renamed out of the filter is removed, into it created", func(t testingT, s *sandbox) {
+			s.probed(t, "write", "a.go", "", "write", "b.tmp", "")
+			w := s.watch(t, ".", primitives.WatchOptions{Ignore: []string{"*.tmp"}})
+			s.probed(t, "rename", "a.go", "a.tmp", "rename", "b.tmp", "b.go")
+			w.expectEvents(t, ".", "remove a.go, create b.go")
+		}),
+		watchRule("a bad pattern of a watch is fs.ErrInvalid", func(t testingT, s *sandbox) {
+			for _, opts := range []primitives.WatchOptions{{Include: []string{"["}}, {Ignore: []string{"a/[b"}}} {
+				_, err := s.Watch(t.Context(), s.dir, opts)
+				expectError(t, "Watch", err, errInvalid)
+			}
+		}),
+	}
+}
+
+func contentRules() []rule {
+	return []rule{
+		watchRule("content comes along if it is asked for", func(t testingT, s *sandbox) {
+			s.write(t, "f", "old")
+			w := s.watch(t, ".", primitives.WatchOptions{MaxContent: 100})
+			s.probed(t, "append", "f", " new")
+			ev := w.until(t, "the new content", func(ev primitives.WatchEvent) bool { return ev.Path == "f" && string(ev.Content) == "old new" })
+			expect(t, "omitted", ev.Omitted, "")
+			expect(t, "size", ev.Size, int64(7))
+		}),
+		watchRule("content that is too large is omitted, and the event says so", func(t testingT, s *sandbox) {
+			s.write(t, "f", "12345678")
+			w := s.watch(t, ".", primitives.WatchOptions{MaxContent: 8})
+			s.probed(t, "append", "f", "9")
+			ev := w.event(t, primitives.OpModify, "f")
+			expect(t, "omitted", ev.Omitted, primitives.OmittedTooLarge)
+			expect(t, "content", string(ev.Content), "")
+		}),
+		watchRule("no content comes unless it is asked for", func(t testingT, s *sandbox) {
+			s.write(t, "f", "old")
+			w := s.watch(t, ".", primitives.WatchOptions{})
+			s.probed(t, "append", "f", "new")
+			ev := w.event(t, primitives.OpModify, "f")
+			expect(t, "content and reason", string(ev.Content)+string(ev.Omitted), "")
+		}),
+		watchRule("debounce reports a burst of one file once, as it is in the end", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", primitives.WatchOptions{Debounce: 500 * time.Millisecond, MaxContent: 100})
+			s.probed(t, "write", "f", "", "append", "f", "a", "append", "f", "b", "append", "f", "c")
+			expect(t, "content", string(w.event(t, primitives.OpCreate, "f").Content), "abc")
+			for _, ev := range w.mark(t, ".") {
+				if ev.Path == "f" && ev.Op != primitives.OpCreate {
+					t.Errorf("%s f came too", ev.Op)
+				}
+			}
+		}),
+		watchRule("debounce reports nothing twice and nothing late for others", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", primitives.WatchOptions{Debounce: 50 * time.Millisecond})
+			s.probed(t, "write", "a", "", "write", "b", "")
+			seen := eventText(w.mark(t, "."))
+			expect(t, "a", strings.Count(seen, "create a"), 1)
+			expect(t, "b", strings.Count(seen, "create b"), 1)
+		}),
+	}
+}
