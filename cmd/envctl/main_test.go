@@ -10,6 +10,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/agentenv-dev/agentenv/internal/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
@@ -24,6 +26,12 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	model, err := llmapi.Start(t.Context(), llmapi.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { model.Close() })
+	claude := testagents.Claude(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -32,6 +40,10 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
 			e.Setenv(bundle.ExplicitVariable, runner)
+			e.Setenv("ANTHROPIC_BASE_URL", model.URL)
+			dir, _, _ := strings.Cut(e.Getenv("PATH"), string(os.PathListSeparator))
+			e.Setenv("ENVCTL_DIR", dir)
+			e.Setenv("PATH", e.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(claude))
 			// What nobody passes on must not arrive in a sandbox.
 			e.Setenv("HOST_SECRET", "hunter2")
 			e.Defer(func() { checkNothingLeft(t, e.WorkDir) })
