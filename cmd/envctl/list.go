@@ -64,7 +64,7 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	w := tabwriter.NewWriter(f.app.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tSTATUS\tCREATED\tUSED")
 	for _, s := range list {
-		used := "kept"
+		used := "idle"
 		if s.InUse {
 			used = "in use"
 		}
