@@ -34,7 +34,8 @@ type Conversation struct {
 	// read. They are left out.
 	Unreadable int `json:"unreadable,omitempty"`
 
-	index map[blockKey]*Block
+	index  map[blockKey]*Block
+	agents map[string]*Subagent // by tool call
 }
 
 // NewConversation returns an empty conversation.
@@ -146,8 +147,8 @@ const (
 // Clone returns a conversation that shares nothing that Apply changes.
 func (c *Conversation) Clone() *Conversation {
 	n := *c
-	n.State = c.State.clone()
-	n.index = nil
+	n.State = c.clone()
+	n.index, n.agents = nil, nil
 	n.Files = maps.Clone(c.Files)
 	n.Blocks = cloneBlocks(c.Blocks)
 	n.Subagents = make([]*Subagent, len(c.Subagents))

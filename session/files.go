@@ -18,7 +18,8 @@ func (s *AgentSession) Files(ctx context.Context, opts environment.FilesOptions)
 	if err != nil {
 		return nil, err
 	}
-	return live.WorkspaceFiles(ctx, opts)
+	files, err := live.WorkspaceFiles(ctx, opts)
+	return files, s.lost("files", live, err)
 }
 
 // OpenFile reads a file of the sandbox; a relative path is relative to the
@@ -29,7 +30,8 @@ func (s *AgentSession) OpenFile(ctx context.Context, name string) (io.ReadCloser
 	if err != nil {
 		return nil, err
 	}
-	return live.Files().Open(ctx, name)
+	r, err := live.Files().Open(ctx, name)
+	return r, s.lost("open file", live, err)
 }
 
 // WriteFile writes a file of the sandbox as primitives.Files does. Without a
@@ -39,7 +41,7 @@ func (s *AgentSession) WriteFile(ctx context.Context, name string, r io.Reader, 
 	if err != nil {
 		return err
 	}
-	return live.Files().WriteFile(ctx, name, r, opts)
+	return s.lost("write file", live, live.Files().WriteFile(ctx, name, r, opts))
 }
 
 // SetOptions changes the model or the permission mode, now and for every sandbox
@@ -55,12 +57,12 @@ func (s *AgentSession) SetOptions(ctx context.Context, o Options) error {
 	live := s.live()
 	if live != nil && o.Model != "" {
 		if err := live.SetModel(ctx, o.Model); err != nil {
-			return fmt.Errorf("set options: model: %w", err)
+			return s.lost("set options: model", live, err)
 		}
 	}
 	if live != nil && o.Mode != "" {
 		if err := live.SetMode(ctx, o.Mode); err != nil {
-			return fmt.Errorf("set options: mode: %w", err)
+			return s.lost("set options: mode", live, err)
 		}
 	}
 	return s.append(ctx, event(runnerscripts.TypeOptionsChanged, "",
@@ -77,4 +79,15 @@ func (s *AgentSession) running(op string) (*liveSandbox, error) {
 		return nil, fmt.Errorf("%s: %w", op, ErrNoEnvironment)
 	}
 	return live, nil
+}
+
+// lost explains an error that comes from the sandbox being ended meanwhile.
+func (s *AgentSession) lost(op string, live *liveSandbox, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case gone(err) && s.live() != live:
+		return fmt.Errorf("%s: %w", op, ErrNoEnvironment)
+	}
+	return fmt.Errorf("%s: %w", op, err)
 }

@@ -20,7 +20,7 @@ func (c *Conversation) Apply(ev runnerscripts.Event) {
 	if ev.Seq != 0 && ev.Seq <= c.LastSeq {
 		return
 	}
-	c.State.apply(ev)
+	c.apply(ev)
 	switch ev.Type {
 	case runnerscripts.TypeUserMessage:
 		c.applyChunk(ev, BlockUser)
@@ -252,13 +252,18 @@ func (c *Conversation) thread(ev runnerscripts.Event) *[]*Block {
 
 // subagent returns a subagent, also one whose start was not told yet.
 func (c *Conversation) subagent(toolCallID string) *Subagent {
-	for _, s := range slices.Backward(c.Subagents) {
-		if s.ToolCallID == toolCallID {
-			return s
+	if c.agents == nil {
+		c.agents = make(map[string]*Subagent)
+		for _, s := range c.Subagents {
+			c.agents[s.ToolCallID] = s
 		}
+	}
+	if s := c.agents[toolCallID]; s != nil {
+		return s
 	}
 	s := &Subagent{ToolCallID: toolCallID, Status: SubagentRunning}
 	c.Subagents = append(c.Subagents, s)
+	c.agents[toolCallID] = s
 	return s
 }
 

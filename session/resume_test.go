@@ -292,16 +292,41 @@ func TestASandboxThatDiesIsReplaced(t *testing.T) {
 	if _, err := last.Primitive().Terminate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody has noticed yet: the query that meets the dead sandbox fails.
-	_, err := prompt(t, s, "two").Wait(t.Context())
-	if !errors.Is(err, primitives.ErrTerminated) && !errors.Is(err, primitives.ErrUnavailable) {
-		t.Errorf("query in a dead sandbox: %v", err)
+	// Nobody has noticed yet. The agent has not seen the prompt either, and
+	// so it is given to one in a new sandbox.
+	if got := converse(t, s, "two"); !strings.Contains(got, "before: one") {
+		t.Errorf("in the new sandbox the agent said %q", got)
 	}
 	ended := payload[runnerscripts.EnvironmentTerminated](t, await(t, s, runnerscripts.TypeEnvironmentTerminated))
 	if ended.Reason != reasonUnhealthy {
 		t.Errorf("reason %q", ended.Reason)
 	}
-	if got := converse(t, s, "three"); !strings.Contains(got, "before: one") {
-		t.Errorf("in the new sandbox the agent said %q", got)
+	warning := payload[runnerscripts.Log](t, await(t, s, runnerscripts.TypeLog))
+	if warning.Level != "warn" || !strings.Contains(warning.Message, "workspace") {
+		t.Errorf("the lost workspace is told as %+v", warning)
 	}
+}
+
+func TestASandboxThatDiesWhileTheAgentWorksFailsTheQuery(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(forever()), steps(say("alive")))
+	var last *environment.Environment
+	cfg.Create = func(ctx context.Context, cfg environment.Config) (_ *environment.Environment, err error) {
+		last, err = environment.Create(ctx, cfg)
+		return last, err
+	}
+	s := start(t, cfg)
+	turn := prompt(t, s, "one")
+	await(t, s, runnerscripts.TypeUserMessage)
+	if _, err := last.Primitive().Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := turn.Wait(t.Context())
+	var failed *QueryError
+	if !errors.As(err, &failed) || !errors.Is(err, primitives.ErrTerminated) && !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("query in a sandbox that died: %v", err)
+	}
+	converse(t, s, "two")
+	inOrder(t, logOf(t, s), runnerscripts.TypeQueryFailed, runnerscripts.TypeEnvironmentTerminated,
+		runnerscripts.TypeEnvironmentReady, runnerscripts.TypeQueryCompleted)
 }

@@ -18,7 +18,8 @@ import (
 // AgentSession is one conversation with an agent. Its methods may be called from
 // several goroutines at once; after Close they return [ErrClosed].
 //
-// A session belongs to the program that opened it last: if it is opened again
+// A session holds its state in memory and not its events: those are the store's.
+// It belongs to the program that opened it last: if it is opened again
 // while it is open, the first to write goes on, and the other one fails with
 // store.ErrConflict.
 type AgentSession struct {

@@ -8,10 +8,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// How long it may take to bring the state out of a sandbox before it is given up,
+// so that one that hangs does not hang the session.
+const (
+	transcriptTimeout = time.Minute
+	workspaceTimeout  = 10 * time.Minute
 )
 
 // Transcript returns the conversation as the agent itself keeps it: from the
@@ -56,6 +64,8 @@ func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Tra
 // the event that tells of it. It is called before the query's last event is
 // stored: a query that is known to be done is one that the agent remembers.
 func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox) []runnerscripts.Event {
+	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
+	defer cancel()
 	rev := s.lastSeq()
 	t, err := live.ReadTranscript(ctx)
 	var data []byte
@@ -98,6 +108,8 @@ func (s *AgentSession) saveWorkspace(ctx context.Context, live *liveSandbox) {
 }
 
 func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, workspaceTimeout)
+	defer cancel()
 	r, err := live.Pack(ctx)
 	if err != nil {
 		return err
@@ -116,6 +128,8 @@ func (s *AgentSession) lastSeq() uint64 {
 type snapshot struct {
 	transcript *runnerscripts.Transcript
 	workspace  io.ReadCloser // nil if the sources are to be placed
+	// outdated says that there was a sandbox whose workspace was not stored.
+	outdated bool
 }
 
 func (s *AgentSession) loadSnapshot(ctx context.Context) (*snapshot, error) {
@@ -124,24 +138,38 @@ func (s *AgentSession) loadSnapshot(ctx context.Context) (*snapshot, error) {
 		return nil, err
 	}
 	snap := &snapshot{transcript: t}
-	if s.cfg.MaxWorkspace < 0 || inPlace(s.cfg.Environment) {
+	if inPlace(s.cfg.Environment) {
 		return snap, nil
 	}
-	r, _, err := s.store.Get(ctx, s.id, store.PartWorkspace)
+	s.mu.Lock()
+	ready := s.state.Environment.readySeq
+	s.mu.Unlock()
+	snap.outdated = ready > 0
+	if s.cfg.MaxWorkspace < 0 {
+		return snap, nil
+	}
+	r, rev, err := s.store.Get(ctx, s.id, store.PartWorkspace)
 	switch {
 	case err == nil:
-		snap.workspace = r
+		snap.workspace, snap.outdated = r, rev < ready
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("read stored workspace: %w", err)
 	}
 	return snap, nil
 }
 
+// events tells what a new sandbox starts with, beside what everybody expects.
 func (s *snapshot) events() []runnerscripts.Event {
-	if s.transcript == nil {
-		return nil
+	var events []runnerscripts.Event
+	if s.transcript != nil {
+		events = append(events, event(runnerscripts.TypeTranscriptRestored, "", struct{}{}))
 	}
-	return []runnerscripts.Event{event(runnerscripts.TypeTranscriptRestored, "", struct{}{})}
+	if s.outdated {
+		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{
+			Level: "warn", Message: "the workspace lacks what was changed in the last sandbox, because it was not stored when that ended",
+		}))
+	}
+	return events
 }
 
 // close releases the workspace. It was read to its end or not at all; there is

@@ -54,6 +54,8 @@ type EnvironmentState struct {
 	Message string `json:"message,omitempty"`
 	// Starts counts the sandboxes so far; those after the first are restarts.
 	Starts int `json:"starts,omitempty"`
+
+	readySeq uint64 // of the event that told that it was ready
 }
 
 // EnvironmentStatus is the life of a session's sandbox in one word.
@@ -205,6 +207,7 @@ func (e *EnvironmentState) apply(ev runnerscripts.Event) {
 		if ev.Type == runnerscripts.TypeEnvironmentReady {
 			e.Status = EnvironmentReady
 			e.Starts++
+			e.readySeq = ev.Seq
 		}
 	case runnerscripts.TypeEnvironmentError:
 		p, _ := decode[runnerscripts.ErrorInfo](ev)

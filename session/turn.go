@@ -100,10 +100,15 @@ func (t *Turn) Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error]
 			if ev.QueryID != "" && ev.QueryID != t.id {
 				return true
 			}
-			last := ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed
-			return yield(ev, nil) && !(last && ev.QueryID == t.id)
+			return yield(ev, nil) && !endOf(t.id, ev)
 		})
 	}
+}
+
+// endOf reports whether an event is the last of a query.
+func endOf(queryID string, ev runnerscripts.Event) bool {
+	return ev.QueryID == queryID &&
+		(ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
 }
 
 // Wait returns how the query ended. An interrupted one has completed with

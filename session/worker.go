@@ -13,10 +13,11 @@ import (
 const interruptGrace = 10 * time.Second
 
 // activeTurn is the query that the worker is at. Its fields are guarded by the
-// session's mu.
+// session's mu, but for those that say otherwise.
 type activeTurn struct {
-	turn   *Turn
-	cancel context.CancelCauseFunc
+	turn   *Turn                   // never changes
+	cancel context.CancelCauseFunc // never changes
+	taken  bool                    // the agent has begun with the prompt; the worker's alone
 	// executing is set while the agent has the prompt.
 	executing bool
 	// stopped is why the query was stopped, if it was.
@@ -107,22 +108,71 @@ func (s *AgentSession) next(ctx context.Context) (context.Context, *activeTurn) 
 // runTurn takes one query from the queue to its last event.
 func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 	defer a.cancel(nil)
-	var last *runnerscripts.Event
+	live, last, err := s.attempt(ctx, a)
+	if live != nil && gone(err) && !a.taken && ctx.Err() == nil {
+		// The sandbox had ended since the last query, and the agent has not
+		// seen the prompt.
+		_ = s.endSandbox(ctx, reasonUnhealthy)
+		live, last, err = s.attempt(ctx, a)
+	}
+	s.conclude(context.WithoutCancel(ctx), a, live, last, err)
+}
+
+// attempt gives the prompt to the agent and stores what it says. It returns the
+// query's last event, which is not stored yet, if there was one.
+func (s *AgentSession) attempt(ctx context.Context, a *activeTurn) (*liveSandbox, *runnerscripts.Event, error) {
 	live, err := s.ensureSandbox(ctx)
-	if err == nil {
-		last, err = s.execute(ctx, a, live)
+	if err != nil {
+		return nil, nil, err
 	}
+	s.setExecuting(a, true)
+	last, err := s.execute(ctx, a, live)
+	s.setExecuting(a, false)
 	s.withdraw(ctx)
-	if live != nil {
-		live.asks.Wait()
-	}
+	live.asks.Wait()
+	return live, last, err
+}
+
+func (s *AgentSession) setExecuting(a *activeTurn, on bool) {
 	s.mu.Lock()
-	if a.kill != nil {
+	defer s.mu.Unlock()
+	a.executing = on && a.stopped == nil
+	if !on && a.kill != nil {
 		a.kill.Stop()
 	}
+}
+
+func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSandbox) (last *runnerscripts.Event, err error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	for ev, err := range live.execute(ctx, a.turn) {
+		if err != nil {
+			return last, err
+		}
+		if endOf(a.turn.id, ev) {
+			last = &ev
+			continue
+		}
+		if ev.QueryID == a.turn.id && ev.Type == runnerscripts.TypeQueryStarted {
+			a.taken = true
+			s.interruptAgain(ctx, a, live)
+		}
+		if err := s.take(ctx, live, ev); err != nil {
+			return last, err
+		}
+	}
+	return last, nil
+}
+
+// conclude stores what the agent remembers, then the query's last event, and
+// makes room for the next one.
+func (s *AgentSession) conclude(
+	ctx context.Context, a *activeTurn, live *liveSandbox, last *runnerscripts.Event, err error,
+) {
+	s.mu.Lock()
 	stopped := a.stopped
 	s.mu.Unlock()
-	ctx = context.WithoutCancel(ctx)
 	dead := live != nil && (live.isDead() || gone(err))
 	var events []runnerscripts.Event
 	if live != nil && !dead {
@@ -130,8 +180,8 @@ func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 	}
 	if dead && !ranToEnd(last) {
 		stopped, last = errUnhealthy, nil
-		if err == nil {
-			err = errUnhealthy
+		if !gone(err) {
+			err = errors.Join(errUnhealthy, err)
 		}
 	}
 	end, result, err := ending(a.turn, last, stopped, err)
@@ -140,11 +190,11 @@ func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 	}
 	s.mu.Lock()
 	s.active = nil
+	waiting := len(s.queue)
+	s.mu.Unlock()
 	if live != nil {
 		live.used = time.Now()
 	}
-	waiting := len(s.queue)
-	s.mu.Unlock()
 	if dead {
 		_ = s.endSandbox(ctx, reasonUnhealthy)
 	}
@@ -152,36 +202,6 @@ func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 		_ = s.append(ctx, event(runnerscripts.TypeSessionIdle, "", struct{}{}))
 	}
 	a.turn.finish(result, err)
-}
-
-// execute gives the prompt to the agent and stores what it says. It returns the
-// query's last event, which is not stored yet, if there was one.
-func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSandbox) (*runnerscripts.Event, error) {
-	s.mu.Lock()
-	a.executing = a.stopped == nil
-	s.mu.Unlock()
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
-	var last *runnerscripts.Event
-	for ev, err := range live.execute(ctx, a.turn) {
-		if err != nil {
-			return last, err
-		}
-		if ev.QueryID == a.turn.id {
-			switch ev.Type {
-			case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
-				last = &ev
-				continue
-			case runnerscripts.TypeQueryStarted:
-				s.interruptAgain(ctx, a, live)
-			}
-		}
-		if err := s.take(ctx, live, ev); err != nil {
-			return last, err
-		}
-	}
-	return last, nil
 }
 
 // take stores one event of the running query and does what it asks for.
