@@ -79,7 +79,7 @@ func start(c command, handle func(line []byte)) (*process, error) {
 	go func() {
 		defer close(p.done)
 		err := p.cmd.Wait()
-		p.signal(syscall.SIGKILL) // what it left behind in its process group
+		p.killGroup()
 		// A read deadline works on pipes; without it a survivor that holds the
 		// pipe would keep the reader for ever.
 		_ = r.SetReadDeadline(time.Now().Add(drainTime))
@@ -121,9 +121,30 @@ func (p *process) send(v any) error {
 	return nil
 }
 
-// signal sends a signal to the program and its process group.
+// signal sends a signal to the program and its process group, unless it has
+// ended: its id may be another one's by then.
 func (p *process) signal(sig syscall.Signal) {
+	select {
+	case <-p.done:
+		return
+	default:
+	}
 	_ = syscall.Kill(-p.cmd.Process.Pid, sig) // ESRCH: it has ended
+}
+
+// killGroup ends what the program left behind in its process group, and waits
+// for its end. The system tells nobody when the last process of a group is gone,
+// so it has to be asked; one that nobody reaps is not waited for any longer than
+// the output is.
+func (p *process) killGroup() {
+	p.signal(syscall.SIGKILL)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(drainTime); time.Now().Before(deadline); <-tick.C {
+		if syscall.Kill(-p.cmd.Process.Pid, 0) != nil {
+			return
+		}
+	}
 }
 
 // close ends the program: politely by the end of its input, then by signals. It
