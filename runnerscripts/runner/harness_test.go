@@ -19,7 +19,15 @@ import (
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asMain makes the test binary behave as envrunner: so the race detector sees it.
+const asMain = "ENVRUNNER_TEST_AS_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asMain) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // tooLong ends a test that would hang; no test waits for it to pass.
 const tooLong = time.Minute
@@ -105,9 +113,28 @@ type process struct {
 	status chan int
 }
 
+// start runs this very program, with the race detector if the tests have it.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.CommandContext(t.Context(), runnerFile(t), args...)}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, args...)
+	// Without the second the race detector sleeps for a second at each exit.
+	cmd.Env = append(os.Environ(), asMain+"=1", "GORACE=atexit_sleep_ms=0")
+	return startCommand(t, cmd)
+}
+
+// startBuilt runs the binary as users get it.
+func startBuilt(t *testing.T, args ...string) *process {
+	t.Helper()
+	return startCommand(t, exec.CommandContext(t.Context(), runnerFile(t), args...))
+}
+
+func startCommand(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd}
 	p.cmd.WaitDelay = tooLong
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
@@ -209,17 +236,22 @@ func (p *process) finish() []rs.Event {
 func call(t *testing.T, script string, req any) (*process, rs.Result) {
 	t.Helper()
 	p := start(t, script)
+	return p, p.call(req)
+}
+
+func (p *process) call(req any) rs.Result {
+	p.t.Helper()
 	p.send(req)
 	p.stdin.Close()
-	res := payload[rs.Result](t, p.until(rs.TypeResult))
+	res := payload[rs.Result](p.t, p.until(rs.TypeResult))
 	want := exitOK
 	if !res.OK {
 		want = exitFailed
 	}
 	if got := <-p.status; got != want {
-		t.Errorf("%s: exit status %d, want %d", script, got, want)
+		p.t.Errorf("exit status %d, want %d; stderr: %s", got, want, &p.stderr)
 	}
-	return p, res
+	return res
 }
 
 func transcript(t *testing.T, s *sandbox) (rs.Transcript, []rs.Event) {

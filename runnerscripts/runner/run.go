@@ -62,14 +62,9 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		fmt.Fprint(stderr, usage)
 		return exitUsage
 	}
-	var err error
 	switch args[0] {
-	case runnerscripts.SetupSession:
-		err = a.setupSession(ctx)
-	case runnerscripts.ExecuteQuery:
-		err = a.executeQuery(ctx)
-	case runnerscripts.ReadTranscript:
-		err = a.readTranscript(ctx)
+	case runnerscripts.SetupSession, runnerscripts.ExecuteQuery, runnerscripts.ReadTranscript:
+		return a.script(ctx, args[0])
 	case "version", "--version":
 		fmt.Fprintln(stdout, "envrunner", version(), runtime.GOOS+"/"+runtime.GOARCH)
 	case "schema", "--schema":
@@ -80,7 +75,17 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		fmt.Fprintf(stderr, "envrunner: unknown command %q\n\n%s", args[0], usage)
 		return exitUsage
 	}
-	if err != nil {
+	return exitOK
+}
+
+// script runs one of the runner scripts.
+func (a *app) script(ctx context.Context, name string) int {
+	do := map[string]func(context.Context) error{
+		runnerscripts.SetupSession:   a.setupSession,
+		runnerscripts.ExecuteQuery:   a.executeQuery,
+		runnerscripts.ReadTranscript: a.readTranscript,
+	}[name]
+	if err := do(ctx); err != nil {
 		return a.fail(err)
 	}
 	return exitOK
