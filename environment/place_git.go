@@ -3,6 +3,7 @@ package environment
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -53,17 +54,11 @@ func checkout(ctx context.Context, dir string, g Git) error {
 	if _, err := git.run(ctx, "init", "--quiet", "--template=", "--initial-branch=main"); err != nil {
 		return err
 	}
-	ref := g.Ref
-	if ref == "" {
-		ref = "HEAD"
+	if !g.History && checkoutShallow(ctx, git, address, g.Ref) == nil {
+		return nil
 	}
-	if !g.History {
-		if _, err := git.run(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", address, ref); err != nil {
-			return err
-		}
-		_, err := git.run(ctx, "checkout", "--quiet", "--detach", "FETCH_HEAD")
-		return err
-	}
+	// Everything, also where a server gives neither a single commit nor a
+	// shallow history.
 	if _, err := git.run(ctx, "remote", "add", "--", "origin", address); err != nil {
 		return err
 	}
@@ -80,6 +75,18 @@ func checkout(ctx context.Context, dir string, g Git) error {
 		}
 	}
 	return nil
+}
+
+// checkoutShallow fetches one commit alone.
+func checkoutShallow(ctx context.Context, git gitCommand, address, ref string) error {
+	if ref == "" {
+		ref = "HEAD"
+	}
+	if _, err := git.run(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", address, ref); err != nil {
+		return err
+	}
+	_, err := git.run(ctx, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+	return err
 }
 
 // checkoutRef checks out a branch as a branch and everything else detached.
@@ -231,12 +238,12 @@ func credentialEnv(raw string) (env []string, address string) {
 	if err != nil || u.User == nil || u.Scheme != "https" && u.Scheme != "http" {
 		return nil, raw
 	}
-	full := url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: "/"}
-	bare := url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}
+	password, _ := u.User.Password()
+	basic := base64.StdEncoding.EncodeToString([]byte(u.User.Username() + ":" + password))
 	return []string{
 		"GIT_CONFIG_COUNT=1",
-		"GIT_CONFIG_KEY_0=url." + full.String() + ".insteadOf",
-		"GIT_CONFIG_VALUE_0=" + bare.String(),
+		"GIT_CONFIG_KEY_0=http." + u.Scheme + "://" + u.Host + ".extraHeader",
+		"GIT_CONFIG_VALUE_0=Authorization: Basic " + basic,
 	}, withoutCredentials(raw)
 }
 

@@ -379,6 +379,9 @@ func TestADeadSandboxIsNoExitCode(t *testing.T) {
 	if !errors.Is(last, primitives.ErrTerminated) {
 		t.Errorf("the query ended with %v, want primitives.ErrTerminated", last)
 	}
+	if _, err := collect(t.Context(), env, Query{Prompt: "next"}); !errors.Is(err, primitives.ErrTerminated) {
+		t.Errorf("the next query: %v, want primitives.ErrTerminated", err)
+	}
 	if err := env.Healthy(t.Context()); !errors.Is(err, primitives.ErrTerminated) {
 		t.Errorf("health: %v, want primitives.ErrTerminated", err)
 	}

@@ -21,6 +21,7 @@ const (
 	// on this machine.
 	maxSnapshotFiles = 1 << 20
 	maxSnapshotBytes = 16 << 30
+	maxSnapshotNames = 512 << 20 // bytes of all names and targets
 )
 
 // notCounted is what never is a change, beside what is configured: git's own files
@@ -73,6 +74,7 @@ func readSnapshot(r io.Reader, keep bool, known *snapshot) (_ *snapshot, err err
 	}()
 	in := tar.NewReader(r)
 	sum := sha256.New()
+	names := 0
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -95,6 +97,9 @@ func readSnapshot(r io.Reader, keep bool, known *snapshot) (_ *snapshot, err err
 			e = entry{mode: fs.ModeSymlink | 0o777, target: h.Linkname, size: int64(len(h.Linkname)), sum: sha256.Sum256([]byte(h.Linkname))}
 		default:
 			continue
+		}
+		if names += len(name) + len(e.target); names > maxSnapshotNames {
+			return nil, fmt.Errorf("%w: the names in the workspace are longer than %d MiB", primitives.ErrLimit, maxSnapshotNames>>20)
 		}
 		if s.files[name] = e; len(s.files) > maxSnapshotFiles {
 			return nil, fmt.Errorf("%w: the workspace has more than %d files", primitives.ErrLimit, maxSnapshotFiles)

@@ -18,6 +18,13 @@ import (
 // reported.
 const watchDebounce = 50 * time.Millisecond
 
+const (
+	// maxListed and maxListedContent bound what WorkspaceFiles returns: files,
+	// and bytes of all contents.
+	maxListed        = 1 << 20
+	maxListedContent = 1 << 30
+)
+
 // DefaultIgnore is what WorkspaceFiles and WatchWorkspace leave out: what tools
 // make and nobody edits.
 func DefaultIgnore() []string { return []string{".git", "node_modules"} }
@@ -51,7 +58,8 @@ type WorkspaceFile struct {
 }
 
 // WorkspaceFiles returns the files and links of the workspace, sorted by path,
-// relative to it.
+// relative to it. More than a million of them, or contents of more than 1 GiB, are
+// primitives.ErrLimit.
 func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]WorkspaceFile, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -62,11 +70,12 @@ func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]
 	if err != nil {
 		return nil, err
 	}
-	infos, err := e.prim.List(ctx, ".", primitives.ListOptions{Depth: -1})
+	infos, err := e.prim.List(ctx, ".", primitives.ListOptions{Depth: -1, Limit: maxListed})
 	if err != nil {
 		return nil, fmt.Errorf("workspace files: %w", err)
 	}
 	var files []WorkspaceFile
+	var total int64
 	for _, info := range infos {
 		if info.IsDir() || ignored(ignore, info.Path) {
 			continue
@@ -80,6 +89,10 @@ func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]
 			if err != nil {
 				return nil, fmt.Errorf("workspace files: %w", err)
 			}
+		}
+		if total += int64(len(file.Content)); total > maxListedContent {
+			return nil, fmt.Errorf("workspace files: %w: their contents are larger than %d MiB; lower MaxContent or ignore more",
+				primitives.ErrLimit, maxListedContent>>20)
 		}
 		files = append(files, file)
 	}
