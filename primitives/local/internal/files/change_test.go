@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -82,7 +84,7 @@ func TestMoveOfOneFileOntoItsOtherNameLeavesOne(t *testing.T) {
 
 func TestMoveBetweenFileSystemsCopies(t *testing.T) {
 	f, paths := open(t)
-	shm, err := os.MkdirTemp("/dev/shm", "agentenv")
+	shm, err := os.MkdirTemp("/dev/shm", "agentenv") //nolint:usetesting // on another file system
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(shm)) })
 	put(t, shm+"/file", strings.Repeat("x", 1<<20))
@@ -136,6 +138,26 @@ func TestRemoveOfAHugeTreeStopsWithTheContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	must(t, f.Remove(t.Context(), "tree", true))
+	if got := entries(t, paths.Workspace); len(got) != 0 {
+		t.Errorf("left %q", got)
+	}
+}
+
+func TestRemoveTakesTreesOfAnyDepth(t *testing.T) {
+	f, paths := open(t)
+	put(t, paths.Workspace+"/deep/other/file", "x")
+	// Deeper than a path can name: nested step by step.
+	fd, err := openPath(paths.Workspace + "/deep")
+	must(t, err)
+	for range 3000 {
+		must(t, unix.Mkdirat(fd, "d", 0o755))
+		next, err := openat(fd, "d", dirFlags, 0)
+		must(t, err)
+		must(t, unix.Close(fd))
+		fd = next
+	}
+	must(t, unix.Close(fd))
+	must(t, f.Remove(t.Context(), "deep", true))
 	if got := entries(t, paths.Workspace); len(got) != 0 {
 		t.Errorf("left %q", got)
 	}

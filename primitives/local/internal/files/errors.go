@@ -16,9 +16,6 @@ func (f *FS) fail(op, target string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if pe, ok := errors.AsType[*primitives.Error](err); ok && error(pe) == err {
-		return err
-	}
 	return &primitives.Error{Op: op, Backend: f.cfg.Backend, Target: target, Err: Classify(err)}
 }
 

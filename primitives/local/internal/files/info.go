@@ -17,7 +17,7 @@ import (
 func describe(dir int, name, as string, st *unix.Stat_t) (primitives.FileInfo, error) {
 	info := primitives.FileInfo{
 		Path:    as,
-		Mode:    fileMode(uint32(st.Mode)),
+		Mode:    fileMode(uint32(st.Mode)),                          //nolint:unconvert // narrower on other platforms
 		ModTime: time.Unix(int64(st.Mtim.Sec), int64(st.Mtim.Nsec)), //nolint:unconvert // narrower on other platforms
 		UID:     int(st.Uid),
 		GID:     int(st.Gid),
@@ -46,7 +46,7 @@ func describe(dir int, name, as string, st *unix.Stat_t) (primitives.FileInfo, e
 func revision(st *unix.Stat_t) string {
 	b := make([]byte, 0, 64)
 	for _, n := range []int64{
-		int64(st.Dev), int64(st.Ino), st.Size, //nolint:gosec,unconvert // only told apart, never computed with
+		int64(st.Dev), int64(st.Ino), st.Size, //nolint:gosec // only told apart, never computed with
 		int64(st.Mtim.Sec), int64(st.Mtim.Nsec), int64(st.Ctim.Sec), int64(st.Ctim.Nsec), //nolint:unconvert // narrower on other platforms
 	} {
 		b = strconv.AppendInt(b, n, 36)

@@ -39,7 +39,8 @@ func (f *FS) remove(ctx context.Context, name string, recursive bool) error {
 	if !recursive {
 		return unix.Unlinkat(p.dir, p.leaf, unix.AT_REMOVEDIR)
 	}
-	return removeTree(ctx, p.dir, p.leaf)
+	r := remover{ctx: ctx.Err, top: -1}
+	return r.tree(p.dir, p.leaf, 0)
 }
 
 // removable refuses the folders of the sandbox and whatever holds one of them,
@@ -63,23 +64,29 @@ func (f *FS) removable(p place, st *unix.Stat_t) error {
 	return nil
 }
 
-const removePasses = 10 // how often a directory that others keep filling is emptied
+const (
+	removePasses = 10  // how often a directory that others keep filling is emptied
+	removeDepth  = 100 // how many directories are open at once
+)
 
-// removeTree removes a directory with all that is in it.
-func removeTree(ctx context.Context, dir int, name string) error {
-	var first error
-	for range removePasses {
-		first = nil
-		fd, err := openToEmpty(dir, name)
+// remover removes one directory with all that is in it.
+type remover struct {
+	ctx  func() error // of the context
+	top  int          // the open directory itself, -1 before
+	more bool         // something was moved to the top, which is to be emptied again
+}
+
+// tree removes the directory name in dir, depth levels below the top.
+func (r *remover) tree(dir int, name string, depth int) error {
+	for pass := 0; pass < removePasses; pass++ {
+		first, err := r.empty(dir, name, depth)
 		if err != nil {
 			if errors.Is(err, unix.ENOENT) {
 				return nil
 			}
 			return err
 		}
-		first = removeEntries(ctx, fd)
-		unix.Close(fd)
-		if first != nil && ctx.Err() != nil {
+		if first != nil && r.ctx() != nil {
 			return first
 		}
 		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
@@ -90,9 +97,25 @@ func removeTree(ctx context.Context, dir int, name string) error {
 			return first
 		case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST):
 			return err
+		case depth == 0 && r.more:
+			r.more, pass = false, 0
 		}
 	}
 	return primitives.ErrNotEmpty
+}
+
+// empty removes what is in a directory as far as it can. first is why something
+// is left, err why it could not be begun.
+func (r *remover) empty(dir int, name string, depth int) (first, err error) {
+	fd, err := openToEmpty(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	if depth == 0 {
+		r.top = fd
+	}
+	return r.entries(fd, depth), nil
 }
 
 // openToEmpty opens a directory for listing and removing, with the rights that
@@ -109,20 +132,20 @@ func openToEmpty(dir int, name string) (int, error) {
 	return fd, err
 }
 
-func removeEntries(ctx context.Context, fd int) error {
+func (r *remover) entries(fd, depth int) error {
 	names, err := readNames(fd)
 	if err != nil {
 		return err
 	}
 	var first error
 	for _, name := range names {
-		if err := ctx.Err(); err != nil {
+		if err := r.ctx(); err != nil {
 			return err
 		}
 		err := unix.Unlinkat(fd, name, 0)
 		if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
 			if st, serr := lstatat(fd, name); serr == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-				err = removeTree(ctx, fd, name)
+				err = r.below(fd, name, depth+1)
 			}
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) && first == nil {
@@ -130,4 +153,20 @@ func removeEntries(ctx context.Context, fd int) error {
 		}
 	}
 	return first
+}
+
+// below removes a directory in the tree. One that is very deep is first moved
+// up, because every level takes an open directory and programs can nest them
+// without end.
+func (r *remover) below(fd int, name string, depth int) error {
+	if depth < removeDepth {
+		return r.tree(fd, name, depth)
+	}
+	_ = chmodDir(fd, name, 0o700) // what it takes to move it
+	up := tempName()
+	if err := unix.Renameat(fd, name, r.top, up); err != nil {
+		return err
+	}
+	r.more = true
+	return nil
 }

@@ -37,12 +37,12 @@ func (d *debouncer) add(changes []change, now time.Time) []change {
 	}
 	var ready []change
 	for _, c := range changes {
-		switch {
-		case c.op == primitives.OpOverflow:
+		switch c.op {
+		case primitives.OpOverflow:
 			ready = append(append(ready, d.all()...), c)
-		case c.op == primitives.OpRename:
+		case primitives.OpRename:
 			ready = append(ready, d.rename(c, now)...)
-		default:
+		case primitives.OpCreate, primitives.OpModify, primitives.OpRemove:
 			d.hold(c, now)
 		}
 	}

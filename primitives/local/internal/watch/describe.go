@@ -24,7 +24,7 @@ func (w *watcher) describe(c change) primitives.WatchEvent {
 		w.omit(&ev, primitives.OmittedUnreadable)
 		return ev
 	}
-	defer unix.Close(dir)
+	defer w.release(dir)
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		w.omit(&ev, primitives.OmittedUnreadable)
@@ -86,15 +86,24 @@ func (w *watcher) attachContent(ev *primitives.WatchEvent, dir int, name string)
 	}
 }
 
-// holder opens the directory that holds a path.
+// holder opens the directory that holds a path. It must be released.
 func (w *watcher) holder(rel string) (dir int, name string, err error) {
 	root, err := w.openRoot()
 	if err != nil {
 		return -1, "", err
 	}
 	base, name := path.Split(rel)
+	if base == "" {
+		return root, name, nil
+	}
 	dir, err = (beneath.Root{FD: root}).OpenDir(base, beneath.Options{NoLinks: true})
 	return dir, name, err
+}
+
+func (w *watcher) release(dir int) {
+	if dir != w.dir {
+		unix.Close(dir)
+	}
 }
 
 // lstat describes what is at a path below the watched directory.
@@ -104,6 +113,6 @@ func (w *watcher) lstat(rel string) (unix.Stat_t, error) {
 	if err != nil {
 		return st, err
 	}
-	defer unix.Close(dir)
+	defer w.release(dir)
 	return st, unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 }

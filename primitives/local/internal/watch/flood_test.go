@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -124,8 +125,38 @@ func TestOverflowIsReportedAndMadeUpFor(t *testing.T) {
 // A consumer that starts from a listing and applies the events arrives at what
 // is there, whatever a program does meanwhile.
 func TestEventsLeadToWhatIsThere(t *testing.T) {
+	for name, open := range map[string]func() (source, error){
+		"in large reads": newSource,
+		"one at a time":  func() (source, error) { src, err := newSource(); return &dripping{source: src}, err },
+	} {
+		t.Run(name, func(t *testing.T) { converge(t, open) })
+	}
+}
+
+// dripping returns one change at a time, so that the halves of a rename come
+// apart.
+type dripping struct {
+	source
+	held    []raw
+	drained bool
+}
+
+func (d *dripping) read(until time.Time) ([]raw, bool, error) {
+	if len(d.held) == 0 {
+		var err error
+		if d.held, d.drained, err = d.source.read(until); err != nil {
+			return nil, false, err
+		}
+	}
+	first := d.held[:1]
+	d.held = d.held[1:]
+	return first, d.drained && len(d.held) == 0, nil
+}
+
+func converge(t *testing.T, open func() (source, error)) {
+	t.Helper()
 	dir := t.TempDir()
-	w := begin(t, dir, primitives.WatchOptions{})
+	w := beginWith(t, t.Context(), config(dir, primitives.WatchOptions{}), open)
 	known := map[string]bool{}
 	steps := []func(i int) error{
 		func(i int) error { return os.MkdirAll(fmt.Sprintf("%s/d%d/e/f", dir, i%5), 0o755) },

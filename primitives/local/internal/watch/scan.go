@@ -174,13 +174,14 @@ func (w *watcher) adopt(n *node, wd int) {
 	w.nodes[wd] = n
 }
 
-// passable says which directories are left out.
+// passable says which directories are left out: those that are gone, may not be
+// read, or are nested so deep that no program could name them.
 func (w *watcher) passable(err error, root bool) bool {
 	if root {
 		return false
 	}
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
-		errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, primitives.ErrPathEscape)
+		errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENAMETOOLONG) || errors.Is(err, primitives.ErrPathEscape)
 }
 
 // rescan compares a directory and what is below it with what is known, and

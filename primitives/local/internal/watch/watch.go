@@ -110,7 +110,6 @@ type watcher struct {
 	queue           []change      // found and not yet reported
 	wait            debouncer
 	dir             int // the watched directory while open, else zero; see openRoot
-	failed          error
 
 	used        atomic.Bool
 	stop, ended chan struct{} // for guard
