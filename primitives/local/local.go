@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
@@ -76,16 +77,43 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 		return nil, wrap("create", cfg.Root, err)
 	}
 	st.Session = filepath.Join(root, st.ID)
+	var groupErr error
+	st.Group, groupErr = makeGroup(st.ID)
 	if err := makeFolders(&st, who); err != nil {
-		_ = os.RemoveAll(st.Session)
-		return nil, wrap("create", st.Session, err)
+		return nil, wrap("create", st.Session, errors.Join(err, unmake(&st)))
 	}
-	s, err := open(&st, who, true, cfg.ReapOrphans)
+	s, err := open(&st, who, cfg.ReapOrphans, groupErr)
+	if err == nil && who.cred != nil {
+		if err = s.probeDir(&spawnSpec{dir: s.paths.Workspace, cred: who.cred}); err != nil {
+			err = errors.Join(fmt.Errorf("set Root to a folder that user %s may enter: %w", cfg.User, err), s.Close())
+		}
+	}
 	if err != nil {
-		_ = os.RemoveAll(st.Session)
-		return nil, wrap("create", st.Session, err)
+		return nil, wrap("create", st.Session, errors.Join(err, unmake(&st)))
 	}
 	return s, nil
+}
+
+// unmake takes away what New made before it failed.
+func unmake(st *state) error {
+	var err error
+	if st.Group != "" {
+		err = cgroup.Remove(st.Group)
+	}
+	return errors.Join(err, os.RemoveAll(st.Session))
+}
+
+// makeGroup makes the control group of a new sandbox.
+func makeGroup(id string) (string, error) {
+	parent, err := cgroup.Parent()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(parent, "agentenv-"+id)
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return "", err
+	}
+	return path, nil
 }
 
 // Attach returns the sandbox with this ID below cfg.Root, also one that another
@@ -111,7 +139,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}
-	s, err := open(st, who, false, cfg.ReapOrphans)
+	s, err := open(st, who, cfg.ReapOrphans, errors.ErrUnsupported)
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}

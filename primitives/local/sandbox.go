@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"os/user"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -66,8 +65,9 @@ var _ interface {
 	primitives.Reattacher
 } = (*Sandbox)(nil)
 
-// open returns a handle of a sandbox whose folders exist.
-func open(st *state, who identity, fresh, reapOrphans bool) (*Sandbox, error) {
+// open returns a handle of a sandbox whose folders exist. groupErr says why it
+// has no control group, if so.
+func open(st *state, who identity, reapOrphans bool, groupErr error) (*Sandbox, error) {
 	s := &Sandbox{
 		id: st.ID, backend: backend, st: st, paths: st.paths(), cred: who.cred,
 		down: make(chan struct{}), procs: make(map[*process]struct{}), durables: make(map[*durable]struct{}),
@@ -93,7 +93,9 @@ func open(st *state, who identity, fresh, reapOrphans bool) (*Sandbox, error) {
 	if s.files, err = files.New(cfg); err != nil {
 		return nil, errors.Join(err, s.life.Close())
 	}
-	groupErr := s.openGroup(fresh)
+	if st.Group != "" {
+		s.group, groupErr = cgroup.Open(st.Group, s.execName)
+	}
 	s.caps = s.findCapabilities(groupErr)
 	if reapOrphans {
 		if err := s.startReaper(); err != nil {
@@ -101,31 +103,6 @@ func open(st *state, who identity, fresh, reapOrphans bool) (*Sandbox, error) {
 		}
 	}
 	return s, nil
-}
-
-// openGroup makes or finds the sandbox's control group.
-func (s *Sandbox) openGroup(fresh bool) error {
-	path := s.st.Group
-	if fresh {
-		parent, err := cgroup.Parent()
-		if err != nil {
-			return err
-		}
-		path = filepath.Join(parent, "agentenv-"+s.id)
-	}
-	if path == "" {
-		return errors.ErrUnsupported
-	}
-	group, err := cgroup.Open(path, s.execName)
-	if err != nil {
-		return err
-	}
-	s.group = group
-	if fresh {
-		s.st.Group = path
-		return writeJSON(s.st.file(stateFile), s.st)
-	}
-	return nil
 }
 
 func (s *Sandbox) findCapabilities(groupErr error) primitives.Capabilities {

@@ -69,12 +69,40 @@ func (s *Sandbox) start(cmd *primitives.Command) (*child, error) {
 	}
 	spec.leaf = c.leaf
 	c.pid, c.pidfd, err = spawn(spec)
+	if err != nil && c.leaf != nil && refusesGroup(err) {
+		err = s.withoutGroup(c, spec, err)
+	}
 	if err != nil {
 		s.releaseLeaf(c.leaf)
 		c.closeStreams()
 		return nil, s.gone(s.explain(spec, err))
 	}
 	return c, nil
+}
+
+// refusesGroup reports whether the error may come from starting a process right
+// into a control group, which filters of system calls can forbid.
+func refusesGroup(err error) bool {
+	for _, e := range []error{unix.ENOSYS, unix.EPERM, unix.EACCES, unix.EBUSY, unix.EOPNOTSUPP, unix.ENODEV, unix.EINVAL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutGroup tries again outside the control group. If that works, the sandbox
+// does without it from now on and finds its processes by their marks.
+func (s *Sandbox) withoutGroup(c *child, spec *spawnSpec, first error) error {
+	spec.leaf = nil
+	pid, pidfd, err := spawn(spec)
+	if err != nil {
+		return first
+	}
+	s.noGroup.Store(true)
+	s.releaseLeaf(c.leaf)
+	c.leaf, c.pid, c.pidfd = nil, pid, pidfd
+	return nil
 }
 
 // spawn starts the process, and tries again for a moment when the program is

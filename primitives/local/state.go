@@ -51,9 +51,14 @@ func (st *state) paths() primitives.Paths {
 
 func (st *state) file(name string) string { return filepath.Join(st.paths().App, name) }
 
-// save writes a new state. The life file comes last: what has one is complete.
+// save writes a new state, once. The life file comes last: what has one is
+// complete.
 func (st *state) save() error {
-	if err := writeJSON(st.file(stateFile), st); err != nil {
+	data, err := json.Marshal(st)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(st.file(stateFile), data, 0o600); err != nil {
 		return err
 	}
 	return os.WriteFile(st.file(lifeFile), nil, 0o600)

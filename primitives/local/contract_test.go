@@ -1,0 +1,59 @@
+package local_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
+)
+
+// TestContract runs the contract suite, with control groups and without.
+func TestContract(t *testing.T) {
+	t.Run("groups", func(t *testing.T) { contract(t, local.New) })
+	t.Run("sweeping", func(t *testing.T) { contract(t, local.NewSweeping) })
+}
+
+func contract(t *testing.T, open func(context.Context, local.Config) (*local.Sandbox, error)) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root atomic.Pointer[string]
+	t.Cleanup(func() { killEscapees(root.Load()) })
+	primitivestest.Run(t, primitivestest.Harness{
+		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
+			root.Store(&dir)
+			return open(ctx, local.Config{Root: dir, Runner: self})
+		},
+		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
+			return local.Attach(ctx, local.Config{Root: dir}, id)
+		},
+		Destroy: func(_ context.Context, p primitives.EnvironmentPrimitive) error {
+			return os.RemoveAll(p.Paths().Session)
+		},
+	})
+}
+
+// killEscapees ends the programs of the suite that a sweep cannot find: those
+// that wiped their environment, left their session and lost their parent.
+func killEscapees(root *string) {
+	if root == nil || *root == "" {
+		return
+	}
+	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, link := range links {
+		exe, err := os.Readlink(link)
+		pid, aerr := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err == nil && aerr == nil && strings.HasPrefix(exe, *root+"/") {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
