@@ -53,6 +53,7 @@ type process struct {
 	// stderrEnd is closed when standard error has ended.
 	stderrEnd chan struct{}
 
+	forget   func()        // releases the context of the process
 	stop     chan struct{} // closed by close
 	stopOnce sync.Once
 	tasks    sync.WaitGroup
@@ -60,9 +61,9 @@ type process struct {
 
 // follow takes over a started process. ctx gives values only: the process's life
 // is bounded by close.
-func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, redact func(string) string) *process {
+func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, redact func(string) string, forget func()) *process {
 	p := &process{
-		script: script, proc: proc,
+		script: script, proc: proc, forget: forget,
 		events:  make(chan runnerscripts.Event),
 		input:   make(chan []byte, queuedControls),
 		discard: make(chan struct{}),
@@ -274,6 +275,7 @@ func (p *process) close() {
 		p.discardOnce.Do(func() { close(p.discard) })
 		close(p.stop)
 		_ = p.proc.Close()
+		p.forget()
 	})
 	p.tasks.Wait()
 }

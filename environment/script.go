@@ -23,14 +23,16 @@ func (e *Environment) start(ctx context.Context, script string, request any) (*p
 	if err != nil {
 		return nil, &ScriptError{Script: script, Err: fmt.Errorf("request: %w", err)}
 	}
-	// The process outlives this call; it is ended by its close.
-	proc, err := e.prim.Exec(context.WithoutCancel(ctx), primitives.Command{
-		Args: args, Env: e.environ(), Stdin: true,
-	})
+	// ctx bounds the start; the process outlives it and is ended by its close.
+	life, forget := context.WithCancel(context.WithoutCancel(ctx))
+	starting := context.AfterFunc(ctx, forget)
+	proc, err := e.prim.Exec(life, primitives.Command{Args: args, Env: e.environ(), Stdin: true})
+	starting()
 	if err != nil {
+		forget()
 		return nil, e.diagnose(ctx, &ScriptError{Script: script, Err: err})
 	}
-	p := follow(ctx, script, proc, e.maxLine, e.redact)
+	p := follow(ctx, script, proc, e.maxLine, e.redact, forget)
 	if err := e.adopt(p); err != nil {
 		p.close()
 		return nil, err
