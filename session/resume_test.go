@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -309,7 +310,10 @@ func TestASandboxThatDiesIsReplaced(t *testing.T) {
 
 func TestASandboxThatDiesWhileTheAgentWorksFailsTheQuery(t *testing.T) {
 	t.Parallel()
-	cfg := scripted(t, steps(forever()), steps(say("alive")))
+	cfg := scripted(t)
+	// The new sandbox knows nothing of the query: the prompt decides what is played.
+	cfg.Environment.Agent.Config = json.RawMessage(`{"turns":[
+		{"when":"one","steps":[{"delay_ms":3600000}]}, {"steps":[{"text":"alive"}]}]}`)
 	var last *environment.Environment
 	cfg.Create = func(ctx context.Context, cfg environment.Config) (_ *environment.Environment, err error) {
 		last, err = environment.Create(ctx, cfg)

@@ -61,9 +61,9 @@ func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Tra
 }
 
 // saveTranscript stores the transcript as it is now in the sandbox and returns
-// the event that tells of it. It is called before the query's last event is
+// the event that tells of it, or that it failed. It is called before the query's last event is
 // stored: a query that is known to be done is one that the agent remembers.
-func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox) []runnerscripts.Event {
+func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox) ([]runnerscripts.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
 	defer cancel()
 	rev := s.lastSeq()
@@ -79,7 +79,7 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox) []
 		return []runnerscripts.Event{event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
 			Code:    failure(err).Code,
 			Message: fmt.Sprintf("in a new sandbox the agent will not remember this query, because its transcript could not be stored: %v", err),
-		})}
+		})}, err
 	}
 	size := len(t.Main)
 	for _, sub := range t.Subagents {
@@ -87,7 +87,7 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox) []
 	}
 	return []runnerscripts.Event{event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{
 		Revision: rev, Size: int64(size),
-	})}
+	})}, nil
 }
 
 // saveWorkspace stores the workspace. What keeps it from being stored becomes an

@@ -176,7 +176,11 @@ func (s *AgentSession) conclude(
 	dead := live != nil && (live.isDead() || gone(err))
 	var events []runnerscripts.Event
 	if live != nil && !dead {
-		events = s.saveTranscript(ctx, live)
+		var saveErr error
+		if events, saveErr = s.saveTranscript(ctx, live); gone(saveErr) {
+			// An agent whose sandbox is ended may have said goodbye.
+			dead, err = true, errors.Join(err, saveErr)
+		}
 	}
 	if dead && !ranToEnd(last) {
 		stopped, last = errUnhealthy, nil
