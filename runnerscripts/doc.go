@@ -12,6 +12,11 @@
 //	read-transcript  reads a [TranscriptRequest]; prints the [Event] lines of the
 //	                 conversation if asked, then a [Result] whose data is a [Transcript]
 //
+// A script that did its work prints a result with "ok":true and exits with status
+// 0. One that could not prints "ok":false with the reason and exits with status
+// 1; a query that merely failed is an event, and the script goes on. A script
+// that ends without a result has died, whatever its status.
+//
 // The default scripts are subcommands of envrunner. Any program that keeps this
 // protocol can replace one of them, a shell script of ten lines included. Where
 // the Agent Client Protocol (https://agentclientprotocol.com) has a concept, its

@@ -78,7 +78,7 @@ func (l *LineReader) next() ([]byte, error) {
 		if i := bytes.IndexByte(l.buf[l.start+searched:l.end], '\n'); i >= 0 {
 			line := l.buf[l.start : l.start+searched+i]
 			l.start += searched + i + 1
-			if len(line) > l.max && !(len(line) == l.max+1 && line[l.max] == '\r') {
+			if len(bytes.TrimSuffix(line, []byte{'\r'})) > l.max {
 				return nil, l.tooLong()
 			}
 			return line, nil

@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// ErrNotFound: there is no runner for the platform, and none can be built. The
+// ErrNotFound says that there is no runner for the platform, and none can be built. The
 // message lists all that was tried and how to mend it.
 var ErrNotFound = errors.New("no runner binary")
 

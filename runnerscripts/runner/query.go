@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
 
 // errShutdown is why the work ends after a shutdown line.
@@ -98,7 +99,9 @@ func (c *conversation) work(ctx context.Context) error {
 			break
 		}
 		if err := c.run(ctx, q); err != nil {
-			c.abandon(err)
+			if _, crashed := errors.AsType[script.CrashError](err); !crashed {
+				c.abandon(err)
+			}
 			return err
 		}
 	}
@@ -165,6 +168,9 @@ func (c *conversation) run(ctx context.Context, q *query) error {
 	clear(c.asked)
 	c.mu.Unlock()
 	defer c.out.setQuery("")
+	if _, crashed := errors.AsType[script.CrashError](err); crashed {
+		return err
+	}
 	if done.DurationMS == 0 {
 		done.DurationMS = time.Since(start).Milliseconds()
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"runtime/debug"
 
@@ -51,7 +50,7 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 	a := &app{stdin: stdin, stdout: runnerscripts.NewEncoder(stdout), stderr: stderr}
 	a.agents = map[string]agent.Driver{
 		"claude": claude.Driver{},
-		"script": script.New(script.Config{Print: a.stdout.WriteLine, Exit: os.Exit}),
+		"script": script.New(script.Config{Print: a.stdout.WriteLine}),
 	}
 	switch {
 	case len(args) > 0 && args[0] == "guest":
@@ -85,7 +84,11 @@ func (a *app) script(ctx context.Context, name string) int {
 		runnerscripts.ExecuteQuery:   a.executeQuery,
 		runnerscripts.ReadTranscript: a.readTranscript,
 	}[name]
-	if err := do(ctx); err != nil {
+	err := do(ctx)
+	if crash, ok := errors.AsType[script.CrashError](err); ok {
+		return int(crash)
+	}
+	if err != nil {
 		return a.fail(err)
 	}
 	return exitOK

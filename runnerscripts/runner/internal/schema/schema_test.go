@@ -32,7 +32,7 @@ func (v validator) keyword(s object, key string, arg, value any, at string) erro
 	case "$ref":
 		return v.check(v.defs[strings.TrimPrefix(arg.(string), "#/$defs/")].(object), value, at)
 	case "type":
-		if got := typeOf(value); got != arg && !(arg == "number" && got == "integer") {
+		if got := typeOf(value); got != arg && (arg != "number" || got != "integer") {
 			return fmt.Errorf("%s is %s, want %s", at, got, arg)
 		}
 	case "properties":

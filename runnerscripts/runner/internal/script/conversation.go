@@ -72,6 +72,9 @@ func (c *conversation) Prompt(ctx context.Context, id, text string) (runnerscrip
 	c.mu.Lock()
 	c.cancel = nil
 	c.mu.Unlock()
+	if _, crashed := errors.AsType[CrashError](err); crashed {
+		return runnerscripts.QueryCompleted{}, err
+	}
 	c.used = c.used.Add(t.usage)
 	done := runnerscripts.QueryCompleted{
 		StopReason: stop, DurationMS: max(1, time.Since(start).Milliseconds()), Usage: t.usage,

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -22,9 +23,14 @@ const agentVersion = "1"
 type Config struct {
 	// Print writes a line of a print step to standard output. Required.
 	Print func(line []byte) error
-	// Exit ends the program for a crash step. Required.
-	Exit func(code int)
 }
+
+// CrashError is the error of Prompt at a crash step: the program must exit with this
+// status at once, without another word.
+type CrashError int
+
+// Error returns the status.
+func (c CrashError) Error() string { return "crashed with status " + strconv.Itoa(int(c)) }
 
 type driver struct{ cfg Config }
 

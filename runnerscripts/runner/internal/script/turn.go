@@ -73,7 +73,7 @@ func (t *turn) step(ctx context.Context, s runnerscripts.ScenarioStep) error {
 	case s.Fail != nil:
 		return s.Fail
 	case s.Crash != 0:
-		t.c.cfg.Exit(s.Crash)
+		return CrashError(s.Crash)
 	case len(s.Print) > 0:
 		return t.c.cfg.Print(printed(s.Print))
 	}
