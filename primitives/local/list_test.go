@@ -12,11 +12,7 @@ func TestListShowsSandboxesUntilTheyAreTerminated(t *testing.T) {
 	var ids []string
 	var last *local.Sandbox
 	for range 2 {
-		s, err := local.New(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.Close() })
+		s := newSandbox(t, cfg)
 		ids, last = append(ids, s.ID()), s
 	}
 	list, err := local.List(t.Context(), cfg)

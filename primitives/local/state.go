@@ -138,8 +138,3 @@ func ownedByMe(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(st.Uid) == os.Geteuid()
 }
-
-// ownerLives reports whether the program that made the sandbox still runs.
-func (st *state) ownerLives() bool {
-	return st.Boot == proctree.BootID() && proctree.Alive(st.Owner)
-}
