@@ -20,8 +20,9 @@ type conversation struct {
 	raw     bool
 	out     agent.Sink
 
-	ending  sync.Once
-	unwatch func() // ends the watch over Start's context
+	starting sync.Mutex // held while a process is looked for or started
+	ending   sync.Once
+	unwatch  func() // ends the watch over Start's context
 
 	// Of the reader's goroutine only, or while there is none.
 	translate   *translator
@@ -47,8 +48,7 @@ type query struct {
 	started   bool   // the program works on it: an interrupt reaches it
 	interrupt bool   // somebody asked for one before that
 	cancelled bool   // somebody asked to stop it
-	followed  bool   // the program tells how far the message is
-	answered  bool   // and has said that it is done with it
+	answered  bool   // the program has said that it is done with the message
 	finished  bool
 	result    *resultLine // the last turn's
 	usage     runnerscripts.Usage
@@ -85,7 +85,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		return c.completed(q), context.Cause(ctx)
 	}
 	c.mu.Lock()
-	finished, cancelled := q.finished, q.cancelled
+	finished, cancelled, result := q.finished, q.cancelled, q.result
 	c.mu.Unlock()
 	done := c.completed(q)
 	switch {
@@ -94,24 +94,27 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 			Code:    runnerscripts.FailAgent,
 			Message: "send the prompt again, which resumes the conversation: Claude Code crashed: " + p.crash(),
 		}
-	case q.result == nil:
-		if cancelled {
-			done.StopReason = runnerscripts.StopCancelled
-		}
-		return done, nil
+	case result != nil:
+		done.StopReason, err = outcome(*result, cancelled)
+	case cancelled:
+		done.StopReason = runnerscripts.StopCancelled
+	default:
+		done.StopReason = runnerscripts.StopEndTurn
 	}
-	done.StopReason, err = outcome(*q.result, cancelled)
 	return done, err
 }
 
+// completed is what is known of a query's end without its outcome.
 func (c *conversation) completed(q *query) runnerscripts.QueryCompleted {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return runnerscripts.QueryCompleted{StopReason: runnerscripts.StopEndTurn, Usage: q.usage}
+	return runnerscripts.QueryCompleted{Usage: q.usage}
 }
 
 // running returns the process, started again if it has ended.
 func (c *conversation) running(ctx context.Context) (*process, error) {
+	c.starting.Lock()
+	defer c.starting.Unlock()
 	c.mu.Lock()
 	p, over := c.process, c.over
 	c.mu.Unlock()

@@ -136,7 +136,6 @@ func (c *conversation) lifecycle(l lifecycleLine) {
 	if q == nil || q.uuid != l.CommandUUID {
 		return
 	}
-	q.followed = true
 	switch l.State {
 	case "completed", "cancelled", "discarded":
 		q.answered = true
@@ -158,25 +157,23 @@ func (c *conversation) turnEnded(r resultLine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.query
-	if q == nil {
+	if q == nil || q.finished {
 		return
 	}
 	q.usage = q.usage.Add(cost)
 	q.result = &r
-	if !c.hasStates {
-		q.answered = true
-	}
 	c.finishQuery()
 }
 
-// finishQuery ends the query if the program is done with it. c.mu is held.
+// finishQuery ends the query if the program is done with it: it is idle, or it is
+// of a version that tells no states, and has answered. c.mu is held.
 func (c *conversation) finishQuery() {
 	q := c.query
 	if q == nil || q.finished {
 		return
 	}
 	idle := c.state == stateIdle || !c.hasStates
-	if idle && (q.answered || !q.followed && q.result != nil) {
+	if idle && (q.answered || q.result != nil) {
 		q.finished = true
 		close(q.done)
 	}

@@ -261,17 +261,23 @@ func TestRestoreRefusesNamesThatLeaveTheFolder(t *testing.T) {
 	}
 }
 
-func TestAgentSeesOnlyItsOwnEnvironment(t *testing.T) {
-	t.Setenv("SECRET_OF_THE_HOST", "1")
-	t.Setenv("AGENTENV_MARK", "m")
-	s := primitives.PathsIn("/s")
-	env := environment(runnerscripts.Session{Paths: s, Agent: runnerscripts.Agent{Env: map[string]string{"MINE": "2"}}})
-	if lookup(env, "SECRET_OF_THE_HOST") != "" {
-		t.Error("a variable of the host is passed on")
-	}
-	for key, want := range map[string]string{"AGENTENV_MARK": "m", "MINE": "2", "HOME": s.Home, "CLAUDE_CONFIG_DIR": s.Home + "/.claude"} {
+func TestAgentGetsTheSandboxsEnvironmentAndItsOwnOverIt(t *testing.T) {
+	t.Setenv("OF_THE_SANDBOX", "kept")
+	t.Setenv("OF_BOTH", "sandbox")
+	t.Setenv("HOME", "/home/of/somebody")
+	t.Setenv("CLAUDE_CONFIG_DIR", "/home/of/somebody/.claude")
+	paths := primitives.PathsIn("/s")
+	env := environment(runnerscripts.Session{Paths: paths, Agent: runnerscripts.Agent{Env: map[string]string{"OF_BOTH": "agent"}}})
+	for key, want := range map[string]string{
+		"OF_THE_SANDBOX": "kept", "OF_BOTH": "agent", "HOME": paths.Home, "CLAUDE_CONFIG_DIR": paths.Home + "/.claude",
+	} {
 		if got := lookup(env, key); got != want {
 			t.Errorf("%s=%q, want %q", key, got, want)
+		}
+	}
+	for i := 1; i < len(env); i++ {
+		if env[i-1] >= env[i] {
+			t.Errorf("%q and %q are not in order, or twice", env[i-1], env[i])
 		}
 	}
 }
