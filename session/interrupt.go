@@ -58,10 +58,7 @@ func (s *AgentSession) interrupt(ctx context.Context, t *Turn) error {
 // interruptAgain repeats an interrupt that came before the agent had the prompt
 // and so had nothing to stop.
 func (s *AgentSession) interruptAgain(ctx context.Context, a *activeTurn, live *liveSandbox) {
-	s.mu.Lock()
-	stopped := a.stopped != nil
-	s.mu.Unlock()
-	if stopped {
+	if s.isStopped(a) {
 		// If it fails the query is ended when its grace is over.
 		_ = live.Interrupt(ctx)
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -22,9 +23,16 @@ func (s *AgentSession) look(ctx context.Context, live *liveSandbox) {
 	if s.cfg.HealthInterval > 0 {
 		live.wg.Go(func() { s.probe(ctx, live) })
 	}
-	if s.cfg.WatchWorkspace != nil {
-		live.wg.Go(func() { s.watch(ctx, live) })
+	if s.cfg.WatchWorkspace == nil {
+		return
 	}
+	// The watch is live before the first query begins.
+	changes, err := live.WatchWorkspace(ctx, *s.cfg.WatchWorkspace)
+	if err != nil {
+		s.unwatched(ctx, err)
+		return
+	}
+	live.wg.Go(func() { s.watch(ctx, changes) })
 }
 
 // probe asks the sandbox again and again whether it works.
@@ -80,22 +88,24 @@ func (s *AgentSession) giveUp(live *liveSandbox) {
 }
 
 // watch stores the changes in the workspace as events.
-func (s *AgentSession) watch(ctx context.Context, live *liveSandbox) {
-	changes, err := live.WatchWorkspace(ctx, *s.cfg.WatchWorkspace)
-	if err == nil {
-		for ev, evErr := range changes {
-			if evErr != nil {
-				err = evErr
-				break
+func (s *AgentSession) watch(ctx context.Context, changes iter.Seq2[runnerscripts.Event, error]) {
+	for ev, err := range changes {
+		if err != nil {
+			if ctx.Err() == nil {
+				s.unwatched(ctx, err)
 			}
-			if err := s.append(ctx, ev); err != nil {
-				return
-			}
+			return
+		}
+		if err := s.append(ctx, ev); err != nil {
+			return
 		}
 	}
-	if err != nil && ctx.Err() == nil {
-		_ = s.append(ctx, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
-			Code: failure(err).Code, Message: fmt.Sprintf("changes in the workspace are not reported any more: %v", err),
-		}))
-	}
+}
+
+// unwatched tells that changes in the workspace cannot be seen.
+func (s *AgentSession) unwatched(ctx context.Context, err error) {
+	// If it fails the session has ended, and says so itself.
+	_ = s.append(ctx, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
+		Code: failure(err).Code, Message: fmt.Sprintf("changes in the workspace are not reported: %v", err),
+	}))
 }

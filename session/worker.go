@@ -109,7 +109,7 @@ func (s *AgentSession) next(ctx context.Context) (context.Context, *activeTurn) 
 func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 	defer a.cancel(nil)
 	live, last, err := s.attempt(ctx, a)
-	if live != nil && gone(err) && !a.taken && ctx.Err() == nil {
+	if live != nil && gone(err) && !a.taken && !s.isStopped(a) {
 		// The sandbox had ended since the last query, and the agent has not
 		// seen the prompt.
 		_ = s.endSandbox(ctx, reasonUnhealthy)
@@ -131,6 +131,12 @@ func (s *AgentSession) attempt(ctx context.Context, a *activeTurn) (*liveSandbox
 	s.withdraw(ctx)
 	live.asks.Wait()
 	return live, last, err
+}
+
+func (s *AgentSession) isStopped(a *activeTurn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return a.stopped != nil || s.closing
 }
 
 func (s *AgentSession) setExecuting(a *activeTurn, on bool) {

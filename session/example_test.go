@@ -1,0 +1,98 @@
+package session_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// scripted is an agent that needs no key and no network. Put "claude" in its
+// place.
+func scripted(scenario string) environment.Config {
+	return environment.Config{
+		Sandbox: environment.Sandbox{Type: "local"},
+		Agent:   environment.Agent{Name: "script", Config: []byte(scenario)},
+	}
+}
+
+// A prompt and everything that comes of it.
+func Example() {
+	ctx := context.Background()
+	s, err := session.Open(ctx, session.Config{
+		Environment: scripted(`{"turns": [{"steps": [{"ask": {"run": ["echo", "tested"]}}, {"text": "It works."}]}]}`),
+		OnPermission: func(_ context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+			fmt.Println("may it?", req.ToolCall.Title)
+			return runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+	turn, err := s.Prompt(ctx, "run the tests")
+	if err != nil {
+		log.Fatal(err)
+	}
+	conversation, err := session.Reduce(turn.Events(ctx))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, b := range conversation.Blocks {
+		switch b.Kind {
+		case session.BlockUser, session.BlockAgent:
+			fmt.Printf("%s: %s\n", b.Kind, b.Text)
+		case session.BlockTool:
+			fmt.Printf("%s: %s\n", b.Kind, b.Tool.Status)
+		}
+	}
+	done, err := turn.Wait(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(done.StopReason)
+	// Output:
+	// may it? echo tested
+	// user: run the tests
+	// tool: completed
+	// agent: It works.
+	// end_turn
+}
+
+// A session that is closed can be opened again: in a new sandbox the agent
+// remembers what was said and has its files.
+func ExampleOpen_again() {
+	ctx := context.Background()
+	cfg := session.Config{
+		Environment: scripted(`{"turns": [{"steps": [{"text": "prompt {{turn}} after [{{history}}]"}]}]}`),
+		Store:       store.NewMemory(),
+	}
+	for _, text := range []string{"hello", "do you remember?"} {
+		s, err := session.Open(ctx, cfg)
+		if err != nil {
+			log.Fatal(err)
+		}
+		turn, err := s.Prompt(ctx, text)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for ev, err := range turn.Events(ctx) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			fmt.Print(ev.Text())
+		}
+		fmt.Println()
+		if err := s.Close(); err != nil {
+			log.Fatal(err)
+		}
+		cfg.ID = s.ID()
+	}
+	// Output:
+	// prompt 1 after []
+	// prompt 2 after [hello]
+}
