@@ -119,14 +119,8 @@ func (e *Environment) Healthy(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	state, err := e.prim.Poll(ctx)
-	switch {
-	case err != nil:
+	if err := e.gone(ctx); err != nil {
 		return fmt.Errorf("health: %w", err)
-	case state.Status == primitives.StatusTerminated:
-		return fmt.Errorf("health: %w", primitives.ErrTerminated)
-	case !state.Running():
-		return fmt.Errorf("health: %w: its status is %s", primitives.ErrUnavailable, state.Status)
 	}
 	info, err := e.prim.Stat(ctx, e.prim.Paths().Workspace)
 	if err != nil {

@@ -157,7 +157,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 				}
 			default:
 				started := r.started
-				if over, err := r.take(ev); over {
+				if over, err := r.take(ctx, ev); over {
 					return r.over(ctx, p, err)
 				}
 				// An interrupt before this may have found nothing to stop.
@@ -170,28 +170,43 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 }
 
 // take reports an event and says whether it ends the query.
-func (r *queryRun) take(ev runnerscripts.Event) (over bool, err error) {
+func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
 	ev = r.env.enrich(ev, r.query.ID)
-	mine := ev.QueryID == r.query.ID
-	switch {
-	case mine && ev.Type == runnerscripts.TypeQueryStarted:
-		r.started = true
-	case mine && ev.Type == runnerscripts.TypeQueryCompleted:
-		if _, perr := runnerscripts.Payload[runnerscripts.QueryCompleted](ev); perr != nil {
-			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_completed is malformed: %w", perr)}
+	if ev.QueryID == r.query.ID {
+		switch ev.Type {
+		case runnerscripts.TypeQueryStarted:
+			r.started = true
+		case runnerscripts.TypeQueryCompleted:
+			over = true
+			if err = r.completed(ctx, ev); err != nil {
+				return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}
+			}
+		case runnerscripts.TypeQueryFailed:
+			over = true
+			failed, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
+			if malformed != nil {
+				return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
+			}
+			failed.Message = r.env.redact(failed.Message)
+			err = &QueryError{QueryID: r.query.ID, Failure: failed}
 		}
-		over = true
-	case mine && ev.Type == runnerscripts.TypeQueryFailed:
-		failed, perr := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
-		if perr != nil {
-			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", perr)}
-		}
-		failed.Message = r.env.redact(failed.Message)
-		over, err = true, &QueryError{QueryID: r.query.ID, Failure: failed}
 	}
-	r.ended = r.ended || over
+	r.ended = over
 	r.report(ev)
 	return over, err
+}
+
+// completed refuses what only looks like a completed query. A runner that is ended
+// together with its sandbox may still say that the query was cancelled.
+func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) error {
+	done, err := runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
+	switch {
+	case err != nil:
+		return fmt.Errorf("its query_completed is malformed: %w", err)
+	case done.StopReason == runnerscripts.StopCancelled && !r.env.isClosed():
+		return r.env.gone(ctx)
+	}
+	return nil
 }
 
 // over judges a query that has ended.
@@ -269,91 +284,6 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	defer e.mu.Unlock()
 	e.agent = p
 	return p, true, nil
-}
-
-// Interrupt asks the running query to stop and does not wait for it: the query
-// completes with runnerscripts.StopCancelled. One that is still being prepared is
-// stopped when it has begun. Without a running query it does nothing.
-func (e *Environment) Interrupt(ctx context.Context) error {
-	e.mu.Lock()
-	closed, running, prompted := e.closed, e.asked.id != "", e.asked.prompted
-	e.asked.interrupted = running
-	e.mu.Unlock()
-	switch {
-	case closed:
-		return ErrClosed
-	case !prompted:
-		return nil
-	}
-	err := e.control(ctx, interruptLine)
-	if errors.Is(err, ErrNoQuery) {
-		return nil
-	}
-	return err
-}
-
-// Respond answers a permission request of the running query. Without one it
-// returns [ErrNoQuery].
-func (e *Environment) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
-	if id == "" {
-		return fmt.Errorf("respond: %w: the id of the permission request is empty", fs.ErrInvalid)
-	}
-	return e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
-}
-
-// SetMode changes the agent's permission mode, now and for agents that this
-// environment starts later.
-func (e *Environment) SetMode(ctx context.Context, mode string) error {
-	return e.set(ctx, runnerscripts.ControlSetMode, mode, func(a *Agent) { a.PermissionMode = mode })
-}
-
-// SetModel changes the agent's model, now and for agents that this environment
-// starts later.
-func (e *Environment) SetModel(ctx context.Context, model string) error {
-	return e.set(ctx, runnerscripts.ControlSetModel, model, func(a *Agent) { a.Model = model })
-}
-
-func (e *Environment) set(ctx context.Context, typ runnerscripts.ControlType, value string, keep func(*Agent)) error {
-	if value == "" {
-		return fmt.Errorf("%s: %w: the value is empty", typ, fs.ErrInvalid)
-	}
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	e.mu.Lock()
-	keep(&e.cfg.Agent)
-	p := e.agent
-	e.mu.Unlock()
-	if p == nil {
-		return nil
-	}
-	err = p.send(ctx, runnerscripts.Control{Type: typ, Value: value})
-	if errors.Is(err, errScriptExited) {
-		return nil // the next one starts with the value
-	}
-	return err
-}
-
-// control sends a line to the running query.
-func (e *Environment) control(ctx context.Context, c runnerscripts.Control) error {
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	e.mu.Lock()
-	p, running := e.agent, e.asked.id != ""
-	e.mu.Unlock()
-	if p == nil || !running {
-		return ErrNoQuery
-	}
-	err = p.send(ctx, c)
-	if errors.Is(err, errScriptExited) {
-		return ErrNoQuery
-	}
-	return err
 }
 
 func (e *Environment) setAsked(a asked) {

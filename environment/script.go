@@ -126,16 +126,26 @@ func (e *Environment) diagnose(ctx context.Context, err *ScriptError) error {
 		err.Err = errors.Join(ErrClosed, err.Err)
 		return err
 	}
-	state, pollErr := e.prim.Poll(context.WithoutCancel(ctx))
-	switch {
-	case pollErr != nil:
-		err.Err = errors.Join(err.Err, fmt.Errorf("%w: %w", primitives.ErrUnavailable, pollErr))
-	case state.Status == primitives.StatusTerminated:
-		err.Err = errors.Join(err.Err, primitives.ErrTerminated)
-	case !state.Running():
-		err.Err = errors.Join(err.Err, fmt.Errorf("%w: its status is %s", primitives.ErrUnavailable, state.Status))
+	if gone := e.gone(ctx); gone != nil {
+		err.Err = errors.Join(err.Err, gone)
 	}
 	return err
+}
+
+// gone says why the sandbox takes no more calls, or nil.
+func (e *Environment) gone(ctx context.Context) error {
+	state, err := e.prim.Poll(context.WithoutCancel(ctx))
+	switch {
+	case errors.Is(err, primitives.ErrTerminated), errors.Is(err, primitives.ErrUnavailable):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", primitives.ErrUnavailable, err)
+	case state.Status == primitives.StatusTerminated:
+		return primitives.ErrTerminated
+	case !state.Running():
+		return fmt.Errorf("%w: its status is %s", primitives.ErrUnavailable, state.Status)
+	}
+	return nil
 }
 
 // enrich fills in what the environment knows of an event.

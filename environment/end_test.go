@@ -1,0 +1,90 @@
+package environment
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestCloseEndsARunningQuery(t *testing.T) {
+	env := withQuery(t, patient)
+	running := make(chan struct{})
+	var once sync.Once
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		var last error
+		for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
+			if last = err; ev.Text() != "" {
+				once.Do(func() { close(running) })
+			}
+		}
+		if !errors.Is(last, ErrClosed) {
+			t.Errorf("the query ended with %v, want ErrClosed", last)
+		}
+	})
+	<-running
+	if err := env.Close(); err != nil {
+		t.Error(err)
+	}
+	tasks.Wait()
+}
+
+func TestCloseInsideTheLoopEndsIt(t *testing.T) {
+	env := withQuery(t, patient)
+	var last error
+	for _, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
+		last = err
+		if err := env.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !errors.Is(last, ErrClosed) {
+		t.Errorf("the loop ended with %v, want ErrClosed", last)
+	}
+}
+
+func TestAnAgentThatEndsWithItsSandboxHasNotCompleted(t *testing.T) {
+	env := withQuery(t, `read -r request
+		trap 'echo "{\"type\":\"query_completed\",\"payload\":{\"stop_reason\":\"cancelled\"}}"; exit 0' TERM
+		echo '{"type":"query_started"}'
+		while :; do sleep 0.01; done`)
+	var last error
+	var events []runnerscripts.Event
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
+		if last = err; err != nil {
+			break
+		}
+		if events = append(events, ev); ev.Type == runnerscripts.TypeQueryStarted {
+			if _, err := env.Primitive().Terminate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got, want := types(events), "query_started query_failed"; got != want || !errors.Is(last, primitives.ErrTerminated) {
+		t.Errorf("events %q and %v, want %q and primitives.ErrTerminated", got, last, want)
+	}
+}
+
+func TestADeadSandboxIsNoExitCode(t *testing.T) {
+	env := withQuery(t, patient)
+	var last error
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
+		if last = err; ev.Text() != "" {
+			if _, err := env.Primitive().Terminate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !errors.Is(last, primitives.ErrTerminated) {
+		t.Errorf("the query ended with %v, want primitives.ErrTerminated", last)
+	}
+	if _, err := collect(t.Context(), env, Query{Prompt: "next"}); !errors.Is(err, primitives.ErrTerminated) {
+		t.Errorf("the next query: %v, want primitives.ErrTerminated", err)
+	}
+	if err := env.Healthy(t.Context()); !errors.Is(err, primitives.ErrTerminated) {
+		t.Errorf("health: %v, want primitives.ErrTerminated", err)
+	}
+}
