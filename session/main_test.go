@@ -49,7 +49,7 @@ func buildRunner() error {
 
 // scripted is the configuration of a local sandbox in which the script agent
 // plays the given turns, one for each prompt.
-func scripted(t *testing.T, turns ...[]runnerscripts.ScenarioStep) Config {
+func scripted(t testing.TB, turns ...[]runnerscripts.ScenarioStep) Config {
 	t.Helper()
 	var scenario runnerscripts.Scenario
 	for _, steps := range turns {
