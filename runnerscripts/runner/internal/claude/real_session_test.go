@@ -135,6 +135,33 @@ func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
 	}
 }
 
+func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "subagent `touch asked`")
+	e := f.out.wait(t.Context(), t, ofType(runnerscripts.TypePermissionRequest))
+	req := payload[runnerscripts.PermissionRequest](t, e)
+	subs := fold(t, f.out.all()).Subagents
+	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch asked" {
+		t.Errorf("request in %q: %s", e.ConversationID, show(t, req))
+	}
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if !f.exists("asked") {
+		t.Error("the command did not run")
+	}
+	for _, e := range f.out.all() {
+		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
+			t.Errorf("resolved in %q", e.ConversationID)
+		}
+	}
+}
+
 func TestEndOfTheContextEndsTheAgent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
