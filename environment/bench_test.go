@@ -2,7 +2,9 @@ package environment
 
 import (
 	"fmt"
+	"io"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -71,6 +73,43 @@ func BenchmarkEvents(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.N)*events/b.Elapsed().Seconds(), "events/s")
+	if err := env.Close(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkChanges compares a workspace of 10 000 files of 2 KiB, of which 100 have
+// changed.
+func BenchmarkChanges(b *testing.B) {
+	box := Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(b.TempDir(), "boxes")}}
+	content := strings.Repeat("0123456789abcde\n", 128)
+	var files []File
+	for i := range 10_000 {
+		files = append(files, File{Path: fmt.Sprintf("dir%d/file%d", i%100, i), Content: content})
+	}
+	env, err := Create(b.Context(), Config{Sandbox: box, Workspace: []Source{{Files: files}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range 100 {
+		if err := env.Primitive().WriteFile(b.Context(), files[i].Path, strings.NewReader("new\n"+content), writeOptions); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Run("list", func(b *testing.B) {
+		for b.Loop() {
+			if changes, err := env.Changes(b.Context()); err != nil || len(changes) != 100 {
+				b.Fatalf("%d changes, %v", len(changes), err)
+			}
+		}
+	})
+	b.Run("patch", func(b *testing.B) {
+		for b.Loop() {
+			if err := env.Patch(b.Context(), io.Discard); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 	if err := env.Close(); err != nil {
 		b.Fatal(err)
 	}

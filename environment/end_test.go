@@ -2,6 +2,9 @@ package environment
 
 import (
 	"errors"
+	"io"
+	"os"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -86,5 +89,48 @@ func TestADeadSandboxIsNoExitCode(t *testing.T) {
 	}
 	if err := env.Healthy(t.Context()); !errors.Is(err, primitives.ErrTerminated) {
 		t.Errorf("health: %v, want primitives.ErrTerminated", err)
+	}
+}
+
+func TestNothingStaysOpen(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("open files are counted in /proc")
+	}
+	noFilesLeft(t)
+	use := func() int {
+		env, err := Create(t.Context(), Config{
+			Sandbox: sandbox(t), Workspace: []Source{{Files: []File{{Path: "a", Content: "1\n"}}}},
+			Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(tenLines), ReadTranscript: fine()},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		watch, err := env.WatchWorkspace(t.Context(), FilesOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := collect(t.Context(), env, Query{Prompt: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := env.Patch(t.Context(), io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		if err := env.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range watch {
+			t.Error(err)
+		}
+		open, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(open)
+	}
+	first := use() // what the runtime opens once is open now
+	for range 3 {
+		if open := use(); open > first {
+			t.Errorf("%d files are open, and %d were", open, first)
+		}
 	}
 }
