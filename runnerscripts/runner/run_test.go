@@ -8,13 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/guest"
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
@@ -148,48 +144,6 @@ func TestBinaryIsSmallAndStatic(t *testing.T) {
 	}
 	if bytes.Contains(content, []byte("ld-linux")) {
 		t.Error("the binary needs a dynamic linker")
-	}
-}
-
-func TestGuestServesASandboxThatEndsWithIt(t *testing.T) {
-	root := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), runnerFile(t), "guest", "--root", root, "--env", "MARK=yes")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	client, err := guest.Dial(t.Context(), guest.Stdio(stdout, stdin), guest.Config{})
-	if err != nil {
-		t.Fatalf("%v; stderr: %s", err, &stderr)
-	}
-	res, err := primitives.Run(t.Context(), client, primitives.Command{Args: []string{"sh", "-c", "echo $MARK; pwd"}}, primitives.RunOptions{})
-	if err != nil || string(res.Stdout) != "yes\n"+client.Paths().Workspace+"\n" {
-		t.Errorf("%q, %v", res.Stdout, err)
-	}
-	if !client.Capabilities().Durable {
-		t.Error("the guest has no durable commands")
-	}
-	session := client.Paths().Session
-	if rel, err := filepath.Rel(root, session); err != nil || strings.HasPrefix(rel, "..") {
-		t.Errorf("the session %s is not below --root", session)
-	}
-	if err := client.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v; stderr: %s", err, &stderr)
-	}
-	if _, err := os.Stat(session); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the session folder is still there: %v", err)
 	}
 }
 
