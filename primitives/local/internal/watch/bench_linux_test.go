@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -39,26 +40,25 @@ func BenchmarkLatency(b *testing.B) {
 	})
 }
 
-// measureLatency writes in one goroutine and waits for the report in another,
-// as a program in a sandbox and its watcher do.
+// measureLatency lets another process write, as a program in a sandbox does.
+// Waking it is part of both measurements.
 func measureLatency(b *testing.B, dir string, wait func()) {
 	f, err := os.Create(filepath.Join(dir, "file"))
 	must(b, err)
 	defer f.Close()
 	wait() // its creation
-	write, written := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(written)
-		for range write {
-			_, _ = f.WriteAt([]byte("x"), 0)
-		}
-	}()
+	cat := exec.CommandContext(b.Context(), "cat")
+	cat.Stdout = f
+	in, err := cat.StdinPipe()
+	must(b, err)
+	must(b, cat.Start())
 	for b.Loop() {
-		write <- struct{}{}
+		_, err := in.Write([]byte("x"))
+		must(b, err)
 		wait()
 	}
-	close(write)
-	<-written
+	must(b, in.Close())
+	must(b, cat.Wait())
 }
 
 // One operation watches a tree of 10 000 directories with a file in each.

@@ -23,8 +23,9 @@ const (
 
 // inotify is the source on Linux.
 type inotify struct {
-	file *os.File
-	buf  []byte
+	file  *os.File
+	buf   []byte
+	timed bool // a deadline is set
 }
 
 func newSource() (source, error) {
@@ -83,8 +84,11 @@ func (s *inotify) read(until time.Time) ([]raw, bool, error) {
 	if s.buf == nil {
 		s.buf = make([]byte, readSize)
 	}
-	if err := s.file.SetReadDeadline(until); err != nil {
-		return nil, false, err
+	if s.timed || !until.IsZero() {
+		if err := s.file.SetReadDeadline(until); err != nil {
+			return nil, false, err
+		}
+		s.timed = !until.IsZero()
 	}
 	n, err := s.file.Read(s.buf)
 	if err != nil {
