@@ -131,6 +131,9 @@ func (s *AgentSession) replay(
 			yield(runnerscripts.Event{}, err)
 			return next, false
 		}
+		if ev.Seq > last {
+			break // stored, but not part of the state yet
+		}
 		next++
 		if !yield(ev, nil) {
 			return next, false
