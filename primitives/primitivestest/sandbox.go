@@ -105,10 +105,12 @@ func (s *sandbox) wait(t testingT, p primitives.Process) primitives.ExitStatus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), s.suite.patience)
 	defer cancel()
-	status, err := p.Wait(ctx)
-	if err != nil {
-		t.Fatalf("Wait: %v", err)
-	}
+	var status primitives.ExitStatus
+	s.within(t, "the command to exit", func() error {
+		var err error
+		status, err = p.Wait(ctx)
+		return err
+	})
 	return status
 }
 

@@ -1,0 +1,281 @@
+package primitivestest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+func execMutants() []mutant {
+	return []mutant{
+		{"the exit status is lost", "exit status 70 is data", brokenStatus(func(s *primitives.ExitStatus) { s.Code = 0 })},
+		{"an exit status above 128 becomes a signal", "exit status 137 is data", brokenStatus(func(s *primitives.ExitStatus) {
+			if s.Code > 128 {
+				s.Signal, s.Reason = primitives.SIGKILL, primitives.ReasonSignaled
+			}
+		})},
+		{"death by a signal is reported as success", "death by SIGTERM is code 143 and the signal", brokenStatus(func(s *primitives.ExitStatus) {
+			if s.Signal != "" {
+				*s = primitives.ExitStatus{Reason: primitives.ReasonExited}
+			}
+		})},
+		{"the name of the signal is lost", "death by SIGKILL is code 137 and the signal", brokenStatus(func(s *primitives.ExitStatus) { s.Signal = "" })},
+		{"a non-zero status is an error", "exit status 1 is data", brokenProcess(func(p *processFaults) {
+			p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
+				s, err := p.Process.Wait(ctx)
+				if s.Code != 0 {
+					err = errors.New("exit status")
+				}
+				return s, err
+			}
+		})},
+		{"the host's environment is inherited", "the host's environment is not inherited", brokenCommand(func(cmd *primitives.Command) {
+			cmd.Env = slices.Concat(os.Environ(), cmd.Env)
+		})},
+		{"the first entry of a variable wins", "the last entry of a variable wins", brokenCommand(func(cmd *primitives.Command) { slices.Reverse(cmd.Env) })},
+		{"an empty variable is dropped", "a variable holding nothing arrives as it is", brokenCommand(func(cmd *primitives.Command) {
+			cmd.Env = slices.DeleteFunc(cmd.Env, func(e string) bool { return strings.HasSuffix(e, "=") })
+		})},
+		{"the working directory is ignored", "a relative working directory starts at the workspace", brokenCommand(func(cmd *primitives.Command) { cmd.Dir = "" })},
+		{"arguments go through a shell", "blanks around an argument arrives as it is", brokenCommand(func(cmd *primitives.Command) {
+			cmd.Args = strings.Fields(strings.Join(cmd.Args, " "))
+		})},
+		{"empty arguments are dropped", "an empty argument arrives as it is", brokenCommand(func(cmd *primitives.Command) {
+			cmd.Args = slices.DeleteFunc(slices.Clone(cmd.Args), func(a string) bool { return a == "" })
+		})},
+		{"arguments are cut at 64 KiB", "a megabyte of arguments arrives whole", brokenCommand(func(cmd *primitives.Command) {
+			for i, a := range cmd.Args {
+				cmd.Args[i] = a[:min(len(a), 64<<10-1)]
+			}
+		})},
+		{"a missing program is exit status 127", "a missing program in PATH is ErrCommandNotFound", broken(func(f *faults) {
+			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+				p, err := f.EnvironmentPrimitive.Exec(ctx, cmd)
+				if errors.Is(err, primitives.ErrCommandNotFound) {
+					return f.EnvironmentPrimitive.Exec(ctx, primitives.Command{Args: []string{"/bin/sh", "-c", "exit 127"}})
+				}
+				return p, err
+			}
+		})},
+		{"a missing working directory is a missing program", "a missing working directory is not a missing program", broken(func(f *faults) {
+			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+				p, err := f.EnvironmentPrimitive.Exec(ctx, cmd)
+				if errors.Is(err, primitives.ErrWorkingDir) {
+					err = &primitives.Error{Op: "exec", Err: primitives.ErrCommandNotFound}
+				}
+				return p, err
+			}
+		})},
+		{"a signal after the exit succeeds", "a signal after the exit is os.ErrProcessDone", brokenProcess(func(p *processFaults) {
+			p.signal = func(ctx context.Context, sig primitives.Signal) error {
+				if err := p.Process.Signal(ctx, sig); !errors.Is(err, os.ErrProcessDone) {
+					return err
+				}
+				return nil
+			}
+		})},
+		{"errors do not say where", "the error of a missing file says which", broken(func(f *faults) {
+			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
+				r, err := f.EnvironmentPrimitive.Open(ctx, name)
+				var where *primitives.Error
+				if errors.As(err, &where) {
+					err = where.Err
+				}
+				return r, err
+			}
+		})},
+	}
+}
+
+// brokenOutput changes what is read from standard output.
+func brokenOutput(change func(r io.Reader) io.Reader) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return brokenProcess(func(p *processFaults) {
+		p.stdout = readCloser{change(p.Process.Stdout()), p.Process.Stdout()}
+	})
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// perRead changes every piece that is read on its own.
+type perRead struct {
+	r      io.Reader
+	change func(b []byte) []byte
+	rest   []byte
+	err    error
+}
+
+func (p *perRead) Read(b []byte) (int, error) {
+	for len(p.rest) == 0 && p.err == nil {
+		piece := make([]byte, 4096)
+		n, err := p.r.Read(piece)
+		p.rest, p.err = p.change(piece[:n]), err
+	}
+	n := copy(b, p.rest)
+	p.rest = p.rest[n:]
+	if n > 0 || len(b) == 0 {
+		return n, nil
+	}
+	return 0, p.err
+}
+
+// hoard reads everything as fast as it comes and keeps it.
+type hoard struct {
+	mu    sync.Mutex
+	more  *sync.Cond
+	buf   bytes.Buffer
+	ended bool
+}
+
+func newHoard(r io.Reader) io.Reader {
+	h := &hoard{}
+	h.more = sync.NewCond(&h.mu)
+	go func() {
+		piece := make([]byte, 1<<20)
+		for {
+			n, err := r.Read(piece)
+			h.mu.Lock()
+			h.buf.Write(piece[:n])
+			h.ended = err != nil
+			h.more.Broadcast()
+			h.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return h
+}
+
+func (h *hoard) Read(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.buf.Len() == 0 && !h.ended {
+		h.more.Wait()
+	}
+	return h.buf.Read(b)
+}
+
+func streamMutants() []mutant {
+	utf8 := func(b []byte) []byte { return bytes.ToValidUTF8(b, []byte("\uFFFD")) }
+	return []mutant{
+		{"standard error is mixed into standard output", "standard error arrives apart from standard output", brokenCommand(func(cmd *primitives.Command) { cmd.MergeStderr = true })},
+		{"standard error is not merged", "merged output is in the order of writing", brokenCommand(func(cmd *primitives.Command) { cmd.MergeStderr = false })},
+		{"output that is no UTF-8 is mangled", "every byte value arrives", brokenOutput(func(r io.Reader) io.Reader { return &perRead{r: r, change: utf8} })},
+		{"a rune is mangled where a read ends", "a rune written in two parts arrives whole", brokenOutput(func(r io.Reader) io.Reader { return &perRead{r: r, change: utf8} })},
+		{"the output is trimmed", "blanks and newlines around the output are kept", brokenOutput(func(r io.Reader) io.Reader { return &perRead{r: r, change: bytes.TrimSpace} })},
+		{"carriage returns are removed", "carriage returns are kept", brokenOutput(func(r io.Reader) io.Reader {
+			return &perRead{r: r, change: func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\r"), nil) }}
+		})},
+		{"the output ends after 64 KiB", "ten mebibytes without a newline arrive whole", brokenOutput(func(r io.Reader) io.Reader { return io.LimitReader(r, 64<<10) })},
+		{"the output is hoarded in memory", "a command waits for its reader and memory stays bounded", brokenOutput(newHoard)},
+		{"Wait throws away what was not read yet", "what was printed before the exit can be read after Wait", brokenProcess(func(p *processFaults) {
+			p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
+				s, err := p.Process.Wait(ctx)
+				return s, errors.Join(err, p.Process.Stdout().Close())
+			}
+		})},
+		{"Wait waits for the end of the output", "Wait does not wait for those who hold the streams", brokenProcess(func(p *processFaults) {
+			var once sync.Once
+			kept := &bytes.Buffer{}
+			p.stdout = readCloser{kept, p.Process.Stdout()}
+			p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
+				once.Do(func() { _, _ = io.Copy(kept, p.Process.Stdout()) }) // ends with the process
+				return p.Process.Wait(ctx)
+			}
+		})},
+		{"closing standard input does nothing", "closing standard input ends it and leaves the output open", brokenProcess(func(p *processFaults) {
+			p.stdin = writeCloser{p.Process.Stdin(), func() error { return nil }}
+		})},
+		{"closing standard input ends the command", "closing standard input ends it and leaves the output open", brokenProcess(func(p *processFaults) {
+			p.stdin = writeCloser{p.Process.Stdin(), func() error { return p.Process.Close() }}
+		})},
+		{"a write to a command that has exited succeeds", "writing to a command that has exited is an error", brokenProcess(func(p *processFaults) {
+			p.stdin = writeCloser{io.Discard, func() error { return nil }}
+		})},
+	}
+}
+
+type writeCloser struct {
+	io.Writer
+	close func() error
+}
+
+func (w writeCloser) Close() error { return w.close() }
+
+func endingMutants() []mutant {
+	leaderOnly := broken(func(f *faults) {
+		f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+			limit := cmd.Timeout
+			cmd.Timeout = 0
+			p, err := f.EnvironmentPrimitive.Exec(ctx, cmd)
+			if err != nil || limit == 0 {
+				return p, err
+			}
+			timer := time.AfterFunc(limit, func() { _ = p.Signal(ctx, primitives.SIGKILL) }) // or it has ended
+			return faultyProcess(p, func(p *processFaults) {
+				p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
+					s, err := p.Process.Wait(ctx)
+					timer.Stop()
+					s.Reason = primitives.ReasonTimeout
+					return s, err
+				}
+				p.close = func() error { timer.Stop(); return nil }
+			}), nil
+		}
+	})
+	return []mutant{
+		{"a timeout ends the process group only", "a timeout ends a child in a session of its own", leaderOnly},
+		{"there is no timeout", "a timeout is a reason, not an error", brokenCommand(func(cmd *primitives.Command) {
+			cmd.Args, cmd.Timeout = append(cmd.Args[:1:1], "exit", "0"), 0
+		})},
+		{"a timeout looks like a signal", "a timeout is a reason, not an error", brokenStatus(func(s *primitives.ExitStatus) {
+			if s.Reason == primitives.ReasonTimeout {
+				s.Reason = primitives.ReasonSignaled
+			}
+		})},
+		{"a timeout is only told by the signal", "a command that exits with 0 within the grace has timed out", brokenStatus(func(s *primitives.ExitStatus) {
+			if s.Signal == "" {
+				s.Reason = primitives.ReasonExited
+			}
+		})},
+		{"every SIGTERM is a timeout", "a death by SIGTERM before the timeout is no timeout", brokenStatus(func(s *primitives.ExitStatus) {
+			if s.Signal == primitives.SIGTERM {
+				s.Reason = primitives.ReasonTimeout
+			}
+		})},
+		{"nobody is asked politely", "a command that exits with 0 within the grace has timed out", brokenCommand(func(cmd *primitives.Command) { cmd.Grace = -1 })},
+		{"nobody is ever killed", "a cancelled context kills what ignores SIGTERM", brokenCommand(func(cmd *primitives.Command) { cmd.Grace = time.Minute })},
+		{"a cancelled context is ignored", "a cancelled context ends the command politely", broken(func(f *faults) {
+			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+				return f.EnvironmentPrimitive.Exec(context.WithoutCancel(ctx), cmd)
+			}
+		})},
+		{"a cancellation looks like a signal", "closing a running process is a cancellation", brokenStatus(func(s *primitives.ExitStatus) {
+			if s.Reason == primitives.ReasonCancelled {
+				s.Reason = primitives.ReasonSignaled
+			}
+		})},
+		{"closing a process leaves it running", "closing a process ends a child", brokenProcess(func(p *processFaults) { p.close = func() error { return nil } })},
+		{"the size of a terminal is ignored", "the terminal has its size from the start", brokenCommand(func(cmd *primitives.Command) {
+			cmd.TTY = &primitives.TerminalSize{Rows: 24, Cols: 80}
+		})},
+		{"a terminal is not resized", "of several resizes the last one counts", brokenProcess(func(p *processFaults) {
+			p.resize = func(context.Context, primitives.TerminalSize) error { return nil }
+		})},
+		{"a terminal is a pair of pipes", "all three streams are the terminal", brokenCommand(func(cmd *primitives.Command) { cmd.TTY, cmd.Stdin = nil, true })},
+		{"the line ends of a terminal are changed", "the terminal ends lines with CR LF", brokenOutput(func(r io.Reader) io.Reader {
+			return &perRead{r: r, change: func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\r\n"), []byte("\n")) }}
+		})},
+	}
+}

@@ -1,0 +1,234 @@
+package primitivestest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// brokenWrite changes the options of every write.
+func brokenWrite(change func(opts *primitives.WriteOptions)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+			change(&opts)
+			return f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+		}
+	})
+}
+
+// brokenInfo changes what Stat says.
+func brokenInfo(change func(ctx context.Context, f *faults, info *primitives.FileInfo)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.stat = func(ctx context.Context, name string) (primitives.FileInfo, error) {
+			info, err := f.EnvironmentPrimitive.Stat(ctx, name)
+			if err == nil {
+				change(ctx, f, &info)
+			}
+			return info, err
+		}
+	})
+}
+
+// brokenList changes what List says.
+func brokenList(change func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.list = func(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error) {
+			return change(f.EnvironmentPrimitive.List(ctx, dir, opts))
+		}
+	})
+}
+
+func fileMutants() []mutant {
+	return slices.Concat(writeMutants(), []mutant{
+		{"a missing file is empty", "a missing file is fs.ErrNotExist", broken(func(f *faults) {
+			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
+				r, err := f.EnvironmentPrimitive.Open(ctx, name)
+				if errors.Is(err, fs.ErrNotExist) {
+					return io.NopCloser(strings.NewReader("")), nil
+				}
+				return r, err
+			}
+		})},
+		{"an empty file is missing", "an empty file is empty, not missing", broken(func(f *faults) {
+			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
+				if info, err := f.EnvironmentPrimitive.Stat(ctx, name); err == nil && info.Size == 0 {
+					return nil, &primitives.Error{Op: "open", Err: fs.ErrNotExist}
+				}
+				return f.EnvironmentPrimitive.Open(ctx, name)
+			}
+		})},
+		{"Stat follows links", "Stat describes a symbolic link and does not follow it", brokenInfo(func(ctx context.Context, f *faults, info *primitives.FileInfo) {
+			if info.Target != "" {
+				if target, err := f.EnvironmentPrimitive.Stat(ctx, path.Join(path.Dir(info.Path), info.Target)); err == nil {
+					*info = target
+				}
+			}
+		})},
+		{"the revision never changes", "the revision changes with the content, also with content of the same length", brokenInfo(func(_ context.Context, _ *faults, info *primitives.FileInfo) {
+			info.Revision = "1"
+		})},
+		{"a directory has a size", "Stat describes a directory", brokenInfo(func(_ context.Context, _ *faults, info *primitives.FileInfo) {
+			info.Size = 4096
+		})},
+		{"a list is not sorted", "List sorts by path, byte by byte", brokenList(func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error) {
+			slices.Reverse(infos)
+			return infos, err
+		})},
+		{"a list sorts folder by folder", "List sorts by path, byte by byte", brokenList(func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error) {
+			slices.SortFunc(infos, func(a, b primitives.FileInfo) int {
+				return slices.Compare(strings.Split(a.Path, "/"), strings.Split(b.Path, "/"))
+			})
+			return infos, err
+		})},
+		{"a list that is cut off does not say so", "List with a limit returns what fits and ErrLimit", brokenList(func(infos []primitives.FileInfo, _ error) ([]primitives.FileInfo, error) {
+			return infos, nil
+		})},
+		{"a list of a missing directory is empty", "List of a missing directory is fs.ErrNotExist", brokenList(func(infos []primitives.FileInfo, _ error) ([]primitives.FileInfo, error) {
+			return infos, nil
+		})},
+		{"hidden files are not listed", "List shows hidden files", brokenList(func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error) {
+			return slices.DeleteFunc(infos, func(i primitives.FileInfo) bool { return strings.HasPrefix(i.Path, ".") }), err
+		})},
+		{"Remove is always recursive", "Remove of a full directory without recursive is ErrNotEmpty", broken(func(f *faults) {
+			f.remove = func(ctx context.Context, name string, _ bool) error {
+				return f.EnvironmentPrimitive.Remove(ctx, name, true)
+			}
+		})},
+		{"Remove of a missing path succeeds", "Remove of a missing path is fs.ErrNotExist", broken(func(f *faults) {
+			f.remove = func(ctx context.Context, name string, recursive bool) error {
+				if err := f.EnvironmentPrimitive.Remove(ctx, name, recursive); !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+				return nil
+			}
+		})},
+		{"Move removes what is in the way", "Move onto a directory is ErrIsDirectory", broken(func(f *faults) {
+			f.move = func(ctx context.Context, from, to string) error {
+				err := f.EnvironmentPrimitive.Move(ctx, from, to)
+				if errors.Is(err, primitives.ErrIsDirectory) {
+					err = errors.Join(f.EnvironmentPrimitive.Remove(ctx, to, true), f.EnvironmentPrimitive.Move(ctx, from, to))
+				}
+				return err
+			}
+		})},
+		{"Mkdir ignores the mode", "Mkdir gives the mode that was asked for", broken(func(f *faults) {
+			f.mkdir = func(ctx context.Context, name string, _ fs.FileMode) error {
+				return f.EnvironmentPrimitive.Mkdir(ctx, name, 0)
+			}
+		})},
+	})
+}
+
+func writeMutants() []mutant {
+	return []mutant{
+		{"a write is not atomic", "a write whose source fails leaves the old content", broken(func(f *faults) {
+			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+				err := f.EnvironmentPrimitive.WriteFile(ctx, name, strings.NewReader(""), opts)
+				opts.Append = true
+				return errors.Join(err, f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts))
+			}
+		})},
+		{"a failed write leaves a temporary file", "a write whose source fails leaves no new file", broken(func(f *faults) {
+			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+				err := f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+				if err != nil {
+					err = errors.Join(err, f.EnvironmentPrimitive.WriteFile(ctx, name+".tmp", strings.NewReader(""), opts))
+				}
+				return err
+			}
+		})},
+		{"a failed write is no error", "a cancelled write leaves no new file", broken(func(f *faults) {
+			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+				b, _ := io.ReadAll(r) // the fault
+				return f.EnvironmentPrimitive.WriteFile(context.WithoutCancel(ctx), name, bytes.NewReader(b), opts)
+			}
+		})},
+		{"Append replaces", "Append adds to the end", brokenWrite(func(opts *primitives.WriteOptions) { opts.Append = false })},
+		{"a write appends", "a second write replaces the content", brokenWrite(func(opts *primitives.WriteOptions) { opts.Append = opts.Mode == 0 })},
+		{"Exclusive is ignored", "Exclusive refuses an existing file with fs.ErrExist", brokenWrite(func(opts *primitives.WriteOptions) { opts.Exclusive = false })},
+		{"IfRevision is ignored", "IfRevision refuses a file that was changed with ErrConflict", brokenWrite(func(opts *primitives.WriteOptions) { opts.IfRevision = "" })},
+		{"overwriting resets the mode", "overwriting keeps the mode", brokenWrite(func(opts *primitives.WriteOptions) {
+			if opts.Mode == 0 {
+				opts.Mode = 0o644
+			}
+		})},
+		{"the mode of a write is ignored", "overwriting with a mode sets it", brokenWrite(func(opts *primitives.WriteOptions) {
+			if opts.Mode == 0o700 {
+				opts.Mode = 0
+			}
+		})},
+		{"a write replaces a symbolic link", "a symbolic link is written through", broken(func(f *faults) {
+			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+				if info, err := f.EnvironmentPrimitive.Stat(ctx, name); err == nil && info.Target != "" {
+					if err := f.EnvironmentPrimitive.Remove(ctx, name, false); err != nil {
+						return err
+					}
+				}
+				return f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+			}
+		})},
+		{"a write goes into every hard link", "another hard link keeps the old content", broken(func(f *faults) {
+			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+				info, err := f.EnvironmentPrimitive.Stat(ctx, name)
+				if err != nil || !info.Mode.IsRegular() {
+					return f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+				}
+				opts.Append = true
+				return f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+			}
+		})},
+	}
+}
+
+// brokenPaths changes every path before it is used.
+func brokenPaths(change func(f *faults, name string) string) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		p := f.EnvironmentPrimitive
+		f.open = func(ctx context.Context, name string) (io.ReadCloser, error) { return p.Open(ctx, change(f, name)) }
+		f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+			return p.WriteFile(ctx, change(f, name), r, opts)
+		}
+		f.stat = func(ctx context.Context, name string) (primitives.FileInfo, error) {
+			info, err := p.Stat(ctx, change(f, name))
+			info.Path = name
+			return info, err
+		}
+		f.remove = func(ctx context.Context, name string, recursive bool) error {
+			return p.Remove(ctx, change(f, name), recursive)
+		}
+		f.move = func(ctx context.Context, from, to string) error { return p.Move(ctx, change(f, from), change(f, to)) }
+	})
+}
+
+func pathMutants() []mutant {
+	escape := func(f *faults, name string) string {
+		if path.IsAbs(name) || strings.Contains(name, "\x00") {
+			return name
+		}
+		return f.EnvironmentPrimitive.Paths().Workspace + "/" + name
+	}
+	return []mutant{
+		{"a relative path may leave the workspace when reading", "Open refuses a relative path that leaves the workspace", brokenPaths(escape)},
+		{"a relative path may leave the workspace when writing", "WriteFile refuses a relative path that leaves the workspace", brokenPaths(escape)},
+		{"a relative path may leave the workspace when removing", "Remove refuses a relative path that leaves the workspace", brokenPaths(escape)},
+		{"a relative path may leave the workspace when moving", "Move to refuses a relative path that leaves the workspace", brokenPaths(escape)},
+		{"a link may lead out of the workspace", "a file that is a link out of the workspace is ErrPathEscape", brokenPaths(escape)},
+		{"a path is decoded like a URL", "a path is not decoded like a URL", brokenPaths(func(_ *faults, name string) string {
+			if decoded, err := url.PathUnescape(name); err == nil {
+				return decoded
+			}
+			return name
+		})},
+		{"a path is trimmed", "names with blanks around can be used", brokenPaths(func(_ *faults, name string) string { return strings.TrimSpace(name) })},
+		{"a path is made valid UTF-8", "names with invalid UTF-8 can be used", brokenPaths(func(_ *faults, name string) string { return strings.ToValidUTF8(name, "_") })},
+		{"backslashes separate paths", "names with punctuation can be used", brokenPaths(func(_ *faults, name string) string { return strings.ReplaceAll(name, `\`, "/") })},
+	}
+}

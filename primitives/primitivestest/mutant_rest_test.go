@@ -1,0 +1,215 @@
+package primitivestest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+type eventSeq = iter.Seq2[primitives.WatchEvent, error]
+
+// brokenEvents changes the events of every watch.
+func brokenEvents(change func(ev primitives.WatchEvent) []primitives.WatchEvent) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
+			seq, err := f.EnvironmentPrimitive.Watch(ctx, dir, opts)
+			if err != nil {
+				return nil, err
+			}
+			return func(yield func(primitives.WatchEvent, error) bool) {
+				for ev, err := range seq {
+					if err != nil {
+						yield(ev, err)
+						return
+					}
+					for _, ev := range change(ev) {
+						if !yield(ev, nil) {
+							return
+						}
+					}
+				}
+			}, nil
+		}
+	})
+}
+
+// brokenWatch changes the options of every watch.
+func brokenWatch(change func(opts *primitives.WatchOptions)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
+			change(&opts)
+			return f.EnvironmentPrimitive.Watch(ctx, dir, opts)
+		}
+	})
+}
+
+func watchMutants() []mutant {
+	return []mutant{
+		{"a rename is a creation and a removal", "a renamed file is one rename with both names", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
+			if ev.Op != primitives.OpRename {
+				return []primitives.WatchEvent{ev}
+			}
+			gone := ev
+			gone.Op, gone.Path, gone.From = primitives.OpRemove, ev.From, ""
+			ev.Op, ev.From = primitives.OpCreate, ""
+			return []primitives.WatchEvent{gone, ev}
+		})},
+		{"a watch is live only when it is read", "a change right after Watch is reported", broken(func(f *faults) {
+			f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
+				return func(yield func(primitives.WatchEvent, error) bool) {
+					// The first change after Watch is missed.
+					ready, stop := context.WithCancel(ctx)
+					first, err := f.EnvironmentPrimitive.Watch(ready, dir, opts)
+					if err == nil {
+						for range first {
+							break
+						}
+					}
+					stop()
+					seq, err := f.EnvironmentPrimitive.Watch(ctx, dir, opts)
+					if err != nil {
+						yield(primitives.WatchEvent{}, err)
+						return
+					}
+					seq(yield)
+				}, nil
+			}
+		})},
+		{"Ignore is ignored", "Ignore leaves out a name at any depth", brokenWatch(func(opts *primitives.WatchOptions) { opts.Ignore = nil })},
+		{"Include is ignored", "Include reports only what matches", brokenWatch(func(opts *primitives.WatchOptions) { opts.Include = nil })},
+		{"only the directory itself is watched", "changes deep in the tree are reported", brokenWatch(func(opts *primitives.WatchOptions) { opts.Shallow = true })},
+		{"Debounce is ignored", "debounce reports a burst of one file once, as it is in the end", brokenWatch(func(opts *primitives.WatchOptions) { opts.Debounce = 0 })},
+		{"content is cut in silence", "content that is too large is omitted, and the event says so", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
+			ev.Omitted = ""
+			return []primitives.WatchEvent{ev}
+		})},
+		{"events get lost in silence", "ten thousand files at once are complete, with an overflow at worst", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
+			if strings.HasSuffix(ev.Path, "f07777") {
+				return nil
+			}
+			return []primitives.WatchEvent{ev}
+		})},
+		{"events are reported twice", "nothing is created twice", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
+			return []primitives.WatchEvent{ev, ev}
+		})},
+		{"a cancelled watch is an error", "a cancelled watch ends without an error", broken(func(f *faults) {
+			f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
+				seq, err := f.EnvironmentPrimitive.Watch(ctx, dir, opts)
+				return withEnd(ctx, seq), err
+			}
+		})},
+	}
+}
+
+// withEnd adds the error of the context to the end of a sequence.
+func withEnd(ctx context.Context, seq eventSeq) eventSeq {
+	return func(yield func(primitives.WatchEvent, error) bool) {
+		for ev, err := range seq {
+			if !yield(ev, err) {
+				return
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			yield(primitives.WatchEvent{}, err)
+		}
+	}
+}
+
+func lifecycleMutants() []mutant {
+	return []mutant{
+		{"Terminate twice is an error", "Terminate again is an empty report and no error", broken(func(f *faults) {
+			done := false
+			f.terminate = func(ctx context.Context) (primitives.TerminateReport, error) {
+				if done {
+					return primitives.TerminateReport{}, &primitives.Error{Op: "terminate", Err: primitives.ErrTerminated}
+				}
+				done = true
+				return f.EnvironmentPrimitive.Terminate(ctx)
+			}
+		})},
+		{"Terminate does nothing", "Terminate ends a child", broken(func(f *faults) {
+			f.terminate = func(context.Context) (primitives.TerminateReport, error) { return primitives.TerminateReport{}, nil }
+		})},
+		{"a command runs after Terminate", "Exec after Terminate is ErrTerminated", broken(func(f *faults) {
+			f.terminate = func(context.Context) (primitives.TerminateReport, error) { return primitives.TerminateReport{}, nil }
+		})},
+		{"Terminate does not say whom it killed", "Terminate reports what it killed", broken(func(f *faults) {
+			f.terminate = func(ctx context.Context) (primitives.TerminateReport, error) {
+				_, err := f.EnvironmentPrimitive.Terminate(ctx)
+				return primitives.TerminateReport{}, err
+			}
+		})},
+		{"Terminate gives up when its context is cancelled", "Terminate runs to its end although its context is cancelled", broken(func(f *faults) {
+			f.terminate = func(ctx context.Context) (primitives.TerminateReport, error) {
+				if err := ctx.Err(); err != nil {
+					return primitives.TerminateReport{}, err
+				}
+				return f.EnvironmentPrimitive.Terminate(ctx)
+			}
+		})},
+		{"Poll says running after Terminate", "Poll after Terminate is terminated, which is no error", broken(func(f *faults) {
+			f.poll = func(context.Context) (primitives.State, error) {
+				return primitives.State{Status: primitives.StatusRunning}, nil
+			}
+		})},
+		{"a dead sandbox has no files", "List after Terminate is ErrTerminated", brokenList(func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error) {
+			if errors.Is(err, primitives.ErrTerminated) {
+				err = nil
+			}
+			return infos, err
+		})},
+		{"a closed handle goes on", "Stat after Close is ErrUnavailable", broken(func(f *faults) { f.close = func() error { return nil } })},
+		{"Close twice is an error", "Close may be called again and after Terminate", broken(func(f *faults) {
+			done := false
+			f.close = func() error {
+				if done {
+					return errors.New("closed")
+				}
+				done = true
+				return f.EnvironmentPrimitive.Close()
+			}
+		})},
+		{"all sandboxes have the same id", "two sandboxes have different ids and folders", broken(func(f *faults) { f.id = func() string { return "sandbox" } })},
+		{"only one command runs at a time", "commands and files work at the same time", broken(func(f *faults) {
+			busy := make(chan struct{}, 1)
+			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+				select {
+				case busy <- struct{}{}:
+					defer func() { <-busy }()
+					return f.EnvironmentPrimitive.Exec(ctx, cmd)
+				default:
+					return nil, &primitives.Error{Op: "exec", Err: errors.New("busy")}
+				}
+			}
+		})},
+		{"Pack ignores what is to be left out", "Pack leaves out what is ignored, and all below it", broken(func(f *faults) {
+			f.pack = func(ctx context.Context, dir string, _ primitives.PackOptions) (io.ReadCloser, error) {
+				return primitives.Pack(ctx, f.EnvironmentPrimitive, dir, primitives.PackOptions{})
+			}
+		})},
+		{"Unpack takes a broken archive", "Unpack of half an archive is an error", broken(func(f *faults) {
+			f.unpack = func(ctx context.Context, dir string, r io.Reader) error {
+				err := primitives.Unpack(ctx, f.EnvironmentPrimitive, dir, r)
+				if errors.Is(err, io.ErrUnexpectedEOF) {
+					return nil
+				}
+				return err
+			}
+		})},
+		{"the offsets of Reattach are ignored", "a durable command can be read from any offset of each stream", broken(func(f *faults) {
+			f.reattach = func(ctx context.Context, id string, _ primitives.Offset) (primitives.Process, error) {
+				return primitives.Reattach(ctx, f.EnvironmentPrimitive, id, primitives.Offset{})
+			}
+		})},
+		{"closing a durable command ends it", "closing a durable command only lets go of it", brokenProcess(func(p *processFaults) {
+			p.close = func() error {
+				_ = p.Process.Signal(context.Background(), primitives.SIGKILL) // or it has ended
+				return p.Process.Close()
+			}
+		})},
+	}
+}

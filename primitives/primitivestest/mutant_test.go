@@ -1,0 +1,188 @@
+package primitivestest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// mutant is a backend that breaks the contract in one way.
+type mutant struct {
+	name string // what is broken
+	rule string // the case that must see it
+	wrap func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive
+}
+
+// TestMutants shows that the suite can fail: each case named here passes on a
+// good backend and fails on the same backend with one fault.
+func TestMutants(t *testing.T) {
+	t.Setenv(hostVariable, "host")
+	good := localHarness(t, func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive { return wrapped{whole(p)} })
+	suites := newSuite(t, good)
+	for _, m := range slices.Concat(execMutants(), streamMutants(), endingMutants(), fileMutants(), pathMutants(), watchMutants(), lifecycleMutants()) {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			r := findRule(t, m.rule)
+			if log := attempt(t, suites, r); len(log) > 0 {
+				t.Fatalf("%q fails on a good backend:\n%s", m.rule, strings.Join(log, "\n"))
+			}
+			broken := newSuite(t, localHarness(t, m.wrap))
+			broken.build = func(string, string) ([]byte, error) { return suites.probeFor(hostPlatform()) }
+			broken.patience = time.Second
+			log := attempt(t, broken, r)
+			if len(log) == 0 {
+				t.Fatalf("%q passes", m.rule)
+			}
+			t.Logf("%q says: %s", m.rule, brief(log[0]))
+		})
+	}
+}
+
+// TestRuleNames keeps the names of the cases unique, so that each can be run and
+// named alone.
+func TestRuleNames(t *testing.T) {
+	total := 0
+	for _, g := range groups() {
+		seen := map[string]bool{}
+		for _, r := range g.rules {
+			if seen[r.name] {
+				t.Errorf("%s: two rules %q", g.name, r.name)
+			}
+			seen[r.name] = true
+			total++
+		}
+	}
+	if total < 190 {
+		t.Errorf("%d rules, the contract has about 190", total)
+	}
+}
+
+func hostPlatform() primitives.Capabilities {
+	return primitives.Capabilities{OS: runtime.GOOS, Arch: runtime.GOARCH}
+}
+
+// localHarness makes local sandboxes with a fault.
+func localHarness(t *testing.T, wrap func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive) Harness {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Harness{Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
+		p, err := local.New(ctx, local.Config{Root: dir, Runner: self})
+		if err != nil {
+			return nil, err
+		}
+		// The fault may be that it cannot be ended.
+		t.Cleanup(func() {
+			if _, err := p.Terminate(context.Background()); err != nil {
+				t.Errorf("Terminate: %v", err)
+			}
+			if err := p.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		})
+		return wrap(p), nil
+	}}
+}
+
+func findRule(t *testing.T, name string) rule {
+	t.Helper()
+	for _, g := range groups() {
+		for _, r := range g.rules {
+			if r.name == name {
+				return r
+			}
+		}
+	}
+	t.Fatalf("there is no rule %q", name)
+	return rule{}
+}
+
+// attempt runs one case and returns what it complains about.
+func attempt(t *testing.T, s *suite, r rule) []string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	rec := &recorder{ctx: ctx, name: t.Name() + "/" + r.name}
+	rec.do(func() {
+		var shared *sandbox
+		if !r.own {
+			shared = s.open(rec)
+			rec.Cleanup(func() { shared.end(rec) })
+		}
+		s.runCase(rec, r, shared)
+	})
+	cancel()
+	for f := rec.lastCleanup(); f != nil; f = rec.lastCleanup() {
+		rec.do(f)
+	}
+	return rec.log
+}
+
+// recorder is a test that may fail.
+type recorder struct {
+	ctx  context.Context //nolint:containedctx // as testing.T does
+	name string
+
+	mu       sync.Mutex
+	log      []string
+	cleanups []func()
+}
+
+// do runs f like the testing package does, so that Fatalf ends only it.
+func (r *recorder) do(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+func (r *recorder) lastCleanup() func() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.cleanups) == 0 {
+		return nil
+	}
+	f := r.cleanups[len(r.cleanups)-1]
+	r.cleanups = r.cleanups[:len(r.cleanups)-1]
+	return f
+}
+
+func (r *recorder) Helper()                  {}
+func (r *recorder) Logf(string, ...any)      {}
+func (r *recorder) Name() string             { return r.name }
+func (r *recorder) Context() context.Context { return r.ctx }
+
+func (r *recorder) Cleanup(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cleanups = append(r.cleanups, f)
+}
+
+func (r *recorder) Failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.log) > 0
+}
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log = append(r.log, fmt.Sprintf(format, args...))
+}
+
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
