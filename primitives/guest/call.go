@@ -112,13 +112,13 @@ func (c *Client) openNow(first []byte, hold bool) (*framer, error) {
 	if err != nil {
 		return nil, c.broken(err)
 	}
-	f := newFramer(s)
+	f := c.mux.framer(s)
 	if hold {
 		f.queue(first)
 		return f, nil
 	}
 	if err := f.send(first); err != nil {
-		_ = s.Close()
+		_ = f.Close()
 		return nil, c.broken(err)
 	}
 	return f, nil
@@ -128,7 +128,7 @@ func (c *Client) openNow(first []byte, hold bool) (*framer, error) {
 func (k *call) abandon() {
 	_ = k.SetReadDeadline(time.Now().Add(k.confirm))
 	_ = k.SetWriteDeadline(time.Now())
-	_ = k.Close()
+	_ = k.halfClose()
 }
 
 // end releases the stream, which tells the guest to stop if it has not.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/yamux"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -43,7 +42,7 @@ type Config struct {
 type Client struct {
 	cfg    Config
 	log    hclog.Logger
-	mux    *yamux.Session
+	mux    *session
 	hello  hello
 	tokens atomic.Uint64
 
@@ -80,8 +79,7 @@ func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, erro
 	if err != nil {
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
-	g := &guard{in: in, rw: rw, host: true}
-	mux, err := yamux.Client(g, muxConfig(cfg.KeepAlive, log))
+	mux, err := newSession(in, rw, true, cfg.KeepAlive, log)
 	if err != nil {
 		_ = rw.Close()
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}

@@ -121,7 +121,7 @@ func (c *Client) upload(ctx context.Context, op, target string, request []byte, 
 		err := k.sendAll(r)
 		sent <- err
 		if err != nil {
-			_ = k.Close() // data without an end is never taken as whole
+			_ = k.halfClose() // data without an end is never taken as whole
 		}
 	}()
 	for {

@@ -58,11 +58,11 @@ var (
 // several may write.
 type framer struct {
 	*yamux.Stream
+	session *session
+
 	wmu    sync.Mutex
 	queued []byte // to be written together with what comes next
 }
-
-func newFramer(s *yamux.Stream) *framer { return &framer{Stream: s} }
 
 // appendFrame appends a message as one or more frames.
 func appendFrame(dst []byte, kind byte, payload []byte) []byte {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/yamux"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -45,7 +44,7 @@ func hostileFrames() map[string][]byte {
 
 func floodOfStreams() []byte {
 	var b []byte
-	for i := range uint32(4 * maxStreams) {
+	for i := range uint32(2 * hostileStreams) {
 		b = append(b, muxFrame(muxWindow, muxSYN, 2*i+1, 0)...)
 	}
 	return b
@@ -118,7 +117,7 @@ func TestClientSurvivesAHostileGuest(t *testing.T) {
 
 // rawHost shakes hands with a served fake and returns what is below the
 // operations.
-func rawHost(t *testing.T) (mux *yamux.Session, served <-chan error) {
+func rawHost(t *testing.T) (mux *session, served <-chan error) {
 	t.Helper()
 	host, guest := net.Pipe()
 	result := make(chan error, 1)
@@ -127,7 +126,7 @@ func rawHost(t *testing.T) (mux *yamux.Session, served <-chan error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mux, err = yamux.Client(&guard{in: in, rw: host, host: true}, muxConfig(0, hclog.NewNullLogger()))
+	mux, err = newSession(in, host, true, 0, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +160,7 @@ func TestServeAnswersWrongRequests(t *testing.T) {
 			}
 			defer s.Close()
 			_ = s.SetDeadline(time.Now().Add(bound))
-			f := newFramer(s)
+			f := mux.framer(s)
 			sent := make(chan struct{})
 			go func() { _ = f.send(tt.send); close(sent) }()
 			kind, payload, err := f.readMessage(maxReply)
@@ -191,7 +190,7 @@ func endless(kind byte, most int) []byte {
 
 func TestStreamsThatStaySilentAreLimited(t *testing.T) {
 	mux, served := rawHost(t)
-	for range 4 * maxStreams {
+	for range 2 * hostileStreams {
 		s, err := mux.OpenStream()
 		if err != nil {
 			break
@@ -214,7 +213,7 @@ func scriptedGuest(t *testing.T, script func(f *framer)) *Client {
 		if err != nil {
 			return
 		}
-		mux, err := yamux.Server(&guard{in: in, rw: guest}, muxConfig(0, hclog.NewNullLogger()))
+		mux, err := newSession(in, guest, false, 0, hclog.NewNullLogger())
 		if err != nil {
 			return
 		}
@@ -224,7 +223,7 @@ func scriptedGuest(t *testing.T, script func(f *framer)) *Client {
 				return
 			}
 			go func() {
-				f := newFramer(s)
+				f := mux.framer(s)
 				defer f.Close()
 				if _, payload, err := f.readMessage(maxRequest); err != nil || opcode(payload[0]) == opBye {
 					return

@@ -48,8 +48,7 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 	if err != nil {
 		return err
 	}
-	g := &guard{in: in, rw: rw}
-	mux, err := yamux.Server(g, muxConfig(cfg.KeepAlive, log))
+	mux, err := newSession(in, rw, false, cfg.KeepAlive, log)
 	if err != nil {
 		_ = rw.Close()
 		return err
@@ -66,7 +65,7 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 // server serves one host.
 type server struct {
 	p      primitives.EnvironmentPrimitive
-	mux    *yamux.Session
+	mux    *session
 	log    hclog.Logger
 	cancel context.CancelFunc // of every operation
 	ops    sync.WaitGroup
@@ -94,10 +93,10 @@ func (s *server) accept(ctx, opsCtx context.Context) error {
 			return nil
 		case err != nil:
 			return fmt.Errorf("serve guest: %w", err)
-		case s.mux.NumStreams() > maxStreams:
-			return fmt.Errorf("serve guest: %w: more than %d streams at once", errProtocol, maxStreams)
+		case s.mux.NumStreams() > hostileStreams:
+			return fmt.Errorf("serve guest: %w: more than %d streams at once", errProtocol, hostileStreams)
 		}
-		s.ops.Go(func() { s.serve(opsCtx, newFramer(stream)) })
+		s.ops.Go(func() { s.serve(opsCtx, s.mux.framer(stream)) })
 	}
 }
 

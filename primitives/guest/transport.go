@@ -13,8 +13,11 @@ import (
 )
 
 const (
-	// maxStreams is how many streams a host may have open at once.
-	maxStreams = 1024
+	// maxStreams is how many streams a host opens at once. It counts them
+	// without locking and the guest sees some a little longer, so the guest
+	// ends a host only beyond hostileStreams.
+	maxStreams     = 1024
+	hostileStreams = 2 * maxStreams
 	// maxWrite is the longest yamux frame: a data frame of ours, its header and
 	// an end frame.
 	maxWrite = maxFrame + 64
@@ -32,9 +35,9 @@ const (
 // and lets a write wait for as long as the other end is stopped.
 func muxConfig(keepAlive time.Duration, log hclog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
-	// Never full within maxStreams, so that opening a stream does not wait for
+	// Never full within the limit, so that opening a stream does not wait for
 	// the other end.
-	c.AcceptBacklog = 2 * maxStreams
+	c.AcceptBacklog = 2 * hostileStreams
 	c.MaxStreamWindowSize = window
 	c.StreamOpenTimeout = 0
 	c.StreamCloseTimeout = closeTimeout
@@ -81,6 +84,9 @@ type guard struct {
 	in   io.Reader
 	rw   io.ReadWriteCloser
 	host bool
+	// onEnd is called before yamux learns that the byte stream has ended; it
+	// may be called again.
+	onEnd func()
 
 	head  [muxHeader]byte
 	have  int    // bytes of head
@@ -97,8 +103,12 @@ type guard struct {
 var errLost = errors.New("the byte stream broke")
 
 // lost marks errors of the byte stream, other than its regular end.
-func lost(err error) error {
-	if err == nil || err == io.EOF {
+func (g *guard) lost(err error) error {
+	if err == nil {
+		return nil
+	}
+	g.onEnd()
+	if err == io.EOF {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errLost, err)
@@ -107,9 +117,10 @@ func lost(err error) error {
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.in.Read(p)
 	if bad := g.inspect(p[:n]); bad != nil {
+		g.onEnd()
 		return 0, bad
 	}
-	return n, lost(err)
+	return n, g.lost(err)
 }
 
 // inspect follows the frames in what was read.
@@ -185,14 +196,18 @@ func (g *guard) Write(p []byte) (int, error) {
 		g.held = append(g.held, p...)
 		_, err := g.rw.Write(g.held)
 		g.held = g.held[:0]
-		return len(p), lost(err)
+		return len(p), g.lost(err)
 	}
 	if _, err := g.rw.Write(g.held); err != nil {
-		return 0, lost(err)
+		return 0, g.lost(err)
 	}
 	g.held = g.held[:0]
 	n, err := g.rw.Write(p)
-	return n, lost(err)
+	return n, g.lost(err)
 }
 
-func (g *guard) Close() error { return g.rw.Close() }
+// Close is called by yamux when it ends the session for a reason of its own.
+func (g *guard) Close() error {
+	g.onEnd()
+	return g.rw.Close()
+}

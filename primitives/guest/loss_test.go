@@ -1,0 +1,343 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// cuttable is a served fake whose stream can be cut.
+type cuttable struct {
+	*Client
+	fake   *fake
+	cut    func()
+	served <-chan error
+}
+
+func connectCuttable(t *testing.T) *cuttable {
+	t.Helper()
+	f := newFake(t)
+	host, guest := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, f, ServeConfig{}) }()
+	c, err := Dial(t.Context(), host, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &cuttable{Client: c, fake: f, cut: func() { _ = host.Close() }, served: served}
+}
+
+func TestLossOfTheStreamEndsEverything(t *testing.T) {
+	c := connectCuttable(t)
+	ctx := t.Context()
+	p, err := c.Exec(ctx, primitives.Command{Args: []string{"sleep", "60"}, Stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := c.Watch(ctx, ".", primitives.WatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := map[string]func() error{
+		"Wait":  func() error { _, err := p.Wait(ctx); return err },
+		"Read":  func() error { _, err := p.Stdout().Read(make([]byte, 1)); return err },
+		"Write": func() error { _, err := io.Copy(p.Stdin(), endlessReader{}); return err },
+		"Run": func() error {
+			_, err := c.Run(ctx, primitives.Command{Args: []string{"sleep", "60"}}, primitives.RunOptions{})
+			return err
+		},
+		"Watch": func() error {
+			for _, err := range events {
+				return err
+			}
+			return nil
+		},
+		"Upload": func() error { return c.WriteFile(ctx, "x", endlessReader{}, primitives.WriteOptions{}) },
+	}
+	type outcome struct {
+		name string
+		err  error
+	}
+	outcomes := make(chan outcome)
+	for name, wait := range waits {
+		go func() { outcomes <- outcome{name, wait()} }()
+	}
+	time.AfterFunc(100*time.Millisecond, c.cut)
+	for range waits {
+		if o := within(t, outcomes); !errors.Is(o.err, primitives.ErrUnavailable) {
+			t.Errorf("%s: %v", o.name, o.err)
+		}
+	}
+	within(t, c.Done())
+	if err := within(t, c.served); err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	if n := c.fake.running(); n != 0 {
+		t.Errorf("%d processes still run when Serve has returned", n)
+	}
+	if err := c.Err(); !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("Err: %v", err)
+	}
+	if err := p.Close(); !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("closing a process that nobody can see any more: %v", err)
+	}
+}
+
+// endlessReader reads zeros for ever.
+type endlessReader struct{}
+
+func (endlessReader) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestTerminatedIsNotUnavailable(t *testing.T) {
+	c := connectCuttable(t)
+	report, err := c.Terminate(t.Context())
+	if err != nil || len(report.Killed) != 1 {
+		t.Fatalf("Terminate = %+v, %v", report, err)
+	}
+	c.cut()
+	within(t, c.Done())
+	if _, err := c.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrTerminated) || errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("Stat: %v", err)
+	}
+	if state, err := c.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
+		t.Errorf("Poll = %+v, %v", state, err)
+	}
+	if report, err := c.Terminate(t.Context()); err != nil || len(report.Killed) != 0 {
+		t.Errorf("Terminate again = %+v, %v", report, err)
+	}
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	f := newFake(t)
+	host, guest := net.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- Serve(ctx, guest, f, ServeConfig{}) }()
+	c, err := Dial(t.Context(), host, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "60"}}); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := within(t, served); !errors.Is(err, context.Canceled) {
+		t.Errorf("Serve: %v", err)
+	}
+	if n := f.running(); n != 0 {
+		t.Errorf("%d processes still run", n)
+	}
+	within(t, c.Done())
+}
+
+func TestUploadThatIsCutOffIsNotCommitted(t *testing.T) {
+	// Whatever the guest gets, only an end frame makes it whole.
+	whole := append(requestFrame(opWrite, &writeRequest{Path: "x"}), appendFrame(nil, frameData, []byte("content"))...)
+	for _, tt := range []struct {
+		name string
+		send []byte
+		hang bool
+		want bool
+	}{
+		{"with its end", append(bytes.Clone(whole), appendHeader(nil, frameEnd, 0)...), false, true},
+		{"without its end", whole, true, false},
+		{"inside a frame", whole[:len(whole)-3], true, false},
+		{"with an end that has content", append(bytes.Clone(whole), appendFrame(nil, frameEnd, []byte("x"))...), true, false},
+		{"with a frame that does not belong", append(bytes.Clone(whole), appendFrame(nil, frameItem, nil)...), true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			mux, _ := rawHost(t)
+			s, err := mux.OpenStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := mux.framer(s)
+			if err := f.send(tt.send); err != nil {
+				t.Fatal(err)
+			}
+			if tt.hang {
+				_ = f.halfClose()
+			}
+			kind, _, err := f.readMessage(maxReply)
+			if err != nil || (kind == frameReply) != tt.want {
+				t.Errorf("answer of kind %d, %v", kind, err)
+			}
+		})
+	}
+}
+
+func TestUploadStopsWhenItIsRefused(t *testing.T) {
+	c := connectCuttable(t)
+	c.fake.onWrite = func(context.Context, string, io.Reader) error {
+		return fault("write", "x", primitives.ErrNoSpace)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.WriteFile(t.Context(), "x", endlessReader{}, primitives.WriteOptions{}) }()
+	if err := within(t, done); !errors.Is(err, primitives.ErrNoSpace) {
+		t.Errorf("WriteFile: %v", err)
+	}
+}
+
+func TestCancelledUploadLeavesNothing(t *testing.T) {
+	c := connectCuttable(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe() // blocks after the first bytes
+	defer w.Close()
+	go func() {
+		_, _ = w.Write([]byte("part"))
+		cancel()
+	}()
+	if err := c.WriteFile(ctx, "x", r, primitives.WriteOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("WriteFile: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(c.fake.Paths().Workspace, "x")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file: %v", err)
+	}
+}
+
+func TestBatchReportsEachFile(t *testing.T) {
+	c := connectCuttable(t)
+	files := []primitives.File{{Path: "missing/a", Content: []byte("x")}}
+	for i := range 600 { // more than a group
+		files = append(files, primitives.File{Path: fmt.Sprint(i), Content: []byte(strings.Repeat("x", i))})
+	}
+	files = append(files,
+		primitives.File{Path: "missing/big", Content: make([]byte, 3<<20)},
+		primitives.File{Path: "big", Content: bytes.Repeat([]byte("y"), 3<<20)}, // larger than a group
+		primitives.File{Path: "last"})
+	errs, err := c.WriteFiles(t.Context(), files)
+	if err != nil || len(errs) != len(files) {
+		t.Fatalf("%d errors, %v", len(errs), err)
+	}
+	for i, f := range files {
+		if bad := strings.HasPrefix(f.Path, "missing/"); bad != errors.Is(errs[i], os.ErrNotExist) {
+			t.Errorf("%s: %v", f.Path, errs[i])
+			continue
+		} else if bad {
+			continue
+		}
+		got, err := os.ReadFile(filepath.Join(c.fake.Paths().Workspace, f.Path))
+		if err != nil || !bytes.Equal(got, f.Content) {
+			t.Errorf("%s: %d bytes, %v", f.Path, len(got), err)
+		}
+	}
+}
+
+func TestWatchEvents(t *testing.T) {
+	c := connectCuttable(t)
+	if _, err := c.Watch(t.Context(), "missing", primitives.WatchOptions{}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Watch of a missing directory: %v", err)
+	}
+	events, err := c.Watch(t.Context(), ".", primitives.WatchOptions{MaxContent: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := []primitives.WatchEvent{
+		{Op: primitives.OpCreate, Path: "a\xff", Content: bytes.Repeat([]byte("x"), 3<<20), Size: 3 << 20},
+		{Op: primitives.OpRename, Path: "b", From: "a", Dir: true},
+		{Op: primitives.OpOverflow, Omitted: primitives.OmittedTooLarge},
+	}
+	go func() {
+		for _, e := range sent {
+			c.fake.events <- e
+		}
+		close(c.fake.events)
+	}()
+	var got []primitives.WatchEvent
+	for event, err := range events {
+		if err != nil {
+			if !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the end: %v", err)
+			}
+			break
+		}
+		got = append(got, event)
+	}
+	if !reflect.DeepEqual(got, sent) {
+		t.Errorf("%d events", len(got))
+	}
+}
+
+func TestLeavingTheLoopEndsTheWatch(t *testing.T) {
+	c := connectCuttable(t)
+	events, err := c.Watch(t.Context(), ".", primitives.WatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { c.fake.events <- primitives.WatchEvent{Op: primitives.OpCreate, Path: "a"} }()
+	for _, err := range events {
+		if err != nil {
+			t.Error(err)
+		}
+		break
+	}
+	// The stream is given back when the guest has left its loop, too.
+	for deadline := time.Now().Add(bound); c.mux.NumStreams() > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the watch is still open")
+		}
+		if _, err := c.Poll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestManyCommandsAtOnce(t *testing.T) {
+	c := connectCuttable(t)
+	var all sync.WaitGroup
+	for i := range 50 {
+		all.Go(func() {
+			want := fmt.Sprint(i)
+			res, err := c.Run(t.Context(), primitives.Command{Args: []string{"sh", "-c", "cat; echo $0", want}},
+				primitives.RunOptions{Stdin: strings.NewReader(want)})
+			if err != nil || string(res.Stdout) != want+want+"\n" {
+				t.Errorf("%d: %q, %v", i, res.Stdout, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestTooManyStreamsIsALimitNotAHang(t *testing.T) {
+	quiet := make(chan struct{})
+	c := scriptedGuest(t, func(*framer) { <-quiet })
+	defer close(quiet)
+	ctx, cancel := context.WithCancel(t.Context())
+	var pending sync.WaitGroup
+	for range maxStreams {
+		pending.Go(func() { _, _ = c.Stat(ctx, "x") })
+	}
+	for c.mux.NumStreams() < maxStreams && c.Err() == nil {
+		runtime.Gosched()
+	}
+	if _, err := c.Stat(ctx, "x"); !errors.Is(err, primitives.ErrLimit) {
+		t.Errorf("one more: %v", err)
+	}
+	if err := c.Err(); err != nil {
+		t.Errorf("the stream: %v", err)
+	}
+	// However many wait, the end reaches all of them at once.
+	ended := make(chan struct{})
+	go func() {
+		_ = c.mux.Close()
+		pending.Wait()
+		close(ended)
+	}()
+	within(t, ended)
+	cancel()
+}
