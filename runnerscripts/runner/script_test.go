@@ -141,6 +141,20 @@ func TestHistoryMovesToAnotherSandboxAndTheAgentRemembers(t *testing.T) {
 	}
 }
 
+func TestRawShowsTheLinesOfTheHistory(t *testing.T) {
+	s := newSandbox(t, `[{"text":"one two three four five"},{"run":["true"]}]`)
+	p := start(t, rs.ExecuteQuery)
+	p.call(rs.QueryRequest{Session: s.session(), Prompt: "go <on>", Raw: true})
+	var lines strings.Builder
+	for _, ev := range of(p.seen, rs.TypeRaw) {
+		lines.Write(ev.Payload)
+		lines.WriteByte('\n')
+	}
+	if tr, _ := transcript(t, s); lines.String() != tr.Main || tr.Main == "" {
+		t.Errorf("raw events\n%s\nhistory\n%s", lines.String(), tr.Main)
+	}
+}
+
 // folded is a conversation as a reader would put it together.
 func folded(t *testing.T, events []rs.Event) map[string]string {
 	t.Helper()

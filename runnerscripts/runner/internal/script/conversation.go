@@ -25,6 +25,7 @@ type conversation struct {
 	env          []string // of the commands it runs
 	systemPrompt string
 	maxTurns     int
+	raw          bool // the lines of the history are wanted as events too
 	out          agent.Sink
 	hist         *history
 	prompts      []string // only Prompt uses it
@@ -49,7 +50,7 @@ func newConversation(cfg Config, req runnerscripts.QueryRequest, sc runnerscript
 	}
 	return &conversation{
 		cfg: cfg, scenario: sc, paths: req.Paths, env: env,
-		systemPrompt: req.Agent.SystemPrompt, maxTurns: req.Agent.MaxTurns,
+		systemPrompt: req.Agent.SystemPrompt, maxTurns: req.Agent.MaxTurns, raw: req.Raw,
 		out: out, hist: h, prompts: p.prompts, used: p.usage,
 		model: req.Agent.Model, mode: mode,
 		waiting: map[string]*question{}, always: map[string]runnerscripts.PermissionKind{},

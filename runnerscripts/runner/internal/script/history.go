@@ -118,13 +118,8 @@ func endLastLine(f *os.File) error {
 	return err
 }
 
-func (h *history) append(ev runnerscripts.Event, payload any) error {
-	raw, err := marshal(payload)
-	if err == nil {
-		ev.Payload = raw
-		err = h.enc.Encode(ev)
-	}
-	if err != nil {
+func (h *history) append(line runnerscripts.Event) error {
+	if err := h.enc.Encode(line); err != nil {
 		return fmt.Errorf("writing the script agent's history: %w", err)
 	}
 	return nil

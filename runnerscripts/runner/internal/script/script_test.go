@@ -100,7 +100,7 @@ func TestHistoryWithHalfALineIsReadAndContinued(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.file.Close()
-	if err := h.append(rs.Event{Type: rs.TypeQueryStarted}, rs.QueryStarted{Prompt: "<two>"}); err != nil {
+	if err := h.append(rs.Event{Type: rs.TypeQueryStarted, Payload: json.RawMessage(`{"prompt":"<two>"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := readHistory(name)

@@ -137,10 +137,20 @@ func (t *turn) report(typ runnerscripts.EventType, payload any) error {
 	return nil
 }
 
+// record writes a line of the history, and shows it if the agent's own lines were
+// asked for.
 func (t *turn) record(at time.Time, typ runnerscripts.EventType, payload any) error {
-	return t.c.hist.append(runnerscripts.Event{
-		Type: typ, ConversationID: runnerscripts.MainConversation, QueryID: t.query, Time: at.UTC(),
-	}, payload)
+	raw, err := marshal(payload)
+	if err != nil {
+		return err
+	}
+	line := runnerscripts.Event{
+		Type: typ, Payload: raw, ConversationID: runnerscripts.MainConversation, QueryID: t.query, Time: at.UTC(),
+	}
+	if t.c.raw {
+		t.c.out.EmitAt(at, runnerscripts.MainConversation, runnerscripts.TypeRaw, line)
+	}
+	return t.c.hist.append(line)
 }
 
 func (t *turn) block() string {
