@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -37,7 +38,15 @@ func contract(t *testing.T, open func(context.Context, local.Config) (*local.San
 			return local.Attach(ctx, local.Config{Root: dir}, id)
 		},
 		Destroy: func(_ context.Context, p primitives.EnvironmentPrimitive) error {
-			return os.RemoveAll(p.Paths().Session)
+			if err := os.RemoveAll(p.Paths().Session); err != nil {
+				return err
+			}
+			for _, pid := range marked(t, p.ID()) {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+					return err
+				}
+			}
+			return nil
 		},
 	})
 }

@@ -112,7 +112,8 @@ func (s *Sandbox) supervise(ctx context.Context, id, dir string, cmd *primitives
 	}
 	runner := &spawnSpec{
 		path: s.st.Runner, args: []string{s.st.Runner, "supervise", dir}, dir: dir,
-		env: setVar(setVar(mergeEnv(s.env, nil), sandboxMark+"="+s.id), execMark+"="+id),
+		// Not the command's own mark: the supervisor is not ended with it.
+		env: setVar(setVar(mergeEnv(s.env, nil), sandboxMark+"="+s.id), execMark+"=s-"+id),
 	}
 	if s.group != nil && !s.noGroup.Load() {
 		leaf, err := s.group.Make(id)

@@ -19,10 +19,10 @@ func NewSweeping(ctx context.Context, cfg Config) (*Sandbox, error) {
 	}
 	s.group.Close()
 	err = errors.Join(cgroup.Remove(s.group.Path()), func() error {
-		s.st.Group = ""
+		s.st.Group, s.st.NoGroup = "", "turned off"
 		return writeJSON(s.st.file(stateFile), s.st)
 	}())
 	s.group = nil
-	s.caps.TreeKill = "sweep"
+	s.caps = s.findCapabilities()
 	return s, err
 }

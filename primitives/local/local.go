@@ -77,12 +77,13 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 		return nil, wrap("create", cfg.Root, err)
 	}
 	st.Session = filepath.Join(root, st.ID)
-	var groupErr error
-	st.Group, groupErr = makeGroup(st.ID)
+	if st.Group, err = makeGroup(st.ID); err != nil {
+		st.NoGroup = err.Error()
+	}
 	if err := makeFolders(&st, who); err != nil {
 		return nil, wrap("create", st.Session, errors.Join(err, unmake(&st)))
 	}
-	s, err := open(&st, who, cfg.ReapOrphans, groupErr)
+	s, err := open(&st, who, cfg.ReapOrphans)
 	if err == nil && who.cred != nil {
 		if err = s.probeDir(&spawnSpec{dir: s.paths.Workspace, cred: who.cred}); err != nil {
 			err = errors.Join(fmt.Errorf("set Root to a folder that user %s may enter: %w", cfg.User, err), s.Close())
@@ -109,11 +110,11 @@ func makeGroup(id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(parent, "agentenv-"+id)
-	if err := os.Mkdir(path, 0o755); err != nil {
+	group, err := cgroup.Open(filepath.Join(parent, "agentenv-"+id), "")
+	if err != nil {
 		return "", err
 	}
-	return path, nil
+	return group.Path(), nil
 }
 
 // Attach returns the sandbox with this ID below cfg.Root, also one that another
@@ -139,7 +140,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}
-	s, err := open(st, who, cfg.ReapOrphans, errors.ErrUnsupported)
+	s, err := open(st, who, cfg.ReapOrphans)
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}

@@ -65,9 +65,8 @@ var _ interface {
 	primitives.Reattacher
 } = (*Sandbox)(nil)
 
-// open returns a handle of a sandbox whose folders exist. groupErr says why it
-// has no control group, if so.
-func open(st *state, who identity, reapOrphans bool, groupErr error) (*Sandbox, error) {
+// open returns a handle of a sandbox whose folders exist.
+func open(st *state, who identity, reapOrphans bool) (*Sandbox, error) {
 	s := &Sandbox{
 		id: st.ID, backend: backend, st: st, paths: st.paths(), cred: who.cred,
 		down: make(chan struct{}), procs: make(map[*process]struct{}), durables: make(map[*durable]struct{}),
@@ -94,9 +93,11 @@ func open(st *state, who identity, reapOrphans bool, groupErr error) (*Sandbox, 
 		return nil, errors.Join(err, s.life.Close())
 	}
 	if st.Group != "" {
-		s.group, groupErr = cgroup.Open(st.Group, s.execName)
+		if s.group, err = cgroup.Open(st.Group, s.execName); err != nil {
+			st.NoGroup = err.Error()
+		}
 	}
-	s.caps = s.findCapabilities(groupErr)
+	s.caps = s.findCapabilities()
 	if reapOrphans {
 		if err := s.startReaper(); err != nil {
 			return nil, errors.Join(err, s.Close())
@@ -105,7 +106,7 @@ func open(st *state, who identity, reapOrphans bool, groupErr error) (*Sandbox, 
 	return s, nil
 }
 
-func (s *Sandbox) findCapabilities(groupErr error) primitives.Capabilities {
+func (s *Sandbox) findCapabilities() primitives.Capabilities {
 	c := primitives.Capabilities{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, PTY: true, Watch: true,
 		Users: os.Geteuid() == 0, TreeKill: primitives.TreeKillSweep,
@@ -117,7 +118,7 @@ func (s *Sandbox) findCapabilities(groupErr error) primitives.Capabilities {
 	case runtime.GOOS != "linux":
 		c.TreeKill = primitives.TreeKillGroup
 	default:
-		notes = append(notes, fmt.Sprintf("no control group: %v", groupErr))
+		notes = append(notes, "no control group: "+s.st.NoGroup)
 	}
 	if err := checkRunner(s.st.Runner); err != nil {
 		notes = append(notes, fmt.Sprintf("no durable commands: %v", err))

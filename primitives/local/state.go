@@ -23,6 +23,7 @@ type state struct {
 	Owner   proctree.Identity `json:"owner"` // the program that made it
 	Boot    string            `json:"boot"`  // and when the machine was started
 	Group   string            `json:"group,omitempty"`
+	NoGroup string            `json:"no_group,omitempty"` // why there is none
 
 	Session   string   `json:"-"` // where the state was found
 	Workspace string   `json:"workspace,omitempty"`

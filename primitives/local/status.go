@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -42,8 +43,12 @@ func (s *Sandbox) exitStatus(ws unix.WaitStatus, err error, reason primitives.Ex
 			st.Reason = primitives.ReasonOOM
 		}
 	}
-	if reason != "" {
+	switch {
+	case reason != "":
 		st.Reason = reason
+	case ws.Signaled() && !asked && s.life != nil && errors.Is(s.alive(), primitives.ErrUnavailable):
+		// Whoever took the sandbox away also ended what ran in it.
+		st.Reason = primitives.ReasonLost
 	}
 	return st
 }
