@@ -84,6 +84,20 @@ func (l *liveSandbox) execute(ctx context.Context, t *Turn) iter.Seq2[runnerscri
 	return l.ExecuteQuery(ctx, environment.Query{Prompt: t.prompt, ID: t.id})
 }
 
+// explain adds to the error of a query that the sandbox is gone, if it is: what
+// the dying runner says is no reason by itself.
+func (l *liveSandbox) explain(ctx context.Context, err error) error {
+	if err == nil || gone(err) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if health := l.Healthy(ctx); gone(health) {
+		return errors.Join(err, health)
+	}
+	return err
+}
+
 func (l *liveSandbox) die() { l.once.Do(func() { close(l.died) }) }
 
 func (l *liveSandbox) isDead() bool {

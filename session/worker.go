@@ -130,7 +130,7 @@ func (s *AgentSession) attempt(ctx context.Context, a *activeTurn) (*liveSandbox
 	s.setExecuting(a, false)
 	s.withdraw(ctx)
 	live.asks.Wait()
-	return live, last, err
+	return live, last, live.explain(context.WithoutCancel(ctx), err)
 }
 
 func (s *AgentSession) isStopped(a *activeTurn) bool {
