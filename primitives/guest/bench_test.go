@@ -26,7 +26,7 @@ func benchSandboxes(b *testing.B) map[string]primitives.EnvironmentPrimitive {
 	if err != nil {
 		b.Fatal(err)
 	}
-	stdio, err := startChild(b.Context(), runnerOf(b), b.TempDir(), "", 0)
+	stdio, err := startChild(b.Context(), runnerOf(b), b.TempDir(), 0)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func BenchmarkWatch(b *testing.B) {
 				}
 			}
 			cancel()
-			for range seen { //nolint:revive // waits for the end of the sequence
+			for range seen {
 			}
 		})
 	}

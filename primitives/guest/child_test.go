@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,11 +19,17 @@ import (
 
 var _ = guest.SetRunChild(runChild)
 
-// What the environment of a child says: where its sandbox is, and its ID if it
-// exists already.
+// What the environment of a child says: where its sandbox is and, if it exists
+// already, its ID.
 const (
 	childRoot = "GUEST_TEST_ROOT"
 	childID   = "GUEST_TEST_ID"
+)
+
+// How a child says why it cannot serve, when it has not even begun.
+const (
+	exitNotExist   = 3
+	exitTerminated = 4
 )
 
 // runChild is what this program does as a child: serve the engine over its
@@ -35,15 +42,23 @@ func runChild() bool {
 	if root == "" {
 		return false
 	}
-	if err := serveChild(root, os.Getenv(childID)); err != nil {
-		fmt.Fprintln(os.Stderr, "guest:", err)
-		os.Exit(1)
+	err := serveChild(root)
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, fs.ErrNotExist):
+		os.Exit(exitNotExist)
+	case errors.Is(err, primitives.ErrTerminated):
+		os.Exit(exitTerminated)
 	}
+	fmt.Fprintln(os.Stderr, "guest:", err)
+	os.Exit(1)
 	return true
 }
 
-func serveChild(root, id string) error {
+func serveChild(root string) error {
 	ctx := context.Background()
+	id, exists := os.LookupEnv(childID)
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -55,10 +70,10 @@ func serveChild(root, id string) error {
 	}
 	cfg := local.Config{Root: root, Runner: self}
 	var engine *local.Sandbox
-	if id == "" {
-		engine, err = local.New(ctx, cfg)
-	} else {
+	if exists {
 		engine, err = local.Attach(ctx, cfg, id)
+	} else {
+		engine, err = local.New(ctx, cfg)
 	}
 	if err != nil {
 		return err
@@ -87,11 +102,11 @@ type child struct {
 	cmd *exec.Cmd
 }
 
-// startChild runs program as a guest and dials it. A uid other than zero runs it
-// as that user.
-func startChild(ctx context.Context, program, root, id string, uid uint32) (*child, error) {
+// startChild runs program as a guest and dials it. env is what to add to its
+// environment. A uid other than zero runs it as that user.
+func startChild(ctx context.Context, program, root string, uid uint32, env ...string) (*child, error) {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
-	cmd.Env = append(os.Environ(), childRoot+"="+root, childID+"="+id)
+	cmd.Env = append(append(os.Environ(), childRoot+"="+root), env...)
 	cmd.Stderr = os.Stderr
 	if uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -110,7 +125,14 @@ func startChild(ctx context.Context, program, root, id string, uid uint32) (*chi
 	}
 	c, err := guest.Dial(ctx, guest.Stdio(stdout, stdin), guest.Config{})
 	if err != nil {
-		return nil, errors.Join(err, cmd.Wait())
+		werr := cmd.Wait()
+		switch cmd.ProcessState.ExitCode() {
+		case exitNotExist:
+			werr = fs.ErrNotExist
+		case exitTerminated:
+			werr = primitives.ErrTerminated
+		}
+		return nil, errors.Join(err, werr)
 	}
 	return &child{Client: c, cmd: cmd}, nil
 }
@@ -128,10 +150,10 @@ func TestContractOverStdio(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, "", 0))
+			return open(startChild(ctx, self, dir, 0))
 		},
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, id, 0))
+			return open(startChild(ctx, self, dir, 0, childID+"="+id))
 		},
 	})
 }
@@ -171,7 +193,7 @@ func TestContractAsAnotherUser(t *testing.T) {
 	}
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, program, root, "", nobody))
+			return open(startChild(ctx, program, root, nobody))
 		},
 	})
 }

@@ -245,7 +245,7 @@ func (c *Client) Watch(ctx context.Context, dir string, opts primitives.WatchOpt
 		for {
 			var event eventFrame
 			err := k.event(limit, &event)
-			if ctx.Err() != nil || errors.Is(err, io.EOF) {
+			if ctx.Err() != nil {
 				return
 			}
 			if !yield(event.Event, err) || err != nil {
@@ -255,14 +255,15 @@ func (c *Client) Watch(ctx context.Context, dir string, opts primitives.WatchOpt
 	}, nil
 }
 
-// event reads the next event of a watch; io.EOF is its regular end.
+// event reads the next event of a watch. A watch has no regular end but that of
+// its context: another one means that the guest is ending.
 func (k *call) event(limit int, event *eventFrame) error {
 	kind, payload, err := k.readMessage(limit)
 	switch {
 	case err != nil:
 		return k.failed(err)
 	case kind == frameEnd:
-		return io.EOF
+		return k.failed(errEnded)
 	case kind == frameError:
 		return k.answered(payload)
 	case kind != frameItem:

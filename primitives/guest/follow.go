@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"io"
 	"sync"
 )
@@ -79,7 +80,7 @@ func (c *collector) sendTo(f *framer) error {
 			}
 		}
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return f.send(appendHeader(nil, frameEnd, 0))
 		case err != nil:
 			return &sourceError{err}

@@ -108,7 +108,7 @@ func (g *guard) lost(err error) error {
 		return nil
 	}
 	g.onEnd()
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errLost, err)
