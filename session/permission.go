@@ -51,7 +51,11 @@ func (s *AgentSession) answer(ctx context.Context, id string, d runnerscripts.Pe
 	p := s.pending[id]
 	s.mu.Unlock()
 	if p != nil {
-		<-p.stored // the answer comes after the question, in the log too
+		select {
+		case <-p.stored: // the answer comes after the question, in the log too
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	s.mu.Lock()
 	if p == nil || s.pending[id] != p {

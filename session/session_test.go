@@ -321,3 +321,24 @@ func TestDestroyRemovesTheSession(t *testing.T) {
 		t.Errorf("record of a destroyed session: %v", err)
 	}
 }
+
+func TestCloseEndsTheMakingOfASandbox(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(say("x")))
+	entered := make(chan struct{})
+	cfg.Create = func(ctx context.Context, _ environment.Config) (*environment.Environment, error) {
+		close(entered)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	s := start(t, cfg)
+	turn := prompt(t, s, "a")
+	<-entered
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := turn.Wait(t.Context())
+	if n := count(logOf(t, s), runnerscripts.TypeQueryFailed) + count(logOf(t, s), runnerscripts.TypeQueryCompleted); n != 1 {
+		t.Errorf("the query ended %d times: %v", n, err)
+	}
+}
