@@ -255,7 +255,7 @@ func endingMutants() []mutant {
 			}
 		})},
 		{"nobody is asked politely", "a command that exits with 0 within the grace has timed out", brokenCommand(func(cmd *primitives.Command) { cmd.Grace = -1 })},
-		{"nobody is ever killed", "a cancelled context kills what ignores SIGTERM", brokenCommand(func(cmd *primitives.Command) { cmd.Grace = time.Minute })},
+		{"nobody is ever killed", "a cancelled context kills what ignores SIGTERM", brokenCommand(func(cmd *primitives.Command) { cmd.Grace = 4 * time.Second })},
 		{"a cancelled context is ignored", "a cancelled context ends the command politely", broken(func(f *faults) {
 			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
 				return f.EnvironmentPrimitive.Exec(context.WithoutCancel(ctx), cmd)

@@ -41,12 +41,30 @@ func (s *sandbox) end(t testingT) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), s.suite.patience)
 	defer cancel()
-	if _, err := s.Terminate(ctx); err != nil && !errors.Is(err, primitives.ErrUnavailable) {
+	_, err := s.Terminate(ctx)
+	if errors.Is(err, primitives.ErrUnavailable) {
+		err = s.endClosed(ctx)
+	}
+	if err != nil {
 		t.Errorf("Terminate at the end of the case: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("Close at the end of the case: %v", err)
 	}
+}
+
+// endClosed terminates a sandbox whose handle the case has closed. One that was
+// destroyed cannot be attached to.
+func (s *sandbox) endClosed(ctx context.Context) error {
+	if s.suite.h.Attach == nil {
+		return nil
+	}
+	p, err := s.suite.h.Attach(ctx, s.suite.dir, s.ID())
+	if err != nil {
+		return nil //nolint:nilerr // it is gone
+	}
+	_, err = p.Terminate(ctx)
+	return errors.Join(err, p.Close())
 }
 
 // in returns the path of a file of the case, relative to the workspace.
