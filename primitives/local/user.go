@@ -24,7 +24,11 @@ func (s *Sandbox) identify(who string) (identity, error) {
 	if who == "" {
 		return identity{cred: s.cred}, nil
 	}
-	return resolveUser(who)
+	id, err := resolveUser(who)
+	if err != nil && !s.caps.Users {
+		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
+	return id, err
 }
 
 // resolveUser understands a name, a number, and either with ":group".
