@@ -111,7 +111,7 @@ func (s *Sandbox) supervise(ctx context.Context, id, dir string, cmd *primitives
 		}
 	}
 	runner := &spawnSpec{
-		path: s.st.Runner, args: []string{s.st.Runner, "supervise", dir}, dir: dir,
+		path: s.st.Runner, args: []string{s.st.Runner, "supervise", dir}, dir: dir, session: true,
 		// Not the command's own mark: the supervisor is not ended with it.
 		env: setVar(setVar(mergeEnv(s.env, nil), sandboxMark+"="+s.id), execMark+"=s-"+id),
 	}

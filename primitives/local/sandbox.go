@@ -31,6 +31,7 @@ type Sandbox struct {
 	caps    primitives.Capabilities
 	env     []string
 	cred    *syscall.Credential
+	hasTTY  bool
 	files   *files.FS
 	life    *os.File
 	oom     oomWatch
@@ -68,7 +69,7 @@ var _ interface {
 // open returns a handle of a sandbox whose folders exist.
 func open(st *state, who identity, reapOrphans bool) (*Sandbox, error) {
 	s := &Sandbox{
-		id: st.ID, backend: backend, st: st, paths: st.paths(), cred: who.cred,
+		id: st.ID, backend: backend, st: st, paths: st.paths(), cred: who.cred, hasTTY: hasTerminal(),
 		down: make(chan struct{}), procs: make(map[*process]struct{}), durables: make(map[*durable]struct{}),
 	}
 	s.execName = "x-" + proctree.Self().String() + "-" + newID()[:6]

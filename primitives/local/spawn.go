@@ -19,6 +19,7 @@ type spawnSpec struct {
 	dir         string
 	files       []uintptr
 	cred        *syscall.Credential
+	session     bool // of its own, else only a process group
 	tty         bool
 	leaf        *cgroup.Leaf
 	deathSignal syscall.Signal // when the starting thread ends; Linux only
@@ -57,6 +58,7 @@ func (s *Sandbox) start(cmd *primitives.Command) (*child, error) {
 	}
 	c := &child{id: s.nextExecID(), stdin: -1, stdout: -1, stderr: -1, backend: s.backend}
 	spec.env = append(spec.env, execMark+"="+c.id)
+	spec.session = s.hasTTY
 	theirs, err := c.openStreams(cmd, spec)
 	defer theirs.close()
 	if err != nil {
@@ -157,6 +159,19 @@ func (c *child) openStreams(cmd *primitives.Command, spec *spawnSpec) (theirs de
 	}
 	spec.files = []uintptr{uintptr(in), uintptr(out), uintptr(errOut)}
 	return theirs, nil
+}
+
+// hasTerminal reports whether this program has a controlling terminal. Its commands
+// must not reach that, so they then get sessions of their own. Without one they do
+// not: Linux shares the processor out by sessions, and on a busy machine that
+// makes a command and the program that reads it wait for each other.
+func hasTerminal() bool {
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	_ = unix.Close(fd)
+	return true
 }
 
 func ignoreEINTR(call func() error) error {

@@ -12,10 +12,10 @@ import (
 
 const burstSupported = false
 
-// forkExec starts a process in a session of its own. There is no descriptor for
+// forkExec starts a process in a group, or a session, of its own. There is no descriptor for
 // it on this system.
 func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
-	sys := &syscall.SysProcAttr{Setsid: true, Credential: spec.cred}
+	sys := &syscall.SysProcAttr{Setsid: spec.session, Setpgid: !spec.session, Credential: spec.cred}
 	if spec.tty {
 		sys.Setctty, sys.Ctty = true, 0
 	}

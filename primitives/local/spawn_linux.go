@@ -14,11 +14,11 @@ import (
 // poll call.
 const burstSupported = true
 
-// forkExec starts a process in a session of its own. The returned descriptor
+// forkExec starts a process in a group, or a session, of its own. The returned descriptor
 // stands for the process; it is -1 where the kernel has none.
 func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 	pidfd = -1
-	sys := &syscall.SysProcAttr{Setsid: true, Credential: spec.cred, PidFD: &pidfd, Pdeathsig: spec.deathSignal}
+	sys := &syscall.SysProcAttr{Setsid: spec.session, Setpgid: !spec.session, Credential: spec.cred, PidFD: &pidfd, Pdeathsig: spec.deathSignal}
 	if spec.tty {
 		// Ctty is a descriptor of the child: its standard input.
 		sys.Setctty, sys.Ctty = true, 0

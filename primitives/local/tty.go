@@ -29,7 +29,7 @@ func (c *child) openTTY(size primitives.TerminalSize, spec *spawnSpec) (theirs d
 		// The command must be able to open its own terminal by name.
 		_ = slave.Chown(int(spec.cred.Uid), -1)
 	}
-	spec.tty = true
+	spec.tty, spec.session = true, true
 	spec.files = []uintptr{uintptr(fd), uintptr(fd), uintptr(fd)}
 	return descriptors{fd}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -56,10 +57,7 @@ func newGroup(t *testing.T) (*Group, bool) {
 		}
 		return nil, false
 	}
-	dir, err := os.MkdirTemp(parent, "agentenv-test-*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := filepath.Join(parent, "agentenv-test-"+strconv.Itoa(os.Getpid()))
 	g, err := Open(dir, "x")
 	if err != nil {
 		t.Fatal(err)
