@@ -35,8 +35,12 @@ func (s *sandbox) durable(t testingT, words ...string) primitives.Process {
 
 // durableRules: commands that outlive their client.
 func durableRules() []rule {
+	return append(concat(durableReadRules(), durableLifeRules(), durableStartRules()), durableTerminateRule())
+}
+
+func durableReadRules() []rule {
 	zero := primitives.Offset{}
-	rules := []rule{
+	return []rule{
 		durableRule("a durable command has streams and a status like any other", func(t testingT, s *sandbox) {
 			p := s.durable(t, "out", "foo", "err", "bar", "exit", "7")
 			expect(t, "stdout", s.readAll(t, p.Stdout()), "foo")
@@ -85,6 +89,12 @@ func durableRules() []rule {
 				expectError(t, "Reattach "+id, err, fs.ErrNotExist)
 			}
 		}),
+	}
+}
+
+func durableLifeRules() []rule {
+	zero := primitives.Offset{}
+	return []rule{
 		durableRule("closing a durable command only lets go of it", func(t testingT, s *sandbox) {
 			p := s.durable(t, "out", "first\n", "await", "go", "out", "second\n", "exit", "4")
 			s.expectLines(t, p.Stdout(), "first", 1)
@@ -134,6 +144,11 @@ func durableRules() []rule {
 			expect(t, "stdout", s.readAll(t, p.Stdout()), "kept")
 			s.expectGone(t, s.token)
 		}),
+	}
+}
+
+func durableStartRules() []rule {
+	return []rule{
 		durableRule("ten mebibytes of a durable command are kept whole", func(t testingT, s *sandbox) {
 			p := s.durable(t, "flood", "10485760")
 			expect(t, "stdout", s.readAll(t, p.Stdout()) == alphabet(10<<20), true)
@@ -153,7 +168,10 @@ func durableRules() []rule {
 			expect(t, "status", s.wait(t, p).Success(), true)
 		}),
 	}
-	terminated := durableRule("Terminate ends durable commands", func(t testingT, s *sandbox) {
+}
+
+func durableTerminateRule() rule {
+	r := durableRule("Terminate ends durable commands", func(t testingT, s *sandbox) {
 		p := s.durable(t, "out", "ready\n", "hang")
 		s.expectLines(t, p.Stdout(), "ready", 1)
 		expect(t, "error of Close", p.Close(), nil)
@@ -166,6 +184,6 @@ func durableRules() []rule {
 		}
 		s.suite.expectNoProcesses(t, s.token)
 	})
-	terminated.own = true
-	return append(rules, terminated)
+	r.own = true
+	return r
 }

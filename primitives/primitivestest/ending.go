@@ -77,9 +77,11 @@ func timeoutRules() []rule {
 	}
 }
 
-func cancelRules() []rule {
+func cancelRules() []rule { return concat(cancelledRules(), afterCancelRules()) }
+
+func cancelledRules() []rule {
 	// ready starts a command that prints ready and waits for it.
-	ready := func(t testingT, s *sandbox, ctx context.Context, words ...string) primitives.Process { //nolint:revive // the context is what is tested
+	ready := func(t testingT, s *sandbox, ctx context.Context, words ...string) primitives.Process {
 		t.Helper()
 		cmd := s.command(words...)
 		cmd.Grace = soon
@@ -131,6 +133,20 @@ func cancelRules() []rule {
 				expect(t, "output", string(res.Stdout), "before")
 			}
 		}},
+	}
+}
+
+func afterCancelRules() []rule {
+	// ready starts a command that prints ready and waits for it.
+	ready := func(t testingT, s *sandbox, ctx context.Context, words ...string) primitives.Process {
+		t.Helper()
+		cmd := s.command(words...)
+		cmd.Grace = soon
+		p := s.start(t, ctx, cmd)
+		s.expectLines(t, p.Stdout(), "ready", 1)
+		return p
+	}
+	return []rule{
 		{name: "a context that is cancelled after the exit changes nothing", check: func(t testingT, s *sandbox) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

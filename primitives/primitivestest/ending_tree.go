@@ -129,7 +129,9 @@ func (s *sandbox) expectTreeGone(t testingT, tr tree) {
 }
 
 // terminateRules: the end of the sandbox.
-func terminateRules() []rule {
+func terminateRules() []rule { return concat(terminateReportRules(), terminateEndRules()) }
+
+func terminateReportRules() []rule {
 	return []rule{
 		{name: "Terminate reports what it killed", own: true, check: func(t testingT, s *sandbox) {
 			s.running(t, "spawn", "plain", "mark", s.token, "out", "ready\n", "hang", "end", "out", "ready\n", "hang")
@@ -184,6 +186,11 @@ func terminateRules() []rule {
 			}
 			s.suite.expectNoProcesses(t, s.token)
 		}},
+	}
+}
+
+func terminateEndRules() []rule {
+	return []rule{
 		{name: "Terminate from many sides at once ends once", own: true, check: func(t testingT, s *sandbox) {
 			s.running(t, "out", "ready\n", "out", "ready\n", "hang")
 			reports := make(chan primitives.TerminateReport)

@@ -90,14 +90,11 @@ func environmentRules() []rule {
 			if len(inherited) == 0 {
 				t.Fatalf("the sandbox has no environment: a command needs at least PATH")
 			}
-			for _, entry := range inherited {
-				key, _, _ := strings.Cut(entry, "=")
-				for _, e := range s.environment(t, key) {
-					if strings.HasPrefix(e, key+"=") {
-						t.Errorf("%s is still there", key)
-					}
+			key, _, _ := strings.Cut(inherited[0], "=")
+			for _, e := range s.environment(t, key) {
+				if strings.HasPrefix(e, key+"=") {
+					t.Errorf("%s is still there", key)
 				}
-				break
 			}
 		}},
 		{name: "an entry without a value removes one set before", check: func(t testingT, s *sandbox) {

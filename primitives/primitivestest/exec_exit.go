@@ -113,7 +113,9 @@ func withInput(cmd primitives.Command) primitives.Command {
 }
 
 // processRules: what can be done with a started process.
-func processRules() []rule {
+func processRules() []rule { return concat(signalRules(), processCloseRules()) }
+
+func signalRules() []rule {
 	return []rule{
 		{name: "every process has an id of its own", check: func(t testingT, s *sandbox) {
 			seen := map[string]bool{"": true}
@@ -162,6 +164,11 @@ func processRules() []rule {
 			}
 			expect(t, "processes alive", len(s.processes(t, s.token)), 1)
 		}},
+	}
+}
+
+func processCloseRules() []rule {
+	return []rule{
 		{name: "resizing without a terminal is unsupported", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), s.command("hang"))
 			err := p.Resize(t.Context(), primitives.TerminalSize{Rows: 10, Cols: 10})

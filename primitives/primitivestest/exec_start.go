@@ -27,8 +27,10 @@ func (s *sandbox) expectNoStart(t testingT, cmd primitives.Command, want ...erro
 
 // startRules: a command that cannot be started is an error of Exec with its
 // reason, not an exit status.
-func startRules() []rule {
-	rules := []rule{
+func startRules() []rule { return concat(programStartRules(), workingDirRules(), invalidRules()) }
+
+func programStartRules() []rule {
+	return []rule{
 		{name: "a missing program in PATH is ErrCommandNotFound", check: func(t testingT, s *sandbox) {
 			s.expectNoStart(t, primitives.Command{Args: []string{"no-such-program-anywhere"}}, primitives.ErrCommandNotFound, fs.ErrNotExist)
 		}},
@@ -47,6 +49,11 @@ func startRules() []rule {
 			s.probed(t, "write", "garbage", "\x01\x02\x03", "chmod", "755", "garbage")
 			s.expectNoStart(t, primitives.Command{Args: []string{s.abs("garbage")}})
 		}},
+	}
+}
+
+func workingDirRules() []rule {
+	return []rule{
 		{name: "a missing working directory is ErrWorkingDir and fs.ErrNotExist", check: func(t testingT, s *sandbox) {
 			cmd := s.command()
 			cmd.Dir = s.in("missing")
@@ -111,7 +118,6 @@ func startRules() []rule {
 			s.expectGone(t, s.token)
 		}},
 	}
-	return append(rules, invalidRules()...)
 }
 
 // invalidRules: a command that makes no sense on any backend is refused before

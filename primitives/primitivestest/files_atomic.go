@@ -12,7 +12,9 @@ import (
 var errSource = errors.New("the source of the write failed")
 
 // atomicRules: a write that fails leaves everything as it was.
-func atomicRules() []rule {
+func atomicRules() []rule { return concat(failedWriteRules(), batchRules()) }
+
+func failedWriteRules() []rule {
 	failing := func(n int) io.Reader {
 		return io.MultiReader(strings.NewReader(alphabet(n)), failingReader{})
 	}
@@ -77,6 +79,11 @@ func atomicRules() []rule {
 				t.Errorf("content is %s", brief(got))
 			}
 		}},
+	}
+}
+
+func batchRules() []rule {
+	return []rule{
 		{name: "a batch writes every file and tells of each", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "dir")
 			errs, err := primitives.WriteFiles(t.Context(), s.EnvironmentPrimitive, []primitives.File{

@@ -41,7 +41,9 @@ func (s *sandbox) openError(t testingT, name string, want ...error) {
 }
 
 // readRules: reading files.
-func readRules() []rule {
+func readRules() []rule { return concat(contentReadRules(), refusedReadRules()) }
+
+func contentReadRules() []rule {
 	return []rule{
 		{name: "text comes back as it was written", check: func(t testingT, s *sandbox) {
 			s.roundTrip(t, "f", "great #content\nincluding newlines\r\nof both kinds")
@@ -58,6 +60,13 @@ func readRules() []rule {
 		{name: "fifty mebibytes come back as they were written", check: func(t testingT, s *sandbox) {
 			s.roundTrip(t, "f", strings.Repeat("\xc3", 50<<20))
 		}},
+	}
+}
+
+func refusedReadRules() []rule { return concat(missingFileRules(), specialFileRules()) }
+
+func missingFileRules() []rule {
+	return []rule{
 		{name: "a missing file is fs.ErrNotExist", check: func(t testingT, s *sandbox) {
 			s.openError(t, s.in("nothing"), fs.ErrNotExist)
 			s.openError(t, s.in("no", "parent", "either"), fs.ErrNotExist)
@@ -92,6 +101,11 @@ func readRules() []rule {
 			}
 			s.openError(t, s.in("f"), fs.ErrPermission)
 		}},
+	}
+}
+
+func specialFileRules() []rule {
+	return []rule{
 		{name: "opening a FIFO is ErrNotRegular at once", check: func(t testingT, s *sandbox) {
 			s.probed(t, "fifo", "pipe")
 			s.within(t, "Open of a FIFO", func() error {

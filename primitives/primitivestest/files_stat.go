@@ -10,7 +10,9 @@ import (
 )
 
 // statRules: what Stat says.
-func statRules() []rule {
+func statRules() []rule { return concat(statTypeRules(), statPathRules()) }
+
+func statTypeRules() []rule {
 	return []rule{
 		{name: "Stat describes a file", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "12345")
@@ -58,6 +60,11 @@ func statRules() []rule {
 			expect(t, "file", s.stat(t, "f").Mode, fs.ModeSetuid|0o755)
 			expect(t, "directory", s.stat(t, "dir").Mode, fs.ModeDir|fs.ModeSticky|0o777)
 		}},
+	}
+}
+
+func statPathRules() []rule {
+	return []rule{
 		{name: "Stat of a missing path is fs.ErrNotExist", check: func(t testingT, s *sandbox) {
 			for _, name := range []string{"nothing", "no/parent", "nothing/"} {
 				_, err := s.Stat(t.Context(), s.dir+"/"+name)
@@ -105,21 +112,25 @@ func statRules() []rule {
 	}
 }
 
+// buildTree makes the tree that several cases list.
+func buildTree(t testingT, s *sandbox) {
+	t.Helper()
+	s.probed(t, "mkdir", "a/b/c", "write", "a/b/c/deep.go", "", "write", "a/b/mid.go", "", "write", "a/top.txt", "", "write", "z.go", "", "write", "B", "")
+}
+
 // listRules: what List says.
-func listRules() []rule {
+func listRules() []rule { return concat(listDepthRules(), listRefusalRules(), patternRules()) }
+
+func listDepthRules() []rule {
 	all := primitives.ListOptions{Depth: -1}
-	build := func(t testingT, s *sandbox) {
-		t.Helper()
-		s.probed(t, "mkdir", "a/b/c", "write", "a/b/c/deep.go", "", "write", "a/b/mid.go", "", "write", "a/top.txt", "", "write", "z.go", "", "write", "B", "")
-	}
-	return append([]rule{
+	return []rule{
 		{name: "List returns the direct children", check: func(t testingT, s *sandbox) {
-			build(t, s)
+			buildTree(t, s)
 			expect(t, "depth 0", s.list(t, ".", primitives.ListOptions{}), "B a z.go")
 			expect(t, "depth 1", s.list(t, ".", primitives.ListOptions{Depth: 1}), "B a z.go")
 		}},
 		{name: "List goes as deep as it is told", check: func(t testingT, s *sandbox) {
-			build(t, s)
+			buildTree(t, s)
 			expect(t, "depth 2", s.list(t, ".", primitives.ListOptions{Depth: 2}), "B a a/b a/top.txt z.go")
 			expect(t, "everything", s.list(t, ".", all), "B a a/b a/b/c a/b/c/deep.go a/b/mid.go a/top.txt z.go")
 		}},
@@ -161,6 +172,12 @@ func listRules() []rule {
 			s.probed(t, "mkdir", "dir", "write", "dir/f", "", "symlink", "dir", "link")
 			expect(t, "list", s.list(t, "link", all), "f")
 		}},
+	}
+}
+
+func listRefusalRules() []rule {
+	all := primitives.ListOptions{Depth: -1}
+	return []rule{
 		{name: "List of a missing directory is fs.ErrNotExist", check: func(t testingT, s *sandbox) {
 			for _, opts := range []primitives.ListOptions{{}, all, {Pattern: "**"}} {
 				_, err := s.List(t.Context(), s.in("nothing"), opts)
@@ -199,7 +216,7 @@ func listRules() []rule {
 			expect(t, "last", got[len(got)-1], "f09999")
 		}},
 		{name: "List with a limit returns what fits and ErrLimit", check: func(t testingT, s *sandbox) {
-			build(t, s)
+			buildTree(t, s)
 			infos, err := s.List(t.Context(), s.dir, primitives.ListOptions{Depth: -1, Limit: 3})
 			expectError(t, "List", err, primitives.ErrLimit)
 			expect(t, "entries", len(infos), 3)
@@ -207,10 +224,10 @@ func listRules() []rule {
 			expect(t, "error when all fit", err, nil)
 			expect(t, "entries when all fit", len(infos), 8)
 		}},
-	}, patternRules(build)...)
+	}
 }
 
-func patternRules(build func(t testingT, s *sandbox)) []rule {
+func patternRules() []rule {
 	var rules []rule
 	for _, c := range []struct {
 		name, want string
@@ -224,7 +241,7 @@ func patternRules(build func(t testingT, s *sandbox)) []rule {
 		{"List with a pattern that matches nothing is empty", "", primitives.ListOptions{Pattern: "*.rs"}},
 	} {
 		rules = append(rules, rule{name: c.name, check: func(t testingT, s *sandbox) {
-			build(t, s)
+			buildTree(t, s)
 			expect(t, "list", s.list(t, ".", c.opts), c.want)
 		}})
 	}

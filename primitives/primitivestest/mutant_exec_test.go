@@ -30,7 +30,7 @@ func execMutants() []mutant {
 		{"the name of the signal is lost", "death by SIGKILL is code 137 and the signal", brokenStatus(func(s *primitives.ExitStatus) { s.Signal = "" })},
 		{"a non-zero status is an error", "exit status 1 is data", brokenProcess(func(p *processFaults) {
 			p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
-				s, err := p.Process.Wait(ctx)
+				s, err := p.Wait(ctx)
 				if s.Code != 0 {
 					err = errors.New("exit status")
 				}
@@ -58,16 +58,16 @@ func execMutants() []mutant {
 		})},
 		{"a missing program is exit status 127", "a missing program in PATH is ErrCommandNotFound", broken(func(f *faults) {
 			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
-				p, err := f.EnvironmentPrimitive.Exec(ctx, cmd)
+				p, err := f.Exec(ctx, cmd)
 				if errors.Is(err, primitives.ErrCommandNotFound) {
-					return f.EnvironmentPrimitive.Exec(ctx, primitives.Command{Args: []string{"/bin/sh", "-c", "exit 127"}})
+					return f.Exec(ctx, primitives.Command{Args: []string{"/bin/sh", "-c", "exit 127"}})
 				}
 				return p, err
 			}
 		})},
 		{"a missing working directory is a missing program", "a missing working directory is not a missing program", broken(func(f *faults) {
 			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
-				p, err := f.EnvironmentPrimitive.Exec(ctx, cmd)
+				p, err := f.Exec(ctx, cmd)
 				if errors.Is(err, primitives.ErrWorkingDir) {
 					err = &primitives.Error{Op: "exec", Err: primitives.ErrCommandNotFound}
 				}
@@ -76,7 +76,7 @@ func execMutants() []mutant {
 		})},
 		{"a signal after the exit succeeds", "a signal after the exit is os.ErrProcessDone", brokenProcess(func(p *processFaults) {
 			p.signal = func(ctx context.Context, sig primitives.Signal) error {
-				if err := p.Process.Signal(ctx, sig); !errors.Is(err, os.ErrProcessDone) {
+				if err := p.Signal(ctx, sig); !errors.Is(err, os.ErrProcessDone) {
 					return err
 				}
 				return nil
@@ -84,7 +84,7 @@ func execMutants() []mutant {
 		})},
 		{"errors do not say where", "the error of a missing file says which", broken(func(f *faults) {
 			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
-				r, err := f.EnvironmentPrimitive.Open(ctx, name)
+				r, err := f.Open(ctx, name)
 				var where *primitives.Error
 				if errors.As(err, &where) {
 					err = where.Err
@@ -98,7 +98,7 @@ func execMutants() []mutant {
 // brokenOutput changes what is read from standard output.
 func brokenOutput(change func(r io.Reader) io.Reader) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return brokenProcess(func(p *processFaults) {
-		p.stdout = readCloser{change(p.Process.Stdout()), p.Process.Stdout()}
+		p.stdout = readCloser{change(p.Stdout()), p.Stdout()}
 	})
 }
 
@@ -181,24 +181,24 @@ func streamMutants() []mutant {
 		{"the output is hoarded in memory", "a command waits for its reader and memory stays bounded", brokenOutput(newHoard)},
 		{"Wait throws away what was not read yet", "what was printed before the exit can be read after Wait", brokenProcess(func(p *processFaults) {
 			p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
-				s, err := p.Process.Wait(ctx)
-				return s, errors.Join(err, p.Process.Stdout().Close())
+				s, err := p.Wait(ctx)
+				return s, errors.Join(err, p.Stdout().Close())
 			}
 		})},
 		{"Wait waits for the end of the output", "Wait does not wait for those who hold the streams", brokenProcess(func(p *processFaults) {
 			var once sync.Once
 			kept := &bytes.Buffer{}
-			p.stdout = readCloser{kept, p.Process.Stdout()}
+			p.stdout = readCloser{kept, p.Stdout()}
 			p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
-				once.Do(func() { _, _ = io.Copy(kept, p.Process.Stdout()) }) // ends with the process
-				return p.Process.Wait(ctx)
+				once.Do(func() { _, _ = io.Copy(kept, p.Stdout()) }) // ends with the process
+				return p.Wait(ctx)
 			}
 		})},
 		{"closing standard input does nothing", "closing standard input ends it and leaves the output open", brokenProcess(func(p *processFaults) {
-			p.stdin = writeCloser{p.Process.Stdin(), func() error { return nil }}
+			p.stdin = writeCloser{p.Stdin(), func() error { return nil }}
 		})},
 		{"closing standard input ends the command", "closing standard input ends it and leaves the output open", brokenProcess(func(p *processFaults) {
-			p.stdin = writeCloser{p.Process.Stdin(), func() error { return p.Process.Close() }}
+			p.stdin = writeCloser{p.Stdin(), func() error { return p.Close() }}
 		})},
 		{"a write to a command that has exited succeeds", "writing to a command that has exited is an error", brokenProcess(func(p *processFaults) {
 			p.stdin = writeCloser{io.Discard, func() error { return nil }}
@@ -218,14 +218,14 @@ func endingMutants() []mutant {
 		f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
 			limit := cmd.Timeout
 			cmd.Timeout = 0
-			p, err := f.EnvironmentPrimitive.Exec(ctx, cmd)
+			p, err := f.Exec(ctx, cmd)
 			if err != nil || limit == 0 {
 				return p, err
 			}
 			timer := time.AfterFunc(limit, func() { _ = p.Signal(ctx, primitives.SIGKILL) }) // or it has ended
 			return faultyProcess(p, func(p *processFaults) {
 				p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
-					s, err := p.Process.Wait(ctx)
+					s, err := p.Wait(ctx)
 					timer.Stop()
 					s.Reason = primitives.ReasonTimeout
 					return s, err
@@ -258,7 +258,7 @@ func endingMutants() []mutant {
 		{"nobody is ever killed", "a cancelled context kills what ignores SIGTERM", brokenCommand(func(cmd *primitives.Command) { cmd.Grace = 4 * time.Second })},
 		{"a cancelled context is ignored", "a cancelled context ends the command politely", broken(func(f *faults) {
 			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
-				return f.EnvironmentPrimitive.Exec(context.WithoutCancel(ctx), cmd)
+				return f.Exec(context.WithoutCancel(ctx), cmd)
 			}
 		})},
 		{"a cancellation looks like a signal", "closing a running process is a cancellation", brokenStatus(func(s *primitives.ExitStatus) {

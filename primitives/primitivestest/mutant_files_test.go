@@ -19,7 +19,7 @@ func brokenWrite(change func(opts *primitives.WriteOptions)) func(p primitives.E
 	return broken(func(f *faults) {
 		f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 			change(&opts)
-			return f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+			return f.WriteFile(ctx, name, r, opts)
 		}
 	})
 }
@@ -28,7 +28,7 @@ func brokenWrite(change func(opts *primitives.WriteOptions)) func(p primitives.E
 func brokenInfo(change func(ctx context.Context, f *faults, info *primitives.FileInfo)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.stat = func(ctx context.Context, name string) (primitives.FileInfo, error) {
-			info, err := f.EnvironmentPrimitive.Stat(ctx, name)
+			info, err := f.Stat(ctx, name)
 			if err == nil {
 				change(ctx, f, &info)
 			}
@@ -41,7 +41,7 @@ func brokenInfo(change func(ctx context.Context, f *faults, info *primitives.Fil
 func brokenList(change func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.list = func(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error) {
-			return change(f.EnvironmentPrimitive.List(ctx, dir, opts))
+			return change(f.List(ctx, dir, opts))
 		}
 	})
 }
@@ -50,7 +50,7 @@ func fileMutants() []mutant {
 	return slices.Concat(writeMutants(), []mutant{
 		{"a missing file is empty", "a missing file is fs.ErrNotExist", broken(func(f *faults) {
 			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
-				r, err := f.EnvironmentPrimitive.Open(ctx, name)
+				r, err := f.Open(ctx, name)
 				if errors.Is(err, fs.ErrNotExist) {
 					return io.NopCloser(strings.NewReader("")), nil
 				}
@@ -59,15 +59,15 @@ func fileMutants() []mutant {
 		})},
 		{"an empty file is missing", "an empty file is empty, not missing", broken(func(f *faults) {
 			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
-				if info, err := f.EnvironmentPrimitive.Stat(ctx, name); err == nil && info.Size == 0 {
+				if info, err := f.Stat(ctx, name); err == nil && info.Size == 0 {
 					return nil, &primitives.Error{Op: "open", Err: fs.ErrNotExist}
 				}
-				return f.EnvironmentPrimitive.Open(ctx, name)
+				return f.Open(ctx, name)
 			}
 		})},
 		{"Stat follows links", "Stat describes a symbolic link and does not follow it", brokenInfo(func(ctx context.Context, f *faults, info *primitives.FileInfo) {
 			if info.Target != "" {
-				if target, err := f.EnvironmentPrimitive.Stat(ctx, path.Join(path.Dir(info.Path), info.Target)); err == nil {
+				if target, err := f.Stat(ctx, path.Join(path.Dir(info.Path), info.Target)); err == nil {
 					*info = target
 				}
 			}
@@ -99,12 +99,12 @@ func fileMutants() []mutant {
 		})},
 		{"Remove is always recursive", "Remove of a full directory without recursive is ErrNotEmpty", broken(func(f *faults) {
 			f.remove = func(ctx context.Context, name string, _ bool) error {
-				return f.EnvironmentPrimitive.Remove(ctx, name, true)
+				return f.Remove(ctx, name, true)
 			}
 		})},
 		{"Remove of a missing path succeeds", "Remove of a missing path is fs.ErrNotExist", broken(func(f *faults) {
 			f.remove = func(ctx context.Context, name string, recursive bool) error {
-				if err := f.EnvironmentPrimitive.Remove(ctx, name, recursive); !errors.Is(err, fs.ErrNotExist) {
+				if err := f.Remove(ctx, name, recursive); !errors.Is(err, fs.ErrNotExist) {
 					return err
 				}
 				return nil
@@ -112,16 +112,16 @@ func fileMutants() []mutant {
 		})},
 		{"Move removes what is in the way", "Move onto a directory is ErrIsDirectory", broken(func(f *faults) {
 			f.move = func(ctx context.Context, from, to string) error {
-				err := f.EnvironmentPrimitive.Move(ctx, from, to)
+				err := f.Move(ctx, from, to)
 				if errors.Is(err, primitives.ErrIsDirectory) {
-					err = errors.Join(f.EnvironmentPrimitive.Remove(ctx, to, true), f.EnvironmentPrimitive.Move(ctx, from, to))
+					err = errors.Join(f.Remove(ctx, to, true), f.Move(ctx, from, to))
 				}
 				return err
 			}
 		})},
 		{"Mkdir ignores the mode", "Mkdir gives the mode that was asked for", broken(func(f *faults) {
 			f.mkdir = func(ctx context.Context, name string, _ fs.FileMode) error {
-				return f.EnvironmentPrimitive.Mkdir(ctx, name, 0)
+				return f.Mkdir(ctx, name, 0)
 			}
 		})},
 	})
@@ -131,16 +131,16 @@ func writeMutants() []mutant {
 	return []mutant{
 		{"a write is not atomic", "a write whose source fails leaves the old content", broken(func(f *faults) {
 			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-				err := f.EnvironmentPrimitive.WriteFile(ctx, name, strings.NewReader(""), opts)
+				err := f.WriteFile(ctx, name, strings.NewReader(""), opts)
 				opts.Append = true
-				return errors.Join(err, f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts))
+				return errors.Join(err, f.WriteFile(ctx, name, r, opts))
 			}
 		})},
 		{"a failed write leaves a temporary file", "a write whose source fails leaves no new file", broken(func(f *faults) {
 			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-				err := f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+				err := f.WriteFile(ctx, name, r, opts)
 				if err != nil {
-					err = errors.Join(err, f.EnvironmentPrimitive.WriteFile(ctx, name+".tmp", strings.NewReader(""), opts))
+					err = errors.Join(err, f.WriteFile(ctx, name+".tmp", strings.NewReader(""), opts))
 				}
 				return err
 			}
@@ -148,7 +148,7 @@ func writeMutants() []mutant {
 		{"a failed write is no error", "a cancelled write leaves no new file", broken(func(f *faults) {
 			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 				b, _ := io.ReadAll(r) // the fault
-				return f.EnvironmentPrimitive.WriteFile(context.WithoutCancel(ctx), name, bytes.NewReader(b), opts)
+				return f.WriteFile(context.WithoutCancel(ctx), name, bytes.NewReader(b), opts)
 			}
 		})},
 		{"Append replaces", "Append adds to the end", brokenWrite(func(opts *primitives.WriteOptions) { opts.Append = false })},
@@ -167,22 +167,22 @@ func writeMutants() []mutant {
 		})},
 		{"a write replaces a symbolic link", "a symbolic link is written through", broken(func(f *faults) {
 			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-				if info, err := f.EnvironmentPrimitive.Stat(ctx, name); err == nil && info.Target != "" {
-					if err := f.EnvironmentPrimitive.Remove(ctx, name, false); err != nil {
+				if info, err := f.Stat(ctx, name); err == nil && info.Target != "" {
+					if err := f.Remove(ctx, name, false); err != nil {
 						return err
 					}
 				}
-				return f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+				return f.WriteFile(ctx, name, r, opts)
 			}
 		})},
 		{"a write goes into every hard link", "another hard link keeps the old content", broken(func(f *faults) {
 			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-				info, err := f.EnvironmentPrimitive.Stat(ctx, name)
+				info, err := f.Stat(ctx, name)
 				if err != nil || !info.Mode.IsRegular() {
-					return f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+					return f.WriteFile(ctx, name, r, opts)
 				}
 				opts.Append = true
-				return f.EnvironmentPrimitive.WriteFile(ctx, name, r, opts)
+				return f.WriteFile(ctx, name, r, opts)
 			}
 		})},
 	}
@@ -213,7 +213,7 @@ func pathMutants() []mutant {
 		if path.IsAbs(name) || strings.Contains(name, "\x00") {
 			return name
 		}
-		return f.EnvironmentPrimitive.Paths().Workspace + "/" + name
+		return f.Paths().Workspace + "/" + name
 	}
 	return []mutant{
 		{"a relative path may leave the workspace when reading", "Open refuses a relative path that leaves the workspace", brokenPaths(escape)},

@@ -16,7 +16,7 @@ type eventSeq = iter.Seq2[primitives.WatchEvent, error]
 func brokenEvents(change func(ev primitives.WatchEvent) []primitives.WatchEvent) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
-			seq, err := f.EnvironmentPrimitive.Watch(ctx, dir, opts)
+			seq, err := f.Watch(ctx, dir, opts)
 			if err != nil {
 				return nil, err
 			}
@@ -42,7 +42,7 @@ func brokenWatch(change func(opts *primitives.WatchOptions)) func(p primitives.E
 	return broken(func(f *faults) {
 		f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
 			change(&opts)
-			return f.EnvironmentPrimitive.Watch(ctx, dir, opts)
+			return f.Watch(ctx, dir, opts)
 		}
 	})
 }
@@ -63,14 +63,14 @@ func watchMutants() []mutant {
 				return func(yield func(primitives.WatchEvent, error) bool) {
 					// The first change after Watch is missed.
 					ready, stop := context.WithCancel(ctx)
-					first, err := f.EnvironmentPrimitive.Watch(ready, dir, opts)
+					first, err := f.Watch(ready, dir, opts)
 					if err == nil {
 						for range first {
 							break
 						}
 					}
 					stop()
-					seq, err := f.EnvironmentPrimitive.Watch(ctx, dir, opts)
+					seq, err := f.Watch(ctx, dir, opts)
 					if err != nil {
 						yield(primitives.WatchEvent{}, err)
 						return
@@ -98,7 +98,7 @@ func watchMutants() []mutant {
 		})},
 		{"a cancelled watch is an error", "a cancelled watch ends without an error", broken(func(f *faults) {
 			f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
-				seq, err := f.EnvironmentPrimitive.Watch(ctx, dir, opts)
+				seq, err := f.Watch(ctx, dir, opts)
 				return withEnd(ctx, seq), err
 			}
 		})},
@@ -128,7 +128,7 @@ func lifecycleMutants() []mutant {
 					return primitives.TerminateReport{}, &primitives.Error{Op: "terminate", Err: primitives.ErrTerminated}
 				}
 				done = true
-				return f.EnvironmentPrimitive.Terminate(ctx)
+				return f.Terminate(ctx)
 			}
 		})},
 		{"Terminate does nothing", "Terminate ends a child", broken(func(f *faults) {
@@ -139,7 +139,7 @@ func lifecycleMutants() []mutant {
 		})},
 		{"Terminate does not say whom it killed", "Terminate reports what it killed", broken(func(f *faults) {
 			f.terminate = func(ctx context.Context) (primitives.TerminateReport, error) {
-				_, err := f.EnvironmentPrimitive.Terminate(ctx)
+				_, err := f.Terminate(ctx)
 				return primitives.TerminateReport{}, err
 			}
 		})},
@@ -148,7 +148,7 @@ func lifecycleMutants() []mutant {
 				if err := ctx.Err(); err != nil {
 					return primitives.TerminateReport{}, err
 				}
-				return f.EnvironmentPrimitive.Terminate(ctx)
+				return f.Terminate(ctx)
 			}
 		})},
 		{"Poll says running after Terminate", "Poll after Terminate is terminated, which is no error", broken(func(f *faults) {
@@ -170,7 +170,7 @@ func lifecycleMutants() []mutant {
 					return errors.New("closed")
 				}
 				done = true
-				return f.EnvironmentPrimitive.Close()
+				return f.Close()
 			}
 		})},
 		{"all sandboxes have the same id", "two sandboxes have different ids and folders", broken(func(f *faults) { f.id = func() string { return "sandbox" } })},
@@ -180,7 +180,7 @@ func lifecycleMutants() []mutant {
 				select {
 				case busy <- struct{}{}:
 					defer func() { <-busy }()
-					return f.EnvironmentPrimitive.Exec(ctx, cmd)
+					return f.Exec(ctx, cmd)
 				default:
 					return nil, &primitives.Error{Op: "exec", Err: errors.New("busy")}
 				}
@@ -207,8 +207,8 @@ func lifecycleMutants() []mutant {
 		})},
 		{"closing a durable command ends it", "closing a durable command only lets go of it", brokenProcess(func(p *processFaults) {
 			p.close = func() error {
-				_ = p.Process.Signal(context.Background(), primitives.SIGKILL) // or it has ended
-				return p.Process.Close()
+				_ = p.Signal(context.Background(), primitives.SIGKILL) // or it has ended
+				return p.Close()
 			}
 		})},
 	}

@@ -115,7 +115,7 @@ func brokenCommand(change func(cmd *primitives.Command)) func(p primitives.Envir
 	return broken(func(f *faults) {
 		f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
 			change(&cmd)
-			return f.EnvironmentPrimitive.Exec(ctx, cmd)
+			return f.Exec(ctx, cmd)
 		}
 	})
 }
@@ -124,7 +124,7 @@ func brokenCommand(change func(cmd *primitives.Command)) func(p primitives.Envir
 func brokenProcess(change func(p *processFaults)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
-			p, err := f.EnvironmentPrimitive.Exec(ctx, cmd)
+			p, err := f.Exec(ctx, cmd)
 			if err != nil {
 				return nil, err
 			}
@@ -137,7 +137,7 @@ func brokenProcess(change func(p *processFaults)) func(p primitives.EnvironmentP
 func brokenStatus(change func(s *primitives.ExitStatus)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return brokenProcess(func(p *processFaults) {
 		p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
-			s, err := p.Process.Wait(ctx)
+			s, err := p.Wait(ctx)
 			change(&s)
 			return s, err
 		}

@@ -24,7 +24,9 @@ func (s *sandbox) expectOutput(t testingT, stdout, stderr string, words ...strin
 	expect(t, "status", res.Status, primitives.ExitStatus{Reason: primitives.ReasonExited})
 }
 
-func exactRules() []rule {
+func exactRules() []rule { return concat(byteRules(), readerRules()) }
+
+func byteRules() []rule {
 	return []rule{
 		{name: "standard output arrives exactly", check: func(t testingT, s *sandbox) {
 			s.expectOutput(t, "foo\nbar\n", "", "out", "foo\n", "out", "bar\n")
@@ -59,6 +61,11 @@ func exactRules() []rule {
 			}
 			s.expectOutput(t, string(all), string(all), "outhex", hex.EncodeToString(all), "errhex", hex.EncodeToString(all))
 		}},
+	}
+}
+
+func readerRules() []rule {
+	return []rule{
 		{name: "a rune written in two parts arrives whole", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), withInput(s.command("outhex", "f09f", "line", "outhex", "9880")))
 			got := make([]byte, 2)

@@ -38,7 +38,9 @@ func (s *sandbox) terminal(t testingT, words ...string) string {
 	return out
 }
 
-func terminalRules() []rule {
+func terminalRules() []rule { return concat(terminalStreamRules(), terminalProcessRules()) }
+
+func terminalStreamRules() []rule {
 	return []rule{
 		{name: "without a terminal no stream is one", check: func(t testingT, s *sandbox) {
 			expect(t, "terminals", s.probed(t, "tty"), "false false false \n")
@@ -73,6 +75,13 @@ func terminalRules() []rule {
 			s.typeKeys(t, p, "hello\n")
 			expect(t, "output", s.readAll(t, p.Stdout()), "hello\r\n\"hello\"\r\n")
 		}),
+	}
+}
+
+func terminalProcessRules() []rule { return concat(terminalKeyRules(), terminalExitRules()) }
+
+func terminalKeyRules() []rule {
+	return []rule{
 		terminalRule("Control-C interrupts", func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "hang")))
 			s.expectLines(t, p.Stdout(), "ready\r", 1)
@@ -112,6 +121,11 @@ func terminalRules() []rule {
 		terminalRule("the command leads a session that has the terminal", func(t testingT, s *sandbox) {
 			expect(t, "session", s.terminal(t, "session"), "leader true terminal true\r\n")
 		}),
+	}
+}
+
+func terminalExitRules() []rule {
+	return []rule{
 		terminalRule("the last output before the exit is not lost", func(t testingT, s *sandbox) {
 			for range 10 {
 				out := s.terminal(t, "flood", "9000", "out", "tail")

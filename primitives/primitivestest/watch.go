@@ -137,7 +137,9 @@ func watchRules() []rule {
 }
 
 // changeEventRules: one change, one event.
-func changeEventRules() []rule {
+func changeEventRules() []rule { return concat(fileEventRules(), moveEventRules()) }
+
+func fileEventRules() []rule {
 	whole := primitives.WatchOptions{}
 	return []rule{
 		watchRule("a change right after Watch is reported", func(t testingT, s *sandbox) {
@@ -183,6 +185,12 @@ func changeEventRules() []rule {
 			s.probed(t, "rm", "f")
 			w.expectEvents(t, ".", "remove f")
 		}),
+	}
+}
+
+func moveEventRules() []rule {
+	whole := primitives.WatchOptions{}
+	return []rule{
 		watchRule("a renamed file is one rename with both names", func(t testingT, s *sandbox) {
 			s.write(t, "old", "x")
 			w := s.watch(t, ".", whole)

@@ -39,7 +39,7 @@ func fileWords() map[string]step {
 		// sum PATH: print the file's length and SHA-256.
 		"sum": {1, func(_ *script, a []string) error {
 			b, err := os.ReadFile(a[0])
-			fmt.Printf("%d %x", len(b), sha256.Sum256(b))
+			fmt.Fprintf(os.Stdout, "%d %x", len(b), sha256.Sum256(b))
 			return err
 		}},
 		// stat PATH: describe it as JSON, not following links.
@@ -57,7 +57,7 @@ func fileWords() map[string]step {
 		"may-read":  {1, func(_ *script, a []string) error { return may(a[0], os.O_RDONLY) }},
 		"may-write": {1, func(_ *script, a []string) error { return may(a[0], os.O_WRONLY) }},
 		"may-enter": {1, func(_ *script, a []string) error {
-			fmt.Print(os.Chdir(a[0]) == nil)
+			fmt.Fprint(os.Stdout, os.Chdir(a[0]) == nil)
 			return nil
 		}},
 		// await PATH: wait until it exists.
@@ -152,7 +152,7 @@ func stat(name string) error {
 
 func may(name string, flag int) error {
 	f, err := os.OpenFile(name, flag, 0)
-	fmt.Print(err == nil)
+	fmt.Fprint(os.Stdout, err == nil)
 	if err != nil {
 		return nil
 	}

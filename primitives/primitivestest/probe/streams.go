@@ -38,9 +38,9 @@ func streamWords() map[string]step {
 			sum, total := sha256.New(), 0
 			for _, w := range s.words {
 				total += len(w)
-				io.WriteString(sum, w)
+				sum.Write([]byte(w))
 			}
-			fmt.Printf("%d %d %x", len(s.words), total, sum.Sum(nil))
+			fmt.Fprintf(os.Stdout, "%d %d %x", len(s.words), total, sum.Sum(nil))
 			s.words = nil
 			return nil
 		}},
@@ -55,7 +55,7 @@ func streamWords() map[string]step {
 		"count": {0, func(*script, []string) error {
 			sum := sha256.New()
 			n, err := io.Copy(sum, os.Stdin)
-			fmt.Printf("%d %x", n, sum.Sum(nil))
+			fmt.Fprintf(os.Stdout, "%d %x", n, sum.Sum(nil))
 			return err
 		}},
 		// line: read one line and print it in quotes.

@@ -16,15 +16,15 @@ func terminalWords() map[string]step {
 		"tty": {0, func(*script, []string) error {
 			for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
 				_, err := size(f)
-				fmt.Printf("%t ", err == nil)
+				fmt.Fprintf(os.Stdout, "%t ", err == nil)
 			}
-			fmt.Println()
+			fmt.Fprintln(os.Stdout)
 			return nil
 		}},
 		// size: print rows and columns.
 		"size": {0, func(*script, []string) error {
 			s, err := size(os.Stdout)
-			fmt.Printf("size %d %d\n", s.rows, s.cols)
+			fmt.Fprintf(os.Stdout, "size %d %d\n", s.rows, s.cols)
 			return err
 		}},
 		// sizes: print the size now and after every change.
@@ -36,7 +36,7 @@ func terminalWords() map[string]step {
 				if err != nil {
 					return err
 				}
-				fmt.Printf("size %d %d\n", s.rows, s.cols)
+				fmt.Fprintf(os.Stdout, "size %d %d\n", s.rows, s.cols)
 				if err := forever(c); err != nil {
 					return err
 				}
@@ -50,7 +50,7 @@ func terminalWords() map[string]step {
 				return errno
 			}
 			f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
-			fmt.Printf("leader %t terminal %t\n", int(sid) == os.Getpid(), err == nil)
+			fmt.Fprintf(os.Stdout, "leader %t terminal %t\n", int(sid) == os.Getpid(), err == nil)
 			if err == nil {
 				return f.Close()
 			}
