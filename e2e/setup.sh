@@ -25,6 +25,28 @@ install_debian gcc gcc libc6-dev # the race detector links with it
 install_debian git git ca-certificates
 install_debian npm npm
 
+# A Docker engine: Debian's, started here if none answers.
+install_debian dockerd docker.io iptables
+install_debian busybox busybox-static # for images: no registry is needed
+if ! docker version >/dev/null 2>&1; then
+  if [ "$(id -u)" != 0 ]; then
+    say "please start the Docker engine, or add this user to the group docker, and run this again"
+    exit 1
+  fi
+  say "starting the Docker engine"
+  log=$(mktemp -t dockerd.XXXXXX.log)
+  setsid nohup dockerd >"$log" 2>&1 </dev/null &
+  for _ in $(seq 150); do
+    docker version >/dev/null 2>&1 && break
+    sleep 0.2
+  done
+  docker version >/dev/null 2>&1 || {
+    say "the Docker engine did not start; its log ends with:"
+    tail -20 "$log" >&2
+    exit 1
+  }
+fi
+
 # The real agents, exactly the versions of the lock file.
 agents=e2e/agents
 if ! cmp -s "$agents/package-lock.json" "$agents/node_modules/.installed-lock.json"; then
