@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,14 +43,14 @@ type echo struct {
 // benchSessions measures in programs of their own, so that threads and memory
 // are those of the sessions alone.
 func benchSessions(ctx context.Context) ([]row, error) {
-	base, err := measureSessions(ctx, "os/exec")
-	if err != nil {
-		return nil, err
+	var f [4]figures
+	for i, kind := range []string{"os/exec", "local", "folders", "sandboxes"} {
+		var err error
+		if f[i], err = measureSessions(ctx, kind); err != nil {
+			return nil, err
+		}
 	}
-	ours, err := measureSessions(ctx, "local")
-	if err != nil {
-		return nil, err
-	}
+	base, ours, folders, sandboxes := f[0], f[1], f[2], f[3]
 	with := func(name, unit string, b, o, target float64) row {
 		r := limitRow(name, unit, lower, o, target)
 		r.Base, r.BaseV = "1000 os/exec processes", b
@@ -58,12 +59,17 @@ func benchSessions(ctx context.Context) ([]row, error) {
 		}
 		return r
 	}
+	const made = "os/exec and the same folders by hand"
 	return []row{
 		with("1000 local sessions, start", "s", base.Start.Seconds(), ours.Start.Seconds(), 0.5),
 		with("1000 local sessions, all reply", "ms", millis(base.Reply), millis(ours.Reply), 15),
 		with("1000 local sessions, stop", "ms", millis(base.Stop), millis(ours.Stop), 80),
 		with("1000 local sessions, threads", "", float64(base.Threads), float64(ours.Threads), 16),
 		with("1000 local sessions, memory", "MiB", base.Memory, ours.Memory, 16),
+		ratioRow("1000 local sandboxes, start", made, "s", lower, folders.Start.Seconds(), sandboxes.Start.Seconds(), 1.1),
+		ratioRow("1000 local sandboxes, stop", made, "s", lower, folders.Stop.Seconds(), sandboxes.Stop.Seconds(), 1.1),
+		with("1000 local sandboxes, threads", "", float64(folders.Threads), float64(sandboxes.Threads), 16),
+		with("1000 local sandboxes, memory", "MiB", folders.Memory, sandboxes.Memory, 16),
 	}, nil
 }
 
@@ -97,13 +103,21 @@ func child(ctx context.Context, args []string) (code int, ok bool) {
 }
 
 func runSessions(ctx context.Context, kind string) (f figures, err error) {
-	start := startLocal
-	if kind == "os/exec" {
-		start = startOS
+	starts := map[string]startFunc{"os/exec": startOS, "folders": startFolders, "sandboxes": startSandbox}
+	if kind == "local" {
+		p, err := local.New(ctx, local.Config{})
+		if err != nil {
+			return f, err
+		}
+		defer func() {
+			_, terr := p.Terminate(ctx)
+			err = errors.Join(err, terr, p.Close())
+		}()
+		starts[kind] = func(ctx context.Context) (*echo, error) { return startIn(ctx, p, func() error { return nil }) }
 	}
 	before := residentMiB()
 	began := time.Now()
-	sessions, err := startAll(ctx, start)
+	sessions, err := startAll(ctx, starts[kind])
 	f.Start = time.Since(began)
 	if err == nil {
 		began = time.Now()
@@ -118,8 +132,11 @@ func runSessions(ctx context.Context, kind string) (f figures, err error) {
 	return f, err
 }
 
+// startFunc starts one session.
+type startFunc func(context.Context) (*echo, error)
+
 // startAll starts them from as many goroutines as pay.
-func startAll(ctx context.Context, start func(context.Context) (*echo, error)) ([]*echo, error) {
+func startAll(ctx context.Context, start startFunc) ([]*echo, error) {
 	all := make([]*echo, sessionCount)
 	errs := make([]error, sessionCount)
 	var next sync.Mutex
@@ -169,19 +186,52 @@ func stopAll(sessions []*echo) error {
 	return errors.Join(errs...)
 }
 
-func startLocal(ctx context.Context) (*echo, error) {
+// startSandbox makes a sandbox of its own for the process.
+func startSandbox(ctx context.Context) (*echo, error) {
 	p, err := local.New(ctx, local.Config{})
 	if err != nil {
 		return nil, err
 	}
-	proc, err := p.Exec(ctx, primitives.Command{Args: []string{"/bin/cat"}, Stdin: true, MergeStderr: true})
-	if err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	return &echo{in: proc.Stdin(), out: bufio.NewReaderSize(proc.Stdout(), 16), stop: func() error {
+	return startIn(ctx, p, func() error {
 		_, err := p.Terminate(ctx)
 		return errors.Join(err, p.Close())
+	})
+}
+
+// startIn starts the process in a sandbox.
+func startIn(ctx context.Context, p *local.Sandbox, end func() error) (*echo, error) {
+	proc, err := p.Exec(ctx, primitives.Command{Args: []string{"/bin/cat"}, Stdin: true, MergeStderr: true, Grace: -1})
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	return &echo{in: proc.Stdin(), out: bufio.NewReaderSize(proc.Stdout(), 16), stop: func() error {
+		return errors.Join(proc.Close(), end())
 	}}, nil
+}
+
+// startFolders does by hand what a sandbox leaves on disk.
+func startFolders(ctx context.Context) (*echo, error) {
+	dir, err := os.MkdirTemp("", "bench-session-*")
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range primitives.PathsIn(dir).All()[1:] {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range []string{"sandbox.json", "life"} {
+		if err := os.WriteFile(filepath.Join(primitives.PathsIn(dir).App, name), []byte("{}"), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	e, err := startOS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := e.stop
+	e.stop = func() error { return errors.Join(stop(), os.RemoveAll(dir)) }
+	return e, nil
 }
 
 func startOS(ctx context.Context) (*echo, error) {
