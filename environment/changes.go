@@ -43,7 +43,7 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	}
 	defer leave()
 	var changes []Change
-	err = e.base.use(func(old *snapshot) error {
+	err = e.base.use(ctx, func(old *snapshot) error {
 		current, err := takeSnapshot(ctx, e.prim, e.cfg.notCounted(), false, nil)
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -29,7 +30,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
-	own := owner{release: terminate, sharesFiles: b.sharesFiles(cfg.Sandbox)}
+	own := owner{release: terminate, sharesFiles: b.sharesFiles(ctx, p)}
 	if cfg.Keep {
 		own.release = p.Close
 	}
@@ -49,7 +50,8 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 // or another program. The sources of cfg.Workspace are not placed again; an Agent
 // without a name and an empty SessionID mean those that it was created with, and
 // [Environment.Changes] are counted from its creation, as far as the sandbox,
-// which keeps the record, is to be trusted. Closing the environment leaves the
+// which keeps the record, is to be trusted; one that was made without Keep has no
+// such record, and its changes are errors.ErrUnsupported. Closing the environment leaves the
 // sandbox as it is. An id that is unknown or gone is an error as the sandbox's
 // own Attach function has it, for example fs.ErrNotExist.
 func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
@@ -61,7 +63,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach to the sandbox: %w", err)
 	}
-	own := owner{release: p.Close, sharesFiles: b.sharesFiles(cfg.Sandbox), placed: true}
+	own := owner{release: p.Close, sharesFiles: b.sharesFiles(ctx, p), placed: true}
 	if cfg, err = readRecord(ctx, p, cfg); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -72,13 +74,29 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	return e, nil
 }
 
+// Remove ends a sandbox by its [Environment.ID], with all that runs in it, whoever
+// made it. It needs nothing of what the sandbox says about itself, and its errors
+// are those of [Attach].
+func Remove(ctx context.Context, s Sandbox, id string) error {
+	b, err := s.backend()
+	if err != nil {
+		return err
+	}
+	p, err := b.attach(ctx, Config{Sandbox: s}, id)
+	if err != nil {
+		return fmt.Errorf("remove the sandbox: %w", err)
+	}
+	_, err = p.Terminate(ctx)
+	return errors.Join(err, p.Close())
+}
+
 // backend makes and finds sandboxes of one type.
 type backend struct {
 	create func(context.Context, Config) (primitives.EnvironmentPrimitive, error)
 	attach func(context.Context, Config, string) (primitives.EnvironmentPrimitive, error)
 	list   func(context.Context, Sandbox) ([]SandboxInfo, error)
 	// sharesFiles reports whether paths of this machine can be used in it.
-	sharesFiles func(Sandbox) bool
+	sharesFiles func(context.Context, primitives.EnvironmentPrimitive) bool
 	// settings returns the block of a Sandbox that belongs to the type.
 	settings func(*Sandbox) any
 }
@@ -93,12 +111,18 @@ func backends() map[string]backend {
 			attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
 				return local.Attach(ctx, localConfig(cfg), id)
 			},
-			list: listLocal,
-			// Another user may not be able to enter the folder of the runner.
-			sharesFiles: func(s Sandbox) bool { return s.Local.User == "" },
+			list:        listLocal,
+			sharesFiles: isOurs,
 			settings:    func(s *Sandbox) any { return &s.Local },
 		},
 	}
+}
+
+// isOurs reports whether a local sandbox runs its commands as this program's user.
+// Another one may not be able to enter the folder of the runner.
+func isOurs(ctx context.Context, p primitives.EnvironmentPrimitive) bool {
+	home, err := p.Stat(ctx, p.Paths().Home)
+	return err == nil && home.UID == os.Geteuid()
 }
 
 func localConfig(cfg Config) local.Config {

@@ -30,7 +30,7 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	defer leave()
-	err = e.base.use(func(old *snapshot) (err error) {
+	err = e.base.use(ctx, func(old *snapshot) (err error) {
 		current, err := takeSnapshot(ctx, e.prim, e.cfg.notCounted(), true, old)
 		if err != nil {
 			return err

@@ -66,7 +66,8 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	}
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
-		return cfg, fmt.Errorf("the sandbox's record %s is damaged: %w", recordFile, err)
+		return cfg, fmt.Errorf("end the sandbox with Remove, or delete %s in it: this record of what it was made with is damaged: %w",
+			path.Join(p.Paths().App, recordFile), err)
 	}
 	if cfg.Agent.Name == "" {
 		env := cfg.Agent.Env
@@ -82,10 +83,12 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	return cfg, nil
 }
 
-// readBaseline reads the workspace as it was when the sandbox was made;
-// fs.ErrNotExist if the sandbox does not have it.
+// readBaseline reads the workspace as it was when the sandbox was made.
 func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive) (_ *snapshot, err error) {
 	r, err := p.Open(ctx, path.Join(p.Paths().App, baselineFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("make the sandbox with Keep to compare it with its beginning: this one has no record of it: %w", errors.ErrUnsupported)
+	}
 	if err != nil {
 		return nil, err
 	}

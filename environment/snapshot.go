@@ -184,21 +184,19 @@ func (s stringReaderAt) ReadAt(b []byte, off int64) (int, error) {
 
 // baseline is the workspace as it was when the sources were placed.
 type baseline struct {
-	mu     sync.RWMutex // held for reading while the store is in use
+	mu     sync.RWMutex                             // held for reading while the store is in use
+	read   func(context.Context) (*snapshot, error) // brings snap when it is first needed; nil if that is done
 	snap   *snapshot
 	err    error // why there is none
 	closed bool
 }
 
-// take remembers the workspace, or takes over what a sandbox that is attached to
-// remembers. A sandbox that cannot pack has no baseline, which shows when it is
-// asked for.
+// take remembers the workspace, or that a sandbox which is attached to does. A
+// sandbox that cannot pack has no baseline, which shows when it is asked for.
 func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []string, attached bool) error {
 	if attached {
-		b.snap, b.err = readBaseline(ctx, p)
-		if !errors.Is(b.err, fs.ErrNotExist) {
-			return b.err
-		}
+		b.read = func(ctx context.Context) (*snapshot, error) { return readBaseline(ctx, p) }
+		return nil
 	}
 	b.snap, b.err = takeSnapshot(ctx, p, ignore, true, nil)
 	if errors.Is(b.err, errors.ErrUnsupported) {
@@ -208,7 +206,10 @@ func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, 
 }
 
 // use gives the baseline to a function that runs before it is closed.
-func (b *baseline) use(f func(*snapshot) error) error {
+func (b *baseline) use(ctx context.Context, f func(*snapshot) error) error {
+	if err := b.find(ctx); err != nil {
+		return err
+	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	switch {
@@ -218,6 +219,28 @@ func (b *baseline) use(f func(*snapshot) error) error {
 		return b.err
 	}
 	return f(b.snap)
+}
+
+// find reads the baseline unless that is done. One that could not be read is
+// tried again the next time.
+func (b *baseline) find(ctx context.Context) error {
+	b.mu.RLock()
+	known := b.read == nil
+	b.mu.RUnlock()
+	if known {
+		return nil // without keeping others from using it
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.read == nil || b.closed {
+		return nil
+	}
+	snap, err := b.read(ctx)
+	if err != nil {
+		return fmt.Errorf("read what the workspace began with: %w", err)
+	}
+	b.snap, b.read = snap, nil
+	return nil
 }
 
 func (b *baseline) close() error {

@@ -1,0 +1,138 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// attach opens a sandbox again for the time of the test.
+func attach(t *testing.T, id string, box Sandbox) *Environment {
+	t.Helper()
+	env, err := Attach(t.Context(), id, Config{Sandbox: box})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return env
+}
+
+// kept makes a sandbox that is kept, and lets go of it.
+func kept(t *testing.T, cfg Config) (id string, app string) {
+	t.Helper()
+	cfg.Keep = true
+	env := create(t, cfg)
+	t.Cleanup(func() {
+		if err := Remove(context.WithoutCancel(t.Context()), cfg.Sandbox, env.ID()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("remove: %v", err)
+		}
+	})
+	return env.ID(), env.Primitive().Paths().App
+}
+
+func TestASandboxThatWasNotKeptHasNoChangesToTellSomebodyElse(t *testing.T) {
+	box := sandbox(t)
+	owner := create(t, Config{Sandbox: box})
+	tree{"new": "1\n"}.write(t, owner.Primitive().Paths().Workspace)
+	guest := attach(t, owner.ID(), box)
+	if err := guest.Healthy(t.Context()); err != nil {
+		t.Errorf("health: %v", err)
+	}
+	if changes, err := guest.Changes(t.Context()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("changes: %v and %v, want errors.ErrUnsupported", changes, err)
+	}
+	if err := guest.Patch(t.Context(), failingWriter{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("patch: %v, want errors.ErrUnsupported", err)
+	}
+}
+
+func TestTheBeginningOfAWorkspaceIsReadWhenItIsAskedFor(t *testing.T) {
+	box := sandbox(t)
+	id, app := kept(t, Config{Sandbox: box})
+	if err := os.WriteFile(filepath.Join(app, baselineFile), []byte("this is no archive, whatever its name says"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := attach(t, id, box)
+	if err := env.Healthy(t.Context()); err != nil {
+		t.Errorf("health: %v", err)
+	}
+	if changes, err := env.Changes(t.Context()); err == nil {
+		t.Errorf("changes since a damaged beginning: %v", changes)
+	}
+}
+
+func TestRemoveEndsASandboxWhateverItsRecordSays(t *testing.T) {
+	box := sandbox(t)
+	id, app := kept(t, Config{Sandbox: box})
+	if err := os.WriteFile(filepath.Join(app, recordFile), []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Attach(t.Context(), id, Config{Sandbox: box}); err == nil || !strings.Contains(err.Error(), "Remove") {
+		t.Errorf("attach: %v, want an error that names Remove", err)
+	}
+	if err := Remove(t.Context(), box, id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(app); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the sandbox is still there: %v", err)
+	}
+	if err := Remove(t.Context(), box, id); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("removed again: %v, want fs.ErrNotExist", err)
+	}
+}
+
+func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root runs commands as another user")
+	}
+	binary, err := bundle.Path(t.Context(), bundle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := filepath.Join(t.TempDir(), "private")
+	if err := os.Mkdir(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	runner := filepath.Join(private, "envrunner")
+	if out, err := exec.CommandContext(t.Context(), "cp", binary, runner).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	root, err := os.MkdirTemp("", "agentenv-test-*") // that of the test is closed to others
+	if err == nil {
+		err = os.Chmod(root, 0o711)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	box := Sandbox{Type: "local", Local: local.Config{Root: root, User: "nobody"}}
+	id, app := kept(t, Config{Sandbox: box, Agent: Agent{Name: "script"}})
+	env, err := Attach(t.Context(), id, Config{Sandbox: Sandbox{Type: "local", Local: local.Config{Root: root}}, Runner: runner})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := env.ReadTranscript(t.Context()); err != nil {
+		var script *ScriptError
+		t.Errorf("read the transcript: %v (a ScriptError: %t)", err, errors.As(err, &script) && script.Script == runnerscripts.ReadTranscript)
+	}
+	if found, err := filepath.Glob(path.Join(app, runnerName+"*")); err != nil || len(found) != 1 {
+		t.Errorf("runners in the sandbox: %v, %v", found, err)
+	}
+	if err := env.Close(); err != nil {
+		t.Error(err)
+	}
+}
