@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 // benchmarks are all there are, in the order of the table.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command bench measures agentenv against the floors of the machine it runs on,
 // base and ours in turn, and prints a table of base, ours, ratio and target.
 //
