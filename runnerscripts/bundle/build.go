@@ -27,7 +27,7 @@ func (f *finder) build(ctx context.Context, to string) error {
 	src := f.source
 	if src == "" {
 		var err error
-		if src, err = f.download(ctx); err != nil {
+		if src, err = f.download(ctx, filepath.Dir(to)); err != nil {
 			return err
 		}
 	}
@@ -39,9 +39,14 @@ func (f *finder) build(ctx context.Context, to string) error {
 	return err
 }
 
-// download brings the source of the release into the module cache.
-func (f *finder) download(ctx context.Context) (dir string, err error) {
-	out, err := f.goCommand(ctx, os.TempDir(), "mod", "download", "-json", module+"@"+f.version)
+// download brings the source of the release into the module cache. It works in a
+// module of its own in scratch: the go command would follow, and change, any
+// go.mod above it.
+func (f *finder) download(ctx context.Context, scratch string) (dir string, err error) {
+	if err := os.WriteFile(filepath.Join(scratch, "go.mod"), []byte("module download\n"), 0o600); err != nil {
+		return "", err
+	}
+	out, err := f.goCommand(ctx, scratch, "mod", "download", "-json", module+"@"+f.version)
 	if err != nil {
 		return "", err
 	}
@@ -78,8 +83,7 @@ func (f *finder) goCommand(ctx context.Context, dir string, args ...string) ([]b
 	return stdout.Bytes(), nil
 }
 
-// goTool returns the go command: the one in PATH, else where this program's own
-// toolchain was.
+// goTool returns the go command: the one in PATH, else the one in GOROOT.
 func goTool() (string, error) {
 	tool, err := exec.LookPath("go")
 	if err == nil {

@@ -151,7 +151,8 @@ func (f *finder) beside() (string, bool) {
 // kept returns the binary from the cache, and puts it there first if need be.
 func (f *finder) kept(ctx context.Context) (string, error) {
 	if content, ok := embedded(f.fileName()); ok {
-		return f.cached(ctx, "embedded-"+digest(content), func(_ context.Context, to string) error {
+		check := func(name string) error { return same(name, content) }
+		return f.cached(ctx, "embedded-"+digest(content), check, func(_ context.Context, to string) error {
 			return os.WriteFile(to, content, 0o700)
 		})
 	}
@@ -167,7 +168,7 @@ func (f *finder) kept(ctx context.Context) (string, error) {
 		}
 		key = "source-" + sum
 	}
-	return f.cached(ctx, key, f.build)
+	return f.cached(ctx, key, f.isRunner, f.build)
 }
 
 func (f *finder) platform() string { return f.cfg.OS + "/" + f.cfg.Arch }

@@ -198,7 +198,7 @@ func TestCancelledBuildLeavesNothingBehind(t *testing.T) {
 		t.Fatalf("find = %v, want context.Canceled", err)
 	}
 	err := filepath.WalkDir(f.cfg.CacheDir, func(name string, e fs.DirEntry, err error) error {
-		if err == nil && strings.HasPrefix(e.Name(), ".new-") {
+		if err == nil && e.Name() == ".new" {
 			t.Errorf("%s was left behind", name)
 		}
 		return err

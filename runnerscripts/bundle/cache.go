@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,14 +21,15 @@ const (
 )
 
 // cached returns the binary that is kept under a key; make writes it to a file if
-// it is not there. Among all processes one makes it, and the others wait.
-func (f *finder) cached(ctx context.Context, key string, make func(ctx context.Context, to string) error) (string, error) {
+// it is not there, or is not whole according to check. Among all processes one
+// makes it, and the others wait.
+func (f *finder) cached(ctx context.Context, key string, check func(name string) error, make func(ctx context.Context, to string) error) (string, error) {
 	root, err := f.cacheDir()
 	if err != nil {
 		return "", err
 	}
 	name := filepath.Join(root, key, f.fileName())
-	if f.hit(name) {
+	if hit(name, check) {
 		return name, nil
 	}
 	unlock, err := f.lock(ctx, filepath.Join(root, "lock-"+f.fileName()))
@@ -35,7 +37,7 @@ func (f *finder) cached(ctx context.Context, key string, make func(ctx context.C
 		return "", err
 	}
 	defer unlock()
-	if f.hit(name) {
+	if hit(name, check) {
 		return name, nil
 	}
 	if err := install(ctx, name, make); err != nil {
@@ -45,9 +47,10 @@ func (f *finder) cached(ctx context.Context, key string, make func(ctx context.C
 	return name, nil
 }
 
-// hit reports whether the binary is in the cache, and marks it as used.
-func (f *finder) hit(name string) bool {
-	if usable(name) != nil || private(name, 0o022) != nil {
+// hit reports whether the binary is in the cache, and marks it as used. One that
+// a full disk or a power failure has damaged is not there.
+func hit(name string, check func(name string) error) bool {
+	if usable(name) != nil || private(name, 0o022) != nil || check(name) != nil {
 		return false
 	}
 	now := time.Now()
@@ -56,14 +59,14 @@ func (f *finder) hit(name string) bool {
 	return true
 }
 
-// install makes the binary and gives it its name when it is complete.
+// install makes the binary and gives it its name when it is complete. The lock is
+// held, so what is in the folder for new ones was left by a process that is dead.
 func install(ctx context.Context, name string, make func(ctx context.Context, to string) error) error {
-	dir := filepath.Dir(name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	tmp := filepath.Join(filepath.Dir(name), ".new")
+	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(dir, ".new-")
-	if err != nil {
+	if err := os.MkdirAll(tmp, 0o700); err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
@@ -136,6 +139,10 @@ func (f *finder) lock(ctx context.Context, name string) (unlock func(), err erro
 	}
 }
 
+// ours are the folders that this package makes in the cache, which may hold other
+// things: its place is for the user to choose.
+var ours = regexp.MustCompile(`^(source-|embedded-)[0-9a-f]{32}$|^version-v[0-9]+\.`)
+
 // prune removes what nobody has asked for in a long time. That it cannot is no
 // reason not to use the cache.
 func prune(root, keep string) {
@@ -146,7 +153,7 @@ func prune(root, keep string) {
 	for _, e := range entries {
 		dir := filepath.Join(root, e.Name())
 		info, err := e.Info()
-		if err != nil || !e.IsDir() || dir == keep || time.Since(info.ModTime()) < keepUnused {
+		if err != nil || !e.IsDir() || !ours.MatchString(e.Name()) || dir == keep || time.Since(info.ModTime()) < keepUnused {
 			continue
 		}
 		_ = os.RemoveAll(dir)

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"bytes"
 	"debug/buildinfo"
 	"fmt"
 	"io/fs"
@@ -75,12 +76,37 @@ func private(name string, forbidden fs.FileMode) error {
 // name any program that keeps the protocol.
 func (f *finder) matches(name string, mustBeOurs bool) error {
 	info, err := buildinfo.ReadFile(name)
-	if err != nil {
-		if mustBeOurs {
-			return fmt.Errorf("%s is not envrunner: %w", name, err)
-		}
+	switch {
+	case err != nil && mustBeOurs:
+		return fmt.Errorf("%s is not envrunner: %w", name, err)
+	case err != nil:
 		return nil
 	}
+	if err := f.forPlatform(name, info); err != nil {
+		return err
+	}
+	switch {
+	case mustBeOurs && info.Path != runnerPackage:
+		return fmt.Errorf("%s is not envrunner but %s", name, info.Path)
+	case mustBeOurs && f.version != "" && info.Main.Version != f.version:
+		return fmt.Errorf("%s is version %s and this program is %s", name, info.Main.Version, f.version)
+	}
+	return nil
+}
+
+// isRunner reports whether a file is a whole runner for the platform.
+func (f *finder) isRunner(name string) error {
+	info, err := buildinfo.ReadFile(name)
+	switch {
+	case err != nil:
+		return err
+	case info.Path != runnerPackage:
+		return fmt.Errorf("%s is not envrunner but %s", name, info.Path)
+	}
+	return f.forPlatform(name, info)
+}
+
+func (f *finder) forPlatform(name string, info *buildinfo.BuildInfo) error {
 	var goos, goarch string
 	for _, s := range info.Settings {
 		switch s.Key {
@@ -90,13 +116,17 @@ func (f *finder) matches(name string, mustBeOurs bool) error {
 			goarch = s.Value
 		}
 	}
-	switch {
-	case goos != f.cfg.OS || goarch != f.cfg.Arch:
+	if goos != f.cfg.OS || goarch != f.cfg.Arch {
 		return fmt.Errorf("%s is for %s/%s", name, goos, goarch)
-	case mustBeOurs && info.Path != runnerPackage:
-		return fmt.Errorf("%s is not envrunner but %s", name, info.Path)
-	case mustBeOurs && f.version != "" && info.Main.Version != f.version:
-		return fmt.Errorf("%s is version %s and this program is %s", name, info.Main.Version, f.version)
 	}
 	return nil
+}
+
+// same reports whether a file has that content.
+func same(name string, content []byte) error {
+	got, err := os.ReadFile(name)
+	if err == nil && !bytes.Equal(got, content) {
+		err = fmt.Errorf("%s is damaged", name)
+	}
+	return err
 }

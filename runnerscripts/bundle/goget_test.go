@@ -51,11 +51,7 @@ func TestProgramThatOnlyDidGoGetGetsItsRunner(t *testing.T) {
 	t.Setenv("GOMODCACHE", filepath.Join(dir, "modcache"))
 	t.Setenv("GOSUMDB", "off")
 	t.Setenv("GOFLAGS", "-mod=mod")
-	t.Cleanup(func() { // its files are read-only
-		if out, err := exec.Command("go", "clean", "-modcache").CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	cleanModCache(t)
 	user := filepath.Join(dir, "user")
 	for name, content := range map[string]string{
 		"main.go": userProgram,
@@ -85,6 +81,17 @@ func TestProgramThatOnlyDidGoGetGetsItsRunner(t *testing.T) {
 			t.Errorf("%s: envrunner version says %q, %v", flag, version, err)
 		}
 	}
+}
+
+// cleanModCache empties GOMODCACHE at the end of the test: its files are
+// read-only.
+func cleanModCache(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		if out, err := exec.Command("go", "clean", "-modcache").CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 }
 
 // releaseModule puts the parts of the module that the runner needs into a module
