@@ -119,7 +119,7 @@ func TestDownloadHasNothingToDoWithAModuleFileAboveIt(t *testing.T) {
 	if err := os.WriteFile(foreign, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("TMPDIR", filepath.Dir(foreign))
+	t.Setenv("TMPDIR", scratch)
 	f.version = released
 	src, err := f.download(t.Context(), scratch)
 	if err != nil || !strings.HasPrefix(src, filepath.Join(dir, "modcache")) {
