@@ -17,11 +17,12 @@ import (
 // Environment is one sandbox that is prepared for one agent. Its methods may be
 // called from several goroutines at once, except that one query runs at a time.
 type Environment struct {
-	prim   primitives.EnvironmentPrimitive
-	cfg    Config // Agent is guarded by mu
-	log    hclog.Logger
-	redact func(string) string
-	grace  time.Duration // of an interrupt
+	prim  primitives.EnvironmentPrimitive
+	cfg   Config // Agent is guarded by mu
+	log   hclog.Logger
+	hide  redactor
+	grace time.Duration // of an interrupt
+	probe time.Duration // how long the sandbox may take to say that it lives
 	// maxLine bounds a line of a script; zero is the default of runnerscripts.
 	maxLine int
 	owner   owner
@@ -78,8 +79,9 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	e := &Environment{
 		prim: p, cfg: cfg, owner: own,
 		log:    cfg.Logger,
-		redact: redactor(cfg),
+		hide:   newRedactor(secretsOfConfig(cfg)),
 		grace:  interruptGrace,
+		probe:  probeTimeout,
 		busy:   make(chan struct{}, 1),
 		setup:  make(chan struct{}, 1),
 		runner: runner{turn: make(chan struct{}, 1)},
@@ -112,14 +114,19 @@ func (e *Environment) Primitive() primitives.EnvironmentPrimitive { return e.pri
 
 // Healthy reports whether the sandbox takes calls. It really asks it: nil means
 // that it answered. A sandbox that is gone is primitives.ErrUnavailable or
-// primitives.ErrTerminated.
+// primitives.ErrTerminated; one that has not answered when ctx is done is the
+// context's cause.
 func (e *Environment) Healthy(ctx context.Context) error {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := e.gone(ctx); err != nil {
+	err = e.gone(ctx)
+	if ctx.Err() != nil {
+		return fmt.Errorf("health: %w", context.Cause(ctx)) // which says nothing of the sandbox
+	}
+	if err != nil {
 		return fmt.Errorf("health: %w", err)
 	}
 	info, err := e.prim.Stat(ctx, e.prim.Paths().Workspace)

@@ -199,7 +199,7 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
 	var stdout bytes.Buffer
-	stderr := &tail{redact: g.redact}
+	stderr := &tail{hide: newRedactor(g.secrets)}
 	cmd.Stdout, cmd.Stderr = &stdout, stderr
 	err := cmd.Run()
 	switch {
@@ -211,13 +211,6 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 		return "", fmt.Errorf("install git on this machine: %w: %w", ErrGit, err)
 	}
 	return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, lastLines(stderr.String()))
-}
-
-func (g gitCommand) redact(s string) string {
-	for _, secret := range g.secrets {
-		s = strings.ReplaceAll(s, secret, "[redacted]")
-	}
-	return s
 }
 
 // hostEnv passes on named variables of this machine.

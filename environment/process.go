@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,7 +60,7 @@ type process struct {
 
 // follow takes over a started process. ctx gives values only: the process's life
 // is bounded by close.
-func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, redact func(string) string, forget func()) *process {
+func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, hide redactor, forget func()) *process {
 	p := &process{
 		script: script, proc: proc, forget: forget,
 		events:  make(chan runnerscripts.Event),
@@ -69,7 +68,7 @@ func follow(ctx context.Context, script string, proc primitives.Process, maxLine
 		discard: make(chan struct{}),
 		exited:  make(chan struct{}),
 		stop:    make(chan struct{}),
-		stderr:  &tail{redact: redact},
+		stderr:  &tail{hide: hide},
 
 		stderrEnd: make(chan struct{}),
 	}
@@ -130,7 +129,9 @@ func (p *process) write() {
 }
 
 // cutQuiet closes the output of a script that has exited once nothing comes any
-// more, though a process that it left behind may still hold it open.
+// more, though a process that it left behind may still hold it open. One that goes
+// on printing is listened to for a while: what the script itself had printed is
+// read without waiting.
 func (p *process) cutQuiet(out *watchedReader, ended <-chan struct{}) {
 	select {
 	case <-p.exited:
@@ -139,7 +140,7 @@ func (p *process) cutQuiet(out *watchedReader, ended <-chan struct{}) {
 	}
 	tick := time.NewTicker(quietDelay)
 	defer tick.Stop()
-	last := int64(-1)
+	last, waits := int64(-1), 0
 	for {
 		select {
 		case <-ended:
@@ -147,7 +148,10 @@ func (p *process) cutQuiet(out *watchedReader, ended <-chan struct{}) {
 		case <-tick.C:
 		}
 		reads, waiting := out.state()
-		if waiting && reads == last {
+		if waiting {
+			waits++
+		}
+		if waiting && (reads == last || waits > int(exitDelay/quietDelay)) {
 			p.cut.Store(true)
 			_ = p.proc.Stdout().Close()
 			return
@@ -214,7 +218,7 @@ func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptErro
 	switch {
 	case result != nil && result.Error != nil:
 		failure := *result.Error
-		failure.Message = p.stderr.redact(failure.Message)
+		failure.Message = p.stderr.hide.redact(failure.Message)
 		e.Failure = &failure
 	case broken:
 		e.Err = p.readErr
@@ -297,32 +301,4 @@ func (w *watchedReader) Read(b []byte) (int, error) {
 
 func (w *watchedReader) state() (reads int64, waiting bool) {
 	return w.reads.Load(), w.waiting.Load()
-}
-
-// maxTail is how much of a script's standard error is kept: 16 KiB.
-const maxTail = 16 << 10
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	redact func(string) string
-	mu     sync.Mutex
-	buf    []byte // up to twice as much, so that no secret is cut before it is found
-}
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, b[max(0, len(b)-2*maxTail):]...)
-	if over := len(t.buf) - 2*maxTail; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-	return len(b), nil
-}
-
-// String returns the end, as UTF-8 and without secrets.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.redact(string(t.buf))
-	return strings.ToValidUTF8(s[max(0, len(s)-maxTail):], "\uFFFD")
 }

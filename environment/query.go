@@ -16,6 +16,10 @@ import (
 // interruptGrace is how long an agent has to heed an interrupt.
 const interruptGrace = 5 * time.Second
 
+// probeTimeout is how long a sandbox may take to say that it lives, where something
+// in it has failed.
+const probeTimeout = 5 * time.Second
+
 // Query is one prompt.
 type Query struct {
 	// Prompt must not be empty.
@@ -33,7 +37,8 @@ type Query struct {
 // always. A query that did not complete ends the sequence with an error after
 // that: a [*QueryError] if the agent said so, a [*ScriptError] if the runner died
 // or broke the protocol, with primitives.ErrUnavailable in its chain if the
-// sandbox is gone. [ErrBusy], when another query runs, comes without any event.
+// sandbox is gone. [ErrBusy], when another query runs, comes without any event, and
+// so does the cause of a ctx that is done beforehand.
 //
 // Leaving the loop early interrupts the query and waits for its end. When ctx is
 // done the query is interrupted, what it still says is returned, and the sequence
@@ -75,6 +80,9 @@ func (r *queryRun) run(ctx context.Context) error {
 		return err
 	}
 	defer leave()
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // the agent goes on waiting for a prompt
+	}
 	select {
 	case e.busy <- struct{}{}:
 		defer func() { <-e.busy }()
@@ -187,7 +195,7 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 			if malformed != nil {
 				return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
 			}
-			failed.Message = r.env.redact(failed.Message)
+			failed.Message = r.env.hide.redact(failed.Message)
 			err = &QueryError{QueryID: r.query.ID, Failure: failed}
 		}
 	}
@@ -204,7 +212,7 @@ func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) error 
 	case err != nil:
 		return fmt.Errorf("its query_completed is malformed: %w", err)
 	case done.StopReason == runnerscripts.StopCancelled && !r.env.isClosed():
-		return r.env.gone(ctx)
+		return r.env.lost(ctx)
 	}
 	return nil
 }
@@ -275,14 +283,23 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 		}
 		e.log.Debug("the agent's runner has ended since the last query and is started again")
 	}
+	session := e.session()
 	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
-		Session: e.session(), Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
+		Session: session, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
 	}); err != nil {
 		return nil, false, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.agent = p
+	// What was changed while it was started. There is room: nothing else was
+	// sent but the request.
+	if model := e.cfg.Agent.Model; model != session.Agent.Model {
+		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetModel, Value: model})
+	}
+	if mode := e.cfg.Agent.PermissionMode; mode != session.Agent.PermissionMode {
+		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetMode, Value: mode})
+	}
 	return p, true, nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -32,7 +31,7 @@ func (e *Environment) start(ctx context.Context, script string, request any) (*p
 		forget()
 		return nil, e.diagnose(ctx, &ScriptError{Script: script, Err: err})
 	}
-	p := follow(ctx, script, proc, e.maxLine, e.redact, forget)
+	p := follow(ctx, script, proc, e.maxLine, e.hide, forget)
 	if err := e.adopt(p); err != nil {
 		p.close()
 		return nil, err
@@ -126,15 +125,23 @@ func (e *Environment) diagnose(ctx context.Context, err *ScriptError) error {
 		err.Err = errors.Join(ErrClosed, err.Err)
 		return err
 	}
-	if gone := e.gone(ctx); gone != nil {
-		err.Err = errors.Join(err.Err, gone)
+	if lost := e.lost(ctx); lost != nil {
+		err.Err = errors.Join(err.Err, lost)
 	}
 	return err
 }
 
+// lost is gone where ctx may be done already: the sandbox has a time of its own to
+// answer.
+func (e *Environment) lost(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.probe)
+	defer cancel()
+	return e.gone(ctx)
+}
+
 // gone says why the sandbox takes no more calls, or nil.
 func (e *Environment) gone(ctx context.Context) error {
-	state, err := e.prim.Poll(context.WithoutCancel(ctx))
+	state, err := e.prim.Poll(ctx)
 	switch {
 	case errors.Is(err, primitives.ErrTerminated), errors.Is(err, primitives.ErrUnavailable):
 		return err
@@ -179,29 +186,8 @@ func (e *Environment) event(typ runnerscripts.EventType, queryID string, payload
 // logEvent keeps what a script says to nobody in particular.
 func (e *Environment) logEvent(script string, ev runnerscripts.Event) {
 	if l, err := runnerscripts.Payload[runnerscripts.Log](ev); err == nil && ev.Type == runnerscripts.TypeLog {
-		e.log.Debug("runner script logs", "script", script, "level", l.Level, "message", e.redact(l.Message))
+		e.log.Debug("runner script logs", "script", script, "level", l.Level, "message", e.hide.redact(l.Message))
 		return
 	}
 	e.log.Debug("event of a runner script", "script", script, "type", ev.Type)
-}
-
-// redactor returns a function that blots out the configured values that may be
-// secrets: everything of some length.
-func redactor(cfg Config) func(string) string {
-	const shortest = 6
-	var values []string
-	for _, env := range []map[string]string{cfg.Env, cfg.Agent.Env} {
-		for _, value := range env {
-			if len(value) >= shortest {
-				values = append(values, value)
-			}
-		}
-	}
-	// The longest first: one value may be the beginning of another.
-	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
-	pairs := make([]string, 0, 2*len(values))
-	for _, value := range values {
-		pairs = append(pairs, value, "[redacted]")
-	}
-	return strings.NewReplacer(pairs...).Replace
 }

@@ -1,0 +1,132 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestNoPartOfASecretIsLeftWhereStandardErrorWasCut(t *testing.T) {
+	secret := "begin-" + strings.Repeat("0123456789", 9) + "-end"
+	for _, length := range []int{40 << 10, 40<<10 + 1, 40<<10 + len(secret)/2} {
+		tail := &tail{hide: newRedactor([]string{secret})}
+		text := strings.Repeat(secret, length/len(secret)+1)[:length]
+		if _, err := tail.Write([]byte(text[:100])); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tail.Write([]byte(text[100:] + "\nthe end\n")); err != nil {
+			t.Fatal(err)
+		}
+		got := tail.String()
+		// What was printed of it last is not the whole secret, and was not cut here.
+		got = strings.TrimSuffix(got, text[length-length%len(secret):]+"\nthe end\n")
+		if strings.Contains(got, "-end") || strings.Contains(got, "0123456789") || got == "" {
+			t.Errorf("%d bytes leave %.100q", length, got)
+		}
+	}
+}
+
+func TestSecretsOfTheSandboxAreBlottedOutToo(t *testing.T) {
+	box := sandbox(t)
+	box.Local = local.Config{Root: box.Local.Root, Env: []string{"TOKEN=hunter2hunter2", "PATH"}}
+	env := create(t, Config{Sandbox: box, Scripts: Scripts{SetupSession: shell(`echo "token $TOKEN" >&2; exit 1`)}})
+	_, err := env.PrepareSession(t.Context(), Setup{})
+	var script *ScriptError
+	if !errors.As(err, &script) || script.Stderr != "token [redacted]\n" {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAChildThatGoesOnPrintingDoesNotKeepAQueryAlive(t *testing.T) {
+	env := withQuery(t, started+`(while echo '{"type":"raw","payload":{}}'; do sleep 0.02; done) & exit 4`)
+	_, err := collect(t.Context(), env, Query{Prompt: "x"})
+	var script *ScriptError
+	if !errors.As(err, &script) || script.Status.Code != 4 {
+		t.Errorf("error %v, want a ScriptError with code 4", err)
+	}
+}
+
+func TestAQueryThatIsCancelledBeforehandLeavesTheAgentAlone(t *testing.T) {
+	env := withQuery(t, patient)
+	first, err := collect(t.Context(), env, Query{Prompt: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("too late")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	for range 20 {
+		if events, err := collect(ctx, env, Query{Prompt: "two"}); !errors.Is(err, cause) || len(events) != 0 {
+			t.Fatalf("%v and events %q, want the cause and none", err, types(events))
+		}
+	}
+	second, err := collect(t.Context(), env, Query{Prompt: "three"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said(t, first) != said(t, second) {
+		t.Error("the agent was started again")
+	}
+}
+
+func TestAChangeWhileTheAgentIsStartedIsNotLost(t *testing.T) {
+	p := newBare(t)
+	env := newOver(t, p, Config{Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(patient)}})
+	if _, err := env.PrepareSession(t.Context(), Setup{}); err != nil {
+		t.Fatal(err)
+	}
+	p.exec = func(ctx context.Context) error {
+		return errors.Join(env.SetModel(ctx, "m2"), env.SetMode(ctx, "plan"))
+	}
+	if _, err := collect(t.Context(), env, Query{Prompt: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	// The script says what it is told between queries.
+	var told strings.Builder
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "two"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Type == runnerscripts.TypeRaw {
+			told.Write(ev.Payload)
+		}
+	}
+	if got := told.String(); !strings.Contains(got, `"value":"m2"`) || !strings.Contains(got, `"value":"plan"`) {
+		t.Errorf("the agent was told %q", got)
+	}
+}
+
+// silent is a sandbox that does not answer.
+type silent struct {
+	primitives.EnvironmentPrimitive
+}
+
+func (s silent) Poll(ctx context.Context) (primitives.State, error) {
+	<-ctx.Done()
+	return primitives.State{}, context.Cause(ctx)
+}
+
+func TestHealthyHeedsItsContext(t *testing.T) {
+	env := newOver(t, silent{newBare(t)}, Config{})
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if err := env.Healthy(ctx); !errors.Is(err, cause) || errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("error %v, want the context's cause alone", err)
+	}
+}
+
+func TestASandboxThatDoesNotAnswerIsUnavailable(t *testing.T) {
+	env := newOver(t, silent{newBare(t)}, Config{Scripts: Scripts{ReadTranscript: shell("exit 3")}})
+	env.probe = 1
+	_, err := env.ReadTranscript(t.Context())
+	var script *ScriptError
+	if !errors.As(err, &script) || script.Status.Code != 3 || !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("error %v, want code 3 and primitives.ErrUnavailable", err)
+	}
+}
