@@ -17,25 +17,52 @@ const settingTime = 30 * time.Second
 // mostQueued is how many prompts may wait.
 const mostQueued = 1000
 
-// readControls reads control lines until the input ends. A line that cannot be
-// followed is an error event and nothing more.
-func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.LineReader) {
+// mostPending is how many control lines may wait while the agent is busy with one.
+const mostPending = 100
+
+// readControls reads control lines until the input ends, and passes them on in
+// their order. Only a shutdown does not wait for its turn: it must be heeded
+// while the agent starts, or hangs.
+func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.LineReader, pending chan<- runnerscripts.Control) {
+	defer close(pending)
 	for {
 		line, err := lines.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) && ctx.Err() == nil && !errors.Is(err, io.ErrClosedPipe) {
 				c.complain(fmt.Errorf("reading control lines: %w", err))
 			}
-			c.endOfInput(ctx)
 			return
 		}
-		ctl, err := runnerscripts.DecodeControl(line)
-		if err == nil {
-			err = c.app.guarded(func() error { return c.control(ctx, ctl) })
+		if ctx.Err() != nil && lines.Unterminated() {
+			return // it was cut by the end of the work
 		}
-		if err != nil {
+		ctl, err := runnerscripts.DecodeControl(line)
+		switch {
+		case err != nil:
+			c.complain(err)
+		case ctl.Type == runnerscripts.ControlShutdown:
+			c.shutdown(errShutdown)
+		default:
+			pending <- ctl
+		}
+	}
+}
+
+// followControls follows control lines until there are no more. One that cannot
+// be followed is an error event and nothing more. When the work is over only
+// prompts count: each one gets an end.
+func (c *conversation) followControls(ctx context.Context, pending <-chan runnerscripts.Control) {
+	for ctl := range pending {
+		if ctx.Err() != nil && ctl.Type != runnerscripts.ControlPrompt {
+			continue
+		}
+		err := c.app.guarded(func() error { return c.control(ctx, ctl) })
+		if err != nil && ctx.Err() == nil {
 			c.complain(err)
 		}
+	}
+	if ctx.Err() == nil {
+		c.endOfInput(ctx)
 	}
 }
 
@@ -51,23 +78,26 @@ func (c *conversation) control(ctx context.Context, ctl runnerscripts.Control) e
 		}
 		return c.respond(ctx, ctl.ID, *ctl.Decision)
 	case runnerscripts.ControlSetMode:
-		ctx, cancel := context.WithTimeout(ctx, settingTime)
-		defer cancel()
-		return c.agent.SetMode(ctx, ctl.Value)
+		return setting(ctx, c.agent.SetMode, ctl.Value)
 	case runnerscripts.ControlSetModel:
-		ctx, cancel := context.WithTimeout(ctx, settingTime)
-		defer cancel()
-		return c.agent.SetModel(ctx, ctl.Value)
+		return setting(ctx, c.agent.SetModel, ctl.Value)
 	case runnerscripts.ControlCredential:
 		return &runnerscripts.ScriptFailure{
 			Code:    runnerscripts.FailUnsupported,
 			Message: "leave credential lines out: no agent of this runner asks for one",
 		}
-	case runnerscripts.ControlShutdown:
-		c.shutdown(errShutdown)
-		return nil
 	}
 	return invalid("correct the control line: there is no type %q", ctl.Type)
+}
+
+// setting changes a setting of the agent, within a time.
+func setting(ctx context.Context, set func(context.Context, string) error, value string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, settingTime, &runnerscripts.ScriptFailure{
+		Code:    runnerscripts.FailAgent,
+		Message: fmt.Sprintf("shut the query down if it hangs: the agent did not take %q within %v", value, settingTime),
+	})
+	defer cancel()
+	return set(ctx, value)
 }
 
 func (c *conversation) enqueue(id, text string) error {
@@ -160,7 +190,8 @@ func (c *conversation) rejectUnanswered(ctx context.Context, id string) {
 			Kind:    runnerscripts.RejectOnce,
 			Message: "standard input of the runner has ended: nobody can answer",
 		})
-		if err != nil {
+		// It may have been answered or withdrawn at the same time.
+		if err != nil && failure(err).Code != runnerscripts.FailInvalidRequest {
 			c.complain(err)
 		}
 	})

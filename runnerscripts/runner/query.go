@@ -46,7 +46,7 @@ type conversation struct {
 
 func (a *app) executeQuery(ctx context.Context) error {
 	lines := runnerscripts.NewLineReader(a.stdin, 0)
-	req, err := request[runnerscripts.QueryRequest](lines)
+	req, err := request[runnerscripts.QueryRequest](ctx, lines)
 	if err != nil {
 		return err
 	}
@@ -69,20 +69,34 @@ func (a *app) executeQuery(ctx context.Context) error {
 			return err
 		}
 	}
+	pending := make(chan runnerscripts.Control, mostPending)
+	c.tasks.Go(func() { c.readControls(ctx, lines, pending) })
 	err = a.guarded(func() (err error) {
 		c.agent, err = driver.Start(ctx, req, c.out)
 		return err
 	})
-	if err != nil {
+	started := err == nil
+	if started {
+		c.tasks.Go(func() { c.followControls(ctx, pending) })
+		err = c.work(ctx)
+	}
+	err = outcome(ctx, c.out, err)
+	if started {
+		if cerr := a.guarded(c.agent.Close); err == nil && cerr != nil {
+			err = fmt.Errorf("ending the agent: %w", cerr)
+		}
+	}
+	cancel(nil)
+	a.stdin.Close()
+	if !started {
+		c.followControls(ctx, pending)
+	}
+	c.tasks.Wait()
+	if _, crashed := errors.AsType[script.CrashError](err); crashed {
 		return err
 	}
-	c.tasks.Go(func() { c.readControls(ctx, lines) })
-	err = c.work(ctx)
-	cerr := a.guarded(c.agent.Close)
-	a.stdin.Close()
-	c.tasks.Wait()
-	if err == nil && cerr != nil {
-		err = fmt.Errorf("ending the agent: %w", cerr)
+	if started || err == nil {
+		c.abandon(err)
 	}
 	if err != nil {
 		return err
@@ -90,36 +104,38 @@ func (a *app) executeQuery(ctx context.Context) error {
 	return a.finish(nil)
 }
 
-// work gives the agent its prompts until there will be no more, and returns nil
-// if all that was asked for has been done.
+// outcome is how the script ends whose work ended with err.
+func outcome(ctx context.Context, out *sink, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case errors.Is(context.Cause(ctx), errShutdown):
+		return nil
+	case out.Err() != nil:
+		return out.Err()
+	}
+	return signalled()
+}
+
+// signalled is the failure of what a signal has ended.
+func signalled() *runnerscripts.ScriptFailure {
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailInternal, Message: "the runner was told to end by a signal",
+	}
+}
+
+// work gives the agent its prompts until there will be no more. The error is one
+// after which the agent cannot go on.
 func (c *conversation) work(ctx context.Context) error {
 	for {
 		q := c.next(ctx)
 		if q == nil {
-			break
+			return nil
 		}
 		if err := c.run(ctx, q); err != nil {
-			if _, crashed := errors.AsType[script.CrashError](err); !crashed {
-				c.abandon(err)
-			}
 			return err
 		}
 	}
-	cause := context.Cause(ctx)
-	switch {
-	case cause == nil:
-		return nil
-	case errors.Is(cause, errShutdown):
-		c.abandon(nil)
-		return nil
-	case c.out.Err() != nil:
-		return c.out.Err()
-	}
-	err := &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailInternal, Message: "the runner was told to end by a signal",
-	}
-	c.abandon(err)
-	return err
 }
 
 // next waits for a prompt and makes it the current one; nil means that there
@@ -174,8 +190,10 @@ func (c *conversation) run(ctx context.Context, q *query) error {
 	if done.DurationMS == 0 {
 		done.DurationMS = time.Since(start).Milliseconds()
 	}
-	if err != nil && errors.Is(context.Cause(ctx), errShutdown) {
-		done.StopReason, err = runnerscripts.StopCancelled, nil
+	if err != nil && ctx.Err() != nil {
+		if err = outcome(ctx, c.out, err); err == nil {
+			done.StopReason = runnerscripts.StopCancelled
+		}
 	}
 	if err == nil {
 		c.report(runnerscripts.TypeQueryCompleted, done)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,11 +14,15 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// request reads the request from the first line of input.
-func request[T runnerscripts.Request](lines *runnerscripts.LineReader) (T, error) {
+// request reads the request from the first line of input, which is closed when
+// ctx ends.
+func request[T runnerscripts.Request](ctx context.Context, lines *runnerscripts.LineReader) (T, error) {
+	var none T
 	line, err := lines.Next()
-	if err != nil {
-		var none T
+	switch {
+	case ctx.Err() != nil: // then the line may be half a one
+		return none, signalled()
+	case err != nil:
 		if errors.Is(err, io.EOF) {
 			return none, &runnerscripts.ScriptFailure{
 				Code:    runnerscripts.FailInvalidRequest,

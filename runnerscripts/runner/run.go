@@ -84,6 +84,8 @@ func (a *app) script(ctx context.Context, name string) int {
 		runnerscripts.ExecuteQuery:   a.executeQuery,
 		runnerscripts.ReadTranscript: a.readTranscript,
 	}[name]
+	// A read of the input does not heed ctx by itself.
+	defer context.AfterFunc(ctx, func() { a.stdin.Close() })()
 	err := do(ctx)
 	if crash, ok := errors.AsType[script.CrashError](err); ok {
 		return int(crash)

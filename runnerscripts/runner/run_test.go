@@ -149,18 +149,20 @@ func TestBinaryIsSmallAndStatic(t *testing.T) {
 
 // fake is a driver and conversation that does what its functions say.
 type fake struct {
-	start  func(agent.Sink) error
-	prompt func(ctx context.Context, text string) (rs.QueryCompleted, error)
-	closed bool
+	start   func(context.Context, agent.Sink) error
+	prompt  func(ctx context.Context, text string) (rs.QueryCompleted, error)
+	setMode func(ctx context.Context) error
+	respond func(id string) error
+	closed  bool
 }
 
 func (f *fake) Setup(context.Context, rs.SetupRequest) (rs.SetupData, error) {
 	panic("set up wrongly")
 }
 
-func (f *fake) Start(_ context.Context, _ rs.QueryRequest, out agent.Sink) (agent.Conversation, error) {
+func (f *fake) Start(ctx context.Context, _ rs.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if f.start != nil {
-		if err := f.start(out); err != nil {
+		if err := f.start(ctx, out); err != nil {
 			return nil, err
 		}
 	}
@@ -175,10 +177,19 @@ func (f *fake) Prompt(ctx context.Context, _, text string) (rs.QueryCompleted, e
 	return f.prompt(ctx, text)
 }
 func (f *fake) Interrupt(context.Context) error { return nil }
-func (f *fake) Respond(context.Context, string, rs.PermissionDecision) error {
-	return nil
+func (f *fake) Respond(_ context.Context, id string, _ rs.PermissionDecision) error {
+	if f.respond == nil {
+		return nil
+	}
+	return f.respond(id)
 }
-func (f *fake) SetMode(context.Context, string) error  { panic("no modes") }
+
+func (f *fake) SetMode(ctx context.Context, _ string) error {
+	if f.setMode == nil {
+		panic("no modes")
+	}
+	return f.setMode(ctx)
+}
 func (f *fake) SetModel(context.Context, string) error { return errors.New("no models") }
 func (f *fake) Close() error                           { f.closed = true; return nil }
 
@@ -230,7 +241,7 @@ func TestDriverThatPanicsBecomesAResult(t *testing.T) {
 	}{
 		{"setup", rs.SetupSession, &fake{}, rs.SetupRequest{Session: base}, "set up wrongly"},
 		{
-			"start", rs.ExecuteQuery, &fake{start: func(agent.Sink) error { panic("started wrongly") }},
+			"start", rs.ExecuteQuery, &fake{start: func(context.Context, agent.Sink) error { panic("started wrongly") }},
 			rs.QueryRequest{Session: base, Prompt: "a"},
 			"started wrongly",
 		},
@@ -258,7 +269,7 @@ func TestDriverThatPanicsBecomesAResult(t *testing.T) {
 func TestErrorOfTheDriverIsTheResult(t *testing.T) {
 	s := newSandbox(t)
 	missing := &rs.ScriptFailure{Code: rs.FailAgentMissing, Message: "install it"}
-	f := &fake{start: func(agent.Sink) error { return missing }}
+	f := &fake{start: func(context.Context, agent.Sink) error { return missing }}
 	events, status, _ := runFake(t, f, rs.ExecuteQuery, rs.QueryRequest{Session: s.session(), Prompt: "a"})
 	if res := resultOf(t, events); status != exitFailed || *res.Error != *missing {
 		t.Errorf("status %d, %+v", status, res.Error)

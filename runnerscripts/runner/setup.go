@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) setupSession(ctx context.Context) error {
-	req, err := request[runnerscripts.SetupRequest](runnerscripts.NewLineReader(a.stdin, 0))
+	req, err := request[runnerscripts.SetupRequest](ctx, runnerscripts.NewLineReader(a.stdin, 0))
 	if err != nil {
 		return err
 	}
@@ -81,10 +81,13 @@ func writeFile(root *os.Root, f runnerscripts.WorkspaceFile) error {
 	if mode == 0 {
 		mode = 0o644
 	}
-	err := errors.Join(
-		root.MkdirAll(path.Dir(name), 0o755),
-		root.WriteFile(name, f.Content, mode),
-	)
+	err := root.MkdirAll(path.Dir(name), 0o755)
+	if info, serr := root.Stat(name); serr == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is there and not a regular file") // a FIFO would hold up the script
+	}
+	if err == nil {
+		err = root.WriteFile(name, f.Content, mode)
+	}
 	if err == nil {
 		// The umask does not apply, and a file that was there takes the mode too.
 		err = root.Chmod(name, mode)

@@ -7,7 +7,7 @@ import (
 )
 
 func (a *app) readTranscript(ctx context.Context) error {
-	req, err := request[runnerscripts.TranscriptRequest](runnerscripts.NewLineReader(a.stdin, 0))
+	req, err := request[runnerscripts.TranscriptRequest](ctx, runnerscripts.NewLineReader(a.stdin, 0))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+
+	rs "github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+func TestSignalEndsAScriptThatWaitsForItsRequest(t *testing.T) {
+	for _, script := range []string{rs.SetupSession, rs.ExecuteQuery, rs.ReadTranscript} {
+		t.Run(script, func(t *testing.T) {
+			p := start(t, script)
+			// Half a request: when it is taken from the pipe, the script waits.
+			if _, err := io.WriteString(p.stdin, strings.Repeat(" ", 1<<20)); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if res := p.end(exitFailed); res.OK || !strings.Contains(res.Error.Message, "signal") {
+				t.Errorf("result %+v", res)
+			}
+		})
+	}
+}
+
+// held is execute-query in this process with a driver that hangs; next reads its
+// events.
+type held struct {
+	t      *testing.T
+	in     *rs.Encoder
+	stdin  io.Closer
+	out    *rs.Decoder
+	status chan int
+}
+
+func hold(ctx context.Context, t *testing.T, f *fake) *held {
+	t.Helper()
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	h := &held{t: t, in: rs.NewEncoder(inW), stdin: inW, out: rs.NewDecoder(outR, 0), status: make(chan int, 1)}
+	a := &app{stdin: inR, stdout: rs.NewEncoder(outW), stderr: io.Discard, agents: map[string]agent.Driver{"script": f}}
+	go func() {
+		h.status <- a.script(ctx, rs.ExecuteQuery)
+		outW.Close()
+	}()
+	h.send(rs.QueryRequest{Session: newSandbox(t).session(), Prompt: "go", PromptID: "first"})
+	return h
+}
+
+func (h *held) send(v any) {
+	h.t.Helper()
+	if err := h.in.Encode(v); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// rest reads all that comes until the end, with that status.
+func (h *held) rest(status int) []rs.Event {
+	h.t.Helper()
+	var events []rs.Event
+	for {
+		ev, err := h.out.Next()
+		if err != nil {
+			break
+		}
+		events = append(events, ev)
+	}
+	if got := <-h.status; got != status {
+		h.t.Errorf("status %d, %s", got, events[len(events)-1].Payload)
+	}
+	h.stdin.Close()
+	return events
+}
+
+func TestShutdownIsHeededWhileTheAgentStarts(t *testing.T) {
+	starting := make(chan struct{})
+	h := hold(t.Context(), t, &fake{start: func(ctx context.Context, _ agent.Sink) error {
+		close(starting)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}})
+	<-starting
+	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
+	h.send(rs.Control{Type: rs.ControlShutdown})
+	events := h.rest(exitOK)
+	done := of(events, rs.TypeQueryCompleted)
+	if len(done) != 2 || done[0].QueryID != "first" || done[1].QueryID != "second" {
+		t.Errorf("every accepted prompt needs an end: %s", types(events))
+	}
+	if res := resultOf(t, events); !res.OK {
+		t.Errorf("result %+v", res.Error)
+	}
+}
+
+func TestShutdownIsHeededWhileTheAgentTakesASetting(t *testing.T) {
+	setting := make(chan struct{})
+	f := &fake{
+		setMode: func(ctx context.Context) error {
+			close(setting)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		},
+		prompt: func(ctx context.Context, _ string) (rs.QueryCompleted, error) {
+			<-ctx.Done()
+			return rs.QueryCompleted{}, context.Cause(ctx)
+		},
+	}
+	h := hold(t.Context(), t, f)
+	go func() { // its events are read below
+		h.send(rs.Control{Type: rs.ControlSetMode, Value: "x"})
+		<-setting
+		h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
+		h.send(rs.Control{Type: rs.ControlShutdown})
+	}()
+	events := h.rest(exitOK)
+	done := of(events, rs.TypeQueryCompleted)
+	if len(done) != 2 || done[1].QueryID != "second" || len(of(events, rs.TypeError)) != 0 {
+		t.Errorf("every accepted prompt needs an end, and there is no error: %s", types(events))
+	}
+}
+
+func TestQueryThatASignalEndsSaysSo(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	h := hold(ctx, t, &fake{prompt: func(ctx context.Context, _ string) (rs.QueryCompleted, error) {
+		cancel()
+		<-ctx.Done()
+		return rs.QueryCompleted{}, context.Cause(ctx)
+	}})
+	events := h.rest(exitFailed)
+	failed := of(events, rs.TypeQueryFailed)
+	if len(failed) != 1 || !strings.Contains(string(failed[0].Payload), "signal") {
+		t.Errorf("the query ended with %+v", failed)
+	}
+	if res := resultOf(t, events); res.OK || !strings.Contains(res.Error.Message, "signal") {
+		t.Errorf("result %+v", res)
+	}
+}
+
+// The end of the input may come together with the end of a question.
+func TestQuestionThatIsAnsweredAlreadyIsNoErrorAtTheEndOfTheInput(t *testing.T) {
+	responded := make(chan struct{})
+	f := &fake{respond: func(id string) error {
+		close(responded)
+		return invalid("no question %q waits (any more)", id)
+	}}
+	var out agent.Sink
+	f.start = func(_ context.Context, s agent.Sink) error { out = s; return nil }
+	f.prompt = func(context.Context, string) (rs.QueryCompleted, error) {
+		out.Emit(rs.MainConversation, rs.TypePermissionRequest, rs.PermissionRequest{ID: "q"})
+		<-responded
+		return rs.QueryCompleted{StopReason: rs.StopEndTurn}, nil
+	}
+	h := hold(t.Context(), t, f)
+	if err := h.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if events := h.rest(exitOK); len(of(events, rs.TypeError)) != 0 {
+		t.Errorf("events %s", types(events))
+	}
+}
+
+func TestSetupDoesNotHangOnAFIFO(t *testing.T) {
+	s := newSandbox(t)
+	if err := syscall.Mkfifo(s.file("f"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, res := call(t, rs.SetupSession, rs.SetupRequest{
+		Session: s.session(), Files: []rs.WorkspaceFile{{Path: "f", Content: []byte("x")}},
+	})
+	if res.OK || res.Error.Code != rs.FailInvalidRequest || !strings.Contains(res.Error.Message, "regular file") {
+		t.Errorf("result %+v", res)
+	}
+}
