@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -58,7 +57,7 @@ func ParseConfig(data []byte) (Config, error) {
 			return cfg, err
 		}
 	} else {
-		if secondDocument.Match(data) {
+		if severalDocuments(data) {
 			return cfg, fmt.Errorf("%w: there is more than one document in it; keep one", ErrConfig)
 		}
 		var err error
@@ -80,7 +79,25 @@ func ParseConfig(data []byte) (Config, error) {
 	return cfg, nil
 }
 
-var secondDocument = regexp.MustCompile(`(?m)^[^#\s-].*\n(.*\n)*?---(\s|$)`)
+// severalDocuments reports whether a YAML stream holds more than one document, all
+// but the first of which its decoder would leave unread. The markers "---" and
+// "..." can stand at the beginning of a line for nothing else.
+func severalDocuments(data []byte) bool {
+	begun, ended := false, false
+	for line := range bytes.Lines(data) {
+		word, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n\t "), []byte(" "))
+		switch {
+		case len(word) == 0 && len(bytes.TrimSpace(line)) == 0, line[0] == '#', !begun && line[0] == '%':
+		case string(word) == "...":
+			ended = begun
+		case ended, begun && string(word) == "---":
+			return true
+		default:
+			begun = true
+		}
+	}
+	return false
+}
 
 // resolve makes relative paths of this machine absolute.
 func (c *Config) resolve(dir string) {

@@ -31,6 +31,9 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"sandbox without a type":      {"sandbox: {root: /x}", []string{"sandbox.type"}},
 		"another type of a value":     {"agent: {max_turns: many}", []string{"agent.max_turns", "string", "int"}},
 		"second document":             {"sandbox: local\n---\nsandbox: local", []string{"more than one document"}},
+		"second after a marker":       {"--- {sandbox: local}\n---\nsandbox: local", []string{"more than one document"}},
+		"second after an empty one":   {"---\n--- # here it is\nsandbox: local", []string{"more than one document"}},
+		"second after an end":         {"sandbox: local\n...\nsandbox: local", []string{"more than one document"}},
 		"no YAML":                     {"a: [", []string{"yaml"}},
 		"bad environment":             {"env: {'A=B': c}", []string{"A=B"}},
 		"source without a kind":       {"workspace: [{into: x}]", []string{"workspace[0]", "exactly one"}},
@@ -57,6 +60,17 @@ func TestParseConfigIsStrict(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestParseConfigTakesTheMarkersOfOneDocument(t *testing.T) {
+	for _, text := range []string{
+		"---\nsandbox: local\n", "# first\n\n---\r\nsandbox: local\r\n...\r\n\r\n# last\n",
+		"sandbox: local\nagent:\n  system_prompt: |\n    ---\n    --- x\n", "%YAML 1.1\n---\nsandbox: local\n...\n",
+	} {
+		if cfg, err := ParseConfig([]byte(text)); err != nil || cfg.Sandbox.Type != "local" {
+			t.Errorf("%q: %+v, %v", text, cfg.Sandbox, err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"compress/gzip"
@@ -38,7 +39,11 @@ func (e *Environment) placeOne(ctx context.Context, s Source) error {
 	into := path.Join(".", s.Into)
 	switch {
 	case s.Folder != nil:
-		return e.unpackFrom(ctx, into, func(w io.Writer) error { return packFolder(ctx, *s.Folder, w) })
+		err := e.unpackFrom(ctx, into, func(w io.Writer) error { return packFolder(ctx, *s.Folder, w) })
+		if errors.Is(err, primitives.ErrPathEscape) {
+			return fmt.Errorf("remove the symbolic link or add it to ignore: %w", err)
+		}
+		return err
 	case s.Git != nil:
 		return e.placeGit(ctx, into, *s.Git)
 	case s.Tar != nil:
@@ -57,7 +62,7 @@ func (e *Environment) placeFiles(ctx context.Context, into string, files []File)
 	return errors.Join(append(errs, err)...)
 }
 
-func (e *Environment) placeTar(ctx context.Context, into string, t Tar) error {
+func (e *Environment) placeTar(ctx context.Context, into string, t Tar) (err error) {
 	r := t.Reader
 	if r == nil {
 		f, err := os.Open(t.Path)
@@ -76,7 +81,25 @@ func (e *Environment) placeTar(ctx context.Context, into string, t Tar) error {
 		}
 		r = zip
 	}
+	if r, err = archive(r); err != nil {
+		return err
+	}
 	return primitives.Unpack(ctx, e.prim, into, &limitedReader{r: r, left: maxSource})
+}
+
+// archive refuses what does not begin as a tar archive does.
+func archive(r io.Reader) (io.Reader, error) {
+	const block = 512
+	buffered := bufio.NewReader(r)
+	head, err := buffered.Peek(block)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	_, err = tar.NewReader(bytes.NewReader(head)).Next()
+	if errors.Is(err, tar.ErrHeader) || 0 < len(head) && len(head) < block {
+		return nil, fmt.Errorf("give a tar archive, plain or compressed with gzip: %w", tar.ErrHeader)
+	}
+	return buffered, nil
 }
 
 // unpackFrom unpacks what produce writes as a tar stream.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -196,7 +197,9 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 		cmd.Env = append(cmd.Env, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull)
 	}
 	cmd.Env = append(cmd.Env, g.env...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	// The programs that git starts for a transport do not end with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	var stdout bytes.Buffer
 	stderr := &tail{hide: newRedactor(g.secrets)}
@@ -228,10 +231,18 @@ func hostEnv(keys ...string) []string {
 // other users of this machine cannot read them, and returns the URL without.
 func credentialEnv(raw string) (env []string, address string) {
 	u, err := url.Parse(raw)
-	if err != nil || u.User == nil || u.Scheme != "https" && u.Scheme != "http" {
+	if err != nil || u.User == nil {
 		return nil, raw
 	}
-	password, _ := u.User.Password()
+	password, given := u.User.Password()
+	switch {
+	case u.Scheme == "https" || u.Scheme == "http":
+	case given:
+		u.User = url.User(u.User.Username()) // no other transport takes a password
+		return nil, u.String()
+	default:
+		return nil, raw
+	}
 	basic := base64.StdEncoding.EncodeToString([]byte(u.User.Username() + ":" + password))
 	return []string{
 		"GIT_CONFIG_COUNT=1",

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"net"
@@ -228,5 +229,42 @@ func TestCredentialsAreUsedAndStayOutside(t *testing.T) {
 	}
 	if err := refused(t, Source{Git: &Git{URL: strings.Replace(address, "2@", "3@", 1)}}); !errors.Is(err, ErrGit) || strings.Contains(err.Error(), "hunter") {
 		t.Errorf("a wrong password: %v", err)
+	}
+}
+
+func TestACancelledGitLeavesNoProcess(t *testing.T) {
+	noFilesLeft(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough, over := errors.New("enough"), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		cancel(enough)
+		<-over
+	}))
+	defer server.Close()
+	defer close(over)
+	_, err := Create(ctx, Config{Sandbox: sandbox(t), Workspace: []Source{{Git: &Git{URL: server.URL}}}})
+	if !errors.Is(err, enough) {
+		t.Errorf("error %v, want the cause", err)
+	}
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range commands {
+		if command, err := os.ReadFile(name); err == nil && bytes.Contains(command, []byte(server.URL)) {
+			t.Errorf("%s is left: %q", name, command)
+		}
+	}
+}
+
+func TestAPasswordForSSHIsNotHandedOn(t *testing.T) {
+	for raw, want := range map[string]string{
+		"ssh://git:hunter2@example.com/x.git": "ssh://git@example.com/x.git",
+		"ssh://git@example.com:22/x.git":      "ssh://git@example.com:22/x.git",
+		"git@example.com:x.git":               "git@example.com:x.git",
+	} {
+		if env, address := credentialEnv(raw); address != want || len(env) != 0 {
+			t.Errorf("%s becomes %s with %q, want %s", raw, address, env, want)
+		}
 	}
 }

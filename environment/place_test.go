@@ -102,6 +102,13 @@ func TestTarMayBeAFileAndCompressed(t *testing.T) {
 	if err := refused(t, Source{Tar: &Tar{Reader: bytes.NewReader(archive.Bytes()[:archive.Len()/2])}}); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("half an archive: %v", err)
 	}
+	for kind, content := range map[string]string{
+		"a short text": "this is no archive", "a long text": strings.Repeat("this is no archive\n", 100), "xz": "\xfd7zXZ\x00" + strings.Repeat("x", 600),
+	} {
+		if err := refused(t, Source{Tar: &Tar{Reader: strings.NewReader(content)}}); !errors.Is(err, tar.ErrHeader) || !strings.Contains(err.Error(), "gzip") {
+			t.Errorf("%s: %v, want an error that says what is taken", kind, err)
+		}
+	}
 	if err := refused(t, Source{Tar: &Tar{Path: name + ".missing"}}); !errors.Is(err, fs.ErrNotExist) || err.Kind != "tar" {
 		t.Errorf("no archive: %v", err)
 	}
@@ -126,6 +133,8 @@ func TestWhatLeadsOutOfASourceIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if err := refused(t, s); !errors.Is(err, primitives.ErrPathEscape) {
 				t.Errorf("error %v, want primitives.ErrPathEscape", err)
+			} else if s.Folder != nil && !strings.Contains(err.Error(), "add it to ignore") {
+				t.Errorf("error %v does not say how to mend it", err)
 			}
 		})
 	}

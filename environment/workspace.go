@@ -52,7 +52,7 @@ type WorkspaceFile struct {
 	primitives.FileInfo
 	// Content is the file's content if it was asked for. Nil if not; an empty
 	// file has an empty one.
-	Content []byte `json:"content,omitempty"`
+	Content []byte `json:"content,omitzero"`
 	// Omitted is why there is none although it was asked for.
 	Omitted primitives.ContentOmitted `json:"omitted,omitempty"`
 }

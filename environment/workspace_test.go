@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -174,5 +175,17 @@ func TestWatchTranscriptReportsEachNewOne(t *testing.T) {
 	}
 	if turns != 3 {
 		t.Errorf("the watch ended after %d turns", turns-1)
+	}
+}
+
+func TestAnEmptyFileHasContentInJSONToo(t *testing.T) {
+	for name, content := range map[string][]byte{`"content":""`: {}, "no": nil} {
+		data, err := json.Marshal(WorkspaceFile{Content: content})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(string(data), `"content":""`); got != (content != nil) {
+			t.Errorf("%s content: %s", name, data)
+		}
 	}
 }
