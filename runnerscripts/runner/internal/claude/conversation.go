@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -19,6 +20,8 @@ type conversation struct {
 	session runnerscripts.Session
 	raw     bool
 	out     agent.Sink
+	// patience is how long the program may take to start.
+	patience time.Duration
 
 	starting sync.Mutex // held while a process is looked for or started
 	ending   sync.Once
@@ -57,10 +60,6 @@ type query struct {
 
 // Prompt runs one query to its end.
 func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
-	p, err := c.running(ctx)
-	if err != nil {
-		return runnerscripts.QueryCompleted{}, err
-	}
 	q := &query{uuid: newUUID(), done: make(chan struct{})}
 	c.mu.Lock()
 	c.query = q
@@ -70,6 +69,11 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.query = nil
 		c.mu.Unlock()
 	}()
+	// An interrupt reaches the query from here on, also while this takes time.
+	p, err := c.running(ctx)
+	if err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: blockID(q.uuid, 0), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
@@ -119,7 +123,7 @@ func (c *conversation) running(ctx context.Context) (*process, error) {
 	p, over := c.process, c.over
 	c.mu.Unlock()
 	if over {
-		return nil, invalid("start the conversation again: it is closed")
+		return nil, errClosed()
 	}
 	select {
 	case <-p.done:
@@ -128,6 +132,8 @@ func (c *conversation) running(ctx context.Context) (*process, error) {
 		return p, nil
 	}
 }
+
+func errClosed() error { return invalid("start the conversation again: it is closed") }
 
 // start starts the program and waits until it can take a prompt.
 func (c *conversation) start(ctx context.Context) (*process, error) {
@@ -142,26 +148,38 @@ func (c *conversation) start(ctx context.Context) (*process, error) {
 		return nil, err
 	}
 	c.meter, c.resumed = meter{}, cmd.resumes
-	c.mu.Lock()
-	c.hasStates, c.state = false, ""
-	p, err := start(cmd, c.handle)
-	if err == nil {
-		c.process = p
-	}
-	c.mu.Unlock()
+	p, err := c.startProcess(cmd)
 	if err != nil {
-		return nil, startFailure(err)
+		return nil, err
 	}
 	init := map[string]any{"subtype": "initialize", "forwardSubagentText": true}
 	if s := c.session.Agent.SystemPrompt; s != "" {
 		init["appendSystemPrompt"] = s
 	}
+	late := startFailure(fmt.Errorf("it did not answer within %v", c.patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.patience, late)
+	defer cancel()
 	reply, err := c.request(ctx, p, init)
 	if err != nil {
 		p.kill()
 		return nil, err
 	}
 	c.offerCommands(reply)
+	return p, nil
+}
+
+// startProcess makes a new process the conversation's, unless that is closed.
+func (c *conversation) startProcess(cmd command) (*process, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil, errClosed()
+	}
+	p, err := start(cmd, c.handle)
+	if err != nil {
+		return nil, startFailure(err)
+	}
+	c.process, c.hasStates, c.state = p, false, ""
 	return p, nil
 }
 
@@ -199,7 +217,7 @@ func (c *conversation) offerCommands(reply json.RawMessage) {
 
 // Interrupt stops the running query. One that comes before the program works on
 // the prompt is kept until it does.
-func (c *conversation) Interrupt(ctx context.Context) error {
+func (c *conversation) Interrupt(context.Context) error {
 	c.mu.Lock()
 	q, p := c.query, c.process
 	if q == nil || q.finished {
@@ -213,8 +231,8 @@ func (c *conversation) Interrupt(ctx context.Context) error {
 		return nil
 	}
 	c.mu.Unlock()
-	_, err := c.request(ctx, p, map[string]any{"subtype": "interrupt"})
-	return err
+	p.interrupt()
+	return nil
 }
 
 // SetMode changes the permission mode.

@@ -1,14 +1,21 @@
 package claude
 
 import (
+	"cmp"
 	"context"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
+// startTime is far above the second that the program takes to start.
+const startTime = 90 * time.Second
+
 // Driver drives Claude Code. The zero value is ready to use.
-type Driver struct{}
+type Driver struct {
+	patience time.Duration // how long the program may take to start; zero means startTime
+}
 
 var _ agent.Driver = Driver{}
 
@@ -33,7 +40,7 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 }
 
 // Start starts the program; a session that has a transcript goes on.
-func (Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
+func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if err := check(req.Session); err != nil {
 		return nil, err
 	}
@@ -46,6 +53,7 @@ func (Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out age
 		questions: map[string]question{},
 		model:     req.Agent.Model,
 		mode:      req.Agent.PermissionMode,
+		patience:  cmp.Or(d.patience, startTime),
 	}
 	if _, err := c.start(ctx); err != nil {
 		return nil, err

@@ -46,6 +46,10 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 		argv = []string{programName}
 	}
 	file, err := lookPath(argv[0], env)
+	if err == nil {
+		// It starts in the workspace, which may have a file of that name.
+		file, err = filepath.Abs(file)
+	}
 	if err != nil {
 		return nil, &runnerscripts.ScriptFailure{
 			Code: runnerscripts.FailAgentMissing,

@@ -33,7 +33,7 @@ type process struct {
 	writing sync.Mutex
 	stdin   io.WriteCloser
 
-	exit error // valid after done
+	exit error // valid after done; why reading ended it, else how it ended
 }
 
 // command is what to start.
@@ -43,6 +43,8 @@ type command struct {
 	env  []string
 	// resumes says that there is a conversation to go on with.
 	resumes bool
+	// maxLine is the longest line of output; zero means the usual limit.
+	maxLine int
 }
 
 // start starts the program. handle gets each line of its output, one at a time,
@@ -71,10 +73,14 @@ func start(c command, handle func(line []byte)) (*process, error) {
 		return nil, errors.Join(err, stdin.Close(), r.Close(), w.Close())
 	}
 	_ = w.Close() // the program has its own
-	read := make(chan struct{})
+	read := make(chan error, 1)
 	go func() {
-		defer close(read)
-		readLines(r, handle)
+		err := readLines(r, c.maxLine, handle)
+		if err != nil {
+			p.signal(syscall.SIGKILL) // nobody can follow it any more
+			_, _ = io.Copy(io.Discard, r)
+		}
+		read <- err
 	}()
 	go func() {
 		defer close(p.done)
@@ -83,9 +89,12 @@ func start(c command, handle func(line []byte)) (*process, error) {
 		// A read deadline works on pipes; without it a survivor that holds the
 		// pipe would keep the reader for ever.
 		_ = r.SetReadDeadline(time.Now().Add(drainTime))
-		<-read
+		unread := <-read
 		_ = r.Close()
-		if errors.Is(err, exec.ErrWaitDelay) {
+		switch {
+		case unread != nil:
+			err = unread
+		case errors.Is(err, exec.ErrWaitDelay):
 			err = nil
 		}
 		p.exit = err
@@ -93,18 +102,20 @@ func start(c command, handle func(line []byte)) (*process, error) {
 	return p, nil
 }
 
-func readLines(r io.Reader, handle func([]byte)) {
-	lines := runnerscripts.NewLineReader(r, 0)
+// readLines returns nil at the end of the output, or when a survivor holds it open
+// for too long.
+func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
+	lines := runnerscripts.NewLineReader(r, maxLine)
 	for {
 		line, err := lines.Next()
-		if err != nil {
-			break
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return fmt.Errorf("its output cannot be read: %w", err)
 		}
 		handle(line)
 	}
-	// After a line over the limit the rest is of no use, but the program must
-	// not hang on a full pipe.
-	_, _ = io.Copy(io.Discard, r)
 }
 
 // send writes one JSON line.
@@ -119,6 +130,13 @@ func (p *process) send(v any) error {
 		return fmt.Errorf("write to Claude Code: %w", err)
 	}
 	return nil
+}
+
+// interrupt asks the program to stop its turn. The reply says nothing that the end
+// of the query does not; a program that has ended ends the query, too.
+func (p *process) interrupt() {
+	body := json.RawMessage(`{"subtype":"interrupt"}`)
+	_ = p.send(controlLine{Type: "control_request", RequestID: newUUID(), Request: body})
 }
 
 // signal sends a signal to the program and its process group, unless it has
@@ -174,7 +192,7 @@ func (p *process) kill() {
 func (p *process) crash() string {
 	how := "it ended"
 	if p.exit != nil {
-		how = "it ended with " + p.exit.Error()
+		how = "it ended: " + p.exit.Error()
 	}
 	if said := strings.TrimSpace(p.stderr.String()); said != "" {
 		how += ": " + said

@@ -3,6 +3,7 @@ package claude
 import (
 	"bytes"
 	"encoding/json"
+	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -10,6 +11,10 @@ import (
 // handle takes a line of the program. It runs on the reader's goroutine, one
 // line at a time. A line that nobody understands is never an error.
 func (c *conversation) handle(line []byte) {
+	if !utf8.Valid(line) {
+		// Parts of it are passed on as they are.
+		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
+	}
 	if c.raw {
 		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, rawLine(line))
 	}
@@ -111,13 +116,9 @@ func (c *conversation) queryStarted() {
 		q.started = true
 	}
 	c.mu.Unlock()
-	if !interrupt {
-		return
+	if interrupt {
+		p.interrupt()
 	}
-	body := json.RawMessage(`{"subtype":"interrupt"}`)
-	// The reply comes through this goroutine and says nothing that the end of
-	// the query does not; an ended program ends the query, too.
-	_ = p.send(controlLine{Type: "control_request", RequestID: newUUID(), Request: body})
 }
 
 // stateIs notes the program's state; the idle one is the end of a query.

@@ -67,7 +67,7 @@ func (t *translator) subagentResult(at time.Time, result block, report []byte) {
 		return
 	}
 	said := r.Content
-	if r.HeadNotes+r.TailNotes <= len(said) {
+	if r.HeadNotes >= 0 && r.TailNotes >= 0 && r.HeadNotes <= len(said) && r.TailNotes <= len(said)-r.HeadNotes {
 		said = said[r.HeadNotes : len(said)-r.TailNotes]
 	}
 	t.endSubagent(at, result.ToolUseID, runnerscripts.SubagentCompleted{

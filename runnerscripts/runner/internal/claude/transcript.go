@@ -140,7 +140,11 @@ func mendHistory(s runnerscripts.Session) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	if !hasMessage(f) {
+	found, err := hasMessage(f)
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("read the transcript: %w", err)
+	case !found:
 		return false, os.Remove(file)
 	}
 	info, err := f.Stat()
@@ -158,16 +162,19 @@ func mendHistory(s runnerscripts.Session) (bool, error) {
 }
 
 // hasMessage reports whether a transcript has a message of anybody.
-func hasMessage(r io.Reader) bool {
+func hasMessage(r io.Reader) (bool, error) {
 	lines := runnerscripts.NewLineReader(r, 0)
 	for {
 		line, err := lines.Next()
-		if err != nil {
-			return false
+		switch {
+		case errors.Is(err, io.EOF):
+			return false, nil
+		case err != nil:
+			return false, err
 		}
 		var h head
 		if json.Unmarshal(line, &h) == nil && (h.Type == "user" || h.Type == "assistant") {
-			return true
+			return true, nil
 		}
 	}
 }

@@ -1,0 +1,195 @@
+package claude
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestLineOverTheLimitEndsTheProgramAndIsTheReason(t *testing.T) {
+	t.Parallel()
+	p, err := start(command{
+		argv:    []string{"/bin/sh", "-c", "echo first; head -c 100000 /dev/zero | tr '\\0' x; echo; exec sleep 600"},
+		dir:     t.TempDir(),
+		maxLine: 1000,
+	}, func([]byte) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.done
+	if how := p.crash(); !strings.Contains(how, "line 2 is longer than 1000 bytes") {
+		t.Errorf("it ended: %s", how)
+	}
+}
+
+func TestProgramThatNeverAnswersFailsTheStart(t *testing.T) {
+	t.Parallel()
+	s := newSession(t)
+	s.Agent.Command = []string{"/bin/sh", "-c", "exec sleep 600"}
+	_, err := Driver{patience: 50 * time.Millisecond}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, newRecorder())
+	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") || !strings.Contains(err.Error(), "50ms") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
+	t.Parallel()
+	c, out, err := startProgram(t, answering(t, `read -r prompt
+echo '{"type":"system","subtype":"init","permissionMode":"plan"}'
+exec sleep 600`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Prompt(ctx, "q", "hello")
+		ended <- err
+	}()
+	out.wait(t.Context(), t, ofType(runnerscripts.TypeSessionInitialized))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// After a crash between two prompts the program is started again first.
+func TestInterruptWhileTheProgramIsStartedAgainIsNotLost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	program, first := filepath.Join(dir, "program"), filepath.Join(dir, "first")
+	writeTestFile(t, first, "")
+	writeTestFile(t, program, `read -r line
+id=${line#*'"request_id":"'}
+id=${id%%'"'*}
+echo '{"type":"system","subtype":"status","permissionMode":"plan"}'
+printf '{"type":"control_response","response":{"subtype":"success","request_id":"%s","response":{}}}\n' "$id"
+if rm "`+first+`" 2>/dev/null; then exit 0; fi
+read -r prompt
+echo '{"type":"system","subtype":"init","permissionMode":"plan"}'
+while read -r line; do
+	case $line in *'"interrupt"'*)
+		echo '{"type":"result","subtype":"error_during_execution","is_error":true,"terminal_reason":"aborted_streaming"}';;
+	esac
+done`)
+	c, out, err := startProgram(t, []string{"/bin/sh", program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-c.process.done
+	c.mode = "" // so that the second start is told, too
+	// As the runner does: an interrupt comes with an event.
+	c.out = hooked{recorder: out, hook: func() {
+		if err := c.Interrupt(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done, err := c.Prompt(ctx, "q", "hello")
+	if err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %+v, %v", done, err)
+	}
+}
+
+func TestNoProgramIsStartedAfterClose(t *testing.T) {
+	t.Parallel()
+	c, _, err := startProgram(t, answering(t, "exit 0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-c.process.done
+	before := c.process
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A setting that had found the program dead just before.
+	if _, err := c.start(t.Context()); !hasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("error %v", err)
+	}
+	if c.process != before {
+		t.Error("another program was started")
+	}
+}
+
+func TestLinesThatMakeNoSenseNeverEndTheRunner(t *testing.T) {
+	t.Parallel()
+	const call = `{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"t","name":"Agent","input":{}}]}}`
+	for name, lines := range map[string][]string{
+		"negative notes":  {call, `{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t"}]},"tool_use_result":{"harnessNoteCount":-1}}`},
+		"too many notes":  {call, `{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t"}]},"tool_use_result":{"harnessNoteCount":5,"harnessTailCount":-5}}`},
+		"negative blocks": {`{"type":"stream_event","event":{"type":"message_start","message":{"id":"m"}}}`, `{"type":"stream_event","event":{"type":"content_block_start","index":-9}}`, call},
+		"null everywhere": {`null`, `{"type":"assistant","message":null}`, `{"type":"control_response","response":null}`, `{"type":"stream_event","event":null}`},
+	} {
+		out := newRecorder()
+		c := offline(out)
+		for _, l := range lines {
+			c.handle([]byte(l))
+		}
+		if name == "negative notes" && len(payloads[runnerscripts.ToolCall](t, out.all(), runnerscripts.TypeToolCallUpdate)) != 1 {
+			t.Errorf("%s: events\n%s", name, describe(out.all()))
+		}
+	}
+}
+
+func TestBytesThatAreNotUTF8AreReplaced(t *testing.T) {
+	t.Parallel()
+	out := newRecorder()
+	c := offline(out)
+	c.raw = true
+	c.handle([]byte("{\"type\":\"assistant\",\"message\":{\"id\":\"m\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"Bash\",\"input\":{\"command\":\"echo \xff\"}}]}}"))
+	calls := payloads[runnerscripts.ToolCall](t, out.all(), runnerscripts.TypeToolCall)
+	if len(calls) != 1 || calls[0].Title != "echo \uFFFD" {
+		t.Errorf("calls %+v", calls)
+	}
+	for _, e := range out.all() {
+		if !utf8.Valid(e.Payload) {
+			t.Errorf("%s has bytes that are not UTF-8: %q", e.Type, e.Payload)
+		}
+	}
+}
+
+func TestHistoryThatCannotBeReadIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken disk")
+	if _, err := hasMessage(iotest.ErrReader(broken)); !errors.Is(err, broken) {
+		t.Errorf("error %v, want that of the disk", err)
+	}
+}
+
+func TestRelativeProgramIsTheOneOfTheRunnersFolder(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	writeTestFile(t, filepath.Join(dir, "bin", "claude"), "#!/bin/sh\n")
+	if err := os.Chmod(filepath.Join(dir, "bin", "claude"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	argv, err := program(runnerscripts.Agent{Command: []string{"bin/claude", "x"}}, nil)
+	if err != nil || len(argv) != 2 || argv[0] != filepath.Join(dir, "bin", "claude") {
+		t.Errorf("program is %q, %v", argv, err)
+	}
+}
+
+// hooked is a recorder that calls hook at each change of the mode.
+type hooked struct {
+	*recorder
+	hook func()
+}
+
+func (h hooked) Emit(conv string, typ runnerscripts.EventType, payload any) {
+	h.recorder.Emit(conv, typ, payload)
+	if typ == runnerscripts.TypeModeUpdate {
+		h.hook()
+	}
+}
