@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -95,7 +94,7 @@ func goTool() (string, error) {
 			return tool, nil
 		}
 	}
-	return "", errors.Join(errors.New("install "+strings.TrimPrefix(runtime.Version(), "devel ")+" or later, there is no go command"), err)
+	return "", fmt.Errorf("install %s or later, there is no go command: %w", strings.TrimPrefix(runtime.Version(), "devel "), err)
 }
 
 func tail(b []byte) string {

@@ -180,6 +180,6 @@ func (f *finder) try(format string, args ...any) {
 }
 
 func (f *finder) notFound() error {
-	return fmt.Errorf("%w for %s: install Go so that it can be built, put %s beside the program, or name one in %s (or bundle.Config.Explicit); tried:\n  - %s",
+	return fmt.Errorf("%w for %s: mend what kept it from being built (the last point), put %s beside the program, or name one in %s (or bundle.Config.Explicit); tried:\n  - %s",
 		ErrNotFound, f.platform(), f.fileName(), ExplicitVariable, strings.Join(f.tried, "\n  - "))
 }

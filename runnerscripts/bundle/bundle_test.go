@@ -176,12 +176,22 @@ func TestErrorListsAllThatWasTriedAndHowToMend(t *testing.T) {
 		t.Fatalf("find = %v, want ErrNotFound", err)
 	}
 	for _, part := range []string{
-		"linux/arm64", "install Go", "envrunner-linux-arm64 beside", ExplicitVariable,
+		"linux/arm64", "install go1.", "envrunner-linux-arm64 beside", ExplicitVariable,
 		filepath.Dir(f.executable), "embedrunner", "there is no go command",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not say %q:\n%v", part, err)
 		}
+	}
+	if strings.Count(err.Error(), "\n") != 3 {
+		t.Errorf("each try is one line:\n%v", err)
+	}
+	t.Setenv("HOME", "")
+	t.Setenv("XDG_CACHE_HOME", "")
+	f = search(t, Config{})
+	f.cfg.CacheDir = ""
+	if _, err := f.find(t.Context()); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "set HOME") {
+		t.Errorf("without a home: %v", err)
 	}
 	f = search(t, Config{})
 	f.source, f.version = "", ""

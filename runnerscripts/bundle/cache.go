@@ -81,6 +81,9 @@ func install(ctx context.Context, name string, make func(ctx context.Context, to
 	return os.Rename(file, name)
 }
 
+// other is how to use another cache.
+const other = "or name another in XDG_CACHE_HOME (or bundle.Config.CacheDir)"
+
 // cacheDir returns the cache's folder after making sure that it is the user's
 // own.
 func (f *finder) cacheDir() (string, error) {
@@ -88,7 +91,7 @@ func (f *finder) cacheDir() (string, error) {
 	if dir == "" {
 		base, err := os.UserCacheDir()
 		if err != nil {
-			return "", fmt.Errorf("set bundle.Config.CacheDir, there is no cache directory: %w", err)
+			return "", fmt.Errorf("set HOME, %s: %w", other, err)
 		}
 		dir = filepath.Join(base, "agentenv")
 	}
@@ -97,10 +100,10 @@ func (f *finder) cacheDir() (string, error) {
 		return "", err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("set bundle.Config.CacheDir to a folder that can be written: %w", err)
+		return "", fmt.Errorf("make the cache folder one that can be written, %s: %w", other, err)
 	}
 	if err := private(dir, 0o022); err != nil {
-		return "", fmt.Errorf("set bundle.Config.CacheDir to a folder of your own, or chmod 700 this one: %w", err)
+		return "", fmt.Errorf("chmod 700 the cache folder if it is yours, %s: %w", other, err)
 	}
 	return dir, nil
 }
