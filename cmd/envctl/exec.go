@@ -181,9 +181,10 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	streams.Go(func() { outErr = copyStream(f.app.out, proc.Stdout()) })
 	streams.Go(func() { errErr = copyStream(f.app.err, proc.Stderr()) })
 	status, err := proc.Wait(context.WithoutCancel(ctx))
-	if err == nil {
-		streams.Wait()
+	if err != nil {
+		err = errors.Join(err, proc.Close()) // which ends the streams, too
 	}
+	streams.Wait()
 	return status, errors.Join(err, outErr, errErr, proc.Close())
 }
 

@@ -9,7 +9,11 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	end := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		end = append(end, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), end...)
 	// A reader of the output that goes away must not kill envctl before it has
 	// ended its sandbox. Notify, not Ignore: commands would inherit the latter.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

@@ -97,10 +97,12 @@ func (a *answerer) read() {
 	r := bufio.NewReader(a.app.in)
 	for {
 		line, err := r.ReadString('\n')
+		if line != "" { // the last one may lack its end
+			a.lines <- strings.TrimSpace(line)
+		}
 		if err != nil {
 			return
 		}
-		a.lines <- strings.TrimSpace(line)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
 )
 
 // Exit statuses beside those that exec passes on from its command.
@@ -43,7 +45,7 @@ func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []st
 	var status *exitError
 	if errors.As(err, &status) {
 		if status.err != nil {
-			fmt.Fprintf(errOut, "envctl: %v\n", status.err)
+			fmt.Fprintf(errOut, "envctl: %s\n", plain(status.err.Error()))
 		}
 		return status.code
 	}
@@ -52,10 +54,32 @@ func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []st
 	}
 	if ctx.Err() != nil {
 		fmt.Fprintln(errOut, "envctl: interrupted")
+		if err = besides(err, ctx.Err()); err != nil {
+			fmt.Fprintf(errOut, "envctl: %s\n", plain(err.Error()))
+		}
 		return exitInterrupted
 	}
-	fmt.Fprintf(errOut, "envctl: %v\n", err)
+	fmt.Fprintf(errOut, "envctl: %s\n", plain(err.Error()))
+	if errors.Is(err, environment.ErrConfig) {
+		return exitUsage
+	}
 	return exitFailure
+}
+
+// besides returns what else is in joined errors than the known one.
+func besides(err, known error) error {
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		var rest []error
+		for _, e := range joined.Unwrap() {
+			rest = append(rest, besides(e, known))
+		}
+		return errors.Join(rest...)
+	}
+	if errors.Is(err, known) {
+		return nil
+	}
+	return err
 }
 
 // exitError chooses the exit status. Without err nothing is printed.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -79,6 +80,9 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	if err != nil {
 		return err
 	}
+	if f.asJSON && f.patch == "-" {
+		return usagef("give --patch a file: with --json standard output holds the events")
+	}
 	for i, p := range prompts {
 		if prompts[i], err = f.app.prompt(p); err != nil {
 			return err
@@ -88,13 +92,13 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	if err != nil {
 		return err
 	}
-	var env *environment.Environment
+	var made atomic.Pointer[environment.Environment] // by the session's own goroutine
 	s, err := session.Open(ctx, session.Config{
 		Environment: cfg,
 		Create: func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
 			cfg.Keep = f.keep
-			var err error
-			env, err = environment.Create(ctx, cfg)
+			env, err := environment.Create(ctx, cfg)
+			made.Store(env)
 			return env, err
 		},
 		OnPermission:      answer.decide,
@@ -105,7 +109,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 		return &exitError{code: exitUsage, err: err}
 	}
 	err = f.prompts(ctx, s, prompts, answer)
-	if env != nil {
+	if env := made.Load(); env != nil {
 		if f.patch != "" {
 			err = errors.Join(err, f.writePatch(context.WithoutCancel(ctx), env))
 		}
@@ -191,7 +195,9 @@ func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts
 			if err != nil {
 				return f.interrupted(ctx, s, turn, err)
 			}
-			stop()
+			if !prepares(ev.Type) {
+				stop()
+			}
 			seen = ev.Seq
 			if err := show.event(ev); err != nil {
 				return err
@@ -208,6 +214,11 @@ func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts
 		}
 	}
 	return nil
+}
+
+// prepares reports whether an event comes before the sandbox is ready.
+func prepares(t runnerscripts.EventType) bool {
+	return t == runnerscripts.TypeQueryQueued || t == runnerscripts.TypeEnvironmentCreating
 }
 
 func ends(t runnerscripts.EventType) bool {
@@ -229,10 +240,13 @@ func (f *runFlags) interrupted(ctx context.Context, s *session.AgentSession, tur
 // failed is the error of a query whose query_failed event was printed already.
 func failed(err error) error {
 	var q *session.QueryError
-	if errors.As(err, &q) {
-		return &exitError{code: exitFailure}
+	switch {
+	case !errors.As(err, &q):
+		return err
+	case errors.Is(err, environment.ErrConfig):
+		return &exitError{code: exitUsage}
 	}
-	return err
+	return &exitError{code: exitFailure}
 }
 
 func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment) (err error) {

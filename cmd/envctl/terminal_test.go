@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -171,5 +172,20 @@ func TestPermissionIsAskedOnATerminal(t *testing.T) {
 				t.Errorf("written: %v, want %v", got, tt.written)
 			}
 		})
+	}
+}
+
+func TestAHangUpEndsTheSandbox(t *testing.T) {
+	scenario := filepath.Join(t.TempDir(), "slow.json")
+	if err := os.WriteFile(scenario, []byte(`{"turns":[{"steps":[{"run":["sleep","600"]}]}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startOnTerminal(t, "run", "--scenario", scenario, "go")
+	s.wait("sleep")
+	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.end(); code != exitInterrupted {
+		t.Errorf("exit status %d, want %d", code, exitInterrupted)
 	}
 }

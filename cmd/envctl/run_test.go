@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// alone gives the test sandboxes of its own and checks that none is left.
+func alone(t *testing.T) {
+	t.Helper()
+	runner, err := bundle.Path(t.Context(), bundle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, ".cache"))
+	t.Setenv(bundle.ExplicitVariable, runner)
+	t.Cleanup(func() { checkNothingLeft(t, home) })
+}
+
+// file writes a file of the test and returns its path.
+func file(t *testing.T, name, content string) string {
+	t.Helper()
+	name = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// hooked calls a function with everything that is written, until it returns false;
+// then writing fails as it does when nobody reads any more.
+type hooked struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	hook func(text string) bool
+}
+
+func (h *hooked) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.buf.Write(b)
+	if h.hook != nil && !h.hook(h.buf.String()) {
+		return 0, syscall.EPIPE
+	}
+	return len(b), nil
+}
+
+const asks = `{"turns":[{"steps":[{"ask":{"write":{"path":"asked.txt","content":"x"}}}]}]}`
+
+func TestAnAnswerNeedsNoLineEnd(t *testing.T) {
+	alone(t)
+	var out, errOut bytes.Buffer
+	code := Execute(t.Context(), strings.NewReader("y"), &out, &errOut,
+		[]string{"run", "--permission", "ask", "--scenario", file(t, "ask.json", asks), "--patch", "-", "go"})
+	if code != exitOK || !strings.Contains(out.String(), "b/asked.txt") {
+		t.Errorf("exit status %d\n%s%s", code, &out, &errOut)
+	}
+}
+
+func TestThePatchIsRefusedBeforeTheAgentHasWorked(t *testing.T) {
+	alone(t)
+	for _, args := range [][]string{
+		{"--json", "--patch", "-"},
+	} {
+		var out, errOut bytes.Buffer
+		code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, append(append([]string{"run"}, args...), "go"))
+		if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), "give --patch") {
+			t.Errorf("%q: exit status %d\n%s%s", args, code, &out, &errOut)
+		}
+	}
+}
+
+func TestASourceThatMakesNoSenseIsAUsageError(t *testing.T) {
+	alone(t)
+	var out, errOut bytes.Buffer
+	if code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, []string{"run", "--git=-x", "go"}); code != exitUsage {
+		t.Errorf("exit status %d, want %d", code, exitUsage)
+	}
+	if !strings.Contains(errOut.String(), "must not begin") {
+		t.Errorf("the reason is not told:\n%s", &errOut)
+	}
+}
+
+func TestErrorsObeyNoControlCharacters(t *testing.T) {
+	alone(t)
+	var out, errOut bytes.Buffer
+	config := file(t, "c.yaml", `scripts: {setup_session: [sh, -c, "printf '\\033[2J' >&2; exit 1"]}`)
+	for _, args := range [][]string{{"run", "-e", "\x1b[2J", "go"}, {"run", "--config", config, "go"}} {
+		if code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, args); code == exitOK {
+			t.Errorf("%q: exit status 0", args)
+		}
+	}
+	if s := errOut.String(); strings.Contains(s, "\x1b") || !strings.Contains(s, "\uFFFD[2J") {
+		t.Errorf("standard error is %q", s)
+	}
+}
+
+func TestAReaderThatLeavesEndsTheRun(t *testing.T) {
+	alone(t)
+	lines := 0
+	out := &hooked{hook: func(string) bool { lines++; return lines < 2 }}
+	var errOut bytes.Buffer
+	if code := Execute(t.Context(), strings.NewReader(""), out, &errOut, []string{"run", "--json", "go"}); code != exitFailure {
+		t.Errorf("exit status %d\n%s", code, &errOut)
+	}
+}
+
+func TestWhatGoesOnIsToldWhilePreparing(t *testing.T) {
+	alone(t)
+	dir := t.TempDir()
+	told := filepath.Join(dir, "told")
+	if err := syscall.Mkfifo(told, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := file(t, "c.yaml", `scripts: {setup_session: [sh, -c, 'cat >/dev/null; cat `+told+`; exit 1']}`)
+	var once sync.Once
+	errOut := &hooked{hook: func(text string) bool {
+		if strings.Contains(text, "preparing the sandbox") {
+			once.Do(func() {
+				if err := os.WriteFile(told, []byte(`{"type":"result","ok":true}`+"\n"), 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return true
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if code := Execute(ctx, strings.NewReader(""), io.Discard, errOut, []string{"run", "--config", config, "go"}); code != exitFailure {
+		t.Errorf("exit status %d\n%s", code, &errOut.buf)
+	}
+}
+
+func TestAnInterruptedRunStillTellsWhatElseFailed(t *testing.T) {
+	alone(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &hooked{hook: func(text string) bool {
+		if strings.Contains(text, "sleep") {
+			cancel()
+		}
+		return true
+	}}
+	var errOut bytes.Buffer
+	code := Execute(ctx, strings.NewReader(""), out, &errOut, []string{
+		"run", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"write":{"path":"a","content":"x"}},{"run":["sleep","600"]}]}]}`), "--patch", "/dev/full", "go",
+	})
+	if s := errOut.String(); code != exitInterrupted || !strings.Contains(s, "interrupted") || !strings.Contains(s, "no space left") {
+		t.Errorf("exit status %d\n%s", code, s)
+	}
+	if err := besides(errors.Join(context.Canceled, io.ErrShortWrite), context.Canceled); !errors.Is(err, io.ErrShortWrite) || errors.Is(err, context.Canceled) {
+		t.Errorf("what else failed: %v", err)
+	}
+	if err := besides(context.Canceled, context.Canceled); err != nil {
+		t.Errorf("nothing else failed: %v", err)
+	}
+}
+
+// broken is a process whose sandbox is lost, and whose output ends with Close.
+type broken struct {
+	primitives.Process
+	r *io.PipeReader
+	w *io.PipeWriter
+}
+
+func (b broken) Stdin() io.WriteCloser { return b.w }
+func (b broken) Stdout() io.ReadCloser { return b.r }
+func (b broken) Stderr() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
+func (b broken) Close() error          { return b.w.CloseWithError(primitives.ErrUnavailable) }
+func (b broken) Wait(context.Context) (primitives.ExitStatus, error) {
+	return primitives.ExitStatus{}, primitives.ErrUnavailable
+}
+
+func TestExecReturnsAfterItsStreamsHaveEnded(t *testing.T) {
+	r, w := io.Pipe()
+	in, hold := io.Pipe()
+	defer hold.Close()
+	var out bytes.Buffer // the race detector sees a write that comes too late
+	f := &execFlags{target: target{app: &app{in: in, out: &out, err: io.Discard}}}
+	if _, err := f.connect(t.Context(), broken{r: r, w: w}); !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("error %v", err)
+	}
+	out.Reset()
+}
+
+func TestAPersonsAnswerIsUnderstood(t *testing.T) {
+	options := []runnerscripts.PermissionOption{{OptionID: "a"}, {OptionID: "b"}}
+	for line, want := range map[string]runnerscripts.PermissionDecision{
+		"y": {Kind: runnerscripts.AllowOnce}, "NO": {Kind: runnerscripts.RejectOnce}, "2": {OptionID: "b"},
+		"use tabs": {Kind: runnerscripts.RejectOnce, Message: "use tabs"},
+	} {
+		if d, ok := choose(options, line); !ok || d.Kind != want.Kind || d.OptionID != want.OptionID || d.Message != want.Message {
+			t.Errorf("%q is understood as %+v, %v", line, d, ok)
+		}
+	}
+	for _, line := range []string{"", "3", "0", "yy"} {
+		if d, ok := choose(options, line); ok {
+			t.Errorf("%q is understood as %+v", line, d)
+		}
+	}
+}
