@@ -136,6 +136,9 @@ func (c *Client) upload(ctx context.Context, op, target string, request []byte, 
 			err = k.failed(err)
 		case kind == frameError:
 			err = k.answered(payload)
+			if cause := ctx.Err(); cause != nil && errors.Is(err, io.ErrUnexpectedEOF) {
+				err = c.fail(op, target, cause) // it was cut off for that
+			}
 		case kind != frameReply || len(payload) > 0:
 			err = k.failed(unexpected(kind))
 		}

@@ -210,6 +210,33 @@ func TestCancelledUploadLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestCancelledUploadIsCancelledWhateverTheGuestSays: the guest may notice first
+// that its data was cut off.
+func TestCancelledUploadIsCancelledWhateverTheGuestSays(t *testing.T) {
+	f := newFake(t)
+	begun := make(chan struct{})
+	f.onWrite = func(_ context.Context, _ string, r io.Reader) error {
+		_, _ = io.ReadFull(r, make([]byte, 4))
+		close(begun)
+		_, err := io.Copy(io.Discard, r)
+		return err
+	}
+	c := connect(t, f, Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	defer w.Close()
+	done := make(chan error, 1)
+	go func() { done <- c.WriteFile(ctx, "f", r, primitives.WriteOptions{}) }()
+	if _, err := io.WriteString(w, "some"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, begun)
+	cancel()
+	if err := within(t, done); !errors.Is(err, context.Canceled) {
+		t.Errorf("WriteFile: %v, want context.Canceled", err)
+	}
+}
+
 func TestBatchReportsEachFile(t *testing.T) {
 	c := connectCuttable(t)
 	files := []primitives.File{{Path: "missing/a", Content: []byte("x")}}
