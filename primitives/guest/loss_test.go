@@ -227,7 +227,7 @@ func TestCancelledUploadIsCancelledWhateverTheGuestSays(t *testing.T) {
 	defer w.Close()
 	done := make(chan error, 1)
 	go func() { done <- c.WriteFile(ctx, "f", r, primitives.WriteOptions{}) }()
-	if _, err := io.WriteString(w, "some"); err != nil {
+	if _, err := io.WriteString(w, strings.Repeat("x", 300_000)); err != nil {
 		t.Fatal(err)
 	}
 	within(t, begun)
