@@ -36,7 +36,8 @@ const (
 // standard streams, or supervise a durable command.
 func runChild() bool {
 	if len(os.Args) == 3 && os.Args[1] == "supervise" {
-		os.Exit(local.Supervise(context.Background(), os.Args[2]))
+		// Not os.Exit, with which the race detector rests for a second.
+		syscall.Exit(local.Supervise(context.Background(), os.Args[2]))
 	}
 	root := os.Getenv(childRoot)
 	if root == "" {

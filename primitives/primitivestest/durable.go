@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -138,11 +139,14 @@ func durableLifeRules() []rule {
 		}),
 		durableRule("a timeout ends a durable command", func(t testingT, s *sandbox) {
 			cmd := s.command("out", "kept", "hang")
-			cmd.Durable, cmd.Timeout, cmd.Grace = true, soon, soon
-			p := s.start(t, t.Context(), cmd)
-			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
-			expect(t, "stdout", s.readAll(t, p.Stdout()), "kept")
-			s.expectGone(t, s.token)
+			cmd.Durable, cmd.Grace = true, soon
+			s.patiently(t, "the command prints", func(short time.Duration) bool {
+				cmd.Timeout = short
+				p := s.start(t, t.Context(), cmd)
+				expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
+				s.expectGone(t, s.token)
+				return s.readAll(t, p.Stdout()) == "kept"
+			})
 		}),
 	}
 }

@@ -2,12 +2,14 @@ package primitivestest
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// soon is a timeout that strikes while the case looks on, and the grace after it.
+// soon is a grace that runs out while the case looks on, and the first timeout
+// that is tried where a command must get somewhere before it strikes.
 const soon = 200 * time.Millisecond
 
 // endingRules: timeout, cancellation and Close, seen on one process.
@@ -21,15 +23,30 @@ func limited(cmd primitives.Command) primitives.Command {
 	return cmd
 }
 
+// timedOut runs a command that writes the file ready and hangs, with a timeout
+// that strikes after that.
+func (s *sandbox) timedOut(t testingT, cmd primitives.Command) (res primitives.RunResult) {
+	t.Helper()
+	s.patiently(t, "the command writes its file", func(short time.Duration) bool {
+		cmd.Timeout = short
+		res = s.run(t, cmd, primitives.RunOptions{})
+		_, err := s.Stat(t.Context(), s.in("ready"))
+		return err == nil
+	})
+	return res
+}
+
 func timeoutRules() []rule {
 	return []rule{
 		{name: "a timeout is a reason, not an error", check: func(t testingT, s *sandbox) {
-			res := s.run(t, limited(s.command("hang")), primitives.RunOptions{})
+			cmd := limited(s.command("hang"))
+			cmd.Grace = time.Hour
+			res := s.run(t, cmd, primitives.RunOptions{})
 			want := primitives.ExitStatus{Code: 143, Signal: primitives.SIGTERM, Reason: primitives.ReasonTimeout}
 			expect(t, "status", res.Status, want)
 		}},
 		{name: "a timeout keeps what was printed before", check: func(t testingT, s *sandbox) {
-			res := s.run(t, limited(s.command("out", "before", "err", "also", "hang")), primitives.RunOptions{})
+			res := s.timedOut(t, limited(s.command("out", "before", "err", "also", "write", "ready", "", "hang")))
 			expect(t, "output", string(res.Stdout)+"|"+string(res.Stderr), "before|also")
 			expect(t, "reason", res.Status.Reason, primitives.ReasonTimeout)
 		}},
@@ -45,36 +62,63 @@ func timeoutRules() []rule {
 			expect(t, "status", s.run(t, cmd, primitives.RunOptions{}).Status, want)
 		}},
 		{name: "a command that exits with 0 within the grace has timed out", check: func(t testingT, s *sandbox) {
-			cmd := s.command("trap", "TERM", "hang")
-			cmd.Timeout, cmd.Grace = soon, time.Hour
-			res := s.run(t, cmd, primitives.RunOptions{})
+			cmd := s.command("trap", "TERM", "write", "ready", "", "hang")
+			cmd.Grace = time.Hour
+			res := s.timedOut(t, cmd)
 			expect(t, "status", res.Status, primitives.ExitStatus{Reason: primitives.ReasonTimeout})
 			expect(t, "output", string(res.Stdout), "got TERM\n")
 		}},
 		{name: "a command that ignores SIGTERM is killed after the grace", check: func(t testingT, s *sandbox) {
-			res := s.run(t, limited(s.command("ignore", "TERM", "hang")), primitives.RunOptions{})
+			res := s.timedOut(t, limited(s.command("ignore", "TERM", "write", "ready", "", "hang")))
 			want := primitives.ExitStatus{Code: 137, Signal: primitives.SIGKILL, Reason: primitives.ReasonTimeout}
 			expect(t, "status", res.Status, want)
 		}},
 		{name: "a negative grace kills at once", check: func(t testingT, s *sandbox) {
-			cmd := s.command("trap", "TERM", "hang")
-			cmd.Timeout, cmd.Grace = soon, -1
-			res := s.run(t, cmd, primitives.RunOptions{})
+			cmd := s.command("trap", "TERM", "write", "ready", "", "hang")
+			cmd.Grace = -1
+			res := s.timedOut(t, cmd)
 			want := primitives.ExitStatus{Code: 137, Signal: primitives.SIGKILL, Reason: primitives.ReasonTimeout}
 			expect(t, "status", res.Status, want)
 			expect(t, "output", string(res.Stdout), "")
 		}},
 		{name: "the streams of a command that timed out end", check: func(t testingT, s *sandbox) {
-			p := s.start(t, t.Context(), limited(s.command("spawn", "plain", "mark", s.token, "hang", "end", "out", "x", "hang")))
-			expect(t, "stdout", s.readAll(t, p.Stdout()), "x")
-			expect(t, "stderr", s.readAll(t, p.Stderr()), "")
-			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
+			cmd := limited(s.command("spawn", "plain", "mark", s.token, "hang", "end", "out", "x", "hang"))
+			s.patiently(t, "the command prints", func(short time.Duration) bool {
+				cmd.Timeout = short
+				p := s.start(t, t.Context(), cmd)
+				out := s.readAll(t, p.Stdout())
+				expect(t, "stderr", s.readAll(t, p.Stderr()), "")
+				expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
+				return out == "x"
+			})
 		}},
 		{name: "a timeout strikes also while nobody reads", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), limited(s.command("flood", "100000000")))
 			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
 		}},
 	}
+}
+
+// cancelledRun runs a command that writes the file ready and hangs, with a context
+// whose deadline passes after that.
+func (s *sandbox) cancelledRun(t testingT, cmd primitives.Command) (res primitives.RunResult) {
+	t.Helper()
+	s.patiently(t, "the command writes its file", func(short time.Duration) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), short)
+		defer cancel()
+		var err error
+		res, err = primitives.Run(ctx, s.EnvironmentPrimitive, cmd, primitives.RunOptions{})
+		if errors.Is(err, context.DeadlineExceeded) {
+			return false // not even started
+		}
+		if err != nil {
+			t.Fatalf("Run: %v", err)
+		}
+		expect(t, "reason", res.Status.Reason, primitives.ReasonCancelled)
+		_, err = s.Stat(t.Context(), s.in("ready"))
+		return err == nil
+	})
+	return res
 }
 
 func cancelRules() []rule { return concat(cancelledRules(), afterCancelRules()) }
@@ -110,28 +154,13 @@ func cancelledRules() []rule {
 			expect(t, "status", s.wait(t, p), want)
 		}},
 		{name: "a deadline of the context is a cancellation", check: func(t testingT, s *sandbox) {
-			ctx, cancel := context.WithTimeout(t.Context(), soon)
-			defer cancel()
-			cmd := s.command("hang")
+			cmd := s.command("write", "ready", "", "hang")
 			cmd.Grace = soon
-			res, err := primitives.Run(ctx, s.EnvironmentPrimitive, cmd, primitives.RunOptions{})
-			if err != nil {
-				t.Fatalf("Run: %v", err)
-			}
-			expect(t, "reason", res.Status.Reason, primitives.ReasonCancelled)
+			s.cancelledRun(t, cmd)
 		}},
 		{name: "a cancelled Run keeps what was printed before", check: func(t testingT, s *sandbox) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*soon)
-			defer cancel()
-			res, err := primitives.Run(ctx, s.EnvironmentPrimitive, s.command("out", "before", "write", "printed", "", "hang"), primitives.RunOptions{})
-			if err != nil {
-				t.Fatalf("Run: %v", err)
-			}
-			expect(t, "reason", res.Status.Reason, primitives.ReasonCancelled)
-			// On a slow machine it may have been too early.
-			if s.list(t, "", primitives.ListOptions{}) == "printed" {
-				expect(t, "output", string(res.Stdout), "before")
-			}
+			res := s.cancelledRun(t, s.command("out", "before", "write", "ready", "", "hang"))
+			expect(t, "output", string(res.Stdout), "before")
 		}},
 	}
 }

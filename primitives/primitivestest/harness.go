@@ -2,6 +2,7 @@ package primitivestest
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -35,16 +36,25 @@ func Run(t *testing.T, h Harness) {
 	if runAsClient(t, h) {
 		return
 	}
-	// Must not be seen in any sandbox.
-	t.Setenv(hostVariable, "host")
+	prepareHost(t)
 	s := newSuite(t, h)
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) { s.runGroup(t, g) })
 	}
 }
 
-// hostVariable is set in the environment of the test's process.
+// hostVariable is set in the environment of the test's process. It must not be
+// seen in any sandbox.
 const hostVariable = "PRIMITIVESTEST_HOST"
+
+// prepareHost sets the environment of the test's process.
+func prepareHost(t *testing.T) {
+	t.Helper()
+	t.Setenv(hostVariable, "host")
+	// Programs that were built with the race detector, as clients and guests
+	// are that run the test's own program, rest for a second when they exit.
+	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
+}
 
 // group is a chapter of the contract.
 type group struct {
@@ -56,7 +66,9 @@ type group struct {
 type rule struct {
 	name string
 	// own gives the case a sandbox that it may end.
-	own   bool
+	own bool
+	// bare is like own, without the probe, and without a folder of the case.
+	bare  bool
 	check func(t testingT, s *sandbox)
 	// possible says whether the harness allows the case; nil means always.
 	possible func(h Harness) bool

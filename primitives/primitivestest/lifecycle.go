@@ -55,7 +55,7 @@ func identityRules() []rule {
 			expect(t, "status", state.Status, primitives.StatusRunning)
 			expect(t, "running", state.Running(), true)
 		}},
-		{name: "Poll after Terminate is terminated, which is no error", own: true, check: func(t testingT, s *sandbox) {
+		{name: "Poll after Terminate is terminated, which is no error", bare: true, check: func(t testingT, s *sandbox) {
 			s.terminate(t)
 			for range 2 {
 				state, err := s.Poll(t.Context())
@@ -111,7 +111,7 @@ func crowdRules() []rule {
 
 func closeRules() []rule {
 	return []rule{
-		{name: "Close may be called again and after Terminate", own: true, check: func(t testingT, s *sandbox) {
+		{name: "Close may be called again and after Terminate", bare: true, check: func(t testingT, s *sandbox) {
 			expect(t, "first", s.Close(), nil)
 			expect(t, "second", s.Close(), nil)
 			other := s.suite.open(t)
@@ -217,11 +217,11 @@ func afterEndRules() []rule {
 	var rules []rule
 	for _, op := range operations() {
 		rules = append(rules,
-			rule{name: op.name + " after Terminate is ErrTerminated", own: true, check: func(t testingT, s *sandbox) {
+			rule{name: op.name + " after Terminate is ErrTerminated", bare: true, check: func(t testingT, s *sandbox) {
 				s.terminate(t)
 				s.expectRefused(t, op, primitives.ErrTerminated)
 			}},
-			rule{name: op.name + " after Close is ErrUnavailable", own: true, check: func(t testingT, s *sandbox) {
+			rule{name: op.name + " after Close is ErrUnavailable", bare: true, check: func(t testingT, s *sandbox) {
 				expect(t, "error of Close", s.Close(), nil)
 				s.expectRefused(t, op, primitives.ErrUnavailable)
 			}},
@@ -255,7 +255,7 @@ func destroyRules() []rule {
 		}
 	}
 	rules := []rule{
-		{name: "Poll of a destroyed sandbox is lost or exited", own: true, possible: possible, check: func(t testingT, s *sandbox) {
+		{name: "Poll of a destroyed sandbox is lost or exited", bare: true, possible: possible, check: func(t testingT, s *sandbox) {
 			destroy(t, s)
 			eventually(t, s.suite.patience, func() error {
 				state, err := s.Poll(t.Context())
@@ -279,7 +279,7 @@ func destroyRules() []rule {
 	}
 	for _, op := range operations() {
 		rules = append(rules, rule{
-			name: op.name + " in a destroyed sandbox is ErrUnavailable", own: true, possible: possible,
+			name: op.name + " in a destroyed sandbox is ErrUnavailable", bare: true, possible: possible,
 			check: func(t testingT, s *sandbox) {
 				destroy(t, s)
 				s.expectRefused(t, op, primitives.ErrUnavailable)

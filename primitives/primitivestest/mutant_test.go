@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"slices"
@@ -26,7 +27,7 @@ type mutant struct {
 // TestMutants shows that the suite can fail: each case named here passes on a
 // good backend and fails on the same backend with one fault.
 func TestMutants(t *testing.T) {
-	t.Setenv(hostVariable, "host")
+	prepareHost(t)
 	good := localHarness(t, func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive { return wrapped{whole(p)} })
 	suites := newSuite(t, good)
 	for _, m := range slices.Concat(execMutants(), streamMutants(), endingMutants(), fileMutants(), pathMutants(), watchMutants(), lifecycleMutants()) {
@@ -36,7 +37,10 @@ func TestMutants(t *testing.T) {
 			if log := attempt(t, suites, r); len(log) > 0 {
 				t.Fatalf("%q fails on a good backend:\n%s", m.rule, strings.Join(log, "\n"))
 			}
-			broken := newSuite(t, localHarness(t, m.wrap))
+			t.Cleanup(func() { suites.join(t) })
+			broken := newSuite(t, Harness{})
+			t.Cleanup(func() { broken.join(t) }) // when the sandboxes have ended
+			broken.h = localHarness(t, m.wrap)
 			broken.build = func(string, string) ([]byte, error) { return suites.probeFor(hostPlatform()) }
 			broken.patience = time.Second
 			log := attempt(t, broken, r)
@@ -84,16 +88,28 @@ func localHarness(t *testing.T, wrap func(p primitives.EnvironmentPrimitive) pri
 			return nil, err
 		}
 		// The fault may be that it cannot be ended.
-		t.Cleanup(func() {
-			if _, err := p.Terminate(context.Background()); err != nil && !errors.Is(err, primitives.ErrUnavailable) {
-				t.Errorf("Terminate: %v", err)
-			}
-			if err := p.Close(); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-		})
+		t.Cleanup(func() { endLocal(t, dir, p) })
 		return wrap(p), nil
 	}}
+}
+
+// endLocal ends a sandbox, also one whose handle was closed.
+func endLocal(t *testing.T, dir string, p *local.Sandbox) {
+	t.Helper()
+	ctx := context.Background()
+	_, err := p.Terminate(ctx)
+	if errors.Is(err, primitives.ErrUnavailable) {
+		var again *local.Sandbox
+		if again, err = local.Attach(ctx, local.Config{Root: dir}, p.ID()); err == nil {
+			_, err = again.Terminate(ctx)
+			err = errors.Join(err, again.Close())
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = nil // it was terminated before
+		}
+	}
+	if err := errors.Join(err, p.Close()); err != nil {
+		t.Errorf("ending a sandbox: %v", err)
+	}
 }
 
 func findRule(t *testing.T, name string) rule {

@@ -187,6 +187,28 @@ func (s *sandbox) processes(t testingT, token string) []int {
 	return pids
 }
 
+// kill kills the processes with the token, as far as this sandbox sees them.
+func (s *sandbox) kill(t testingT, token string) {
+	t.Helper()
+	// Some may end by themselves meanwhile, which makes the probe fail.
+	s.run(t, primitives.Command{Args: []string{s.probe, "kill", "KILL", token}}, primitives.RunOptions{})
+}
+
+// patiently tries a case that depends on how fast the machine is: with a short
+// time first, and with ever longer ones until the case reports that it was long
+// enough. It fails the case when not even the suite's patience was.
+func (s *sandbox) patiently(t testingT, what string, try func(short time.Duration) bool) {
+	t.Helper()
+	for short := soon; ; short *= 4 {
+		if try(short) || t.Failed() {
+			return
+		}
+		if short > s.suite.patience {
+			t.Fatalf("%s: not even within %v", what, short)
+		}
+	}
+}
+
 // expectGone waits until no process has the token.
 func (s *sandbox) expectGone(t testingT, token string) {
 	t.Helper()
@@ -231,7 +253,7 @@ func (s *sandbox) readAll(t testingT, r io.Reader) string {
 func (s *sandbox) within(t testingT, what string, f func() error) {
 	t.Helper()
 	done := make(chan error, 1)
-	go func() { done <- f() }()
+	s.suite.strays.Go(func() { done <- f() })
 	timer := time.NewTimer(s.suite.patience)
 	defer timer.Stop()
 	select {

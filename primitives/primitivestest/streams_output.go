@@ -126,11 +126,9 @@ type onlyReader struct{ io.Reader }
 
 // alphabet is what flood prints.
 func alphabet(n int) string {
-	block := make([]byte, 64<<10)
-	for i := range block {
-		block[i] = 'a' + byte(i%26)
-	}
-	return strings.Repeat(string(block), n/len(block)+1)[:n]
+	const letters = "abcdefghijklmnopqrstuvwxyz"
+	block := strings.Repeat(letters, 64<<10/len(letters)+1)[:64<<10]
+	return strings.Repeat(block, n/len(block)+1)[:n]
 }
 
 // boundRules: how much Run keeps.

@@ -3,6 +3,7 @@ package primitivestest
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,7 +26,9 @@ type suite struct {
 	bin      string // the host folder for the probe
 	self     string // name of the test that called Run
 	patience time.Duration
+	run      string // part of every token: unlike any other run's
 	cases    atomic.Int64
+	strays   sync.WaitGroup // what cases have given up waiting for
 
 	mu     sync.Mutex
 	probes map[string][]byte // the probe program by platform
@@ -35,7 +38,7 @@ type suite struct {
 func newSuite(t testing.TB, h Harness) *suite {
 	t.Helper()
 	bin := t.TempDir()
-	s := &suite{h: h, dir: t.TempDir(), bin: bin, self: t.Name(), patience: h.Patience, probes: map[string][]byte{}}
+	s := &suite{h: h, dir: t.TempDir(), bin: bin, self: t.Name(), patience: h.Patience, run: rand.Text(), probes: map[string][]byte{}}
 	if s.patience == 0 {
 		s.patience = 20 * time.Second
 	}
@@ -77,9 +80,9 @@ func (s *suite) runGroup(t *testing.T, g group) {
 	shared := s.open(t)
 	// Runs when all cases have ended, the parallel ones included.
 	t.Cleanup(func() {
-		token := shared.token
 		shared.end(t)
-		s.expectNoProcesses(t, token)
+		s.expectNoProcesses(t, "token-"+s.run)
+		s.join(t)
 		if err := goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1")); err != nil {
 			t.Errorf("goroutines are left: %v", err)
 		}
@@ -103,7 +106,13 @@ func (s *suite) runGroup(t *testing.T, g group) {
 
 // runCase runs one case on the shared sandbox or on one of its own.
 func (s *suite) runCase(t testingT, r rule, shared *sandbox) {
-	if r.own {
+	switch {
+	case r.bare:
+		box := s.make(t)
+		t.Cleanup(func() { box.end(t) })
+		r.check(t, box)
+		return
+	case r.own:
 		box := s.open(t)
 		t.Cleanup(func() { box.end(t) })
 		shared = box
@@ -111,36 +120,55 @@ func (s *suite) runCase(t testingT, r rule, shared *sandbox) {
 	r.check(t, shared.fork(t))
 }
 
-// open makes a sandbox with the probe in it.
-func (s *suite) open(t testingT) *sandbox {
+// make makes a sandbox.
+func (s *suite) make(t testingT) *sandbox {
 	t.Helper()
 	p, err := s.h.Open(context.WithoutCancel(t.Context()), s.dir)
 	if err != nil {
 		t.Fatalf("opening a sandbox: %v", err)
 	}
-	return s.equip(t, p)
+	return &sandbox{
+		EnvironmentPrimitive: p, suite: s, probe: path.Join(p.Paths().App, "probe"),
+		token: fmt.Sprintf("token-%s-%d-", s.run, s.cases.Add(1)), dir: ".",
+	}
 }
 
-// equip puts the probe into a sandbox.
-func (s *suite) equip(t testingT, p primitives.EnvironmentPrimitive) *sandbox {
+// open makes a sandbox with the probe in it.
+func (s *suite) open(t testingT) *sandbox {
 	t.Helper()
-	box := &sandbox{EnvironmentPrimitive: p, suite: s, probe: path.Join(p.Paths().App, "probe")}
-	binary, err := s.probeFor(p.Capabilities())
-	if err != nil {
-		t.Fatalf("%v", err)
+	box := s.make(t)
+	binary, err := s.probeFor(box.Capabilities())
+	if err == nil {
+		err = box.WriteFile(context.WithoutCancel(t.Context()), box.probe, bytes.NewReader(binary), primitives.WriteOptions{Mode: 0o755})
 	}
-	err = p.WriteFile(context.WithoutCancel(t.Context()), box.probe, bytes.NewReader(binary), primitives.WriteOptions{Mode: 0o755})
 	if err != nil {
+		box.end(t)
 		t.Fatalf("putting the probe into the sandbox: %v", err)
 	}
-	box.token = fmt.Sprintf("token-%d-%d-", os.Getpid(), s.cases.Add(1))
-	box.dir = "."
 	return box
+}
+
+// join waits for what the cases have started on the side.
+func (s *suite) join(t testingT) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { s.strays.Wait(); close(done) }()
+	timer := time.NewTimer(time.Minute)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		t.Errorf("calls that a case has given up do not come back although their sandbox has ended")
+	}
 }
 
 // openFiles counts the open files of this process; always the same number where
 // the system does not tell.
 func openFiles() int {
+	// The runtime opens files of its own with the first pipe.
+	if r, w, err := os.Pipe(); err == nil {
+		_, _ = r.Close(), w.Close()
+	}
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return 0
@@ -154,5 +182,16 @@ func (s *suite) expectNoProcesses(t testingT, token string) {
 	t.Helper()
 	witness := s.open(t)
 	defer witness.end(t)
+	defer witness.kill(t, token) // also when they should have gone
+	witness.expectGone(t, token)
+}
+
+// endEscapees ends the processes of a sandbox that was terminated but cannot
+// find all of its processes.
+func (s *suite) endEscapees(t testingT, token string) {
+	t.Helper()
+	witness := s.open(t)
+	defer witness.end(t)
+	witness.kill(t, token)
 	witness.expectGone(t, token)
 }

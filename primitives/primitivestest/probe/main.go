@@ -29,6 +29,7 @@ type step struct {
 }
 
 func main() {
+	heedSignals()
 	s := &script{words: os.Args[1:]}
 	if err := s.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "probe:", err)

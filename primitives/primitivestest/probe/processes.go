@@ -96,6 +96,16 @@ func number(name string) syscall.Signal {
 	return n
 }
 
+// heedSignals undoes that the tests were started as a background job, in which
+// shells ignore the signals of the keyboard.
+func heedSignals() {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
+		if signal.Ignored(sig) {
+			defaultSignal(sig)
+		}
+	}
+}
+
 func trap(name string) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, number(name))
