@@ -111,7 +111,7 @@ func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testin
 	if out, err := exec.CommandContext(t.Context(), "cp", binary, runner).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	root, err := os.MkdirTemp("", "agentenv-test-*") // that of the test is closed to others
+	root, err := os.MkdirTemp("", "agentenv-test-*") //nolint:usetesting // that of the test is closed to other users
 	if err == nil {
 		err = os.Chmod(root, 0o711)
 	}
