@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -46,8 +47,18 @@ func (a *app) newRemoveCmd() *cobra.Command {
 		Example: "  envctl rm 3f2a",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, ids []string) error {
+			cfg, err := t.load()
+			if err != nil {
+				return err
+			}
 			var errs []error
 			for _, id := range ids {
+				// Whatever the sandbox says of itself: what is in it may have
+				// damaged that.
+				if err := environment.Remove(cmd.Context(), cfg.Sandbox, id); !errors.Is(err, fs.ErrNotExist) {
+					errs = append(errs, err)
+					continue
+				}
 				env, err := t.attach(cmd.Context(), id)
 				if err != nil {
 					errs = append(errs, err)

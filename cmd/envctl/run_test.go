@@ -213,3 +213,17 @@ func TestAPersonsAnswerIsUnderstood(t *testing.T) {
 		}
 	}
 }
+
+func TestASandboxThatDamagedItsRecordCanBeRemoved(t *testing.T) {
+	alone(t)
+	var id, errOut bytes.Buffer
+	if code := Execute(t.Context(), nil, &id, &errOut, []string{"create"}); code != exitOK {
+		t.Fatalf("exit status %d\n%s", code, &errOut)
+	}
+	name := strings.TrimSpace(id.String())
+	for _, args := range [][]string{{"exec", name, "--", "sh", "-c", "echo broken > ../app/environment.json"}, {"rm", name}} {
+		if code := Execute(t.Context(), strings.NewReader(""), io.Discard, &errOut, args); code != exitOK {
+			t.Errorf("%q: exit status %d\n%s", args, code, &errOut)
+		}
+	}
+}
