@@ -12,11 +12,13 @@ import (
 
 func (a *app) newCreateCmd() *cobra.Command {
 	t := &target{app: a}
+	w := &workspaceFlags{}
 	cmd := &cobra.Command{
 		Use:   "create [flags]",
 		Short: "Make a sandbox and print its ID",
-		Long:  "Make a sandbox, with the workspace of the configuration, and leave it there. End it with 'envctl rm ID'.",
-		Example: `  id=$(envctl create)
+		Long: `Make a sandbox, with the workspace of the flags and the configuration, and leave it
+there. End it with 'envctl rm ID'.`,
+		Example: `  id=$(envctl create --folder .)
   envctl exec $id -- sh -c 'echo hello > file'
   envctl rm $id`,
 		Args: cobra.NoArgs,
@@ -25,6 +27,7 @@ func (a *app) newCreateCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			cfg.Workspace = append(cfg.Workspace, w.sources()...)
 			cfg.Keep = true
 			env, err := environment.Create(cmd.Context(), cfg)
 			if err != nil {
@@ -36,6 +39,7 @@ func (a *app) newCreateCmd() *cobra.Command {
 	}
 	t.flags(cmd)
 	t.envFlag(cmd)
+	w.flags(cmd)
 	return cmd
 }
 
@@ -71,5 +75,6 @@ func (a *app) newRemoveCmd() *cobra.Command {
 		},
 	}
 	t.flags(cmd)
+	cmd.ValidArgsFunction = t.completeIDs(0)
 	return cmd
 }

@@ -27,6 +27,7 @@ func (a *app) newDiffCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
 	}
 	f.flags(cmd)
+	cmd.ValidArgsFunction = f.completeIDs(1)
 	cmd.Flags().BoolVar(&f.stat, "stat", false, "print only the paths that changed")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the paths that changed as JSON, one a line")
 	return cmd

@@ -36,7 +36,8 @@ func (a *app) newExecCmd() *cobra.Command {
 		Long: `Run a command in the sandbox with that ID, or in a new one that ends with the
 command. Standard input, output and error are the command's, and so is the exit
 status: 128 plus the number of the signal that ended it, 124 after --timeout, 125
-when the sandbox failed, 126 when the command cannot be run, 127 when there is none.`,
+when the sandbox failed, 126 when the command cannot be run, 127 when there is none.
+Ctrl-C ends the command, with status 130; with -t it goes to the command instead.`,
 		Example: `  envctl exec -- uname -a
   envctl exec -t 3f2a -- sh
   tar c . | envctl exec 3f2a -- tar x`,
@@ -53,6 +54,7 @@ when the sandbox failed, 126 when the command cannot be run, 127 when there is n
 		},
 	}
 	f.flags(cmd)
+	cmd.ValidArgsFunction = f.completeIDs(1)
 	f.envFlag(cmd)
 	fl := cmd.Flags()
 	fl.BoolVarP(&f.tty, "tty", "t", false, "run on a terminal")
@@ -94,6 +96,9 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 	status, err := f.connect(ctx, proc)
 	if err != nil {
 		return execFailure(err)
+	}
+	if ctx.Err() != nil && status.Reason == primitives.ReasonCancelled {
+		return ctx.Err()
 	}
 	if code := exitCode(status); code != exitOK {
 		return &exitError{code: code}

@@ -26,6 +26,8 @@ func (a *app) newListCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [flags] [ID[:PATH]]",
 		Short: "List the sandboxes, or the files of one",
+		Long: `List the sandboxes, those in use by a program and those that are idle, or the files
+of one.`,
 		Example: `  envctl ls
   envctl ls 3f2a
   envctl ls -r --pattern '**/*.go' 3f2a:src`,
@@ -42,6 +44,7 @@ func (a *app) newListCmd() *cobra.Command {
 		},
 	}
 	f.flags(cmd)
+	cmd.ValidArgsFunction = f.completeIDs(1)
 	fl := cmd.Flags()
 	fl.BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
 	fl.BoolVarP(&f.recursive, "recursive", "r", false, "list what is in folders, too")
@@ -84,6 +87,10 @@ func (f *listFlags) files(ctx context.Context, at place) (err error) {
 		opts.Depth = -1
 	}
 	list, err := env.Primitive().List(ctx, firstOf(at.path, "."), opts)
+	if errors.Is(err, primitives.ErrNotDirectory) {
+		list = make([]primitives.FileInfo, 1)
+		list[0], err = env.Primitive().Stat(ctx, at.path)
+	}
 	if err != nil {
 		return err
 	}

@@ -81,10 +81,14 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 			return runnerscripts.PermissionDecision{}
 		case line, ok := <-a.lines:
 			if !ok {
+				fmt.Fprintln(a.app.err)
 				return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "The user has left."}
 			}
 			if d, ok := choose(req.Options, line); ok {
 				return d
+			}
+			if line != "" {
+				fmt.Fprintf(a.app.err, "%q is no answer to this:\n", line)
 			}
 		}
 	}

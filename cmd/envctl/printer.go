@@ -18,6 +18,8 @@ type printer interface {
 	question(req runnerscripts.PermissionRequest)
 	// waiting shows a message if it is not stopped within two seconds.
 	waiting(message string) (stop func())
+	// finish prints what was held back and ends the last line.
+	finish() error
 }
 
 func (a *app) newPrinter(asJSON bool) printer {
@@ -46,6 +48,8 @@ type jsonPrinter struct {
 
 func (p *jsonPrinter) event(ev runnerscripts.Event) error { return p.enc.Encode(ev) }
 
+func (p *jsonPrinter) finish() error { return nil }
+
 // peoplePrinter prints what a person wants to follow: what the agent says to
 // standard output, everything about the run to standard error.
 type peoplePrinter struct {
@@ -55,13 +59,17 @@ type peoplePrinter struct {
 	note     style // of err
 	user     bool  // show the user's messages, too
 	block    string
-	midLine  bool // the last line printed to out is not finished
+	midLine  bool   // the last line printed to out is not finished
+	failure  string // an error not yet printed: the query's failure may say the same
 	tools    map[string]runnerscripts.ToolCall
 }
 
 func (p *peoplePrinter) event(ev runnerscripts.Event) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if ev.Type != runnerscripts.TypeQueryFailed {
+		p.printFailure()
+	}
 	if ev.ConversationID != "" && ev.ConversationID != runnerscripts.MainConversation {
 		return p.subagent(ev)
 	}
@@ -225,6 +233,10 @@ func (p *peoplePrinter) end(ev runnerscripts.Event) error {
 		if err != nil {
 			return nil
 		}
+		if strings.Contains(p.failure, f.Message) {
+			p.failure = ""
+		}
+		p.printFailure()
 		_, err = fmt.Fprintln(p.err, p.note.red("failed: "+plain(f.Message)))
 		return err
 	}
@@ -259,8 +271,27 @@ func (p *peoplePrinter) diagnostic(ev runnerscripts.Event) error {
 	if err := p.endLine(); err != nil {
 		return err
 	}
+	if ev.Type != runnerscripts.TypeLog {
+		p.failure = d.Message
+		return nil
+	}
 	_, err := fmt.Fprintln(p.err, p.note.dim(plain(firstOf(d.Level, "error")+": "+d.Message)))
 	return err
+}
+
+// printFailure prints the error that was held back.
+func (p *peoplePrinter) printFailure() {
+	if p.failure != "" {
+		fmt.Fprintln(p.err, p.note.dim("error: "+plain(p.failure)))
+		p.failure = ""
+	}
+}
+
+func (p *peoplePrinter) finish() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.printFailure()
+	return p.endLine()
 }
 
 func (p *peoplePrinter) question(req runnerscripts.PermissionRequest) {

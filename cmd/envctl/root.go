@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -113,12 +114,16 @@ func (a *app) newRootCmd() *cobra.Command {
 
 Exit status: 0 when it worked, 1 when the agent or the sandbox failed, 2 when the
 command line or the configuration makes no sense, 130 when interrupted. exec
-returns its command's status, or 125, 126 and 127 as env(1) does.`,
+returns its command's status, or 124 to 127 as timeout(1) and env(1) do.
+
+An ID may be cut short, as long as it fits only one sandbox.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          usageArgs(cobra.NoArgs),
+		Version:       currentVersion().String(),
+		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see '%s --help'", err, cmd.CommandPath())
 	})
@@ -138,9 +143,23 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 		if check == nil {
 			return nil
 		}
-		if err := check(cmd, args); err != nil {
-			return usagef("%w; see '%s --help'", err, cmd.CommandPath())
+		if check(cmd, args) != nil {
+			return usagef("call it as '%s'; see '%s --help'", cmd.UseLine(), cmd.CommandPath())
 		}
 		return nil
 	}
+}
+
+// knownCommand refuses what is none of the commands, and names those that might
+// be meant.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	advice := fmt.Sprintf("see '%s --help'", cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 1 // most commands are short
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		advice = "did you mean " + strings.Join(similar, " or ") + "?"
+	}
+	return usagef("unknown command %q; %s", args[0], advice)
 }

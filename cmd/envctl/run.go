@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -20,9 +21,8 @@ import (
 // runFlags are the flags of run.
 type runFlags struct {
 	target
+	workspaceFlags
 	agent, model, mode, scenario string
-	folder, git, tar             string
-	gitignore                    bool
 	permission                   string
 	patch                        string
 	keep, asJSON, raw            bool
@@ -48,17 +48,14 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, prompts []string) error { return f.run(cmd.Context(), prompts) },
 	}
-	f.flags(cmd)
+	f.target.flags(cmd)
 	f.envFlag(cmd)
+	f.workspaceFlags.flags(cmd)
 	fl := cmd.Flags()
 	fl.StringVarP(&f.agent, "agent", "a", "", `agent: script, claude (default "script")`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
 	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent")
-	fl.StringVar(&f.folder, "folder", "", "copy this folder into the workspace")
-	fl.BoolVar(&f.gitignore, "gitignore", true, "leave out what git ignores when copying --folder")
-	fl.StringVar(&f.git, "git", "", "put this git repository into the workspace, URL or URL#REF")
-	fl.StringVar(&f.tar, "tar", "", "unpack this tar file into the workspace")
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
 	fl.StringVar(&f.patch, "patch", "", `write what changed in the workspace as a patch to this file ("-": standard output)`)
 	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox and print its id")
@@ -79,9 +76,6 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	cfg, err := f.configure()
 	if err != nil {
 		return err
-	}
-	if f.asJSON && f.patch == "-" {
-		return usagef("give --patch a file: with --json standard output holds the events")
 	}
 	for i, p := range prompts {
 		if prompts[i], err = f.app.prompt(p); err != nil {
@@ -150,17 +144,28 @@ func (f *runFlags) configure() (environment.Config, error) {
 		}
 		cfg.Agent.Config = data
 	}
-	if f.folder != "" {
-		cfg.Workspace = append(cfg.Workspace, environment.Source{Folder: &environment.Folder{Path: f.folder, Gitignore: f.gitignore}})
+	cfg.Workspace = append(cfg.Workspace, f.sources()...)
+	return cfg, f.check()
+}
+
+// check finds before the work what could not be done after it.
+func (f *runFlags) check() error {
+	if f.raw && !f.asJSON {
+		return usagef("give --raw together with --json")
 	}
-	if f.git != "" {
-		url, ref, _ := strings.Cut(f.git, "#")
-		cfg.Workspace = append(cfg.Workspace, environment.Source{Git: &environment.Git{URL: url, Ref: ref}})
+	if f.asJSON && f.patch == "-" {
+		return usagef("give --patch a file: with --json standard output holds the events")
 	}
-	if f.tar != "" {
-		cfg.Workspace = append(cfg.Workspace, environment.Source{Tar: &environment.Tar{Path: f.tar}})
+	if f.patch == "" || f.patch == "-" {
+		return nil
 	}
-	return cfg, nil
+	if info, err := os.Stat(f.patch); err == nil && info.IsDir() {
+		return usagef("give --patch a file: %s is a folder", f.patch)
+	}
+	if _, err := os.Stat(filepath.Dir(f.patch)); err != nil {
+		return usagef("give --patch a file in a folder that exists: %w", err)
+	}
+	return nil
 }
 
 // prompt returns the text of an argument.
@@ -181,7 +186,11 @@ func (a *app) prompt(arg string) (string, error) {
 // prompts has them answered one after the other and prints every event once.
 func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string, answer *answerer) error {
 	show := f.app.newPrinter(f.asJSON)
+	if len(prompts) > 1 {
+		show = f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
+	}
 	answer.printer = show
+	defer func() { _ = show.finish() }()
 	stop := show.waiting("preparing the sandbox ...")
 	defer stop()
 	var seen uint64
@@ -193,7 +202,7 @@ func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts
 		// The session's events, not the turn's: gapless.
 		for ev, err := range s.Events(ctx, seen+1) {
 			if err != nil {
-				return f.interrupted(ctx, s, turn, err)
+				return f.interrupted(ctx, s, turn, show, seen, err)
 			}
 			if !prepares(ev.Type) {
 				stop()
@@ -207,7 +216,7 @@ func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts
 			}
 		}
 		if ctx.Err() != nil {
-			return f.interrupted(ctx, s, turn, ctx.Err())
+			return f.interrupted(ctx, s, turn, show, seen, ctx.Err())
 		}
 		if _, err := turn.Wait(ctx); err != nil {
 			return failed(err)
@@ -225,14 +234,24 @@ func ends(t runnerscripts.EventType) bool {
 	return t == runnerscripts.TypeQueryCompleted || t == runnerscripts.TypeQueryFailed
 }
 
-// interrupted stops the running query politely.
-func (f *runFlags) interrupted(ctx context.Context, s *session.AgentSession, turn *session.Turn, err error) error {
+// interrupted stops the running query politely and prints how it ended.
+func (f *runFlags) interrupted(ctx context.Context, s *session.AgentSession, turn *session.Turn, show printer, seen uint64, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	if s.Interrupt(ctx) == nil {
-		_, _ = turn.Wait(ctx)
+	if s.Interrupt(ctx) != nil {
+		return err
+	}
+	_, waitErr := turn.Wait(ctx)
+	var failed *session.QueryError
+	if waitErr != nil && !errors.As(waitErr, &failed) {
+		return err
+	}
+	for ev, evErr := range s.Events(ctx, seen+1) {
+		if evErr != nil || show.event(ev) != nil || ev.QueryID == turn.ID() && ends(ev.Type) {
+			break
+		}
 	}
 	return err
 }

@@ -88,10 +88,58 @@ func (t *target) attach(ctx context.Context, id string) (*environment.Environmen
 		return nil, err
 	}
 	env, err := environment.Attach(ctx, id, cfg)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("run 'envctl ls' to see the sandboxes there are: no %s sandbox %q", cfg.Sandbox.Type, id)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return env, err
 	}
-	return env, err
+	full, err := completeID(ctx, cfg.Sandbox, id)
+	if err != nil {
+		return nil, err
+	}
+	return environment.Attach(ctx, full, cfg)
+}
+
+// completeID finds the one sandbox whose id starts with these characters.
+func completeID(ctx context.Context, s environment.Sandbox, start string) (string, error) {
+	list, err := environment.List(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, info := range list {
+		if start != "" && strings.HasPrefix(info.ID, start) {
+			found = append(found, info.ID)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("run 'envctl ls' to see the sandboxes there are: no %s sandbox %q", s.Type, start)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("give more of the ID: %q fits %s", start, strings.Join(found, ", "))
+}
+
+// completeIDs offers the shell the sandboxes there are, for the first most
+// arguments; zero means for all of them.
+func (t *target) completeIDs(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		cfg, err := t.load()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		list, err := environment.List(cmd.Context(), cfg.Sandbox)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var ids []cobra.Completion
+		for _, info := range list {
+			ids = append(ids, info.ID)
+		}
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // variables reads KEY=VALUE and KEY.

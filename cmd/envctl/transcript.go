@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // transcriptFlags are the flags of transcript.
@@ -27,6 +30,7 @@ func (a *app) newTranscriptCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
 	}
 	f.flags(cmd)
+	cmd.ValidArgsFunction = f.completeIDs(1)
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
 	cmd.Flags().BoolVar(&f.native, "native", false, "print the agent's own files, as one JSON object")
 	cmd.MarkFlagsMutuallyExclusive("json", "native")
@@ -39,6 +43,12 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
+	defer func() {
+		var failure *runnerscripts.ScriptFailure
+		if errors.As(err, &failure) && failure.Code == runnerscripts.FailInvalidRequest {
+			err = fmt.Errorf("choose a sandbox that 'envctl run --keep' has left: no agent is known to have run in %s: %w", env.ID(), err)
+		}
+	}()
 	if f.native {
 		t, err := env.ReadTranscript(ctx)
 		if err != nil {
@@ -58,5 +68,5 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 			return err
 		}
 	}
-	return nil
+	return show.finish()
 }

@@ -31,12 +31,16 @@ func (a *app) newVersionCmd() *cobra.Command {
 			if asJSON {
 				return json.NewEncoder(a.out).Encode(v)
 			}
-			_, err := fmt.Fprintf(a.out, "envctl %s (runner protocol %d, %s, %s)\n", v.Version, v.Protocol, v.Go, v.Platform)
+			_, err := fmt.Fprintln(a.out, "envctl", v)
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+func (v versionInfo) String() string {
+	return fmt.Sprintf("%s (runner protocol %d, %s, %s)", v.Version, v.Protocol, v.Go, v.Platform)
 }
 
 func currentVersion() versionInfo {

@@ -39,6 +39,7 @@ from then on.`,
 		},
 	}
 	f.flags(cmd)
+	cmd.ValidArgsFunction = f.completeIDs(1)
 	fl := cmd.Flags()
 	fl.BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
 	fl.StringArrayVar(&f.include, "include", nil, "print only paths that match this pattern")

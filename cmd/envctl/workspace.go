@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+// workspaceFlags say what a new sandbox's workspace starts with.
+type workspaceFlags struct {
+	folder, git, tar string
+	gitignore        bool
+}
+
+func (w *workspaceFlags) flags(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&w.folder, "folder", "", "copy this folder into the workspace, without .git")
+	fl.BoolVar(&w.gitignore, "gitignore", true, "leave out what git ignores when copying --folder")
+	fl.StringVar(&w.git, "git", "", "put the files of this git repository into the workspace, URL or URL#REF")
+	fl.StringVar(&w.tar, "tar", "", "unpack this tar file into the workspace")
+}
+
+// sources are those of the flags.
+func (w *workspaceFlags) sources() []environment.Source {
+	var list []environment.Source
+	if w.folder != "" {
+		list = append(list, environment.Source{Folder: &environment.Folder{Path: w.folder, Gitignore: w.gitignore}})
+	}
+	if w.git != "" {
+		url, ref, _ := strings.Cut(w.git, "#")
+		list = append(list, environment.Source{Git: &environment.Git{URL: repository(url), Ref: ref}})
+	}
+	if w.tar != "" {
+		list = append(list, environment.Source{Tar: &environment.Tar{Path: w.tar}})
+	}
+	return list
+}
+
+// repository makes the path of a repository on this machine absolute, because
+// git is not run in this program's working directory.
+func repository(url string) string {
+	if info, err := os.Stat(url); err != nil || !info.IsDir() {
+		return url
+	}
+	if abs, err := filepath.Abs(url); err == nil {
+		return abs
+	}
+	return url
+}
