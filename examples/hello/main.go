@@ -10,19 +10,26 @@ import (
 )
 
 func main() {
-	ctx := context.Background()
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
 	env, err := environment.Create(ctx, environment.Config{
 		Sandbox: environment.Sandbox{Type: "local"},
 		Agent:   environment.Agent{Name: "script"}, // or "claude"
 	})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	defer env.Close()
+	defer env.Close() // ends the sandbox
 	for ev, err := range env.ExecuteQuery(ctx, environment.Query{Prompt: "Say hello"}) {
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
 		fmt.Print(ev.Text())
 	}
+	fmt.Println()
+	return nil
 }
