@@ -47,10 +47,16 @@ func endFamily(f family, grace time.Duration, hurry <-chan struct{}) primitives.
 		members = untilEmpty(grace, hurry, f.members)
 	}
 	if len(members) > 0 {
+		known := members
 		members = untilEmpty(killTime, nil, func() []proctree.Proc {
-			members := f.members()
-			note(members, true)
-			f.kill(members)
+			members := known
+			if known = nil; members == nil {
+				members = f.members()
+			}
+			if len(members) > 0 {
+				note(members, true)
+				f.kill(members)
+			}
 			return members
 		})
 	}
@@ -91,40 +97,41 @@ func untilEmpty(most time.Duration, hurry <-chan struct{}, look func() []proctre
 
 // groupFamily are the processes of a control group.
 type groupFamily struct {
-	path string
-	end  func() error // kills them all
+	path      string
+	populated func() bool  // asks the kernel whether there are any; nil if it must be looked
+	end       func() error // kills them all
+	inside    bool         // this program is one of them
 }
 
-func newGroupFamily(path string) groupFamily {
-	return groupFamily{path: path, end: func() error { return cgroup.Kill(path) }}
+func newGroupFamily(path string) *groupFamily {
+	return &groupFamily{path: path, end: func() error { return cgroup.Kill(path) }}
 }
 
-func (g groupFamily) members() []proctree.Proc {
+func (g *groupFamily) members() []proctree.Proc {
+	if g.populated != nil && !g.populated() {
+		return nil
+	}
 	pids, err := cgroup.Pids(g.path)
 	if err != nil {
 		return nil
 	}
+	g.inside = slices.Contains(pids, os.Getpid())
 	return running(proctree.Describe(pids))
 }
 
-func (g groupFamily) kill(members []proctree.Proc) {
-	pids, err := cgroup.Pids(g.path)
-	if err == nil && !slices.Contains(pids, os.Getpid()) {
-		err = g.end()
-	} else {
-		// This program runs inside the sandbox that it ends.
-		killEach(members)
-	}
-	if err != nil {
+func (g *groupFamily) kill(members []proctree.Proc) {
+	// Where this program runs inside the sandbox that it ends, the kernel
+	// would end it too.
+	if g.inside || g.end() != nil {
 		killEach(members)
 	}
 }
 
 // killEach spares the calling process.
 func killEach(members []proctree.Proc) {
-	self := proctree.Self()
+	self := os.Getpid()
 	for _, m := range members {
-		if m.Identity != self {
+		if m.PID != self {
 			_ = proctree.Signal(m.Identity, unix.SIGKILL)
 		}
 	}
@@ -132,10 +139,10 @@ func killEach(members []proctree.Proc) {
 
 // running leaves out the processes that have ended and the calling one.
 func running(procs []proctree.Proc) []proctree.Proc {
-	self := proctree.Self()
+	self := os.Getpid()
 	kept := procs[:0]
 	for _, p := range procs {
-		if !p.Zombie && p.Identity != self {
+		if !p.Zombie && p.PID != self {
 			kept = append(kept, p)
 		}
 	}
@@ -187,7 +194,7 @@ func (f *sweepFamily) kill(members []proctree.Proc) { killEach(members) }
 // family returns the processes of one command.
 func (p *process) family() family {
 	if p.leaf != nil {
-		return groupFamily{path: p.leaf.Path(), end: p.leaf.Kill}
+		return &groupFamily{path: p.leaf.Path(), populated: p.leaf.Populated, end: p.leaf.Kill}
 	}
 	leads := func() bool {
 		p.mu.Lock()
