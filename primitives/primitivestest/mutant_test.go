@@ -30,6 +30,7 @@ func TestMutants(t *testing.T) {
 	prepareHost(t)
 	good := localHarness(t, func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive { return wrapped{whole(p)} })
 	suites := newSuite(t, good)
+	t.Cleanup(func() { suites.join(t) }) // when all mutants have been tried
 	for _, m := range slices.Concat(execMutants(), streamMutants(), endingMutants(), fileMutants(), pathMutants(), watchMutants(), lifecycleMutants()) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
@@ -37,7 +38,6 @@ func TestMutants(t *testing.T) {
 			if log := attempt(t, suites, r); len(log) > 0 {
 				t.Fatalf("%q fails on a good backend:\n%s", m.rule, strings.Join(log, "\n"))
 			}
-			t.Cleanup(func() { suites.join(t) })
 			broken := newSuite(t, Harness{})
 			t.Cleanup(func() { broken.join(t) }) // when the sandboxes have ended
 			broken.h = localHarness(t, m.wrap)
