@@ -98,17 +98,21 @@ func untilEmpty(most time.Duration, hurry <-chan struct{}, look func() []proctre
 // groupFamily are the processes of a control group.
 type groupFamily struct {
 	path      string
-	populated func() bool  // asks the kernel whether there are any; nil if it must be looked
+	populated func() bool  // whether there are any, which is cheaper to ask than who
 	end       func() error // kills them all
 	inside    bool         // this program is one of them
 }
 
 func newGroupFamily(path string) *groupFamily {
-	return &groupFamily{path: path, end: func() error { return cgroup.Kill(path) }}
+	return &groupFamily{
+		path:      path,
+		populated: func() bool { return cgroup.Populated(path) },
+		end:       func() error { return cgroup.Kill(path) },
+	}
 }
 
 func (g *groupFamily) members() []proctree.Proc {
-	if g.populated != nil && !g.populated() {
+	if !g.populated() {
 		return nil
 	}
 	pids, err := cgroup.Pids(g.path)

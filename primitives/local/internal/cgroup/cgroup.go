@@ -144,6 +144,13 @@ func (l *Leaf) Close() {
 	_ = os.Remove(l.path)
 }
 
+// Populated reports whether there are processes in the group at path or below
+// it. A missing group has none.
+func Populated(path string) bool {
+	b, err := os.ReadFile(filepath.Join(path, "cgroup.events"))
+	return !errors.Is(err, fs.ErrNotExist) && !bytes.Contains(b, []byte("populated 0"))
+}
+
 // Pids lists the processes in the group at path and below it. A missing group has
 // none.
 func Pids(path string) ([]int, error) {
