@@ -110,7 +110,7 @@ func open(st *state, who identity, reapOrphans bool) (*Sandbox, error) {
 func (s *Sandbox) findCapabilities() primitives.Capabilities {
 	c := primitives.Capabilities{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, PTY: true, Watch: true,
-		Users: os.Geteuid() == 0, TreeKill: primitives.TreeKillSweep,
+		Users: maySwitchUser(), TreeKill: primitives.TreeKillSweep,
 	}
 	var notes []string
 	switch {
@@ -127,7 +127,7 @@ func (s *Sandbox) findCapabilities() primitives.Capabilities {
 		c.Durable = true
 	}
 	if !c.Users {
-		notes = append(notes, "commands run as other users only under root")
+		notes = append(notes, "commands run as other users only under root with the capabilities SETUID and SETGID")
 	}
 	c.Note = strings.Join(notes, "; ")
 	return c

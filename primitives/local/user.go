@@ -52,7 +52,7 @@ func resolveUser(who string) (identity, error) {
 		}
 	}
 	id := identity{name: u.Username, cred: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
-	if os.Geteuid() != 0 {
+	if !maySwitchUser() {
 		if int(uid) != os.Geteuid() || (hasGroup && int(gid) != os.Getegid()) {
 			return identity{}, fmt.Errorf("%w: only root can run commands as %q", fs.ErrPermission, who)
 		}
