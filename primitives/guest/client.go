@@ -29,6 +29,12 @@ type Config struct {
 	// lost. Zero means 30 seconds. Negative never asks; then only the end of
 	// the stream is noticed, and a sandbox may be paused for as long as it likes.
 	KeepAlive time.Duration
+	// Ended says why the stream has ended by itself, for a backend that can
+	// find out more than the stream tells: an error that is
+	// primitives.ErrTerminated or primitives.ErrUnavailable, and os.ErrProcessDone
+	// too if nothing runs in the sandbox any more. It is called often,
+	// from several goroutines, and must not call the Client. Nil knows no more.
+	Ended func() error
 }
 
 // Client is the host's end of a guest's stream: the sandbox that the guest
@@ -113,16 +119,19 @@ func (c *Client) Done() <-chan struct{} { return c.done }
 // primitives.ErrUnavailable when the stream broke or the Client was closed.
 func (c *Client) Err() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	closed, terminated := c.closed, c.terminated
+	c.mu.Unlock()
 	switch {
-	case c.closed:
+	case closed:
 		return fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
-	case c.terminated:
+	case terminated:
 		return primitives.ErrTerminated
-	case c.mux.IsClosed():
-		return fmt.Errorf("%w: the guest's stream ended", primitives.ErrUnavailable)
+	case !c.mux.hasEnded():
+		return nil
+	case c.cfg.Ended != nil:
+		return c.cfg.Ended()
 	}
-	return nil
+	return fmt.Errorf("%w: the guest's stream ended", primitives.ErrUnavailable)
 }
 
 // broken explains an error of the stream itself.

@@ -325,7 +325,8 @@ func (p *process) Close() error {
 	switch {
 	case p.closeErr != nil:
 		return p.closeErr
-	case errors.Is(p.endErr, errClosed), p.c.isClosed(), errors.Is(p.endErr, primitives.ErrTerminated):
+	case errors.Is(p.endErr, errClosed), p.c.isClosed(), errors.Is(p.endErr, primitives.ErrTerminated),
+		errors.Is(p.endErr, os.ErrProcessDone):
 		return nil // it has ended with all others
 	}
 	return p.c.fail("close", p.target, p.endErr)

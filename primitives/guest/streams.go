@@ -54,6 +54,13 @@ func (s *session) wake() {
 	}
 }
 
+// hasEnded reports whether the byte stream has ended, which yamux may not know yet.
+func (s *session) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended || s.IsClosed()
+}
+
 // framer returns a stream as a framer.
 func (s *session) framer(stream *yamux.Stream) *framer {
 	s.mu.Lock()
