@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -17,6 +18,7 @@ type guestFlags struct {
 	cfg    local.Config
 	attach string
 	linger bool
+	stay   time.Duration
 }
 
 func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
@@ -31,8 +33,9 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 		g.cfg.Env = append(g.cfg.Env, s)
 		return nil
 	})
-	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one")
+	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
 	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
+	fs.DurationVar(&g.stay, "stay", 0, "when the host has gone stay, to be attached to, until nobody was for so `long`; negative is for ever")
 	if err := fs.Parse(args); err != nil {
 		return g, err
 	}
@@ -54,23 +57,18 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 		fmt.Fprintf(stderr, "envrunner: %v\n", err)
 		return exitUsage
 	}
-	if err := g.serve(ctx, stdin, stdout); err != nil {
+	if err := g.serve(ctx, stdin, stdout, stderr); err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
 		return exitFailed
 	}
 	return exitOK
 }
 
-func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout io.Writer) (err error) {
+func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer) (err error) {
 	// Without its own path it merely has no durable commands.
 	g.cfg.Runner, _ = os.Executable()
 	g.cfg.ReapOrphans = true
-	var sandbox *local.Sandbox
-	if g.attach != "" {
-		sandbox, err = local.Attach(ctx, g.cfg, g.attach)
-	} else {
-		sandbox, err = local.New(ctx, g.cfg)
-	}
+	sandbox, err := g.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,11 +79,48 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout io.Wr
 		}
 		err = errors.Join(err, sandbox.Close())
 	}()
+	guests, err := openGuests(sandbox.Paths().App)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, guests.Close()) }()
+	if g.attach != "" {
+		if err := guests.join(); err != nil {
+			return err
+		}
+	}
 	stream, err := joined(stdin, stdout)
 	if err != nil {
 		return err
 	}
-	return guest.Serve(ctx, stream, sandbox, guest.ServeConfig{})
+	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{})
+	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet || ctx.Err() != nil || g.stay == 0 {
+		return err
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
+	}
+	guests.await(ctx, sandbox, g.stay)
+	return nil
+}
+
+// open makes the sandbox or attaches to it.
+func (g guestFlags) open(ctx context.Context) (*local.Sandbox, error) {
+	if g.attach == "" {
+		return local.New(ctx, g.cfg)
+	}
+	id := g.attach
+	if id == "-" {
+		list, err := local.List(ctx, g.cfg)
+		if err != nil {
+			return nil, err
+		}
+		if len(list) != 1 {
+			return nil, fmt.Errorf("there are %d sandboxes below %s; name one", len(list), g.cfg.Root)
+		}
+		id = list[0].ID
+	}
+	return local.Attach(ctx, g.cfg, id)
 }
 
 // joined makes one stream of standard input and output.

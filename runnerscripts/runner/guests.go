@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// guests is a file of the sandbox that every guest that is attached to it keeps
+// locked: so the first guest, which keeps the sandbox alive, knows whether anybody
+// is connected. The kernel unlocks it when a guest dies.
+type guests struct {
+	file *os.File
+}
+
+func openGuests(app string) (*guests, error) {
+	f, err := os.OpenFile(filepath.Join(app, "guests"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &guests{f}, nil
+}
+
+func (g *guests) Close() error { return g.file.Close() }
+
+// join makes this guest one of them until it ends.
+func (g *guests) join() error {
+	// Only await locks it otherwise, for no longer than a moment.
+	return g.lock(unix.LOCK_SH)
+}
+
+func (g *guests) lock(how int) error {
+	for {
+		err := unix.Flock(int(g.file.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// any reports whether there are others. What cannot be found out is yes.
+func (g *guests) any() bool {
+	if err := g.lock(unix.LOCK_EX | unix.LOCK_NB); err != nil {
+		return true
+	}
+	return g.lock(unix.LOCK_UN) != nil
+}
+
+// awaitInterval is how often await looks around.
+const awaitInterval = time.Second
+
+// await returns when no guest was attached for so long, never if stay is
+// negative, and at once when the sandbox was terminated or ctx is done.
+func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration) {
+	every := awaitInterval
+	if stay > 0 {
+		every = min(every, max(stay/4, time.Millisecond))
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for last := time.Now(); stay < 0 || time.Since(last) < stay; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if state, err := sandbox.Poll(ctx); err == nil && !state.Running() {
+			return
+		}
+		if g.any() {
+			last = time.Now()
+		}
+	}
+}
