@@ -1,0 +1,224 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Config says how to make a sandbox. Image and Runner are required.
+type Config struct {
+	// Host is the address of the engine, such as "unix:///var/run/docker.sock"
+	// or "tcp://host:2376". Empty means what the docker command would use: the
+	// DOCKER_* environment variables, then the current context of its
+	// configuration, then the default socket.
+	Host string `json:"host,omitempty"`
+	// Image is the image to run, by name or ID.
+	Image string `json:"image,omitempty"`
+	// Pull says when to fetch the image; empty means PullMissing.
+	Pull Pull `json:"pull,omitempty"`
+	// Platform chooses among the platforms of an image, as in "linux/amd64". Empty
+	// means the engine's. It must be one that Runner runs on.
+	Platform string `json:"platform,omitempty"`
+	// Name is the container's name, and so the sandbox's ID. Empty means a new
+	// one.
+	Name string `json:"name,omitempty"`
+	// User runs everything in the container: a name, a number, or "user:group".
+	// Empty means the image's.
+	User string `json:"user,omitempty"`
+	// Env is added to the environment that the image gives to every command,
+	// entries and their meaning as in primitives.Command.Env. Whoever may inspect
+	// the container can read it.
+	Env []string `json:"env,omitempty"`
+	// Workspace is an existing folder of the engine's machine to work in instead
+	// of one inside the container. It is used in place and never deleted. User
+	// must be able to write there: as long as CapAdd does not say otherwise, root
+	// in the container can only write what belongs to root.
+	Workspace string `json:"workspace,omitempty"`
+	// Mounts are more folders or files of the engine's machine.
+	Mounts []Mount `json:"mounts,omitempty"`
+	// Network is "bridge" (also if empty: the engine's default network, through
+	// which the internet is reached), "none", or the name of a network.
+	Network string `json:"network,omitempty"`
+	// CPUs limits the processor time, in processors. Zero means no limit.
+	CPUs float64 `json:"cpus,omitempty"`
+	// Memory limits the memory, in bytes; there is no swap. Zero means 4 GiB,
+	// negative no limit.
+	Memory int64 `json:"memory,omitempty"`
+	// Pids limits the number of processes and threads. Zero means 4096, negative
+	// no limit.
+	Pids int64 `json:"pids,omitempty"`
+	// ReadOnly makes everything read-only but the sandbox's own folders, which
+	// are then a volume that goes with the container, /tmp, which is in memory, and
+	// Mounts.
+	ReadOnly bool `json:"read_only,omitempty"`
+	// CapAdd gives back kernel capabilities, such as "CHOWN": all are taken from
+	// the container, also from its root. Commands of another user need "SETUID",
+	// "SETGID" and "KILL".
+	CapAdd []string `json:"cap_add,omitempty"`
+	// Labels are added to the container.
+	Labels map[string]string `json:"labels,omitempty"`
+	// GraceSeconds is for how long the sandbox lives on when no program is
+	// connected to it any more. Zero means 60.
+	GraceSeconds int `json:"grace_seconds,omitempty"`
+	// Keep lets it live until Terminate instead.
+	Keep bool `json:"keep,omitempty"`
+	// Runner is the path on this machine of the envrunner program for the
+	// container's platform.
+	Runner string `json:"runner,omitempty"`
+	// Logger gets what happens to the stream; nil is silence.
+	Logger hclog.Logger `json:"-"`
+}
+
+// Mount is a folder or file of the engine's machine in the container.
+type Mount struct {
+	Source   string `json:"source"` // absolute path on the engine's machine; must exist
+	Target   string `json:"target"` // absolute path in the container
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Pull says when an image is fetched from its registry.
+type Pull string
+
+// The pull policies.
+const (
+	PullMissing Pull = "missing" // if the engine does not have it
+	PullAlways  Pull = "always"  // every time, for tags that move
+	PullNever   Pull = "never"
+)
+
+const (
+	defaultMemory = 4 << 30
+	minMemory     = 32 << 20 // less does not hold the guest
+	defaultPids   = 4096
+	minPids       = 32 // the guest's own threads are counted
+	defaultGrace  = 60
+)
+
+// check refuses what is wrong whatever the engine says.
+func (c Config) check() error {
+	switch {
+	case c.Image == "" || strings.ContainsAny(c.Image, " \t\n\x00"):
+		return c.invalid("image", "name an image, such as node:22-bookworm-slim")
+	case c.Runner == "":
+		return c.invalid("runner", "name the envrunner program for the container's platform")
+	case c.Pull != "" && c.Pull != PullMissing && c.Pull != PullAlways && c.Pull != PullNever:
+		return c.invalid("pull", "choose missing, always or never")
+	case c.Name != "" && !validName(c.Name):
+		return c.invalid("name", "use letters, digits, and . _ - after the first one")
+	case c.CPUs < 0:
+		return c.invalid("cpus", "give a positive number, or 0 for no limit")
+	case c.Memory > 0 && c.Memory < minMemory:
+		return c.invalid("memory", fmt.Sprintf("give at least %d bytes, or a negative number for no limit", minMemory))
+	case c.Pids > 0 && c.Pids < minPids:
+		return c.invalid("pids", fmt.Sprintf("give at least %d, or a negative number for no limit", minPids))
+	case c.GraceSeconds < 0:
+		return c.invalid("grace_seconds", "give a positive number, or set keep")
+	case c.Network == "host" || strings.HasPrefix(c.Network, "container:"):
+		return c.invalid("network", "a sandbox cannot share a network; choose bridge, none or the name of a network")
+	case c.Workspace != "" && !filepath.IsAbs(c.Workspace):
+		return c.invalid("workspace", "give an absolute path")
+	}
+	if _, err := c.platform(); err != nil {
+		return err
+	}
+	for key := range c.Labels {
+		if strings.HasPrefix(key, labelPrefix) {
+			return c.invalid("labels", fmt.Sprintf("labels that begin with %q are taken", labelPrefix))
+		}
+	}
+	for i, m := range c.Mounts {
+		field := fmt.Sprintf("mounts[%d]", i)
+		switch {
+		case !path.IsAbs(m.Source):
+			return c.invalid(field+".source", "give an absolute path")
+		case !path.IsAbs(m.Target) || path.Clean(m.Target) == "/":
+			return c.invalid(field+".target", "give an absolute path other than /")
+		case within(path.Clean(m.Target), guestDir) || within(guestDir, path.Clean(m.Target)):
+			return c.invalid(field+".target", guestDir+" is taken")
+		}
+	}
+	return (primitives.Command{Args: []string{"env"}, Env: c.Env, User: c.User}).Check()
+}
+
+func (c Config) invalid(field, advice string) error {
+	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, advice)
+}
+
+// checkMounts refuses the engine's own socket, which would give the container the
+// whole machine, and for an engine of this machine what does not exist.
+func (c Config) checkMounts(host string) error {
+	socket, onThisMachine := strings.CutPrefix(host, "unix://")
+	if !onThisMachine {
+		return nil
+	}
+	sources := []string{c.Workspace}
+	fields := []string{"workspace"}
+	for i, m := range c.Mounts {
+		sources = append(sources, m.Source)
+		fields = append(fields, fmt.Sprintf("mounts[%d].source", i))
+	}
+	real, serr := filepath.EvalSymlinks(socket)
+	for i, source := range sources {
+		if source == "" {
+			continue
+		}
+		clean, err := filepath.EvalSymlinks(source)
+		if err != nil {
+			return fmt.Errorf("%s: make it first: %w", fields[i], err)
+		}
+		if serr == nil && within(real, clean) {
+			return c.invalid(fields[i], "it contains the engine's socket, which would give the sandbox this whole machine")
+		}
+	}
+	if c.Workspace == "" {
+		return nil
+	}
+	info, err := os.Stat(c.Workspace)
+	if err == nil && !info.IsDir() {
+		err = primitives.ErrNotDirectory
+	}
+	if err != nil {
+		return fmt.Errorf("workspace: %w", err)
+	}
+	return nil
+}
+
+// within reports whether a clean path is dir or below it.
+func within(name, dir string) bool {
+	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
+}
+
+// validName reports whether a container can have this name or ID.
+func validName(s string) bool {
+	for i, r := range s {
+		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !alnum && (i == 0 || !strings.ContainsRune("._-", r)) {
+			return false
+		}
+	}
+	return len(s) > 1 && len(s) <= 128
+}
+
+// platform splits Platform.
+func (c Config) platform() (p [3]string, err error) {
+	if c.Platform == "" {
+		return p, nil
+	}
+	parts := strings.Split(c.Platform, "/")
+	if len(parts) < 2 || len(parts) > 3 || copy(p[:], parts) == 0 || p[0] == "" || p[1] == "" {
+		return p, c.invalid("platform", "write it as linux/amd64")
+	}
+	if p[0] != "linux" {
+		return p, fmt.Errorf("%w: platform: containers must be linux, not %q", errors.ErrUnsupported, p[0])
+	}
+	return p, nil
+}

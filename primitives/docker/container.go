@@ -1,0 +1,166 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/client"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Where the guest lives in the container. Its folder is a volume where all else is
+// read-only.
+const (
+	guestDir     = "/agentenv"
+	guestProgram = guestDir + "/envrunner"
+	guestRoot    = guestDir + "/sandbox"
+	workspaceDir = "/workspace" // of Config.Workspace
+)
+
+const (
+	namePrefix = "agentenv-"
+	// terminatedSuffix is added to the name of a container that Terminate is
+	// about to remove: so other programs that are connected to it learn what
+	// happened, from the container or from the engine's list of events.
+	terminatedSuffix = ".terminated"
+)
+
+// makeContainer makes the container and returns its ID.
+func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse) (string, error) {
+	var platform *ocispec.Platform
+	if p, _ := cfg.platform(); p[0] != "" {
+		platform = &ocispec.Platform{OS: p[0], Architecture: p[1], Variant: p[2]}
+	}
+	made, err := eng.ContainerCreate(ctx, containerConfig(name, cfg, img), hostConfig(cfg), nil, platform, name)
+	if cerrdefs.IsConflict(err) {
+		return "", fmt.Errorf("choose another name: %w", err)
+	}
+	return made.ID, err
+}
+
+func containerConfig(name string, cfg Config, img image.InspectResponse) *container.Config {
+	labels := ownerLabels(name)
+	maps.Copy(labels, cfg.Labels)
+	c := &container.Config{
+		Image:       cfg.Image,
+		User:        cfg.User,
+		Entrypoint:  []string{guestProgram},
+		Cmd:         guestArgs(cfg, img),
+		WorkingDir:  "/",
+		Labels:      labels,
+		OpenStdin:   true,
+		StdinOnce:   true, // the guest sees the end of its host
+		AttachStdin: true, AttachStdout: true, AttachStderr: true,
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+	}
+	if cfg.ReadOnly {
+		c.Volumes = map[string]struct{}{guestDir: {}}
+	}
+	return c
+}
+
+// guestArgs is the command line of the container's first process.
+func guestArgs(cfg Config, img image.InspectResponse) []string {
+	stay := time.Duration(cfg.GraceSeconds) * time.Second
+	switch {
+	case cfg.Keep:
+		stay = -1
+	case stay == 0:
+		stay = defaultGrace * time.Second
+	}
+	args := []string{"guest", "--root", guestRoot, "--stay", stay.String(), "--keep"}
+	if cfg.Workspace != "" {
+		args = append(args, "--workspace", workspaceDir)
+	}
+	if img.Config != nil {
+		for _, e := range img.Config.Env {
+			if !strings.HasPrefix(e, "HOME=") { // it is the sandbox's
+				args = append(args, "--env", e)
+			}
+		}
+	}
+	for _, e := range cfg.Env {
+		args = append(args, "--env", e)
+	}
+	return args
+}
+
+func hostConfig(cfg Config) *container.HostConfig {
+	h := &container.HostConfig{
+		AutoRemove:     true,
+		LogConfig:      container.LogConfig{Type: "none"}, // it would keep the guest's stream
+		NetworkMode:    container.NetworkMode(cfg.Network),
+		CapDrop:        []string{"ALL"},
+		CapAdd:         cfg.CapAdd,
+		SecurityOpt:    []string{"no-new-privileges"},
+		ReadonlyRootfs: cfg.ReadOnly,
+		IpcMode:        container.IPCModePrivate,
+	}
+	if cfg.Network == "" {
+		h.NetworkMode = "bridge"
+	}
+	h.NanoCPUs = int64(cfg.CPUs * 1e9)
+	switch {
+	case cfg.Memory == 0:
+		h.Memory = defaultMemory
+	case cfg.Memory > 0:
+		h.Memory = cfg.Memory
+	}
+	h.MemorySwap = h.Memory
+	pids := cfg.Pids
+	switch {
+	case pids == 0:
+		pids = defaultPids
+	case pids < 0:
+		pids = -1
+	}
+	h.PidsLimit = &pids
+	if cfg.ReadOnly {
+		h.Tmpfs = map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"}
+	}
+	if cfg.Workspace != "" {
+		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeBind, Source: cfg.Workspace, Target: workspaceDir})
+	}
+	for _, m := range cfg.Mounts {
+		h.Mounts = append(h.Mounts, mount.Mount{
+			Type: mount.TypeBind, Source: m.Source, Target: path.Clean(m.Target), ReadOnly: m.ReadOnly,
+		})
+	}
+	return h
+}
+
+// removeTimeout is how long the engine may take to remove a container.
+const removeTimeout = time.Minute
+
+// removeContainer ends and removes a container with its volumes, also when ctx is
+// done. It is no error if the container is gone.
+func removeContainer(ctx context.Context, eng *client.Client, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	err := eng.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+	switch {
+	case cerrdefs.IsNotFound(err):
+		return nil
+	case !cerrdefs.IsConflict(err):
+		return explain(eng, err)
+	}
+	// The engine is removing it already, because it has ended.
+	gone, failed := eng.ContainerWait(ctx, id, container.WaitConditionRemoved)
+	select {
+	case <-gone:
+		return nil
+	case err := <-failed:
+		if cerrdefs.IsNotFound(err) {
+			return nil
+		}
+		return explain(eng, err)
+	}
+}

@@ -1,0 +1,141 @@
+// Package docker is the sandbox that is a container of a Docker engine.
+//
+// It creates the container, puts one static program into it and talks to that
+// program, the guest, over the standard streams of the container's first process.
+// Everything but the life of the container is the guest's work, see package
+// guest. The image needs nothing for this: no shell, no libc.
+//
+// The container ends when nobody has been connected to it for a while
+// ([Config].GraceSeconds), and the engine then removes it. So a program that
+// crashes leaves nothing behind.
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+const backend = "docker"
+
+// New makes a sandbox: a container of cfg.Image with a guest as its first
+// process. ctx covers the making only. When New fails nothing is left of it.
+//
+// Errors: fs.ErrInvalid for a bad configuration, fs.ErrNotExist for an image, a
+// network or a folder that does not exist, fs.ErrExist for a name that is taken,
+// fs.ErrPermission for an engine or a registry that refuses this user,
+// errors.ErrUnsupported for a platform that cannot run the guest,
+// [primitives.ErrUnavailable] for an engine that does not answer and a container
+// whose guest does not.
+func New(ctx context.Context, cfg Config) (*Sandbox, error) {
+	s, err := create(ctx, cfg)
+	if err != nil {
+		return nil, wrap("create", cfg.Image, err)
+	}
+	return s, nil
+}
+
+func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	eng, err := connect(cfg.Host)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, eng.Close())
+		}
+	}()
+	if err := cfg.checkMounts(eng.DaemonHost()); err != nil {
+		return nil, err
+	}
+	img, err := ensureImage(ctx, eng, cfg)
+	if err != nil {
+		return nil, explain(eng, err)
+	}
+	if err := checkRunner(cfg.Runner, img.Architecture); err != nil {
+		return nil, err
+	}
+	name := cfg.Name
+	if name == "" {
+		name = namePrefix + newID()
+	}
+	id, err := makeContainer(ctx, eng, name, cfg, img)
+	if err != nil {
+		return nil, explain(eng, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeContainer(ctx, eng, id))
+		}
+	}()
+	l, err := startContainer(ctx, eng, id, cfg)
+	if err != nil {
+		return nil, explain(eng, err)
+	}
+	return newSandbox(eng, name, l), nil
+}
+
+// Attach returns a live sandbox of [New] by its ID, also one that another program
+// made. Both share it. Of cfg only Host and Logger count.
+//
+// An ID without a sandbox is fs.ErrNotExist, also when it is a container that
+// this package did not make. A sandbox whose container does not run is
+// [primitives.ErrUnavailable].
+func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+	s, err := attach(ctx, cfg, id)
+	if err != nil {
+		return nil, wrap("attach", id, err)
+	}
+	return s, nil
+}
+
+func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) {
+	if !validName(id) {
+		return nil, fmt.Errorf("%w: no container can have this name", fs.ErrNotExist)
+	}
+	eng, err := connect(cfg.Host)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, eng.Close())
+		}
+	}()
+	found, err := eng.ContainerInspect(ctx, id)
+	switch {
+	case err != nil:
+		return nil, explain(eng, err)
+	case found.Config == nil || found.Config.Labels[labelSandbox] == "":
+		return nil, fmt.Errorf("%w: the container was not made as a sandbox", fs.ErrNotExist)
+	case found.State == nil || !found.State.Running:
+		return nil, fmt.Errorf("%w: its container does not run", primitives.ErrUnavailable)
+	}
+	l, err := joinContainer(ctx, eng, found.ID, cfg)
+	if err != nil {
+		return nil, explain(eng, err)
+	}
+	return newSandbox(eng, strings.TrimPrefix(found.Name, "/"), l), nil
+}
+
+// newSandbox returns the handle of a container whose guest has answered.
+func newSandbox(eng *client.Client, name string, l *link) *Sandbox {
+	return &Sandbox{Client: l.client, eng: eng, id: name, link: l}
+}
+
+func newID() string {
+	var b [10]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+}

@@ -1,0 +1,78 @@
+package docker
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// fate asks the engine what state a container is in, or what became of it.
+func fate(ctx context.Context, eng *client.Client, id string) (primitives.State, error) {
+	found, err := eng.ContainerInspect(ctx, id)
+	switch {
+	case cerrdefs.IsNotFound(err):
+		return postMortem(ctx, eng, id)
+	case err != nil:
+		return primitives.State{}, explain(eng, err)
+	case strings.HasSuffix(found.Name, terminatedSuffix):
+		return primitives.State{Status: primitives.StatusTerminated}, nil
+	case found.State == nil:
+		return primitives.State{Status: primitives.StatusLost}, nil
+	case found.State.Running:
+		return primitives.State{Status: primitives.StatusRunning}, nil
+	}
+	return exited(found.State.ExitCode, found.State.OOMKilled), nil
+}
+
+// postMortem looks at the latest events of the engine for how a container that
+// was removed has ended.
+func postMortem(ctx context.Context, eng *client.Client, id string) (primitives.State, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	until := time.Now()
+	messages, failed := eng.Events(ctx, events.ListOptions{
+		Until:   strconv.FormatInt(until.Unix(), 10) + "." + strconv.Itoa(1e9 + until.Nanosecond())[1:],
+		Filters: filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", id)),
+	})
+	state := primitives.State{Status: primitives.StatusLost}
+	oom := false
+	for {
+		select {
+		case m := <-messages:
+			switch m.Action {
+			case events.ActionOOM:
+				oom = true
+			case events.ActionRename:
+				if strings.HasSuffix(m.Actor.Attributes["name"], terminatedSuffix) {
+					return primitives.State{Status: primitives.StatusTerminated}, nil
+				}
+			case events.ActionDie:
+				if code, err := strconv.Atoi(m.Actor.Attributes["exitCode"]); err == nil {
+					state = exited(code, oom)
+				}
+			}
+		case <-failed: // also the end
+			return state, nil
+		}
+	}
+}
+
+// exited is the state of a container whose first process has ended.
+func exited(code int, oom bool) primitives.State {
+	exit := primitives.ExitStatus{Code: code, Reason: primitives.ReasonExited}
+	if code == 128+9 {
+		exit.Signal, exit.Reason = primitives.SIGKILL, primitives.ReasonSignaled
+		if oom {
+			exit.Reason = primitives.ReasonOOM
+		}
+	}
+	return primitives.State{Status: primitives.StatusExited, Exit: exit}
+}

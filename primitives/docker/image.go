@@ -1,0 +1,95 @@
+package docker
+
+import (
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// ensureImage returns the image, and fetches it first if the policy says so.
+func ensureImage(ctx context.Context, eng *client.Client, cfg Config) (image.InspectResponse, error) {
+	if cfg.Pull == PullAlways {
+		if err := pull(ctx, eng, cfg); err != nil {
+			return image.InspectResponse{}, err
+		}
+	}
+	img, err := eng.ImageInspect(ctx, cfg.Image)
+	switch {
+	case cerrdefs.IsNotFound(err) && cfg.Pull == PullNever:
+		return img, fmt.Errorf("fetch or build the image first, or set pull to missing: %w", err)
+	case cerrdefs.IsNotFound(err) && cfg.Pull != PullAlways:
+		if err = pull(ctx, eng, cfg); err == nil {
+			img, err = eng.ImageInspect(ctx, cfg.Image)
+		}
+	}
+	if err != nil {
+		return img, err
+	}
+	if img.Os != "linux" {
+		return img, fmt.Errorf("%w: the image is for %s; sandboxes need one for linux", errors.ErrUnsupported, img.Os)
+	}
+	want, _ := cfg.platform() // was checked
+	if want[1] != "" && want[1] != img.Architecture {
+		return img, fmt.Errorf("%w: the engine has the image for %s/%s only; set pull to always to fetch it for %s", errors.ErrUnsupported, img.Os, img.Architecture, cfg.Platform)
+	}
+	return img, nil
+}
+
+// maxPullLine bounds a message of the engine about its progress.
+const maxPullLine = 1 << 20
+
+// pull fetches the image. The engine reports failures in the stream of progress.
+func pull(ctx context.Context, eng *client.Client, cfg Config) error {
+	body, err := eng.ImagePull(ctx, cfg.Image, image.PullOptions{Platform: cfg.Platform})
+	if err != nil {
+		return fmt.Errorf("pull the image: %w", err)
+	}
+	defer func() { _ = body.Close() }()
+	limited := &io.LimitedReader{R: body}
+	for dec := json.NewDecoder(limited); ; {
+		limited.N = maxPullLine
+		var m struct {
+			Error string `json:"error"`
+		}
+		switch err := dec.Decode(&m); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("pull the image: %w: %w", primitives.ErrUnavailable, err)
+		case m.Error != "":
+			return fmt.Errorf("pull the image: check its name and the engine's network: %w: %s", primitives.ErrUnavailable, m.Error)
+		}
+	}
+}
+
+// checkRunner makes sure that the guest can run in the container: the engine
+// would only say that starting failed.
+func checkRunner(file, arch string) error {
+	f, err := elf.Open(file)
+	if err != nil {
+		var format *elf.FormatError
+		if errors.As(err, &format) {
+			return fmt.Errorf("%w: runner: %s is no Linux program", fs.ErrInvalid, file)
+		}
+		return fmt.Errorf("runner: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	machines := map[elf.Machine]string{
+		elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64", elf.EM_ARM: "arm", elf.EM_386: "386",
+		elf.EM_RISCV: "riscv64", elf.EM_S390: "s390x", elf.EM_PPC64: "ppc64le",
+	}
+	if got := machines[f.Machine]; got != arch {
+		return fmt.Errorf("%w: the image is for %s and the runner %s for %s; choose an image for that, or the runner for the image", errors.ErrUnsupported, arch, file, f.Machine)
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/docker/docker/api/types"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+// link is the way to the guest of a container.
+type link struct {
+	client    *guest.Client
+	container string
+
+	fate func() (primitives.State, error) // asks the engine
+
+	mu    sync.Mutex
+	cause error // why the stream has ended
+}
+
+// startContainer starts a container with the guest in it.
+func startContainer(ctx context.Context, eng *client.Client, id string, cfg Config) (*link, error) {
+	if err := install(ctx, eng, id, cfg); err != nil {
+		return nil, err
+	}
+	// Before the start, so that nothing is missed.
+	conn, err := eng.ContainerAttach(ctx, id, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})
+	if err != nil {
+		return nil, fmt.Errorf("attach to the container: %w", err)
+	}
+	if err := eng.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start the container: %w", err)
+	}
+	return dial(ctx, eng, id, conn, cfg)
+}
+
+// joinContainer starts one more guest beside the first one, for this program.
+func joinContainer(ctx context.Context, eng *client.Client, id string, cfg Config) (*link, error) {
+	made, err := eng.ContainerExecCreate(ctx, id, container.ExecOptions{
+		AttachStdin: true, AttachStdout: true, AttachStderr: true,
+		Cmd: []string{guestProgram, "guest", "--root", guestRoot, "--attach", "-", "--linger"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := eng.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return dial(ctx, eng, id, conn, cfg)
+}
+
+// dial shakes hands with the guest at the other end of an attached stream.
+func dial(ctx context.Context, eng *client.Client, id string, conn types.HijackedResponse, cfg Config) (*link, error) {
+	outlives := context.WithoutCancel(ctx)
+	l := &link{container: id}
+	l.fate = func() (primitives.State, error) {
+		ctx, cancel := context.WithTimeout(outlives, fateTimeout)
+		defer cancel()
+		return fate(ctx, eng, id)
+	}
+	stream := newStream(conn)
+	var err error
+	l.client, err = guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended})
+	if err == nil {
+		return l, nil
+	}
+	if tail := stream.stderr(); tail != "" {
+		err = fmt.Errorf("%w; the guest wrote: %s", err, tail)
+	}
+	return nil, err
+}
+
+// fateTimeout is how long the engine may take to tell what became of a container.
+const fateTimeout = 5 * time.Second
+
+// ended explains why the guest's stream has ended. It asks the engine once.
+func (l *link) ended() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause == nil {
+		l.cause = l.findCause()
+	}
+	return l.cause
+}
+
+// findCause waits a moment for the engine to notice the end of the container,
+// which the stream may be ahead of.
+func (l *link) findCause() error {
+	tick := time.NewTicker(fatePause)
+	defer tick.Stop()
+	for range fateAttempts {
+		state, err := l.fate()
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: %w", primitives.ErrUnavailable, err)
+		case state.Status == primitives.StatusTerminated:
+			return primitives.ErrTerminated
+		case !state.Running():
+			return errGone
+		}
+		<-tick.C
+	}
+	return fmt.Errorf("%w: the connection to the guest broke; attach to the sandbox again", primitives.ErrUnavailable)
+}
+
+const (
+	fatePause    = 50 * time.Millisecond
+	fateAttempts = 20
+)
+
+// errGone says that nothing runs any more.
+var errGone = fmt.Errorf("%w: the container has ended: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+
+// setTerminated says that Terminate was called.
+func (l *link) setTerminated() {
+	l.mu.Lock()
+	l.cause = primitives.ErrTerminated
+	l.mu.Unlock()
+}

@@ -1,0 +1,107 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+// Sandbox is a handle of a container. It implements
+// primitives.EnvironmentPrimitive and the optional interfaces beside it, most of
+// them by the guest's Client. Make one with [New] or [Attach].
+type Sandbox struct {
+	*guest.Client
+	eng  *client.Client
+	id   string
+	link *link
+
+	terminating sync.Mutex
+	closed      atomic.Bool
+	closing     sync.Once
+	closeErr    error
+}
+
+var _ interface {
+	primitives.EnvironmentPrimitive
+	primitives.Runner
+	primitives.BatchWriter
+	primitives.Packer
+	primitives.Unpacker
+	primitives.Reattacher
+} = (*Sandbox)(nil)
+
+// ID returns the container's name.
+func (s *Sandbox) ID() string { return s.id }
+
+// Poll asks the engine. A container that has ended is
+// [primitives.StatusExited] with the status of its first process, as long as the
+// engine knows it, else [primitives.StatusLost].
+func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
+	err := s.Err()
+	switch {
+	case s.closed.Load():
+		return primitives.State{}, wrap("poll", s.id, err)
+	case errors.Is(err, primitives.ErrTerminated):
+		return primitives.State{Status: primitives.StatusTerminated}, nil
+	}
+	state, ferr := fate(ctx, s.eng, s.link.container)
+	if ferr != nil && err != nil && ctx.Err() == nil {
+		// Neither the guest nor the engine answers.
+		return primitives.State{Status: primitives.StatusLost}, nil
+	}
+	if ferr == nil && err != nil && state.Running() {
+		// It lives, and this handle cannot use it any more.
+		state.Status = primitives.StatusLost
+	}
+	return state, wrap("poll", s.id, ferr)
+}
+
+// Terminate has the guest end all processes politely, then removes the container.
+func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
+	s.terminating.Lock() // a second call waits for the first
+	defer s.terminating.Unlock()
+	report, err := s.Client.Terminate(ctx)
+	if s.closed.Load() {
+		return report, wrap("terminate", s.id, err)
+	}
+	// Whatever the guest says: the kernel ends what it could not end.
+	for _, p := range report.Survivors {
+		p.Forced = true
+		report.Killed = append(report.Killed, p)
+	}
+	report.Survivors = nil
+	err = s.remove(ctx)
+	if err == nil {
+		s.link.setTerminated()
+	}
+	return report, wrap("terminate", s.id, err)
+}
+
+// remove tells the other handles, then removes the container.
+func (s *Sandbox) remove(ctx context.Context) error {
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
+	defer cancel()
+	err := s.eng.ContainerRename(rctx, s.link.container, s.id+terminatedSuffix)
+	if cerrdefs.IsNotFound(err) {
+		return nil
+	}
+	// Another handle may be doing the same; what counts is that it goes.
+	return removeContainer(ctx, s.eng, s.link.container)
+}
+
+// Close closes the stream to the guest. The container lives on for its grace, see
+// [Config].
+func (s *Sandbox) Close() error {
+	s.closing.Do(func() {
+		s.closed.Store(true)
+		s.closeErr = errors.Join(s.Client.Close(), s.eng.Close())
+	})
+	return wrap("close", s.id, s.closeErr)
+}

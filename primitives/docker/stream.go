@@ -1,0 +1,92 @@
+package docker
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/docker/docker/api/types"
+	"github.com/docker/docker/pkg/stdcopy"
+)
+
+// stream is the guest's end of an attached connection: it reads what the
+// container's process writes to standard output and writes to its standard input.
+// What comes on standard error is kept, the end of it.
+type stream struct {
+	conn net.Conn
+	r    *bufio.Reader
+	left uint32 // bytes of the frame that is being read
+
+	mu   sync.Mutex
+	tail []byte
+}
+
+// maxTail is how much of standard error is kept.
+const maxTail = 4 << 10
+
+func newStream(h types.HijackedResponse) *stream {
+	return &stream{conn: h.Conn, r: h.Reader}
+}
+
+// Read reads standard output. The engine sends both outputs in frames: a byte for
+// the output, three zeros, the length, and the data.
+func (s *stream) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for s.left == 0 {
+		var head [8]byte
+		if _, err := io.ReadFull(s.r, head[:]); err != nil {
+			return 0, err
+		}
+		n := binary.BigEndian.Uint32(head[4:])
+		switch stdcopy.StdType(head[0]) {
+		case stdcopy.Stdout:
+			s.left = n
+		case stdcopy.Stderr, stdcopy.Systemerr:
+			if _, err := io.CopyN((*tailWriter)(s), s.r, int64(n)); err != nil {
+				return 0, err
+			}
+		default:
+			return 0, errFrame
+		}
+	}
+	n, err := s.r.Read(p[:min(int64(len(p)), int64(s.left))])
+	s.left -= uint32(n)
+	if errors.Is(err, io.EOF) && s.left > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+var errFrame = errors.New("the engine sent no frames; does the container have a terminal?")
+
+func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
+
+// Close ends the connection, which the engine passes on as the end of standard
+// input.
+func (s *stream) Close() error { return s.conn.Close() }
+
+// stderr returns the end of what came on standard error.
+func (s *stream) stderr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.ToValidUTF8(strings.TrimSpace(string(s.tail)), "?")
+}
+
+// tailWriter keeps the end of what is written.
+type tailWriter stream
+
+func (t *tailWriter) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tail = append(t.tail, p...)
+	if over := len(t.tail) - maxTail; over > 0 {
+		t.tail = append(t.tail[:0], t.tail[over:]...)
+	}
+	return len(p), nil
+}
