@@ -53,7 +53,9 @@ func (e *ScriptError) Error() string {
 	case e.Err != nil:
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
-	if e.Status.Reason != "" && !e.Status.Success() {
+	// A script that reports its failure exits with 1: that tells nothing more.
+	told := e.Failure != nil && e.Status.Reason == primitives.ReasonExited
+	if e.Status.Reason != "" && !e.Status.Success() && !told {
 		b.WriteString(": " + describe(e.Status))
 	}
 	if s := lastLines(e.Stderr); s != "" {

@@ -45,6 +45,7 @@ func NewConversation() *Conversation {
 
 // Reduce folds events into a conversation. It stops at the first error, which it
 // returns with the conversation so far.
+// The sequence must end: [AgentSession.Events] does not by itself.
 func Reduce(events iter.Seq2[runnerscripts.Event, error]) (*Conversation, error) {
 	c := NewConversation()
 	for ev, err := range events {
