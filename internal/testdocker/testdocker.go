@@ -48,7 +48,7 @@ func connect() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) //nolint:forbidigo // used by TestMain, too, which has no context
 	defer cancel()
 	if _, err := eng.Ping(ctx); err != nil {
 		return nil, fmt.Errorf("no Docker engine answers; %s: %w", instruction, err)
@@ -189,9 +189,9 @@ func leftovers() error {
 		return err
 	}
 	defer func() { _ = eng.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) //nolint:forbidigo // TestMain has no context
 	defer cancel()
-	patience := time.NewTimer(20 * time.Second)
+	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

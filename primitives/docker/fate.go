@@ -59,7 +59,7 @@ func postMortem(ctx context.Context, eng *client.Client, id string) (primitives.
 					state = exited(code, oom)
 				}
 			}
-		case <-failed: // also the end
+		case <-failed: //nolint:errcheck // also the end; what was found until then counts
 			return state, nil
 		}
 	}
