@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -67,6 +66,7 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
+	alive := s.Err() == nil
 	report, err := s.Client.Terminate(ctx)
 	if s.closed.Load() {
 		return report, wrap("terminate", s.id, err)
@@ -77,22 +77,23 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 		report.Killed = append(report.Killed, p)
 	}
 	report.Survivors = nil
-	err = s.remove(ctx)
+	err = s.remove(ctx, alive)
 	if err == nil {
 		s.link.setTerminated()
 	}
 	return report, wrap("terminate", s.id, err)
 }
 
-// remove tells the other handles, then removes the container.
-func (s *Sandbox) remove(ctx context.Context) error {
-	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
-	defer cancel()
-	err := s.eng.ContainerRename(rctx, s.link.container, s.id+terminatedSuffix)
-	if cerrdefs.IsNotFound(err) {
-		return nil
+// remove tells the other handles, then removes the container. One that has ended
+// is not renamed: the engine may be removing it, and old engines then keep half
+// of it for ever.
+func (s *Sandbox) remove(ctx context.Context, alive bool) error {
+	if alive {
+		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
+		defer cancel()
+		// Another handle may be doing the same; what counts is that it goes.
+		_ = s.eng.ContainerRename(rctx, s.link.container, s.id+terminatedSuffix)
 	}
-	// Another handle may be doing the same; what counts is that it goes.
 	return removeContainer(ctx, s.eng, s.link.container)
 }
 
