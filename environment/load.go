@@ -152,6 +152,9 @@ func checkKeys(value any, t reflect.Type, where string) error {
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 		return nil // it checks by itself
 	}
+	if !fits(value, t.Kind()) {
+		return fmt.Errorf("%w: %s: give %s, not %s", ErrConfig, where, wanted(t.Kind()), given(value))
+	}
 	switch value := value.(type) {
 	case map[string]any:
 		if t.Kind() != reflect.Struct {
@@ -183,6 +186,51 @@ func checkKeys(value any, t reflect.Type, where string) error {
 		}
 	}
 	return nil
+}
+
+// fits reports whether a decoded value can be read into a type of this kind.
+func fits(value any, k reflect.Kind) bool {
+	switch value.(type) {
+	case map[string]any:
+		return k == reflect.Struct || k == reflect.Map || k == reflect.Interface
+	case []any:
+		return k == reflect.Slice || k == reflect.Interface
+	case string:
+		return k == reflect.String || k == reflect.Interface || k == reflect.Slice // bytes
+	case bool:
+		return k == reflect.Bool || k == reflect.Interface
+	case float64:
+		return k >= reflect.Int && k <= reflect.Float64 || k == reflect.Interface
+	}
+	return true // null is the zero value of anything
+}
+
+// wanted and given name values in the words of configuration files.
+func wanted(k reflect.Kind) string {
+	switch k {
+	case reflect.Struct, reflect.Map:
+		return "a mapping (key: value)"
+	case reflect.Slice:
+		return "a list"
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	}
+	return "a number"
+}
+
+func given(value any) string {
+	switch v := value.(type) {
+	case map[string]any:
+		return "a mapping"
+	case []any:
+		return "a list"
+	case string:
+		return "a text"
+	default:
+		return fmt.Sprint(v)
+	}
 }
 
 // jsonFields returns the fields of a struct by their name in JSON.

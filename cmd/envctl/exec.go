@@ -90,6 +90,9 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 		defer restore()
 	}
 	proc, err := env.Primitive().Exec(ctx, cmd)
+	if f.user != "" && errors.Is(err, primitives.ErrWorkingDir) && errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("make the sandbox for that user (sandbox: {type: local, user: %s}) or give --workdir a folder that %[1]s may enter: %w", f.user, err)
+	}
 	if err != nil {
 		return execFailure(err)
 	}

@@ -91,10 +91,13 @@ func (t *translator) task(l systemLine) {
 
 // retry tells that the model's API is tried again.
 func (t *translator) retry(l systemLine, raw json.RawMessage) {
+	what := fmt.Sprintf("the model's API failed with status %d", l.ErrorStatus)
+	if l.ErrorStatus == 0 {
+		what = "the model's API could not be reached: check its address"
+	}
 	t.emit(time.Time{}, runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-		Level: "warn",
-		Message: fmt.Sprintf("the model's API failed with status %d; try %d of %d follows in %.1f s",
-			l.ErrorStatus, l.Attempt, l.MaxRetries, l.RetryDelayMS/1000),
-		Data: raw,
+		Level:   "warn",
+		Message: fmt.Sprintf("%s; try %d of %d follows in %.1f s", what, l.Attempt, l.MaxRetries, l.RetryDelayMS/1000),
+		Data:    raw,
 	})
 }
