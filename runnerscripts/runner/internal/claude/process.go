@@ -86,6 +86,7 @@ func start(c command, handle func(line []byte)) (*process, error) {
 		defer close(p.done)
 		err := p.cmd.Wait()
 		p.killGroup()
+		_ = os.Remove(fallbackSocket(p.cmd.Process.Pid))
 		// A read deadline works on pipes; without it a survivor that holds the
 		// pipe would keep the reader for ever.
 		_ = r.SetReadDeadline(time.Now().Add(drainTime))
@@ -163,6 +164,13 @@ func (p *process) killGroup() {
 			return
 		}
 	}
+}
+
+// fallbackSocket is where the program listens for others of its kind if the path
+// of the session is too long for a socket: in a folder that all sessions share,
+// and a killed program leaves it there.
+func fallbackSocket(pid int) string {
+	return fmt.Sprintf("/tmp/cc-socks-%d/%d.sock", os.Getuid(), pid)
 }
 
 // close ends the program: politely by the end of its input, then by signals. It

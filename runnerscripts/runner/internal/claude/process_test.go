@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -58,6 +59,25 @@ while :; do sleep 1; done`))
 	}
 	if err := syscall.Kill(-c.process.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("its process group is still there: %v", err)
+	}
+}
+
+func TestKilledProgramLeavesNoSocket(t *testing.T) {
+	t.Parallel()
+	const script = `mkdir -p -m 700 /tmp/cc-socks-$(id -u) && : > /tmp/cc-socks-$(id -u)/$$.sock; echo '{}'; exec sleep 600`
+	ready := make(chan struct{}, 1)
+	p, err := start(command{argv: []string{"/bin/sh", "-c", script}, env: os.Environ()}, func([]byte) { ready <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-ready
+	socket := fallbackSocket(p.cmd.Process.Pid)
+	if _, err := os.Stat(socket); err != nil {
+		t.Fatal(err)
+	}
+	p.kill()
+	if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is left: %v", socket, err)
 	}
 }
 
