@@ -44,7 +44,7 @@ func startOnTerminal(t *testing.T, args ...string) *screen {
 	cmd.Args = append([]string{"envctl"}, args...)
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "XDG_CACHE_HOME=" + home + "/.cache",
-		"TERM=xterm", "NO_COLOR=1", bundle.ExplicitVariable + "=" + runner,
+		"TERM=xterm", "NO_COLOR=1", "GORACE=atexit_sleep_ms=0", bundle.ExplicitVariable + "=" + runner,
 	}
 	p, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
 	if err != nil {
