@@ -83,6 +83,7 @@ type Status string
 // The statuses.
 const (
 	StatusRunning    Status = "running"    // it takes calls
+	StatusPaused     Status = "paused"     // it is frozen, see Pause
 	StatusExited     Status = "exited"     // its main process ended by itself
 	StatusTerminated Status = "terminated" // it was ended by Terminate
 	StatusLost       Status = "lost"       // it is gone and nobody knows how
