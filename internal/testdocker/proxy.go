@@ -1,0 +1,221 @@
+package testdocker
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Proxy stands between a client and the engine, to break or to observe the way
+// to it. Its methods may be called from several goroutines.
+type Proxy struct {
+	listener net.Listener
+	engine   string // the socket of the engine
+
+	mu     sync.Mutex
+	conns  []net.Conn // both sides of all that are open
+	hung   bool
+	resume chan struct{} // closed by Flow
+	seen   func(method, path string)
+	closed bool
+	joined sync.WaitGroup
+}
+
+// NewProxy returns a proxy of the engine that listens on a socket of its own
+// until the test ends.
+func NewProxy(t testing.TB) *Proxy {
+	t.Helper()
+	return NewProxyOf(t, Engine(t).DaemonHost())
+}
+
+// NewProxyOf is NewProxy for an engine at a unix:// address.
+func NewProxyOf(t testing.TB, host string) *Proxy {
+	t.Helper()
+	socket, ok := strings.CutPrefix(host, "unix://")
+	if !ok {
+		t.Fatalf("these tests need an engine behind a Unix socket, not %s", host)
+	}
+	l, err := net.Listen("unix", filepath.Join(shortDir(t), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{listener: l, engine: socket, resume: make(chan struct{})}
+	p.joined.Go(p.accept)
+	t.Cleanup(func() {
+		p.mu.Lock()
+		p.closed = true
+		p.mu.Unlock()
+		_ = l.Close()
+		p.Flow()
+		p.Cut()
+		p.joined.Wait()
+	})
+	return p
+}
+
+// shortDir is a temporary folder for sockets, whose paths must be short.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ae") //nolint:usetesting // TempDir's paths hold the test's name
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// Host is the proxy's address, to be used as the engine's.
+func (p *Proxy) Host() string { return "unix://" + p.listener.Addr().String() }
+
+// Cut closes all connections. New ones work.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Hang keeps all connections, also new ones, and forwards nothing until Flow.
+func (p *Proxy) Hang() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hung = true
+}
+
+// Flow ends Hang.
+func (p *Proxy) Flow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hung {
+		p.hung = false
+		close(p.resume)
+		p.resume = make(chan struct{})
+	}
+}
+
+// Before has f called with the method and the path, query included, of the first
+// request of every new connection, before it is forwarded. A client that closes
+// idle connections makes one for each request.
+func (p *Proxy) Before(f func(method, path string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen = f
+}
+
+func (p *Proxy) accept() {
+	for {
+		c, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.joined.Go(func() { p.serve(c) })
+	}
+}
+
+// serve forwards one connection.
+func (p *Proxy) serve(down net.Conn) {
+	defer p.track(down)()
+	r := bufio.NewReader(down)
+	p.announce(r)
+	p.wait()
+	up, err := net.Dial("unix", p.engine) //nolint:noctx // a local socket answers at once
+	if err != nil {
+		return
+	}
+	defer p.track(up)()
+	var both sync.WaitGroup
+	both.Go(func() { p.forward(up, r) })
+	p.forward(down, up)
+	both.Wait()
+}
+
+// track lists a connection and returns what closes it.
+func (p *Proxy) track(c net.Conn) func() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = c.Close()
+	}
+	p.conns = append(p.conns, c)
+	return func() {
+		_ = c.Close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.conns = slices.DeleteFunc(p.conns, func(have net.Conn) bool { return have == c })
+	}
+}
+
+// announce calls what Before was given.
+func (p *Proxy) announce(r *bufio.Reader) {
+	p.mu.Lock()
+	seen := p.seen
+	p.mu.Unlock()
+	if seen == nil {
+		return
+	}
+	for n := 1; n <= r.Size(); n++ {
+		head, err := r.Peek(max(n, r.Buffered()))
+		if line, _, ok := bytes.Cut(head, []byte("\r\n")); ok {
+			if f := strings.Fields(string(line)); len(f) == 3 {
+				seen(f[0], f[1])
+			}
+			return
+		}
+		if err != nil {
+			return
+		}
+		n = len(head)
+	}
+}
+
+// wait returns when the proxy forwards.
+func (p *Proxy) wait() {
+	for {
+		p.mu.Lock()
+		hung, resume := p.hung, p.resume
+		p.mu.Unlock()
+		if !hung {
+			return
+		}
+		<-resume
+	}
+}
+
+// forward copies one direction and passes on its end.
+func (p *Proxy) forward(to net.Conn, from io.Reader) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		p.wait()
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				break
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			if half, ok := to.(*net.UnixConn); ok && half.CloseWrite() == nil {
+				return
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	_ = to.Close()
+	if c, ok := from.(net.Conn); ok {
+		_ = c.Close()
+	}
+}
