@@ -45,6 +45,10 @@ type Config struct {
 	Runner string `json:"runner,omitempty"`
 	// Scripts replaces runner scripts by commands of the sandbox.
 	Scripts Scripts `json:"scripts,omitzero"`
+	// Progress is told, in a sentence, what takes longer than a moment while the
+	// sandbox is made, such as fetching an image. It may be called from any
+	// goroutine. Nil tells nobody.
+	Progress func(message string) `json:"-"`
 	// Logger takes diagnostics; nil means silence. Neither prompts nor
 	// environment values are logged.
 	Logger hclog.Logger `json:"-"`
@@ -57,6 +61,16 @@ type Scripts struct {
 	SetupSession   []string `json:"setup_session,omitempty"`
 	ExecuteQuery   []string `json:"execute_query,omitempty"`
 	ReadTranscript []string `json:"read_transcript,omitempty"`
+}
+
+// tell passes on what takes longer than a moment.
+func (c Config) tell(message string) {
+	if c.Progress != nil {
+		c.Progress(message)
+	}
+	if c.Logger != nil {
+		c.Logger.Info(message)
+	}
 }
 
 // check refuses what no sandbox could run.

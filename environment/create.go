@@ -115,6 +115,7 @@ func backends() map[string]backend {
 			sharesFiles: isOurs,
 			settings:    func(s *Sandbox) any { return &s.Local },
 		},
+		"docker": dockerBackend(),
 	}
 }
 

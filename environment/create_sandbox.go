@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
@@ -17,12 +18,16 @@ import (
 // type:
 //
 //	sandbox: local
-//	sandbox: {type: local, root: /var/lib/agents}
+//	sandbox: {type: docker, image: golang:1.26, network: none}
 type Sandbox struct {
-	// Type is the kind: "local".
+	// Type is the kind: "local" or "docker".
 	Type string
-	// Local is for the type "local".
+	// Local is for the type "local": processes of this machine.
 	Local local.Config
+	// Docker is for the type "docker": a container. Without an Image it is made
+	// of [DefaultImage]; Runner and Logger come from the [Config] of the
+	// environment, and Keep is set when that of the environment is.
+	Docker docker.Config
 }
 
 // backend checks the choice and returns what makes such sandboxes.

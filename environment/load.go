@@ -110,6 +110,11 @@ func (c *Config) resolve(dir string) {
 	abs(&c.Sandbox.Local.Root)
 	abs(&c.Sandbox.Local.Workspace)
 	abs(&c.Sandbox.Local.Runner)
+	abs(&c.Sandbox.Docker.Workspace)
+	abs(&c.Sandbox.Docker.Runner)
+	for i := range c.Sandbox.Docker.Mounts {
+		abs(&c.Sandbox.Docker.Mounts[i].Source)
+	}
 	for _, s := range c.Workspace {
 		switch {
 		case s.Folder != nil:

@@ -27,7 +27,7 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"duplicate key in JSON":       {`{"agent": {"name": "a", "name": "b"}}`, []string{"agent.name", "twice"}},
 		"two sandbox types":           {"sandbox: {type: local, docker: {image: x}}", []string{"two types", "local", "docker"}},
 		"two sandbox types in a list": {"sandbox: [local, docker]", []string{"sandbox", "one type"}},
-		"unknown sandbox type":        {"sandbox: lokal", []string{"lokal", "choose one of: local"}},
+		"unknown sandbox type":        {"sandbox: lokal", []string{"lokal", "choose one of: docker, local"}},
 		"sandbox without a type":      {"sandbox: {root: /x}", []string{"sandbox.type"}},
 		"another type of a value":     {"agent: {max_turns: many}", []string{"agent.max_turns", "give a number, not a text"}},
 		"second document":             {"sandbox: local\n---\nsandbox: local", []string{"more than one document"}},
@@ -169,7 +169,7 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 		want error
 	}{
 		"no type":       {Config{}, ErrConfig},
-		"unknown type":  {Config{Sandbox: Sandbox{Type: "docker"}}, ErrConfig},
+		"unknown type":  {Config{Sandbox: Sandbox{Type: "modal"}}, ErrConfig},
 		"bad source":    {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{}}}, ErrConfig},
 		"escaping file": {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{Files: []File{{Path: "../x"}}}}}, primitives.ErrPathEscape},
 		"no such root":  {Config{Sandbox: Sandbox{Type: "local", Local: local.Config{Root: "/dev/null/x"}}}, nil},
@@ -181,7 +181,7 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 			t.Errorf("%s: error %v, want %v", name, err, c.want)
 		}
 	}
-	_, err := Create(t.Context(), Config{Sandbox: Sandbox{Type: "docker"}})
+	_, err := Create(t.Context(), Config{Sandbox: Sandbox{Type: "modal"}})
 	if err == nil || !strings.Contains(err.Error(), "local") {
 		t.Errorf("an unknown type does not list what there is: %v", err)
 	}

@@ -60,7 +60,7 @@ func (e *Environment) findRunner(ctx context.Context) (string, error) {
 	can := e.prim.Capabilities()
 	name, err := bundle.Path(ctx, bundle.Config{
 		Explicit: e.cfg.Runner, OS: can.OS, Arch: can.Arch,
-		Progress: func(message string) { e.log.Info(message) },
+		Progress: e.cfg.tell,
 	})
 	if err != nil {
 		return "", err

@@ -76,6 +76,9 @@ type Config struct {
 	Runner string `json:"runner,omitempty"`
 	// Logger gets what happens to the stream; nil is silence.
 	Logger hclog.Logger `json:"-"`
+	// Progress is told, in a sentence, what takes longer than a moment, such as
+	// fetching the image. It may be called from any goroutine. Nil tells nobody.
+	Progress func(message string) `json:"-"`
 }
 
 // Mount is a folder or file of the engine's machine in the container.

@@ -1,0 +1,85 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// DefaultImage is what containers are made of where the configuration names no
+// image.
+const DefaultImage = "node:22-bookworm-slim"
+
+// dockerBackend makes sandboxes that are containers.
+func dockerBackend() backend {
+	return backend{
+		create: func(ctx context.Context, cfg Config) (primitives.EnvironmentPrimitive, error) {
+			c, err := dockerConfig(ctx, cfg)
+			if err != nil {
+				return nil, err
+			}
+			return asPrimitive(docker.New(ctx, c))
+		},
+		attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
+			c := cfg.Sandbox.Docker
+			c.Logger = cfg.Logger
+			return asPrimitive(docker.Attach(ctx, c, id))
+		},
+		list: listDocker,
+		// The container has files of its own.
+		sharesFiles: func(context.Context, primitives.EnvironmentPrimitive) bool { return false },
+		settings:    func(s *Sandbox) any { return &s.Docker },
+	}
+}
+
+// asPrimitive keeps a nil sandbox from becoming an interface that is not nil, and
+// says of a setting that makes no sense that the configuration is wrong.
+func asPrimitive(s *docker.Sandbox, err error) (primitives.EnvironmentPrimitive, error) {
+	switch {
+	case err == nil:
+		return s, nil
+	case errors.Is(err, fs.ErrInvalid):
+		return nil, fmt.Errorf("%w: sandbox: %w", ErrConfig, err)
+	}
+	return nil, err
+}
+
+// dockerConfig adds to the settings of the sandbox what the environment knows.
+func dockerConfig(ctx context.Context, cfg Config) (docker.Config, error) {
+	c := cfg.Sandbox.Docker
+	c.Keep = c.Keep || cfg.Keep
+	c.Logger, c.Progress = cfg.Logger, cfg.tell
+	if c.Image == "" {
+		c.Image = DefaultImage
+	}
+	if c.Runner == "" {
+		c.Runner = cfg.Runner
+	}
+	if c.Runner != "" {
+		return c, nil
+	}
+	arch, err := docker.Arch(ctx, c)
+	if err != nil {
+		return c, err
+	}
+	c.Runner, err = bundle.Path(ctx, bundle.Config{OS: "linux", Arch: arch, Progress: cfg.tell})
+	if errors.Is(err, bundle.ErrNotFound) && os.Getenv(bundle.ExplicitVariable) == "" {
+		return c, nil // commands and files work without it, more slowly
+	}
+	return c, err
+}
+
+func listDocker(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
+	found, err := docker.List(ctx, s.Docker)
+	list := make([]SandboxInfo, 0, len(found))
+	for _, f := range found {
+		list = append(list, SandboxInfo{ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned})
+	}
+	return list, err
+}

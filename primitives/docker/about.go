@@ -1,0 +1,70 @@
+package docker
+
+import (
+	"context"
+
+	"github.com/docker/docker/api/types"
+	"github.com/docker/docker/api/types/system"
+	"github.com/docker/docker/client"
+)
+
+// EngineInfo describes an engine for people who look for what is wrong.
+type EngineInfo struct {
+	Host          string `json:"host"` // its address
+	Version       string `json:"version"`
+	API           string `json:"api"` // the version of its API that is spoken
+	OS            string `json:"os"`
+	Arch          string `json:"arch"` // as in runtime.GOARCH
+	Kernel        string `json:"kernel"`
+	StorageDriver string `json:"storage_driver"`
+	CgroupVersion string `json:"cgroup_version"` // "1" or "2"
+	// Warnings is what the engine says of its machine, such as limits that it
+	// cannot set.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Describe asks an engine what it is. Of cfg only Host counts. The errors of an
+// engine that does not answer are those of [New].
+func Describe(ctx context.Context, cfg Config) (EngineInfo, error) {
+	var info EngineInfo
+	err := ask("describe", cfg, func(eng *client.Client) error {
+		found, err := eng.Info(ctx)
+		if err != nil {
+			return err
+		}
+		v, err := eng.ServerVersion(ctx)
+		info = describe(eng, found, v)
+		return err
+	})
+	return info, err
+}
+
+func describe(eng *client.Client, found system.Info, v types.Version) EngineInfo {
+	return EngineInfo{
+		Host: eng.DaemonHost(), Version: v.Version, API: eng.ClientVersion(), OS: v.Os, Arch: v.Arch,
+		Kernel: found.KernelVersion, StorageDriver: found.Driver, CgroupVersion: found.CgroupVersion,
+		Warnings: found.Warnings,
+	}
+}
+
+// Arch returns the architecture of an engine's machine, as in runtime.GOARCH, for
+// which [Config].Runner must be made. Of cfg only Host counts.
+func Arch(ctx context.Context, cfg Config) (string, error) {
+	var arch string
+	err := ask("describe", cfg, func(eng *client.Client) error {
+		v, err := eng.ServerVersion(ctx)
+		arch = v.Arch
+		return err
+	})
+	return arch, err
+}
+
+// ask connects to an engine for one question.
+func ask(op string, cfg Config, question func(*client.Client) error) error {
+	eng, err := connect(cfg.Host)
+	if err != nil {
+		return wrap(op, "", err)
+	}
+	defer func() { _ = eng.Close() }() // nothing was written
+	return wrap(op, "", explain(eng, question(eng)))
+}
