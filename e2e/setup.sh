@@ -2,6 +2,7 @@
 # Installs what the tests need and is missing. Safe to run again; takes a second when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin # where dockerd and debootstrap are
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -46,6 +47,8 @@ if ! docker version >/dev/null 2>&1; then
     exit 1
   }
 fi
+install_debian debootstrap debootstrap debian-archive-keyring ca-certificates
+bash internal/testdocker/debian.sh
 
 # The real agents, exactly the versions of the lock file.
 agents=e2e/agents

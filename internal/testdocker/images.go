@@ -1,0 +1,128 @@
+package testdocker
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // the script that makes the Debian image
+	"encoding/hex"
+	"io"
+	"os"
+	"testing"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/image"
+)
+
+// Scratch returns the name of an image with nothing in it.
+func Scratch(t testing.TB) string {
+	t.Helper()
+	return ensure(t, "scratch", nil)
+}
+
+// Busybox returns the name of an image that holds a static busybox with its
+// commands in /bin, /tmp, and the users root and tester (1000:1000).
+func Busybox(t testing.TB) string {
+	t.Helper()
+	binary, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Fatalf("%s: %v", instruction, err)
+	}
+	entries := []entry{
+		{tar.Header{Name: "bin/", Mode: 0o755, Typeflag: tar.TypeDir}, nil},
+		{tar.Header{Name: "etc/", Mode: 0o755, Typeflag: tar.TypeDir}, nil},
+		{tar.Header{Name: "tmp/", Mode: 0o1777, Typeflag: tar.TypeDir}, nil},
+		{tar.Header{Name: "bin/busybox", Mode: 0o755}, binary},
+		{tar.Header{Name: "etc/passwd", Mode: 0o644}, []byte("root:x:0:0:root:/:/bin/sh\ntester:x:1000:1000::/tmp:/bin/sh\n")},
+		{tar.Header{Name: "etc/group", Mode: 0o644}, []byte("root:x:0:\ntester:x:1000:\n")},
+	}
+	for _, name := range []string{"sh", "ls", "cat", "echo", "sleep", "true", "id", "env", "kill", "mkdir", "touch", "rm", "wget", "ps", "head"} {
+		entries = append(entries, entry{tar.Header{Name: "bin/" + name, Linkname: "busybox", Typeflag: tar.TypeSymlink}, nil})
+	}
+	return ensure(t, "busybox", entries)
+}
+
+//go:embed debian.sh
+var debianScript []byte
+
+// debianCertificates are this machine's, which the Debian image trusts.
+const debianCertificates = "/etc/ssl/certs/ca-certificates.crt"
+
+// Debian returns the name of an image with a minimal Debian that trusts the same
+// certificates as this machine and has the user tester (1000:1000). The set-up
+// makes it, which takes half a minute and root.
+func Debian(t testing.TB) string {
+	t.Helper()
+	certificates, err := os.ReadFile(debianCertificates)
+	if err != nil {
+		t.Fatalf("%s: %v", instruction, err)
+	}
+	ref := reference("debian", debianScript, certificates)
+	_, err = Engine(t).ImageInspect(t.Context(), ref)
+	if cerrdefs.IsNotFound(err) {
+		t.Fatalf("%s: the engine lacks the image %s", instruction, ref)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+// reference names an image by what it is made of.
+func reference(name string, contents ...[]byte) string {
+	sum := sha256.New()
+	for _, c := range contents {
+		_, _ = sum.Write(c) // never fails
+	}
+	return "agentenv-test-" + name + ":" + hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+// entry is a file of an image.
+type entry struct {
+	header  tar.Header
+	content []byte
+}
+
+// ensure imports an image unless the engine has it.
+func ensure(t testing.TB, name string, entries []entry) string {
+	t.Helper()
+	archive := pack(t, entries)
+	ref := reference(name, archive)
+	eng := Engine(t)
+	_, err := eng.ImageInspect(t.Context(), ref)
+	if err == nil {
+		return ref
+	}
+	if !cerrdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	source := image.ImportSource{Source: bytes.NewReader(archive), SourceName: "-"}
+	body, err := eng.ImageImport(t.Context(), source, ref, image.ImportOptions{Changes: []string{"ENV IMAGE_MARK=from-image"}})
+	if err == nil {
+		_, err = io.Copy(io.Discard, body)
+		_ = body.Close()
+	}
+	if err != nil {
+		t.Fatalf("import the image %s: %v", ref, err)
+	}
+	return ref
+}
+
+func pack(t testing.TB, entries []entry) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, e := range entries {
+		e.header.Size = int64(len(e.content))
+		if err := w.WriteHeader(&e.header); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(e.content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}

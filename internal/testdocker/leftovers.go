@@ -1,0 +1,76 @@
+package testdocker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+)
+
+// Containers of tests carry this label. Its value stands in the environment, so
+// that programs which a test starts use the same.
+const (
+	runLabel    = "agentenv-test-run"
+	runVariable = "AGENTENV_TEST_RUN"
+)
+
+// Labels mark what belongs to this run of the tests.
+func Labels() map[string]string { return map[string]string{runLabel: os.Getenv(runVariable)} }
+
+// Main runs the tests of a package and returns the status to exit with. It fails
+// if a container of theirs is left afterwards.
+func Main(m *testing.M) int {
+	if os.Getenv(runVariable) != "" {
+		return m.Run() // a program that a test started
+	}
+	if err := os.Setenv(runVariable, fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	if err := leftovers(); err != nil {
+		fmt.Fprintln(os.Stderr, "after the tests:", err)
+		return 1
+	}
+	return code
+}
+
+// leftovers waits until there are no containers of this run and else removes
+// them.
+func leftovers() error {
+	eng, err := connect()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = eng.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) //nolint:forbidigo // TestMain has no context
+	defer cancel()
+	patience := time.NewTimer(time.Minute)
+	defer patience.Stop()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left, err := eng.ContainerList(ctx, container.ListOptions{
+			All: true, Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),
+		})
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-patience.C:
+		}
+		for _, c := range left {
+			err = fmt.Errorf("container %s (%s) was left, %s", c.Names, c.Image, c.Status)
+			if rerr := eng.ContainerRemove(ctx, c.ID, container.RemoveOptions{Force: true, RemoveVolumes: true}); rerr != nil {
+				err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)
+			}
+		}
+		return err
+	}
+}
