@@ -72,6 +72,9 @@ func (c *Client) open(ctx context.Context, first []byte, hold bool) (*framer, er
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
+	if c.isPaused() {
+		return nil, errPaused
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ type Config struct {
 	// KeepAlive is how often a silent guest is asked whether it still lives and
 	// how long it may take to answer: a guest that is stopped for longer is
 	// lost. Zero means 30 seconds. Negative never asks; then only the end of
-	// the stream is noticed, and a sandbox may be paused for as long as it likes.
+	// the stream is noticed.
 	KeepAlive time.Duration
 	// Ended says why the stream has ended by itself, for a backend that can
 	// find out more than the stream tells: an error that is
@@ -55,6 +55,7 @@ type Client struct {
 	mu         sync.Mutex
 	closed     bool
 	terminated bool
+	paused     bool
 	grace      time.Duration // the longest of the commands so far
 	closing    sync.Once
 	watcher    sync.WaitGroup
@@ -133,6 +134,26 @@ func (c *Client) Err() error {
 	}
 	return fmt.Errorf("%w: the guest's stream ended", primitives.ErrUnavailable)
 }
+
+// SetPaused says whether the sandbox is frozen, which only its backend knows. As
+// long as it is, the guest is not asked whether it lives, operations that begin are
+// primitives.ErrUnavailable, and Close does not wait for the guest. What was under
+// way waits.
+func (c *Client) SetPaused(paused bool) {
+	c.mu.Lock()
+	c.paused = paused
+	c.mu.Unlock()
+	c.mux.alive.rest(paused)
+}
+
+func (c *Client) isPaused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.paused
+}
+
+// errPaused is what calls get while the sandbox is paused.
+var errPaused = fmt.Errorf("%w: it is paused; resume it", primitives.ErrUnavailable)
 
 // broken explains an error of the stream itself.
 func (c *Client) broken(cause error) error {
@@ -240,7 +261,7 @@ func (c *Client) Terminate(ctx context.Context) (primitives.TerminateReport, err
 // and the stream. It waits for the guest to confirm that, but not for ever.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
-		if c.Err() == nil || errors.Is(c.Err(), primitives.ErrTerminated) {
+		if !c.isPaused() && (c.Err() == nil || errors.Is(c.Err(), primitives.ErrTerminated)) {
 			c.sayBye()
 		}
 		c.mu.Lock()

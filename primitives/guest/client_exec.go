@@ -209,6 +209,9 @@ func (p *process) answer(r *controlReply) {
 
 // control asks something of the process and waits for the answer.
 func (p *process) control(ctx context.Context, kind byte, r *controlRequest) error {
+	if p.c.isPaused() {
+		return errPaused
+	}
 	answer := make(chan error, 1)
 	p.mu.Lock()
 	if p.endErr != nil {

@@ -15,6 +15,7 @@ import (
 // streams, which with hundreds of them takes minutes of processor time.
 type session struct {
 	*yamux.Session
+	alive *keepAlive
 
 	mu    sync.Mutex
 	open  map[*yamux.Stream]struct{}
@@ -22,24 +23,29 @@ type session struct {
 }
 
 // newSession starts yamux on rw; in is what to read instead of it.
-func newSession(in io.Reader, rw io.ReadWriteCloser, host bool, keepAlive time.Duration, log hclog.Logger) (*session, error) {
+func newSession(in io.Reader, rw io.ReadWriteCloser, host bool, every time.Duration, log hclog.Logger) (*session, error) {
 	s := &session{open: make(map[*yamux.Stream]struct{})}
 	g := &guard{in: in, rw: rw, host: host, onEnd: s.wake}
 	start := yamux.Server
 	if host {
 		start = yamux.Client
 	}
-	mux, err := start(g, muxConfig(keepAlive, log))
+	mux, err := start(g, muxConfig(log))
 	if err != nil {
 		return nil, err
 	}
 	s.Session = mux
+	s.alive = newKeepAlive(mux, every, func() {
+		log.Debug("the other end does not answer")
+		_ = s.Close()
+	})
 	return s, nil
 }
 
 // Close ends the session and all that waits for it.
 func (s *session) Close() error {
 	s.wake()
+	s.alive.stop()
 	return s.Session.Close()
 }
 

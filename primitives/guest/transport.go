@@ -31,9 +31,9 @@ const (
 	closeTimeout = 30 * time.Second
 )
 
-// muxConfig returns yamux's configuration. A negative keepAlive sends no pings
-// and lets a write wait for as long as the other end is stopped.
-func muxConfig(keepAlive time.Duration, log hclog.Logger) *yamux.Config {
+// muxConfig returns yamux's configuration. Nothing in it waits for a peer that is
+// silent: keepAlive ends the session of one that is dead.
+func muxConfig(log hclog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	// Never full within the limit, so that opening a stream does not wait for
 	// the other end.
@@ -41,15 +41,8 @@ func muxConfig(keepAlive time.Duration, log hclog.Logger) *yamux.Config {
 	c.MaxStreamWindowSize = window
 	c.StreamOpenTimeout = 0
 	c.StreamCloseTimeout = closeTimeout
-	if keepAlive == 0 {
-		keepAlive = defaultKeepAlive
-	}
-	c.EnableKeepAlive = keepAlive > 0
-	if keepAlive < 0 {
-		keepAlive = 365 * 24 * time.Hour
-	}
-	c.KeepAliveInterval = keepAlive
-	c.ConnectionWriteTimeout = keepAlive
+	c.EnableKeepAlive = false
+	c.ConnectionWriteTimeout = 365 * 24 * time.Hour
 	c.LogOutput = nil
 	c.Logger = log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Trace})
 	return c
