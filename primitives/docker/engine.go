@@ -8,51 +8,62 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/docker/docker/client"
-	"github.com/docker/go-connections/tlsconfig"
 )
 
 // connect returns a client of the engine. It does not contact it yet.
 func connect(host string) (*client.Client, error) {
-	opts, err := engineOptions(host)
+	at, err := findEngine(host)
 	if err != nil {
 		return nil, err
 	}
-	eng, err := client.NewClientWithOpts(append(opts, client.WithAPIVersionNegotiation(), withoutIdle)...)
+	// Sandboxes rarely talk to the engine; connections that idle would cost every
+	// one of them files and goroutines.
+	transport := &http.Transport{DisableKeepAlives: true}
+	opts := []client.Opt{
+		client.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: client.CheckRedirect}),
+		client.WithHost(at.address),
+		client.WithVersionFromEnv(),
+		client.WithAPIVersionNegotiation(),
+	}
+	if at.dial != nil {
+		opts = append(opts, client.WithDialContext(guarded(at.dial)))
+	}
+	eng, err := client.NewClientWithOpts(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: address of the Docker engine: %w", fs.ErrInvalid, err)
+	}
+	transport.Proxy = nil // the streams of the guests could not go through it
+	if strings.HasPrefix(at.address, "ssh://") {
+		transport.DisableKeepAlives = false // each one is a login
+		transport.MaxIdleConns = 1
+		transport.IdleConnTimeout = sshIdle
 	}
 	return eng, nil
 }
 
-// withoutIdle closes each connection after its use. Sandboxes rarely talk to the
-// engine; connections that idle would cost every one of them files and goroutines.
-func withoutIdle(eng *client.Client) error {
-	if t, ok := eng.HTTPClient().Transport.(*http.Transport); ok {
-		t.DisableKeepAlives = true
-	}
-	return nil
+// engineAddress is where an engine is and how it is reached.
+type engineAddress struct {
+	address string // as the engine's client understands it
+	dial    dialer // nil is the client's own
 }
 
-// engineOptions looks for the engine in the order in which the docker command
-// does.
-func engineOptions(host string) ([]client.Opt, error) {
+// findEngine looks for the engine in the order in which the docker command does.
+func findEngine(host string) (engineAddress, error) {
 	if host == "" {
 		host = os.Getenv(client.EnvOverrideHost)
 	}
 	if host != "" {
-		if err := checkScheme(host); err != nil {
-			return nil, err
-		}
-		return []client.Opt{client.WithTLSClientConfigFromEnv(), client.WithHost(host), client.WithVersionFromEnv()}, nil
+		return addressFromEnv(host)
 	}
 	dir, err := configDir()
 	if err != nil {
-		return []client.Opt{client.FromEnv}, nil //nolint:nilerr // no home, no configuration
+		return addressFromEnv(client.DefaultDockerHost) //nolint:nilerr // no home, no configuration
 	}
 	name := os.Getenv("DOCKER_CONTEXT")
 	if name == "" {
@@ -60,14 +71,18 @@ func engineOptions(host string) ([]client.Opt, error) {
 			CurrentContext string `json:"currentContext"`
 		}
 		if err := readJSON(filepath.Join(dir, "config.json"), &cfg); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			return engineAddress{}, err
 		}
 		name = cfg.CurrentContext
 	}
 	if name == "" || name == "default" {
-		return []client.Opt{client.FromEnv}, nil
+		return addressFromEnv(client.DefaultDockerHost)
 	}
-	return contextOptions(dir, name)
+	at, err := addressFromContext(dir, name)
+	if err != nil {
+		return at, fmt.Errorf("docker context %q: %w", name, err)
+	}
+	return at, nil
 }
 
 func configDir() (string, error) {
@@ -81,9 +96,25 @@ func configDir() (string, error) {
 	return filepath.Join(home, ".docker"), nil
 }
 
-// contextOptions reads a context of the docker command. They are stored in
+// addressFromEnv is a host with the certificates that the environment names.
+func addressFromEnv(host string) (engineAddress, error) {
+	verify := os.Getenv(client.EnvTLSVerify) != ""
+	if !verify && os.Getenv("DOCKER_TLS") == "" {
+		return resolve(host, nil)
+	}
+	dir := os.Getenv(client.EnvOverrideCertPath)
+	if dir == "" {
+		var err error
+		if dir, err = configDir(); err != nil {
+			return engineAddress{}, fmt.Errorf("set DOCKER_CERT_PATH to the folder of the certificates: %w", err)
+		}
+	}
+	return resolve(host, &certificates{dir: dir, insecure: !verify})
+}
+
+// addressFromContext reads a context of the docker command. They are stored in
 // folders named by the digest of the context's name.
-func contextOptions(dir, name string) ([]client.Opt, error) {
+func addressFromContext(dir, name string) (engineAddress, error) {
 	sum := sha256.Sum256([]byte(name))
 	key := hex.EncodeToString(sum[:])
 	var meta struct {
@@ -93,47 +124,91 @@ func contextOptions(dir, name string) ([]client.Opt, error) {
 		}
 	}
 	if err := readJSON(filepath.Join(dir, "contexts", "meta", key, "meta.json"), &meta); err != nil {
-		return nil, fmt.Errorf("choose another Docker context than %q (docker context ls): %w", name, err)
+		return engineAddress{}, fmt.Errorf("choose another one (docker context ls): %w", err)
 	}
 	endpoint := meta.Endpoints["docker"]
-	if err := checkScheme(endpoint.Host); err != nil {
-		return nil, fmt.Errorf("docker context %q: %w", name, err)
+	certs := &certificates{dir: filepath.Join(dir, "contexts", "tls", key, "docker"), insecure: endpoint.SkipTLSVerify}
+	if _, err := os.Stat(certs.dir); err != nil && !endpoint.SkipTLSVerify {
+		certs = nil
 	}
-	var opts []client.Opt
-	tls := filepath.Join(dir, "contexts", "tls", key, "docker")
-	if _, err := os.Stat(tls); err == nil {
-		config, err := tlsconfig.Client(tlsconfig.Options{
-			CAFile: existing(tls, "ca.pem"), CertFile: existing(tls, "cert.pem"), KeyFile: existing(tls, "key.pem"),
-			InsecureSkipVerify: endpoint.SkipTLSVerify, ExclusiveRootPools: true,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("docker context %q: %w", name, err)
-		}
-		// Like the engine's client: certificates first, then the host.
-		opts = append(opts, client.WithHTTPClient(&http.Client{Transport: &http.Transport{TLSClientConfig: config}}))
-	}
-	return append(opts, client.WithHost(endpoint.Host), client.WithVersionFromEnv()), nil
+	return resolve(endpoint.Host, certs)
 }
 
-// existing returns the path of a file, or nothing if it does not exist.
-func existing(dir, name string) string {
-	file := filepath.Join(dir, name)
-	if _, err := os.Stat(file); err != nil {
-		return ""
+// resolve makes sense of an address; certs are for those over TCP.
+func resolve(host string, certs *certificates) (engineAddress, error) {
+	u, err := parseHost(host)
+	if err != nil {
+		return engineAddress{}, err
 	}
-	return file
-}
-
-// checkScheme refuses addresses that the engine's client would misunderstand.
-func checkScheme(host string) error {
-	scheme, _, _ := strings.Cut(host, "://")
-	switch scheme {
-	case "unix", "tcp", "http", "https", "npipe":
-		return nil
+	switch u.Scheme {
+	case "unix":
+		return engineAddress{address: host, dial: dialUnix(u.Path)}, nil
+	case "npipe":
+		return engineAddress{address: host}, nil
 	case "ssh":
-		return fmt.Errorf("%w: forward the socket (ssh -L /tmp/docker.sock:/var/run/docker.sock) and use its unix:// address: engines are not reached by ssh yet", errors.ErrUnsupported)
+		dial, err := dialSSH(u)
+		// Without the user: it becomes the Host of the requests.
+		return engineAddress{address: "ssh://" + u.Host, dial: dial}, err
+	case "http":
+		certs = nil
+	case "https":
+		if certs == nil {
+			certs = &certificates{}
+		}
 	}
-	return fmt.Errorf("%w: write the address of the Docker engine as unix:///path or tcp://host:port, not %q", fs.ErrInvalid, host)
+	if u.Port() == "" {
+		port := "2375"
+		if certs != nil {
+			port = "2376"
+		}
+		u.Host += ":" + port
+	}
+	dial := dialTCP(u.Host)
+	if certs != nil {
+		config, err := certs.config(u.Hostname())
+		if err != nil {
+			return engineAddress{}, err
+		}
+		dial = dialTLS(dial, config)
+	}
+	// The dialer does the TLS: so it heeds the context, also for streams.
+	return engineAddress{address: "tcp://" + u.Host + u.Path, dial: dial}, nil
+}
+
+// parseHost splits an address of an engine. Like the docker command it takes
+// host:port, too.
+func parseHost(host string) (*url.URL, error) {
+	scheme, rest, found := strings.Cut(host, "://")
+	if !found && strings.Contains(host, ":") {
+		scheme, rest = "tcp", host
+	}
+	bad := fmt.Errorf("%w: write the address of the Docker engine as unix:///path, tcp://host:port or ssh://user@host, not %q", fs.ErrInvalid, withoutPassword(host))
+	switch scheme {
+	case "unix", "npipe":
+		if rest == "" {
+			return nil, bad
+		}
+		return &url.URL{Scheme: scheme, Path: rest}, nil
+	case "tcp", "http", "https", "ssh":
+		u, err := url.Parse(scheme + "://" + rest)
+		if err != nil || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+			return nil, bad
+		}
+		if _, secret := u.User.Password(); secret || u.User != nil && scheme != "ssh" {
+			return nil, fmt.Errorf("%w: the address of the Docker engine must not hold a password, nor a user but with ssh", fs.ErrInvalid)
+		}
+		return u, nil
+	}
+	return nil, bad
+}
+
+// withoutPassword hides what stands before the @ of an address that cannot be
+// understood.
+func withoutPassword(host string) string {
+	if at := strings.LastIndexByte(host, '@'); at >= 0 {
+		return "..." + host[at:]
+	}
+	return host
 }
 
 func readJSON(file string, v any) error {
@@ -142,7 +217,7 @@ func readJSON(file string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return fmt.Errorf("%w: mend %s: %w", fs.ErrInvalid, file, err)
 	}
 	return nil
 }

@@ -1,8 +1,11 @@
 package docker
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"strings"
@@ -36,8 +39,8 @@ func explain(eng *client.Client, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case client.IsErrConnectionFailed(err):
-		return unreachable(eng.DaemonHost(), err)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
 	case cerrdefs.IsNotFound(err):
 		return &kind{err, fs.ErrNotExist}
 	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):
@@ -50,14 +53,21 @@ func explain(eng *client.Client, err error) error {
 		return &kind{err, errors.ErrUnsupported}
 	case cerrdefs.IsUnavailable(err):
 		return &kind{err, primitives.ErrUnavailable}
+	case client.IsErrConnectionFailed(err), brokeOff(err):
+		return unreachable(eng.DaemonHost(), err)
 	}
 	return err
 }
 
+// brokeOff reports whether a connection could not be made, or broke.
+func brokeOff(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}
+
 // unreachable explains why there is no way to the engine.
 func unreachable(host string, err error) error {
-	socket, isUnix := strings.CutPrefix(host, "unix://")
-	if isUnix {
+	if socket, isUnix := strings.CutPrefix(host, "unix://"); isUnix {
 		// The engine's client forgets the cause; ask again.
 		conn, derr := net.Dial("unix", socket) //nolint:noctx // a local socket answers at once
 		if derr == nil {
@@ -67,5 +77,26 @@ func unreachable(host string, err error) error {
 			return fmt.Errorf("%w: add this user to the group of %s (usually docker) and log in again: %w", primitives.ErrUnavailable, socket, derr)
 		}
 	}
-	return fmt.Errorf("%w: start the Docker engine, or name the right one in host or DOCKER_HOST: %w", primitives.ErrUnavailable, err)
+	advice := "start the Docker engine, or name the right one in host or DOCKER_HOST"
+	var (
+		ssh        *sshError
+		untrusted  *tls.CertificateVerificationError
+		noTLS      tls.RecordHeaderError
+		connection *net.OpError
+	)
+	switch {
+	case errors.As(err, &ssh):
+		advice = "make \"ssh " + ssh.host + " docker version\" work without questions first"
+	case errors.As(err, &untrusted):
+		advice = "give the authority that signed the engine's certificate in ca.pem (of DOCKER_CERT_PATH, or of the Docker context)"
+	case errors.As(err, &noTLS):
+		advice = "the engine does not speak TLS there; unset DOCKER_TLS_VERIFY, or name its other port"
+	case errors.As(err, &connection) && connection.Op == "remote error":
+		// What the other end of TLS says when it ends the connection.
+		return &kind{
+			fmt.Errorf("%w: give a certificate that the Docker engine accepts in cert.pem and key.pem (of DOCKER_CERT_PATH, or of the Docker context): %w", primitives.ErrUnavailable, err),
+			fs.ErrPermission,
+		}
+	}
+	return fmt.Errorf("%w: %s: %w", primitives.ErrUnavailable, advice, err)
 }

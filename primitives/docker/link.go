@@ -32,7 +32,9 @@ func startContainer(ctx context.Context, eng *client.Client, id string, cfg Conf
 		return nil, err
 	}
 	// Before the start, so that nothing is missed.
-	conn, err := eng.ContainerAttach(ctx, id, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})
+	conn, err := hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
+		return eng.ContainerAttach(ctx, id, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("attach to the container: %w", err)
 	}
@@ -52,7 +54,9 @@ func joinContainer(ctx context.Context, eng *client.Client, id string, cfg Confi
 	if err != nil {
 		return nil, err
 	}
-	conn, err := eng.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
+	conn, err := hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
+		return eng.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,147 @@
+package docker
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/docker/docker/api/types"
+)
+
+// dialer makes a connection to an engine.
+type dialer func(ctx context.Context) (net.Conn, error)
+
+// dialTimeout is how long a connection may take to be made.
+const dialTimeout = 10 * time.Second
+
+func dialUnix(socket string) dialer {
+	return func(ctx context.Context) (net.Conn, error) {
+		d := net.Dialer{Timeout: dialTimeout}
+		return d.DialContext(ctx, "unix", socket)
+	}
+}
+
+func dialTCP(address string) dialer {
+	return func(ctx context.Context) (net.Conn, error) {
+		d := net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+		return d.DialContext(ctx, "tcp", address)
+	}
+}
+
+func dialTLS(plain dialer, config *tls.Config) dialer {
+	return func(ctx context.Context) (net.Conn, error) {
+		conn, err := plain(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		secure := tls.Client(conn, config)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return secure, nil
+	}
+}
+
+// certificates is a folder with ca.pem, cert.pem and key.pem, as the docker
+// command has them. Each file may be missing.
+type certificates struct {
+	dir      string // empty: the system's authorities and no certificate
+	insecure bool   // do not ask who the engine is
+}
+
+// config reads the certificates.
+func (c *certificates) config(server string) (*tls.Config, error) {
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: server,
+		InsecureSkipVerify: c.insecure, //nolint:gosec // the user has asked for it
+	}
+	if c.dir == "" {
+		return config, nil
+	}
+	file := func(name string) string { return filepath.Join(c.dir, name) }
+	pem, err := os.ReadFile(file("ca.pem"))
+	switch {
+	case err == nil:
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%w: %s holds no certificate of an authority", fs.ErrInvalid, file("ca.pem"))
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	own, err := tls.LoadX509KeyPair(file("cert.pem"), file("key.pem"))
+	switch {
+	case err == nil:
+		config.Certificates = []tls.Certificate{own}
+	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrPermission):
+		return nil, err
+	default:
+		return nil, fmt.Errorf("%w: mend cert.pem and key.pem in %s: %w", fs.ErrInvalid, c.dir, err)
+	}
+	return config, nil
+}
+
+// hijack makes a call of the engine's client that takes over its connection. The
+// client does not heed ctx while it waits for the engine's answer; this does.
+func hijack(ctx context.Context, call func(context.Context) (types.HijackedResponse, error)) (types.HijackedResponse, error) {
+	g := &connGuard{}
+	stop := context.AfterFunc(ctx, g.end)
+	h, err := call(context.WithValue(ctx, connGuardKey{}, g))
+	if stop() {
+		return h, err
+	}
+	if err == nil {
+		h.Close()
+	}
+	return types.HijackedResponse{}, ctx.Err()
+}
+
+// connGuard closes the connection of a call when the call's context ends.
+type connGuard struct {
+	mu    sync.Mutex
+	conn  net.Conn
+	ended bool
+}
+
+type connGuardKey struct{}
+
+// guarded is a dialer that lets hijack know its connections.
+func guarded(dial dialer) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := dial(ctx)
+		if g, ok := ctx.Value(connGuardKey{}).(*connGuard); ok && err == nil {
+			g.hold(conn)
+		}
+		return conn, err
+	}
+}
+
+func (g *connGuard) hold(conn net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conn = conn
+	if g.ended {
+		_ = conn.Close()
+	}
+}
+
+func (g *connGuard) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ended = true
+	if g.conn != nil {
+		_ = g.conn.Close()
+	}
+}
