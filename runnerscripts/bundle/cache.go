@@ -2,23 +2,17 @@ package bundle
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/agentenv-dev/agentenv/internal/flock"
 )
 
-const (
-	// lockPoll is how often a lock that another process holds is tried again.
-	lockPoll = 50 * time.Millisecond
-	// keepUnused is how long a binary stays in the cache that nobody asks for.
-	keepUnused = 30 * 24 * time.Hour
-)
+// keepUnused is how long a binary stays in the cache that nobody asks for.
+const keepUnused = 30 * 24 * time.Hour
 
 // cached returns the binary that is kept under a key; make writes it to a file if
 // it is not there, or is not whole according to check. Among all processes one
@@ -32,7 +26,9 @@ func (f *finder) cached(ctx context.Context, key string, check func(name string)
 	if hit(name, check) {
 		return name, nil
 	}
-	unlock, err := f.lock(ctx, filepath.Join(root, "lock-"+f.fileName()))
+	unlock, err := flock.Lock(ctx, filepath.Join(root, "lock-"+f.fileName()), func() {
+		f.cfg.Progress("waiting for another process that builds the runner for " + f.platform())
+	})
 	if err != nil {
 		return "", err
 	}
@@ -106,40 +102,6 @@ func (f *finder) cacheDir() (string, error) {
 		return "", fmt.Errorf("chmod 700 the cache folder if it is yours, %s: %w", other, err)
 	}
 	return dir, nil
-}
-
-// lock takes a lock that excludes other processes and goroutines alike. It goes
-// away with the process that holds it.
-func (f *finder) lock(ctx context.Context, name string) (unlock func(), err error) {
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	told := false
-	for {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return func() { file.Close() }, nil
-		case errors.Is(err, unix.EINTR):
-			continue
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			file.Close()
-			return nil, &fs.PathError{Op: "lock", Path: name, Err: err}
-		}
-		if !told {
-			told = true
-			f.cfg.Progress("waiting for another process that builds the runner for " + f.platform())
-		}
-		timer := time.NewTimer(lockPoll)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			file.Close()
-			return nil, context.Cause(ctx)
-		}
-	}
 }
 
 // ours are the folders that this package makes in the cache, which may hold other

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -94,8 +95,8 @@ func cleanModCache(t *testing.T) {
 	})
 }
 
-// releaseModule puts the parts of the module that the runner needs into a module
-// proxy.
+// releaseModule puts the parts of the module that the runner and this package need
+// into a module proxy.
 func releaseModule(t *testing.T, source, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -110,7 +111,7 @@ func releaseModule(t *testing.T, source, dir string) {
 		t.Fatal(err)
 	}
 	w := zip.NewWriter(archive)
-	for _, part := range hashed {
+	for _, part := range append(slices.Clone(hashed), "internal/flock") {
 		err := filepath.WalkDir(filepath.Join(source, part), func(name string, e fs.DirEntry, err error) error {
 			if err != nil || !e.Type().IsRegular() || strings.HasSuffix(name, "_test.go") {
 				return err
