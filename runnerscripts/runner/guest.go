@@ -19,6 +19,7 @@ type guestFlags struct {
 	attach string
 	linger bool
 	stay   time.Duration
+	minAge time.Duration
 }
 
 func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
@@ -36,6 +37,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
 	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
 	fs.DurationVar(&g.stay, "stay", 0, "when the host has gone stay, to be attached to, until nobody was for so `long`; negative is for ever")
+	fs.DurationVar(&g.minAge, "min-age", 0, "stay in any case until the sandbox is so `old`")
 	if err := fs.Parse(args); err != nil {
 		return g, err
 	}
@@ -65,6 +67,7 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 }
 
 func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer) (err error) {
+	until := time.Now().Add(g.minAge)
 	// Without its own path it merely has no durable commands.
 	g.cfg.Runner, _ = os.Executable()
 	g.cfg.ReapOrphans = true
@@ -100,7 +103,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	if err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
 	}
-	guests.await(ctx, sandbox, g.stay)
+	guests.await(ctx, sandbox, g.stay, until)
 	return nil
 }
 

@@ -55,16 +55,16 @@ func (g *guests) any() bool {
 // awaitInterval is how often await looks around.
 const awaitInterval = time.Second
 
-// await returns when no guest was attached for so long, never if stay is
-// negative, and at once when the sandbox was terminated or ctx is done.
-func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration) {
+// await returns when no guest was attached for so long, but not before until and
+// never if stay is negative; at once when the sandbox was terminated or ctx is done.
+func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration, until time.Time) {
 	every := awaitInterval
 	if stay > 0 {
 		every = min(every, max(stay/4, time.Millisecond))
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for last := time.Now(); stay < 0 || time.Since(last) < stay; {
+	for last := time.Now(); stay < 0 || time.Since(last) < stay || time.Now().Before(until); {
 		select {
 		case <-ctx.Done():
 			return

@@ -29,6 +29,7 @@ and output; they are meant for programs.
   envrunner setup-session     prepare a session: one request in, one result out
   envrunner execute-query     run the agent: request and control lines in, events out
   envrunner read-transcript   read the agent's history: one request in, one result out
+  envrunner recipe AGENT      print what the agent needs in a sandbox, as a result
   envrunner guest             serve a sandbox of this machine over standard input and
                               output, until the host closes them; see guest --help
   envrunner supervise DIR     look after a durable command; called by guest
@@ -57,6 +58,8 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		return serveGuest(ctx, stdin, stdout, stderr, args[1:])
 	case len(args) == 2 && args[0] == "supervise":
 		return local.Supervise(ctx, args[1])
+	case len(args) == 2 && args[0] == runnerscripts.PrintRecipe:
+		return a.printRecipe(args[1])
 	case len(args) != 1:
 		fmt.Fprint(stderr, usage)
 		return exitUsage

@@ -156,6 +156,7 @@ type fake struct {
 	closed  bool
 }
 
+func (f *fake) Recipe() rs.Recipe { return rs.Recipe{} }
 func (f *fake) Setup(context.Context, rs.SetupRequest) (rs.SetupData, error) {
 	panic("set up wrongly")
 }

@@ -13,6 +13,10 @@ import (
 // Driver knows one kind of agent. Errors that a user can act on are a
 // *runnerscripts.ScriptFailure; any other is reported as FailInternal.
 type Driver interface {
+	// Recipe says what the agent needs in a sandbox, at the versions that the
+	// driver was tested with.
+	Recipe() runnerscripts.Recipe
+
 	// Setup writes what the agent needs into the session's folders and
 	// restores the transcript, if there is one. The workspace files are written
 	// by the runner. Setup can be called again on the same session.

@@ -53,8 +53,8 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	if err != nil {
 		return nil, &runnerscripts.ScriptFailure{
 			Code: runnerscripts.FailAgentMissing,
-			Message: fmt.Sprintf("install Claude Code in the sandbox (npm install -g @anthropic-ai/claude-code), "+
-				"or name its program in agent.command: %v", err),
+			Message: fmt.Sprintf("install Claude Code in the sandbox (npm install -g %s), "+
+				"or name its program in agent.command: %v", npmPackage, err),
 		}
 	}
 	argv[0] = file

@@ -29,7 +29,7 @@ func JSON() ([]byte, error) {
 		d[name].(object)["additionalProperties"] = false
 	}
 	for _, v := range []any{
-		runnerscripts.Result{}, runnerscripts.SetupData{}, runnerscripts.Transcript{}, runnerscripts.Scenario{},
+		runnerscripts.Result{}, runnerscripts.SetupData{}, runnerscripts.Transcript{}, runnerscripts.Scenario{}, runnerscripts.Recipe{},
 	} {
 		d.ref(reflect.TypeOf(v))
 	}

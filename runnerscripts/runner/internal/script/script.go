@@ -37,6 +37,11 @@ type driver struct{ cfg Config }
 // New returns the driver.
 func New(cfg Config) agent.Driver { return &driver{cfg: cfg} }
 
+// Recipe needs nothing.
+func (d *driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{Agent: "script", Version: agentVersion}
+}
+
 // Setup checks the scenario and restores the history.
 func (d *driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	if err := checkAgent(req.Agent); err != nil {

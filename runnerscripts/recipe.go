@@ -1,0 +1,22 @@
+package runnerscripts
+
+// PrintRecipe is the command of envrunner that prints a [Result] whose data is a
+// [Recipe]; its argument is the name of an agent. It reads nothing.
+const PrintRecipe = "recipe"
+
+// Recipe says what an agent needs in a sandbox: an image is built, or a live
+// sandbox completed, from it. All of it is pinned to what the runner was tested
+// with. A recipe with an empty Program is complete: the runner plays the agent by
+// itself.
+type Recipe struct {
+	Agent string `json:"agent"`
+	// Program is the command that starts the agent. Where it is in PATH, the
+	// agent is installed.
+	Program string `json:"program,omitempty"`
+	// Version is the one that is installed.
+	Version string `json:"version,omitempty"`
+	// Debian names the packages of a Debian system that the agent uses.
+	Debian []string `json:"debian,omitempty"`
+	// NPM names the npm packages to install globally, each as name@version.
+	NPM []string `json:"npm,omitempty"`
+}

@@ -1,0 +1,21 @@
+package claude
+
+import "github.com/agentenv-dev/agentenv/runnerscripts"
+
+const (
+	npmPackage = "@anthropic-ai/claude-code"
+	// testedVersion is the one that this driver's tests run.
+	testedVersion = "2.1.329"
+)
+
+// Recipe installs the program from npm. It brings its own search tool; git and ps
+// are what it calls besides, and git fetches with the certificates.
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent:   programName,
+		Program: programName,
+		Version: testedVersion,
+		Debian:  []string{"ca-certificates", "git", "procps"},
+		NPM:     []string{npmPackage + "@" + testedVersion},
+	}
+}
