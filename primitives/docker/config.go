@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -71,6 +72,13 @@ type Config struct {
 	GraceSeconds int `json:"grace_seconds,omitempty"`
 	// Keep lets it live until Terminate instead.
 	Keep bool `json:"keep,omitempty"`
+	// ExpiresAfterSeconds bounds Keep: a sandbox that is older is kept no more, and
+	// GraceSeconds counts again. Zero means that it is kept for ever; without Keep
+	// it says nothing.
+	ExpiresAfterSeconds int `json:"expires_after_seconds,omitempty"`
+	// Session is written on what is made on the engine, for people: the
+	// conversation that it is for.
+	Session string `json:"session,omitempty"`
 	// Runner is the path on this machine of the envrunner program for the
 	// container's platform.
 	Runner string `json:"runner,omitempty"`
@@ -125,6 +133,10 @@ func (c Config) check() error {
 		return c.invalid("pids", fmt.Sprintf("give at least %d, or a negative number for no limit", minPids))
 	case c.GraceSeconds < 0:
 		return c.invalid("grace_seconds", "give a positive number, or set keep")
+	case c.ExpiresAfterSeconds < 0:
+		return c.invalid("expires_after_seconds", "give a positive number, or 0 to keep it for ever")
+	case strings.ContainsRune(c.Session, 0):
+		return c.invalid("session", "remove the NUL byte")
 	case c.Network == "host" || strings.HasPrefix(c.Network, "container:"):
 		return c.invalid("network", "a sandbox cannot share a network; choose bridge, none or the name of a network")
 	case c.Workspace != "" && !filepath.IsAbs(c.Workspace):
@@ -151,6 +163,17 @@ func (c Config) check() error {
 	}
 	return (primitives.Command{Args: []string{"env"}, Env: c.Env, User: c.User}).Check()
 }
+
+// grace is how long the sandbox waits for somebody to connect.
+func (c Config) grace() time.Duration {
+	if c.GraceSeconds == 0 {
+		return defaultGrace * time.Second
+	}
+	return time.Duration(c.GraceSeconds) * time.Second
+}
+
+// expiry is how old a sandbox becomes that is kept.
+func (c Config) expiry() time.Duration { return time.Duration(c.ExpiresAfterSeconds) * time.Second }
 
 func (c Config) invalid(field, advice string) error {
 	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, advice)

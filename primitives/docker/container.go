@@ -47,7 +47,7 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 }
 
 func containerConfig(name string, cfg Config, img image.InspectResponse) *container.Config {
-	labels := ownerLabels(name)
+	labels := sandboxLabels(name, cfg)
 	maps.Copy(labels, cfg.Labels)
 	c := &container.Config{
 		Image:       cfg.Image,
@@ -69,14 +69,14 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 
 // guestArgs is the command line of the container's first process.
 func guestArgs(cfg Config, img image.InspectResponse) []string {
-	stay := time.Duration(cfg.GraceSeconds) * time.Second
-	switch {
-	case cfg.Keep:
+	stay := cfg.grace()
+	if cfg.Keep && cfg.expiry() == 0 {
 		stay = -1
-	case stay == 0:
-		stay = defaultGrace * time.Second
 	}
 	args := []string{"guest", "--root", guestRoot, "--stay", stay.String(), "--keep"}
+	if cfg.Keep && cfg.expiry() > 0 {
+		args = append(args, "--min-age", cfg.expiry().String())
+	}
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", workspaceDir)
 	}

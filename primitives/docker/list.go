@@ -3,10 +3,12 @@ package docker
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -19,34 +21,75 @@ type Info struct {
 	Status  primitives.Status
 	// Owned says that the program that made it still runs on this machine.
 	Owned bool
+	// Kept says that it outlives its program, see [Config].Keep, until Expires;
+	// the zero time is for ever.
+	Kept    bool
+	Expires time.Time
+	Session string // what Config.Session was
+	Owner   string // the program that made it, as host:pid, for people
 }
 
-// List returns the sandboxes of the engine, whoever made them, oldest first. Of
-// cfg only Host counts. It does not attach to them.
-func List(ctx context.Context, cfg Config) (_ []Info, err error) {
-	eng, err := connect(cfg.Host)
-	if err != nil {
-		return nil, wrap("list", "", err)
-	}
-	defer func() { _ = eng.Close() }() // nothing was written
+// List returns the sandboxes of the engine, whoever made them, oldest first, and
+// what programs that died have left of them. Of cfg only Host counts. It does not
+// attach to them.
+func List(ctx context.Context, cfg Config) ([]Info, error) {
+	var list []Info
+	err := ask("list", cfg, func(eng *client.Client) error {
+		found, err := listContainers(ctx, eng)
+		for _, c := range found {
+			if info, ok := describeContainer(c); ok {
+				list = append(list, info)
+			}
+		}
+		return err
+	})
+	slices.SortFunc(list, func(a, b Info) int { return a.Created.Compare(b.Created) })
+	return list, err
+}
+
+// listContainers returns the containers that were made as sandboxes. Others that
+// only have the labels, because their image is a snapshot of a sandbox, have
+// another name.
+func listContainers(ctx context.Context, eng *client.Client) ([]container.Summary, error) {
 	found, err := eng.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", labelSandbox))})
 	if err != nil {
-		return nil, wrap("list", "", explain(eng, err))
+		return nil, err
 	}
-	list := make([]Info, 0, len(found))
-	for _, c := range found {
-		info := Info{
-			ID: c.Labels[labelSandbox], Image: c.Image, Created: time.Unix(c.Created, 0).UTC(),
-			Status: primitives.StatusExited, Owned: ownerLives(c.Labels),
-		}
-		switch c.State {
-		case container.StateRunning, container.StatePaused:
-			info.Status = primitives.StatusRunning
-		case container.StateRemoving, container.StateDead:
-			continue
-		}
-		list = append(list, info)
+	return slices.DeleteFunc(found, func(c container.Summary) bool {
+		return !slices.ContainsFunc(c.Names, func(name string) bool { return isSandbox(name, c.Labels) })
+	}), nil
+}
+
+// isSandbox reports whether a container with this name and these labels was made
+// as a sandbox.
+func isSandbox(name string, labels map[string]string) bool {
+	id := labels[labelSandbox]
+	return id != "" && strings.TrimSuffix(strings.TrimPrefix(name, "/"), terminatedSuffix) == id
+}
+
+// describeContainer describes a container, unless it is none yet or no more.
+func describeContainer(c container.Summary) (Info, bool) {
+	owner := findOwner(c.Labels)
+	kept, until := keptUntil(c.Labels)
+	info := Info{
+		ID: c.Labels[labelSandbox], Image: c.Image, Created: time.Unix(c.Created, 0).UTC(),
+		Owned: owner == ownerAlive, Kept: kept, Expires: until, Session: c.Labels[labelSession],
+		Owner: c.Labels[labelHost] + ":" + c.Labels[labelPID],
 	}
-	slices.SortFunc(list, func(a, b Info) int { return a.Created.Compare(b.Created) })
-	return list, nil
+	switch c.State {
+	case container.StateRemoving:
+		return info, false
+	case container.StateCreated:
+		info.Status = primitives.StatusLost
+		return info, !info.Owned // else it is being made
+	case container.StatePaused:
+		info.Status = primitives.StatusPaused
+	case container.StateExited:
+		info.Status = primitives.StatusExited
+	case container.StateDead:
+		info.Status = primitives.StatusLost
+	default:
+		info.Status = primitives.StatusRunning
+	}
+	return info, true
 }

@@ -1,0 +1,230 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/volume"
+	"github.com/docker/docker/client"
+)
+
+// GCOptions says what [GC] does. The zero value is what is always safe to do.
+type GCOptions struct {
+	// DryRun only tells what would be removed.
+	DryRun bool
+	// NoGrace also removes sandboxes whose program has died and that still wait
+	// for somebody to attach to them, but none that is kept or in use.
+	NoGrace bool
+}
+
+// Garbage is something that [GC] removed or would remove.
+type Garbage struct {
+	Kind    string // what it is: "container", "volume" or "image"
+	ID      string // its name
+	Why     string // for people
+	Created time.Time
+}
+
+// GC removes from the engine what programs have left there that died, as the table
+// in the package's documentation says: never a live sandbox that somebody uses or
+// that is kept. Of cfg only Host counts. It may run at any time, in many programs
+// at once; [New] does the same beside its own work.
+//
+// It goes on when something cannot be removed, and returns what was removed
+// together with the error.
+func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
+	var removed []Garbage
+	err := ask("gc", cfg, func(eng *client.Client) error {
+		var err error
+		removed, err = (&collector{eng: eng, opts: opts}).collect(ctx)
+		return err
+	})
+	return removed, err
+}
+
+// collector is one run of GC.
+type collector struct {
+	eng     *client.Client
+	opts    GCOptions
+	removed []Garbage
+	errs    []error
+	clock   time.Time // of the engine, when it was first asked
+}
+
+func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
+	g.containers(ctx)
+	g.volumes(ctx)
+	g.images(ctx)
+	return g.removed, errors.Join(g.errs...)
+}
+
+// take removes something and makes a note of it.
+func (g *collector) take(found Garbage, remove func() error) {
+	if !g.opts.DryRun {
+		err := remove()
+		switch {
+		case cerrdefs.IsNotFound(err), cerrdefs.IsConflict(err):
+			return // somebody else has it, or has removed it
+		case err != nil:
+			g.errs = append(g.errs, err)
+			return
+		}
+	}
+	g.removed = append(g.removed, found)
+}
+
+// containers also removes their volumes.
+func (g *collector) containers(ctx context.Context) {
+	found, err := listContainers(ctx, g.eng)
+	if err != nil {
+		g.errs = append(g.errs, err)
+		return
+	}
+	for _, c := range found {
+		why, err := g.judge(ctx, c)
+		if err != nil {
+			g.errs = append(g.errs, err)
+		}
+		if why == "" {
+			continue
+		}
+		g.take(Garbage{"container", c.Labels[labelSandbox], why, time.Unix(c.Created, 0).UTC()}, func() error {
+			return removeContainer(ctx, g.eng, c.ID)
+		})
+	}
+}
+
+// judge says why a container is garbage; empty if it is not.
+func (g *collector) judge(ctx context.Context, c container.Summary) (string, error) {
+	owner := findOwner(c.Labels)
+	switch c.State {
+	case container.StateRemoving:
+		return "", nil
+	case container.StateDead:
+		return "the engine failed to remove it", nil
+	case container.StateCreated:
+		return g.unused(ctx, owner, time.Unix(c.Created, 0), "its program died before it was started")
+	case container.StateExited:
+		return g.unused(ctx, owner, time.Unix(c.Created, 0), "it has ended, and its program died")
+	}
+	kept, until := keptUntil(c.Labels)
+	switch {
+	case owner != ownerDead:
+		return "", nil // somebody may use it
+	case kept && (until.IsZero() || time.Now().Before(until)):
+		return "", nil
+	case c.State != container.StatePaused && !g.opts.NoGrace:
+		return "", nil // its guest counts the grace
+	}
+	if busy, err := inUse(ctx, g.eng, c.ID); busy || err != nil {
+		return "", err
+	}
+	if c.State == container.StatePaused {
+		return "its program died and left it paused", nil
+	}
+	return "its program died", nil
+}
+
+// abandonedAfter is how old something becomes before it is sure that no program,
+// wherever it is, is still busy making it.
+const abandonedAfter = time.Hour
+
+// unused says whether something is garbage that nobody can use: it is if its
+// program, which alone could have gone on with it, has died.
+func (g *collector) unused(ctx context.Context, owner ownerFate, created time.Time, why string) (string, error) {
+	switch owner {
+	case ownerAlive:
+		return "", nil
+	case ownerDead:
+		return why, nil
+	}
+	if g.clock.IsZero() {
+		info, err := g.eng.Info(ctx)
+		if err == nil {
+			g.clock, err = time.Parse(time.RFC3339Nano, info.SystemTime)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	if g.clock.Sub(created) < abandonedAfter {
+		return "", nil
+	}
+	return "nobody has finished it for an hour", nil
+}
+
+// inUse reports whether programs are attached to a running container beside the
+// one that made it: every one has a process of its own in there.
+func inUse(ctx context.Context, eng *client.Client, id string) (bool, error) {
+	found, err := eng.ContainerInspect(ctx, id)
+	if cerrdefs.IsNotFound(err) {
+		return true, nil // not our business any more
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, exec := range found.ExecIDs {
+		process, err := eng.ContainerExecInspect(ctx, exec)
+		switch {
+		case cerrdefs.IsNotFound(err):
+		case err != nil:
+			return false, err
+		case process.Running:
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// volumes removes those that have lost their container.
+func (g *collector) volumes(ctx context.Context) {
+	found, err := g.eng.VolumeList(ctx, volume.ListOptions{
+		Filters: filters.NewArgs(filters.Arg("label", labelSandbox), filters.Arg("dangling", "true")),
+	})
+	if err != nil {
+		g.errs = append(g.errs, err)
+		return
+	}
+	for _, v := range found.Volumes {
+		created, _ := time.Parse(time.RFC3339, v.CreatedAt) // engines may not tell: the zero time is long ago
+		why, err := g.unused(ctx, findOwner(v.Labels), created, "its container is gone, and its program died")
+		if err != nil {
+			g.errs = append(g.errs, err)
+		}
+		if why != "" {
+			g.take(Garbage{"volume", v.Name, why, created.UTC()}, func() error {
+				return g.eng.VolumeRemove(ctx, v.Name, false)
+			})
+		}
+	}
+}
+
+// images removes those that have expired and are not used.
+func (g *collector) images(ctx context.Context) {
+	found, err := g.eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelExpires))})
+	if err != nil {
+		g.errs = append(g.errs, err)
+		return
+	}
+	for _, i := range found {
+		kept, until := keptUntil(i.Labels)
+		if !kept || until.IsZero() || time.Now().Before(until) || findOwner(i.Labels) == ownerAlive {
+			continue
+		}
+		id := strings.Join(i.RepoTags, " ")
+		if id == "" {
+			id = i.ID
+		}
+		g.take(Garbage{"image", id, "it has expired", time.Unix(i.Created, 0).UTC()}, func() error {
+			// One that has several names, or is used, is a conflict.
+			_, err := g.eng.ImageRemove(ctx, i.ID, image.RemoveOptions{PruneChildren: true})
+			return err
+		})
+	}
+}
