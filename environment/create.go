@@ -95,6 +95,8 @@ type backend struct {
 	create func(context.Context, Config) (primitives.EnvironmentPrimitive, error)
 	attach func(context.Context, Config, string) (primitives.EnvironmentPrimitive, error)
 	list   func(context.Context, Sandbox) ([]SandboxInfo, error)
+	// present reports whether this machine is set up for the type; nil is yes.
+	present func(Sandbox) bool
 	// sharesFiles reports whether paths of this machine can be used in it.
 	sharesFiles func(context.Context, primitives.EnvironmentPrimitive) bool
 	// settings returns the block of a Sandbox that belongs to the type.

@@ -31,7 +31,8 @@ func dockerBackend() backend {
 			c.Logger = cfg.Logger
 			return asPrimitive(docker.Attach(ctx, c, id))
 		},
-		list: listDocker,
+		list:    listDocker,
+		present: func(s Sandbox) bool { return docker.Present(s.Docker) },
 		// The container has files of its own.
 		sharesFiles: func(context.Context, primitives.EnvironmentPrimitive) bool { return false },
 		settings:    func(s *Sandbox) any { return &s.Docker },
@@ -79,7 +80,7 @@ func listDocker(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	found, err := docker.List(ctx, s.Docker)
 	list := make([]SandboxInfo, 0, len(found))
 	for _, f := range found {
-		list = append(list, SandboxInfo{ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned})
+		list = append(list, SandboxInfo{ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned, Image: f.Image})
 	}
 	return list, err
 }

@@ -19,10 +19,24 @@ type SandboxInfo struct {
 	Created time.Time         `json:"created"`
 	// InUse says that the program that made it still runs.
 	InUse bool `json:"in_use"`
+	// Image is what a container was made of; empty for other types.
+	Image string `json:"image,omitempty"`
 }
 
 // SandboxTypes returns the types that [Create] knows, sorted.
 func SandboxTypes() []string { return slices.Sorted(maps.Keys(backends())) }
+
+// InstalledTypes returns the types that this machine is set up for, sorted: not
+// "docker" where neither the configuration of the docker command nor a socket
+// says that there is an engine. It contacts none, so one that is there may still
+// not answer.
+func InstalledTypes() []string {
+	all := backends()
+	return slices.DeleteFunc(SandboxTypes(), func(name string) bool {
+		b := all[name]
+		return b.present != nil && !b.present(Sandbox{Type: name})
+	})
+}
 
 // List returns the sandboxes of a type that were made by this user and still
 // live, oldest first.

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +11,7 @@ import (
 
 func (a *app) newCreateCmd() *cobra.Command {
 	t := &target{app: a}
-	w := &workspaceFlags{}
+	w, m := &workspaceFlags{}, &makeFlags{}
 	cmd := &cobra.Command{
 		Use:   "create [flags]",
 		Short: "Make a sandbox and print its ID",
@@ -20,10 +19,11 @@ func (a *app) newCreateCmd() *cobra.Command {
 there. End it with 'envctl rm ID'.`,
 		Example: `  id=$(envctl create --folder .)
   envctl exec $id -- sh -c 'echo hello > file'
-  envctl rm $id`,
+  envctl rm $id
+  envctl create --image golang:1.26 --network none --folder .`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := t.load()
+			cfg, err := t.loadNew(m)
 			if err != nil {
 				return err
 			}
@@ -40,6 +40,7 @@ there. End it with 'envctl rm ID'.`,
 	t.flags(cmd)
 	t.envFlag(cmd)
 	w.flags(cmd)
+	m.flags(cmd)
 	return cmd
 }
 
@@ -57,19 +58,13 @@ func (a *app) newRemoveCmd() *cobra.Command {
 			}
 			var errs []error
 			for _, id := range ids {
-				// Whatever the sandbox says of itself: what is in it may have
-				// damaged that.
-				if err := environment.Remove(cmd.Context(), cfg.Sandbox, id); !errors.Is(err, fs.ErrNotExist) {
-					errs = append(errs, err)
-					continue
+				found, err := find(cmd.Context(), cfg.Sandbox, id)
+				if err == nil {
+					// Whatever the sandbox says of itself: what is in it may
+					// have damaged that.
+					err = environment.Remove(cmd.Context(), found.sandbox, found.id)
 				}
-				env, err := t.attach(cmd.Context(), id)
-				if err != nil {
-					errs = append(errs, err)
-					continue
-				}
-				_, err = env.Primitive().Terminate(cmd.Context())
-				errs = append(errs, err, env.Close())
+				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
 		},

@@ -33,7 +33,7 @@ const (
 )
 
 func (a *app) newDoctorCmd() *cobra.Command {
-	t := &target{app: a}
+	t, m := &target{app: a}, &makeFlags{}
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -43,7 +43,7 @@ look for the agents and tools. The exit status is 1 if sandboxes do not work.`,
 		Example: "  envctl doctor\n  envctl doctor --sandbox local --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := t.load()
+			cfg, err := t.loadNew(m)
 			if err != nil {
 				return err
 			}
@@ -60,6 +60,7 @@ look for the agents and tools. The exit status is 1 if sandboxes do not work.`,
 		},
 	}
 	t.flags(cmd)
+	m.flags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -22,6 +22,7 @@ import (
 // execFlags are the flags of exec.
 type execFlags struct {
 	target
+	makeFlags
 	tty     bool
 	dir     string
 	user    string
@@ -40,7 +41,8 @@ when the sandbox failed, 126 when the command cannot be run, 127 when there is n
 Ctrl-C ends the command, with status 130; with -t it goes to the command instead.`,
 		Example: `  envctl exec -- uname -a
   envctl exec -t 3f2a -- sh
-  tar c . | envctl exec 3f2a -- tar x`,
+  tar c . | envctl exec 3f2a -- tar x
+  envctl exec --image python:3.13 --network none -- python3 -c 'print(1)'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
 			if dash < 0 || dash > 1 || dash == len(args) {
@@ -53,9 +55,10 @@ Ctrl-C ends the command, with status 130; with -t it goes to the command instead
 			return f.run(cmd.Context(), id, args[dash:])
 		},
 	}
-	f.flags(cmd)
+	f.target.flags(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
 	f.envFlag(cmd)
+	f.makeFlags.flags(cmd)
 	fl := cmd.Flags()
 	fl.BoolVarP(&f.tty, "tty", "t", false, "run on a terminal")
 	fl.StringVarP(&f.dir, "workdir", "w", "", "working directory (default: the workspace)")
@@ -112,9 +115,12 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 // open attaches to a sandbox or makes a new one.
 func (f *execFlags) open(ctx context.Context, id string) (*environment.Environment, error) {
 	if id != "" {
+		if flag := f.given(); flag != "" {
+			return nil, usagef("leave out %s or the ID: it is for a new sandbox", flag)
+		}
 		return f.attach(ctx, id)
 	}
-	cfg, err := f.load()
+	cfg, err := f.loadNew(&f.makeFlags)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -57,23 +56,21 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	list, err := environment.List(ctx, cfg.Sandbox)
-	if err != nil {
-		return err
-	}
+	list, failed := listAll(ctx, choices(cfg.Sandbox))
 	if f.asJSON {
-		return printLines(f.app, list)
+		return errors.Join(printLines(f.app, list), failed)
 	}
 	w := tabwriter.NewWriter(f.app.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tSTATUS\tCREATED\tUSED")
+	fmt.Fprintln(w, "ID\tTYPE\tSTATUS\tCREATED\tUSED\tIMAGE")
 	for _, s := range list {
 		used := "idle"
 		if s.InUse {
 			used = "in use"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.ID, s.Status, s.Created.Local().Format(time.DateTime), used)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n",
+			s.ID, s.Type, s.Status, s.Created.Local().Format(time.DateTime), used, plain(firstOf(s.Image, "-")))
 	}
-	return w.Flush()
+	return errors.Join(w.Flush(), failed)
 }
 
 func (f *listFlags) files(ctx context.Context, at place) (err error) {

@@ -21,6 +21,7 @@ import (
 // runFlags are the flags of run.
 type runFlags struct {
 	target
+	makeFlags
 	workspaceFlags
 	agent, model, mode, scenario string
 	permission                   string
@@ -44,6 +45,7 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 		Example: `  envctl run "Say hello"
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --patch fix.patch "Fix the failing test"
   envctl run --json "Say hello" | jq -r .type
+  envctl run --sandbox docker --agent claude -e ANTHROPIC_API_KEY "Fix the failing test" --folder .
   envctl run --agent claude --permission allow --git https://example.com/repo.git "Explain this code"`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, prompts []string) error { return f.run(cmd.Context(), prompts) },
@@ -51,6 +53,7 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 	f.target.flags(cmd)
 	f.envFlag(cmd)
 	f.workspaceFlags.flags(cmd)
+	f.makeFlags.flags(cmd)
 	fl := cmd.Flags()
 	fl.StringVarP(&f.agent, "agent", "a", "", `agent: script, claude (default "script")`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
@@ -116,7 +119,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 
 // configure is the configuration of the file with the flags over it.
 func (f *runFlags) configure() (environment.Config, error) {
-	cfg, err := f.load()
+	cfg, err := f.loadNew(&f.makeFlags)
 	if err != nil {
 		return cfg, err
 	}

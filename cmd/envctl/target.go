@@ -1,10 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -27,7 +23,7 @@ type target struct {
 // flags adds the flags that choose a sandbox.
 func (t *target) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+` (default "local")`)
+	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+" (default local for a new one)")
 	f.StringVarP(&t.config, "config", "c", "", "configuration file (YAML or JSON)")
 	f.BoolVarP(&t.verbose, "verbose", "v", false, "log what agentenv does to standard error")
 	_ = cmd.RegisterFlagCompletionFunc("sandbox", cobra.FixedCompletions(environment.SandboxTypes(), cobra.ShellCompDirectiveNoFileComp))
@@ -38,7 +34,8 @@ func (t *target) envFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&t.env, "env", "e", nil, "variable of the sandbox, KEY=VALUE, or KEY to pass this program's own on")
 }
 
-// load returns the configuration: the file, and over it the flags.
+// load returns the configuration: the file, and over it the flags. Without a type
+// of sandbox in either its Sandbox has none.
 func (t *target) load() (environment.Config, error) {
 	var cfg environment.Config
 	if t.config != "" {
@@ -48,17 +45,11 @@ func (t *target) load() (environment.Config, error) {
 		}
 	}
 	if t.sandbox != "" && t.sandbox != cfg.Sandbox.Type {
-		if cfg.Sandbox.Type != "" {
-			// Settings of one kind mean nothing to another.
-			cfg.Sandbox = environment.Sandbox{}
-		}
-		cfg.Sandbox.Type = t.sandbox
+		// Settings of one kind mean nothing to another.
+		cfg.Sandbox = environment.Sandbox{Type: t.sandbox}
 	}
-	if cfg.Sandbox.Type == "" {
-		cfg.Sandbox.Type = "local"
-	}
-	if !slices.Contains(environment.SandboxTypes(), cfg.Sandbox.Type) {
-		return cfg, usagef("use --sandbox %s: there is no sandbox %q", strings.Join(environment.SandboxTypes(), " or "), cfg.Sandbox.Type)
+	if typ := cfg.Sandbox.Type; typ != "" && !slices.Contains(environment.SandboxTypes(), typ) {
+		return cfg, usagef("use --sandbox %s: there is no sandbox %q", strings.Join(environment.SandboxTypes(), " or "), typ)
 	}
 	env, err := variables(t.env)
 	if err != nil {
@@ -79,67 +70,6 @@ func (t *target) logger() hclog.Logger {
 		return nil
 	}
 	return hclog.New(&hclog.LoggerOptions{Name: "agentenv", Level: hclog.Debug, Output: t.app.err})
-}
-
-// attach opens the sandbox with this id.
-func (t *target) attach(ctx context.Context, id string) (*environment.Environment, error) {
-	cfg, err := t.load()
-	if err != nil {
-		return nil, err
-	}
-	env, err := environment.Attach(ctx, id, cfg)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return env, err
-	}
-	full, err := completeID(ctx, cfg.Sandbox, id)
-	if err != nil {
-		return nil, err
-	}
-	return environment.Attach(ctx, full, cfg)
-}
-
-// completeID finds the one sandbox whose id starts with these characters.
-func completeID(ctx context.Context, s environment.Sandbox, start string) (string, error) {
-	list, err := environment.List(ctx, s)
-	if err != nil {
-		return "", err
-	}
-	var found []string
-	for _, info := range list {
-		if start != "" && strings.HasPrefix(info.ID, start) {
-			found = append(found, info.ID)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return "", fmt.Errorf("run 'envctl ls' to see the sandboxes there are: no %s sandbox %q", s.Type, start)
-	case 1:
-		return found[0], nil
-	}
-	return "", fmt.Errorf("give more of the ID: %q fits %s", start, strings.Join(found, ", "))
-}
-
-// completeIDs offers the shell the sandboxes there are, for the first most
-// arguments; zero means for all of them.
-func (t *target) completeIDs(most int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if most > 0 && len(args) >= most {
-			return nil, cobra.ShellCompDirectiveDefault
-		}
-		cfg, err := t.load()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		list, err := environment.List(cmd.Context(), cfg.Sandbox)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		var ids []cobra.Completion
-		for _, info := range list {
-			ids = append(ids, info.ID)
-		}
-		return ids, cobra.ShellCompDirectiveNoFileComp
-	}
 }
 
 // variables reads KEY=VALUE and KEY.

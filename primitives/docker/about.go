@@ -2,6 +2,8 @@ package docker
 
 import (
 	"context"
+	"os"
+	"strings"
 
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/system"
@@ -67,4 +69,24 @@ func ask(op string, cfg Config, question func(*client.Client) error) error {
 	}
 	defer func() { _ = eng.Close() }() // nothing was written
 	return wrap(op, "", explain(eng, question(eng)))
+}
+
+// Present reports whether anything says that there should be an engine: the
+// environment, a context of the docker command, or the default socket. It does not
+// contact it.
+func Present(cfg Config) bool {
+	if cfg.Host != "" {
+		return true
+	}
+	eng, err := connect("")
+	if err != nil {
+		return true // something is configured, and wrong
+	}
+	defer func() { _ = eng.Close() }() // it was not used
+	socket, isDefault := strings.CutPrefix(client.DefaultDockerHost, "unix://")
+	if !isDefault || eng.DaemonHost() != client.DefaultDockerHost {
+		return true
+	}
+	_, err = os.Stat(socket)
+	return err == nil
 }

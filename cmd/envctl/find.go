@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+// listTimeout is how long sandboxes of one type may take to be listed when those
+// of all types are wanted: an engine that does not answer must not keep anybody
+// from the others.
+const listTimeout = 5 * time.Second
+
+// choices are the sandboxes that a command may mean: those of the chosen type, or
+// of every type that this machine is set up for.
+func choices(chosen environment.Sandbox) []environment.Sandbox {
+	if chosen.Type != "" {
+		return []environment.Sandbox{chosen}
+	}
+	var all []environment.Sandbox
+	for _, typ := range environment.InstalledTypes() {
+		all = append(all, environment.Sandbox{Type: typ})
+	}
+	return all
+}
+
+// listAll lists the sandboxes of several types, oldest first. Those that could be
+// listed come with the error of the others.
+func listAll(ctx context.Context, from []environment.Sandbox) ([]environment.SandboxInfo, error) {
+	lists := make([][]environment.SandboxInfo, len(from))
+	errs := make([]error, len(from))
+	var asking sync.WaitGroup
+	for i, s := range from {
+		asking.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, listTimeout)
+			defer cancel()
+			lists[i], errs[i] = environment.List(ctx, s)
+		})
+	}
+	asking.Wait()
+	all := slices.Concat(lists...)
+	slices.SortStableFunc(all, func(a, b environment.SandboxInfo) int { return a.Created.Compare(b.Created) })
+	return all, errors.Join(errs...)
+}
+
+// attach opens the sandbox with this id, or whose id begins so.
+func (t *target) attach(ctx context.Context, id string) (*environment.Environment, error) {
+	cfg, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	found, err := find(ctx, cfg.Sandbox, id)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Sandbox = found.sandbox
+	return environment.Attach(ctx, found.id, cfg)
+}
+
+// location is where a sandbox was found.
+type location struct {
+	sandbox environment.Sandbox
+	id      string
+}
+
+// find finds the one sandbox with this id, or whose id begins so.
+func find(ctx context.Context, chosen environment.Sandbox, id string) (location, error) {
+	from := choices(chosen)
+	// What is on this machine can be told without asking an engine.
+	if i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == "local" }); i >= 0 && len(from) > 1 {
+		list, err := environment.List(ctx, from[i])
+		if err != nil {
+			return location{}, err
+		}
+		if slices.ContainsFunc(list, func(s environment.SandboxInfo) bool { return s.ID == id }) {
+			return location{from[i], id}, nil
+		}
+	}
+	list, failed := listAll(ctx, from)
+	if ctx.Err() != nil {
+		return location{}, ctx.Err()
+	}
+	var found []environment.SandboxInfo
+	for _, info := range list {
+		if info.ID == id {
+			found = []environment.SandboxInfo{info}
+			break
+		}
+		if id != "" && (strings.HasPrefix(info.ID, id) || strings.HasPrefix(info.ID, idPrefix+id)) {
+			found = append(found, info)
+		}
+	}
+	switch {
+	case len(found) == 0 && failed != nil:
+		return location{}, fmt.Errorf("no sandbox %q among those that could be asked for: %w", id, failed)
+	case len(found) == 0:
+		return location{}, fmt.Errorf("run 'envctl ls' to see the sandboxes there are: no %s %q", kinds(from), id)
+	case len(found) > 1:
+		return location{}, fmt.Errorf("give more of the ID: %q fits %s", id, ids(found))
+	}
+	i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == found[0].Type })
+	return location{from[i], found[0].ID}, nil
+}
+
+// idPrefix begins the ids of containers and may be left out.
+const idPrefix = "agentenv-"
+
+// kinds names what was looked for.
+func kinds(from []environment.Sandbox) string {
+	if len(from) == 1 {
+		return from[0].Type + " sandbox"
+	}
+	return "sandbox"
+}
+
+func ids(list []environment.SandboxInfo) string {
+	var names []string
+	for _, info := range list {
+		names = append(names, info.ID)
+	}
+	return strings.Join(names, ", ")
+}
+
+// completeIDs offers the shell the sandboxes there are, for the first most
+// arguments; zero means for all of them.
+func (t *target) completeIDs(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		cfg, err := t.load()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		list, _ := listAll(cmd.Context(), choices(cfg.Sandbox)) // what does not answer offers nothing
+		var ids []cobra.Completion
+		for _, info := range list {
+			if !slices.Contains(args, info.ID) {
+				ids = append(ids, cobra.CompletionWithDesc(info.ID, describe(info)))
+			}
+		}
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// describe says in a few words which sandbox it is.
+func describe(info environment.SandboxInfo) string {
+	return strings.Join(slices.DeleteFunc([]string{info.Type, info.Image, string(info.Status)}, func(s string) bool { return s == "" }), " ")
+}
