@@ -131,7 +131,7 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 
 // newSandbox returns the handle of a container whose guest has answered.
 func newSandbox(eng *client.Client, name string, l *link) *Sandbox {
-	return &Sandbox{Client: l.client, eng: eng, id: name, link: l}
+	return &Sandbox{worker: l.worker, eng: eng, id: name, link: l}
 }
 
 func newID() string {

@@ -15,9 +15,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// link is the way to the guest of a container.
+// link is the way into a container.
 type link struct {
-	client    *guest.Client
+	worker    worker
 	container string
 
 	fate func() (primitives.State, error) // asks the engine
@@ -73,9 +73,9 @@ func dial(ctx context.Context, eng *client.Client, id string, conn types.Hijacke
 		return fate(ctx, eng, id)
 	}
 	stream := newStream(conn)
-	var err error
-	l.client, err = guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended})
+	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended})
 	if err == nil {
+		l.worker = c
 		return l, nil
 	}
 	if tail := stream.stderr(); tail != "" {

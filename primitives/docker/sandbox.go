@@ -13,10 +13,10 @@ import (
 )
 
 // Sandbox is a handle of a container. It implements
-// primitives.EnvironmentPrimitive and the optional interfaces beside it, most of
-// them by the guest's Client. Make one with [New] or [Attach].
+// primitives.EnvironmentPrimitive and the optional interfaces beside it. Make one
+// with [New] or [Attach].
 type Sandbox struct {
-	*guest.Client
+	worker
 	eng  *client.Client
 	id   string
 	link *link
@@ -27,14 +27,23 @@ type Sandbox struct {
 	closeErr    error
 }
 
-var _ interface {
+// worker does what is done inside the container, whose life is the Sandbox's
+// business: the guest's client, or calls of the engine where no guest can run.
+type worker interface {
 	primitives.EnvironmentPrimitive
 	primitives.Runner
 	primitives.BatchWriter
 	primitives.Packer
 	primitives.Unpacker
 	primitives.Reattacher
-} = (*Sandbox)(nil)
+	// Err says why nothing can be done any more; nil while it can.
+	Err() error
+}
+
+var (
+	_ worker = (*guest.Client)(nil)
+	_ worker = (*Sandbox)(nil)
+)
 
 // ID returns the container's name.
 func (s *Sandbox) ID() string { return s.id }
@@ -62,16 +71,16 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 	return state, wrap("poll", s.id, ferr)
 }
 
-// Terminate has the guest end all processes politely, then removes the container.
+// Terminate ends all processes politely, then removes the container.
 func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
 	alive := s.Err() == nil
-	report, err := s.Client.Terminate(ctx)
+	report, err := s.worker.Terminate(ctx)
 	if s.closed.Load() {
 		return report, wrap("terminate", s.id, err)
 	}
-	// Whatever the guest says: the kernel ends what it could not end.
+	// Whatever the worker says: the kernel ends what it could not end.
 	for _, p := range report.Survivors {
 		p.Forced = true
 		report.Killed = append(report.Killed, p)
@@ -97,12 +106,12 @@ func (s *Sandbox) remove(ctx context.Context, alive bool) error {
 	return removeContainer(ctx, s.eng, s.link.container)
 }
 
-// Close closes the stream to the guest. The container lives on for its grace, see
+// Close closes the streams into the container. The container lives on for its grace, see
 // [Config].
 func (s *Sandbox) Close() error {
 	s.closing.Do(func() {
 		s.closed.Store(true)
-		s.closeErr = errors.Join(s.Client.Close(), s.eng.Close())
+		s.closeErr = errors.Join(s.worker.Close(), s.eng.Close())
 	})
 	return wrap("close", s.id, s.closeErr)
 }
