@@ -25,6 +25,8 @@ install_debian() {
 install_debian gcc gcc libc6-dev # the race detector links with it
 install_debian git git ca-certificates
 install_debian npm npm
+install_debian ssh-keygen openssh-client                    # for engines that are reached by ssh;
+[ -x /usr/sbin/sshd ] || install_debian sshd openssh-server # tests start their own on the loopback device
 
 # A Docker engine: Debian's, started here if none answers.
 install_debian dockerd docker.io iptables

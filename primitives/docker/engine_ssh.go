@@ -166,20 +166,15 @@ func (c *sshConn) Close() error {
 	return err
 }
 
-// sshError says why ssh ended.
+// sshError says why ssh ended. What it wrote is not in Error: the engine's client
+// looks for words in errors, and forgets those in which it finds them.
 type sshError struct {
 	host   string
 	err    error
 	stderr string
 }
 
-// Error quotes what ssh wrote.
-func (e *sshError) Error() string {
-	if e.stderr == "" {
-		return fmt.Sprintf("ssh %s: %v", e.host, e.err)
-	}
-	return fmt.Sprintf("ssh %s: %v: %s", e.host, e.err, e.stderr)
-}
+func (e *sshError) Error() string { return fmt.Sprintf("ssh %s: %v", e.host, e.err) }
 
 func (e *sshError) Unwrap() error { return e.err }
 

@@ -87,6 +87,9 @@ func unreachable(host string, err error) error {
 	switch {
 	case errors.As(err, &ssh):
 		advice = "make \"ssh " + ssh.host + " docker version\" work without questions first"
+		if ssh.stderr != "" {
+			err = fmt.Errorf("%w: %s", err, ssh.stderr)
+		}
 	case errors.As(err, &untrusted):
 		advice = "give the authority that signed the engine's certificate in ca.pem (of DOCKER_CERT_PATH, or of the Docker context)"
 	case errors.As(err, &noTLS):
