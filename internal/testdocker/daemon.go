@@ -3,6 +3,7 @@ package testdocker
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,17 +15,20 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// Daemon is a Docker engine of a test's own: with its own data and without
-// networks. It ends with the test.
+// Daemon is a Docker engine of a test's own: with its own data, and without
+// networks, in a network namespace of its own: an engine that has no bridge removes
+// the one that it finds, which may be another engine's. It ends with the test.
 type Daemon struct {
-	dir  string
-	args []string
-	log  bytes.Buffer
-	cmd  *exec.Cmd
+	dir      string
+	args     []string
+	listener *os.File // a TCP socket of the test's namespace; nil is none
+	log      bytes.Buffer
+	cmd      *exec.Cmd
 }
 
-// NewDaemon starts an engine with more arguments for its command.
-func NewDaemon(t testing.TB, args ...string) *Daemon {
+// NewDaemon starts an engine with more arguments for its command. Besides its own
+// socket it listens on l, unless that is nil, which is closed with the test.
+func NewDaemon(t testing.TB, l *net.TCPListener, args ...string) *Daemon {
 	t.Helper()
 	dir := shortDir(t)
 	config := filepath.Join(dir, "daemon.json")
@@ -36,6 +40,16 @@ func NewDaemon(t testing.TB, args ...string) *Daemon {
 		"--pidfile", filepath.Join(dir, "pid"), "--host", "unix://" + filepath.Join(dir, "s"),
 		"--bridge", "none", "--iptables=false", "--ip-forward=false", "--shutdown-timeout", "5",
 	}, args...)}
+	if l != nil {
+		file, err := l.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close() // file is another descriptor of it
+		t.Cleanup(func() { _ = file.Close() })
+		d.listener = file
+		d.args = append(d.args, "--host", "fd://")
+	}
 	d.Start(t)
 	t.Cleanup(func() { d.Stop(t) })
 	return d
@@ -48,7 +62,12 @@ func (d *Daemon) Host() string { return "unix://" + filepath.Join(d.dir, "s") }
 func (d *Daemon) Start(t testing.TB) {
 	t.Helper()
 	d.log.Reset()
-	d.cmd = exec.Command("dockerd", d.args...)
+	// A listener is handed over as systemd does it.
+	d.cmd = exec.Command("unshare", append([]string{"--net", "sh", "-c", `LISTEN_PID=$$ exec dockerd "$@"`, "sh"}, d.args...)...)
+	if d.listener != nil {
+		d.cmd.ExtraFiles = []*os.File{d.listener}
+		d.cmd.Env = append(os.Environ(), "LISTEN_FDS=1")
+	}
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the test, which ends it
 	if err := d.cmd.Start(); err != nil {

@@ -131,8 +131,12 @@ func TestAnEngineBehindTLS(t *testing.T) {
 	server := t.TempDir()
 	ca.trust(t, server)
 	ca.sign(t, server)
-	address := freeAddress(t)
-	daemon := testdocker.NewDaemon(t, "--host", "tcp://"+address, "--tlsverify", "--tlscacert", filepath.Join(server, "ca.pem"),
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	daemon := testdocker.NewDaemon(t, listener, "--tlsverify", "--tlscacert", filepath.Join(server, "ca.pem"),
 		"--tlscert", filepath.Join(server, "cert.pem"), "--tlskey", filepath.Join(server, "key.pem"))
 
 	for name, c := range map[string]struct {
