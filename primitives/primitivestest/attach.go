@@ -32,7 +32,7 @@ func (s *sandbox) attach(t testingT) *sandbox {
 
 func attachRules() []rule {
 	return []rule{
-		{name: "Attach finds the same sandbox", own: true, check: func(t testingT, s *sandbox) {
+		{name: "Attach finds the same sandbox", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "from the first")
 			other := s.attach(t)
 			expect(t, "id", other.ID(), s.ID())
@@ -103,7 +103,7 @@ func attachRules() []rule {
 // programRules: other programs, and what is left when they die.
 func programRules() []rule {
 	return []rule{
-		{name: "another program works in the sandbox by its id", own: true, check: func(t testingT, s *sandbox) {
+		{name: "another program works in the sandbox by its id", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "from here")
 			cmd := s.command("write", "g", "from there", "out", "done\n")
 			report, _ := s.suite.client(t, clientTask{ID: s.ID(), File: s.in("f"), Commands: []primitives.Command{cmd}})

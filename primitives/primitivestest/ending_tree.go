@@ -238,8 +238,7 @@ func terminateEndRules() []rule {
 			session := s.Paths().Session
 			s.write(t, "left", "x")
 			s.terminate(t)
-			witness := s.suite.open(t)
-			defer witness.end(t)
+			witness := s.suite.witness(t)
 			if witness.Paths().Session == session {
 				return // every sandbox has a file system of its own
 			}

@@ -64,12 +64,12 @@ const moveSource = "pt-source"
 func pathRules() []rule {
 	var rules []rule
 	for _, op := range fileOperations() {
-		rules = append(rules, rule{name: op.name + " refuses a relative path that leaves the workspace", own: true, check: func(t testingT, s *sandbox) {
-			outside := path.Join(s.Paths().Home, "outside")
+		rules = append(rules, rule{name: op.name + " refuses a relative path that leaves the workspace", check: func(t testingT, s *sandbox) {
+			outside := path.Join(s.Paths().Home, "outside-"+s.dir)
 			s.probed(t, "mkdir", outside, "write", outside+"/f", "untouched")
-			up := path.Join("..", path.Base(s.Paths().Home), "outside")
+			up := path.Join("..", path.Base(s.Paths().Home), path.Base(outside))
 			s.probed(t, "symlink", outside, "way-out", "write", "../"+moveSource, "")
-			for _, name := range []string{"..", "../", up, up + "/f", up + "/new", s.dir + "/../../" + path.Base(s.Paths().Home) + "/outside", s.in("way-out", "f"), s.in("way-out", "new"), s.in("way-out", "new", "deep")} {
+			for _, name := range []string{"..", "../", up, up + "/f", up + "/new", s.dir + "/../../" + path.Base(s.Paths().Home) + "/" + path.Base(outside), s.in("way-out", "f"), s.in("way-out", "new"), s.in("way-out", "new", "deep")} {
 				expectError(t, op.name+" "+name, op.do(t.Context(), s.EnvironmentPrimitive, name), primitives.ErrPathEscape)
 			}
 			expect(t, "outside", s.probed(t, "names", outside, "show", outside+"/f"), "[\"f\"]\nuntouched")

@@ -38,6 +38,8 @@ func Run(t *testing.T, h Harness) {
 	}
 	prepareHost(t)
 	s := newSuite(t, h)
+	s.witness(t) // is no leak of the first group that needs it
+	t.Cleanup(func() { s.endWitness(t) })
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) { s.runGroup(t, g) })
 	}
@@ -67,8 +69,9 @@ type rule struct {
 	name string
 	// own gives the case a sandbox that it may end.
 	own bool
-	// bare is like own, without the probe, and without a folder of the case.
-	bare  bool
+	// after gives the case a sandbox that has ended like this, without the probe
+	// and without a folder of the case; all such cases share it.
+	after ending
 	check func(t testingT, s *sandbox)
 	// possible says whether the harness allows the case; nil means always.
 	possible func(h Harness) bool

@@ -24,9 +24,8 @@ func identityRules() []rule {
 			expect(t, "id", s.ID(), s.ID())
 			expect(t, "id is empty", s.ID() == "", false)
 		}},
-		{name: "two sandboxes have different ids and folders", own: true, check: func(t testingT, s *sandbox) {
-			other := s.suite.open(t)
-			defer other.end(t)
+		{name: "two sandboxes have different ids and folders", check: func(t testingT, s *sandbox) {
+			other := s.suite.witness(t)
 			expect(t, "same id", s.ID() == other.ID(), false)
 			s.write(t, "mine", "x")
 			_, err := other.Stat(t.Context(), s.in("mine"))
@@ -55,8 +54,7 @@ func identityRules() []rule {
 			expect(t, "status", state.Status, primitives.StatusRunning)
 			expect(t, "running", state.Running(), true)
 		}},
-		{name: "Poll after Terminate is terminated, which is no error", bare: true, check: func(t testingT, s *sandbox) {
-			s.terminate(t)
+		{name: "Poll after Terminate is terminated, which is no error", after: terminated, check: func(t testingT, s *sandbox) {
 			for range 2 {
 				state, err := s.Poll(t.Context())
 				expect(t, "error", err, nil)
@@ -111,7 +109,7 @@ func crowdRules() []rule {
 
 func closeRules() []rule {
 	return []rule{
-		{name: "Close may be called again and after Terminate", bare: true, check: func(t testingT, s *sandbox) {
+		{name: "Close may be called again and after Terminate", own: true, check: func(t testingT, s *sandbox) {
 			expect(t, "first", s.Close(), nil)
 			expect(t, "second", s.Close(), nil)
 			other := s.suite.open(t)
@@ -217,12 +215,10 @@ func afterEndRules() []rule {
 	var rules []rule
 	for _, op := range operations() {
 		rules = append(rules,
-			rule{name: op.name + " after Terminate is ErrTerminated", bare: true, check: func(t testingT, s *sandbox) {
-				s.terminate(t)
+			rule{name: op.name + " after Terminate is ErrTerminated", after: terminated, check: func(t testingT, s *sandbox) {
 				s.expectRefused(t, op, primitives.ErrTerminated)
 			}},
-			rule{name: op.name + " after Close is ErrUnavailable", bare: true, check: func(t testingT, s *sandbox) {
-				expect(t, "error of Close", s.Close(), nil)
+			rule{name: op.name + " after Close is ErrUnavailable", after: closed, check: func(t testingT, s *sandbox) {
 				s.expectRefused(t, op, primitives.ErrUnavailable)
 			}},
 		)
@@ -248,15 +244,8 @@ func (s *sandbox) expectRefused(t testingT, op operation, want error) {
 // or an empty answer.
 func destroyRules() []rule {
 	possible := func(h Harness) bool { return h.Destroy != nil }
-	destroy := func(t testingT, s *sandbox) {
-		t.Helper()
-		if err := s.suite.h.Destroy(t.Context(), s.EnvironmentPrimitive); err != nil {
-			t.Fatalf("destroying the sandbox: %v", err)
-		}
-	}
 	rules := []rule{
-		{name: "Poll of a destroyed sandbox is lost or exited", bare: true, possible: possible, check: func(t testingT, s *sandbox) {
-			destroy(t, s)
+		{name: "Poll of a destroyed sandbox is lost or exited", after: destroyed, possible: possible, check: func(t testingT, s *sandbox) {
 			eventually(t, s.suite.patience, func() error {
 				state, err := s.Poll(t.Context())
 				if err != nil || state.Status != primitives.StatusLost && state.Status != primitives.StatusExited {
@@ -267,7 +256,9 @@ func destroyRules() []rule {
 		}},
 		{name: "a command in a destroyed sandbox is lost, not exited", own: true, possible: possible, check: func(t testingT, s *sandbox) {
 			p := s.running(t, "out", "ready\n", "out", "ready\n", "hang")
-			destroy(t, s)
+			if err := s.suite.h.Destroy(t.Context(), s.EnvironmentPrimitive); err != nil {
+				t.Fatalf("destroying the sandbox: %v", err)
+			}
 			s.within(t, "Wait", func() error {
 				status, err := p.Wait(t.Context())
 				if status.Reason != primitives.ReasonLost && !errors.Is(err, primitives.ErrUnavailable) {
@@ -279,9 +270,8 @@ func destroyRules() []rule {
 	}
 	for _, op := range operations() {
 		rules = append(rules, rule{
-			name: op.name + " in a destroyed sandbox is ErrUnavailable", bare: true, possible: possible,
+			name: op.name + " in a destroyed sandbox is ErrUnavailable", after: destroyed, possible: possible,
 			check: func(t testingT, s *sandbox) {
-				destroy(t, s)
 				s.expectRefused(t, op, primitives.ErrUnavailable)
 			},
 		})

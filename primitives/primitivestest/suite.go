@@ -31,6 +31,7 @@ type suite struct {
 	strays   sync.WaitGroup // what cases have given up waiting for
 
 	mu     sync.Mutex
+	common map[ending]*commonSandbox
 	probes map[string][]byte // the probe program by platform
 	build  func(goos, goarch string) ([]byte, error)
 }
@@ -39,6 +40,7 @@ func newSuite(t testing.TB, h Harness) *suite {
 	t.Helper()
 	bin := t.TempDir()
 	s := &suite{h: h, dir: t.TempDir(), bin: bin, self: t.Name(), patience: h.Patience, run: rand.Text(), probes: map[string][]byte{}}
+	s.common = map[ending]*commonSandbox{}
 	if s.patience == 0 {
 		s.patience = 20 * time.Second
 	}
@@ -81,6 +83,7 @@ func (s *suite) runGroup(t *testing.T, g group) {
 	// Runs when all cases have ended, the parallel ones included.
 	t.Cleanup(func() {
 		shared.end(t)
+		s.endCommon(t)
 		s.expectNoProcesses(t, "token-"+s.run)
 		s.join(t)
 		if err := goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1")); err != nil {
@@ -107,10 +110,8 @@ func (s *suite) runGroup(t *testing.T, g group) {
 // runCase runs one case on the shared sandbox or on one of its own.
 func (s *suite) runCase(t testingT, r rule, shared *sandbox) {
 	switch {
-	case r.bare:
-		box := s.make(t)
-		t.Cleanup(func() { box.end(t) })
-		r.check(t, box)
+	case r.after != "":
+		r.check(t, s.ended(t, r.after))
 		return
 	case r.own:
 		box := s.open(t)
@@ -174,24 +175,4 @@ func openFiles() int {
 		return 0
 	}
 	return len(entries)
-}
-
-// expectNoProcesses looks from a new sandbox for processes of one that was
-// terminated.
-func (s *suite) expectNoProcesses(t testingT, token string) {
-	t.Helper()
-	witness := s.open(t)
-	defer witness.end(t)
-	defer witness.kill(t, token) // also when they should have gone
-	witness.expectGone(t, token)
-}
-
-// endEscapees ends the processes of a sandbox that was terminated but cannot
-// find all of its processes.
-func (s *suite) endEscapees(t testingT, token string) {
-	t.Helper()
-	witness := s.open(t)
-	defer witness.end(t)
-	witness.kill(t, token)
-	witness.expectGone(t, token)
 }
