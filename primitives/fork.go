@@ -29,10 +29,14 @@ type Pauser interface {
 
 // Snapshot keeps the files of a sandbox as they are now and returns the
 // snapshot's identity, from which the backend makes new sandboxes: see the
-// backend's Config. Processes are no part of it and go on. Files that are not
+// backend's Config. Processes are no part of it and go on, though they may have to
+// wait while the files are read, so that these fit together. Files that are not
 // the sandbox's own, such as mounted folders, are not in it. A snapshot stays
-// until it is removed, also when the sandbox is gone.
-// A sandbox that cannot be kept is errors.ErrUnsupported.
+// until it is removed, also when the sandbox is gone. When ctx is done before the
+// snapshot is complete nothing is left of it.
+//
+// A sandbox that cannot be kept is errors.ErrUnsupported, see
+// Capabilities.Snapshot.
 func Snapshot(ctx context.Context, p EnvironmentPrimitive) (id string, err error) {
 	if s, ok := p.(Snapshotter); ok {
 		return s.Snapshot(ctx)
@@ -42,10 +46,14 @@ func Snapshot(ctx context.Context, p EnvironmentPrimitive) (id string, err error
 
 // Fork makes n sandboxes with the settings of p and its files as they are now,
 // all with the same Paths where the backend can and else with paths of their
-// own below which everything is the same. Processes are not copied. The copies
-// belong to the caller, who terminates and closes them; they outlive p. It makes
-// all of them or none. n below 1 is fs.ErrInvalid. A sandbox that cannot be
-// copied is errors.ErrUnsupported.
+// own below which everything is the same. Processes are not copied, and durable
+// commands not either: those of p go on in p, and the copies know none. The copies
+// share nothing with p that any of them changes; they belong to the caller, who
+// terminates and closes them; they outlive p.
+//
+// Fork makes all of the copies or none, and none when ctx is done first. n below 1
+// is fs.ErrInvalid. A sandbox that cannot be copied is errors.ErrUnsupported, see
+// Capabilities.Fork.
 func Fork(ctx context.Context, p EnvironmentPrimitive, n int) ([]EnvironmentPrimitive, error) {
 	if f, ok := p.(Forker); ok {
 		return f.Fork(ctx, n)
@@ -54,10 +62,14 @@ func Fork(ctx context.Context, p EnvironmentPrimitive, n int) ([]EnvironmentPrim
 }
 
 // Pause freezes every process of a sandbox until [Resume]: they take no more
-// processor time and keep their memory. Poll reports [StatusPaused]; all other
-// calls but Resume, Terminate and Close return [ErrUnavailable]. Calls that are
-// under way wait. Pausing a paused sandbox is no error.
-// A sandbox that cannot be frozen is errors.ErrUnsupported.
+// processor time and keep their memory. Poll reports [StatusPaused]. Snapshot, Fork,
+// ReadUsage, Terminate and Close work; all other calls return [ErrUnavailable].
+// Those that are under way wait, for as long as it takes, and go on after Resume.
+// Other handles of the sandbox, in this or another program, may take it for
+// unavailable and have to attach again; attaching resumes it. Pausing a paused
+// sandbox is no error.
+//
+// A sandbox that cannot be frozen is errors.ErrUnsupported, see Capabilities.Pause.
 func Pause(ctx context.Context, p EnvironmentPrimitive) error {
 	if s, ok := p.(Pauser); ok {
 		return s.Pause(ctx)

@@ -119,6 +119,10 @@ type Capabilities struct {
 	Durable  bool     `json:"durable"`        // Command.Durable and Reattach
 	Users    bool     `json:"users"`          // Command.User other than the sandbox's own
 	Watch    bool     `json:"watch"`          // Watch
+	Snapshot bool     `json:"snapshot"`       // Snapshot
+	Fork     bool     `json:"fork"`           // Fork
+	Pause    bool     `json:"pause"`          // Pause and Resume
+	Usage    bool     `json:"usage"`          // ReadUsage
 	TreeKill TreeKill `json:"tree_kill"`      // how completely a process tree is ended
 	Note     string   `json:"note,omitempty"` // for people: why something is missing
 }

@@ -29,6 +29,7 @@ const (
 	exitFile    = "exit.json"    // how it ended: primitives.ExitStatus
 	stdoutFile  = "stdout"
 	stderrFile  = "stderr"
+	execFolder  = "exec" // of all of them
 )
 
 // durableCommand is all that the supervisor needs.
@@ -70,7 +71,7 @@ func checkRunner(path string) error {
 	return nil
 }
 
-func (s *Sandbox) durableDir(id string) string { return filepath.Join(s.paths.App, "exec", id) }
+func (s *Sandbox) durableDir(id string) string { return filepath.Join(s.paths.App, execFolder, id) }
 
 // startDurable starts the command under a supervisor. The caller holds s.mu for
 // reading.

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
@@ -64,13 +66,26 @@ var _ interface {
 	primitives.Packer
 	primitives.Unpacker
 	primitives.Reattacher
+	primitives.Forker
+	primitives.UsageReader
 } = (*Sandbox)(nil)
 
-// open returns a handle of a sandbox whose folders exist.
+// open returns a handle of a sandbox whose folders exist. It waits for a GC that
+// is removing it.
 func open(st *state, who identity, reapOrphans bool) (*Sandbox, error) {
+	life, err := os.OpenFile(st.file(lifeFile), os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	_ = flock(life, unix.LOCK_SH) // where there are no locks GC gets none either
+	return openWith(st, who, reapOrphans, life)
+}
+
+// openWith takes over the open life file.
+func openWith(st *state, who identity, reapOrphans bool, life *os.File) (*Sandbox, error) {
 	s := &Sandbox{
 		id: st.ID, backend: backend, st: st, paths: st.paths(), cred: who.cred, hasTTY: hasTerminal(),
-		down: make(chan struct{}), procs: make(map[*process]struct{}), durables: make(map[*durable]struct{}),
+		life: life, down: make(chan struct{}), procs: make(map[*process]struct{}), durables: make(map[*durable]struct{}),
 	}
 	s.execName = "x-" + proctree.Self().String() + "-" + newID()[:6]
 	name := who.name
@@ -79,13 +94,10 @@ func open(st *state, who identity, reapOrphans bool) (*Sandbox, error) {
 	}
 	s.oom.start()
 	s.env = baseEnv(hostEnv(), s.paths, name, st.Env)
-	var err error
-	if s.life, err = os.OpenFile(st.file(lifeFile), os.O_RDWR, 0); err != nil {
-		return nil, err
-	}
 	if err := s.alive(); err != nil {
 		return nil, errors.Join(err, s.life.Close())
 	}
+	var err error
 	cfg := files.Config{Backend: s.backend, Paths: s.paths, UID: -1, GID: -1}
 	if who.cred != nil {
 		cfg.UID, cfg.GID = int(who.cred.Uid), int(who.cred.Gid)
@@ -110,7 +122,7 @@ func open(st *state, who identity, reapOrphans bool) (*Sandbox, error) {
 func (s *Sandbox) findCapabilities() primitives.Capabilities {
 	c := primitives.Capabilities{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, PTY: true, Watch: true,
-		Users: maySwitchUser(), TreeKill: primitives.TreeKillSweep,
+		Users: maySwitchUser(), TreeKill: primitives.TreeKillSweep, Fork: true, Usage: true,
 	}
 	var notes []string
 	switch {

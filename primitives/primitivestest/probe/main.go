@@ -20,6 +20,7 @@ import (
 // script is what is still to be done.
 type script struct {
 	words []string
+	held  []byte // see hold
 }
 
 // step is one word of the language: how many operands it takes and what it does.

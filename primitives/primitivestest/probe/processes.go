@@ -68,6 +68,10 @@ func processWords() map[string]step {
 			}
 			return err
 		}},
+		// burn MS: take so much processor time. hold N: hold N bytes of memory to
+		// the end.
+		"burn": {1, func(_ *script, a []string) error { return burn(a[0]) }},
+		"hold": {1, hold},
 		// crowd N: start N children that end at once, and reap them.
 		"crowd": {1, func(_ *script, a []string) error { return crowd(a[0]) }},
 	}
@@ -172,6 +176,35 @@ func crowd(size string) error {
 		if err := exec.Command(self, "exit", "0").Run(); err != nil { //nolint:noctx // ends at once
 			return err
 		}
+	}
+	return nil
+}
+
+func burn(ms string) error {
+	n, err := strconv.Atoi(ms)
+	if err != nil {
+		return err
+	}
+	want := time.Duration(n) * time.Millisecond
+	for {
+		var taken syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &taken); err != nil {
+			return err
+		}
+		if time.Duration(taken.Utime.Nano()+taken.Stime.Nano()) >= want {
+			return nil
+		}
+	}
+}
+
+func hold(s *script, arg []string) error {
+	n, err := strconv.Atoi(arg[0])
+	if err != nil {
+		return err
+	}
+	s.held = make([]byte, n)
+	for i := 0; i < n; i += os.Getpagesize() {
+		s.held[i] = 1
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Group is the control group of one sandbox. It is safe for concurrent use.
@@ -213,4 +214,20 @@ func walk(path string, visit func(dir string) error) error {
 		return err
 	}
 	return nil
+}
+
+// CPU returns the processor time that the processes in the group at path and below
+// it have taken, those that have ended included.
+func CPU(path string) (time.Duration, error) {
+	b, err := os.ReadFile(filepath.Join(path, "cpu.stat"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if value, ok := strings.CutPrefix(line, "usage_usec "); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			return time.Duration(n) * time.Microsecond, err
+		}
+	}
+	return 0, fmt.Errorf("%w: the kernel does not count it", errors.ErrUnsupported)
 }

@@ -169,3 +169,33 @@ func BootID() string {
 	}
 	return string(bytes.TrimSpace(b))
 }
+
+// Memory returns the bytes that the processes hold in memory and that the kernel
+// could not simply drop: files that are mapped are not counted. What several of
+// them share is counted for each. The second result is false where the system does
+// not tell.
+func Memory(procs []Proc) (int64, bool) {
+	var total int64
+	for _, p := range procs {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/status")
+		if err != nil {
+			continue // it has ended
+		}
+		total += heldMemory(string(b))
+	}
+	return total, true
+}
+
+// heldMemory sums what the kernel says about the memory of one process.
+func heldMemory(status string) int64 {
+	var total int64
+	for line := range strings.Lines(status) {
+		for _, key := range []string{"RssAnon:", "RssShmem:"} {
+			if value, ok := strings.CutPrefix(line, key); ok {
+				kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64) // always a number
+				total += kib << 10
+			}
+		}
+	}
+	return total
+}

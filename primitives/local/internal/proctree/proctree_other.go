@@ -52,3 +52,6 @@ func Signal(id Identity, sig unix.Signal) error {
 
 // BootID is empty on this system.
 func BootID() string { return "" }
+
+// Memory is not known on this system.
+func Memory([]Proc) (int64, bool) { return 0, false }

@@ -1,0 +1,147 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/treecopy"
+)
+
+// Fork implements primitives.Forker. The copies have folders of their own beside
+// the original's; symbolic links that lead into the original's folder by an
+// absolute path lead into the copy's. A Config.Workspace is copied, too: the
+// copies have their own workspaces below their session folders. Where the file
+// system can, data is shared until one of them changes it. A file that is being
+// written is copied in some state.
+func (s *Sandbox) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrimitive, error) {
+	end, err := s.begin("fork", s.id)
+	if err != nil {
+		return nil, err
+	}
+	end() // copying takes long: Terminate must not wait for it
+	if n < 1 {
+		return nil, s.fail("fork", s.id, fmt.Errorf("%w: ask for at least one copy, not %d", fs.ErrInvalid, n))
+	}
+	copies, err := s.forks(ctx, n)
+	if err == nil {
+		err = s.whyDown() // it may have been taken away while it was copied
+	}
+	if err != nil {
+		return nil, s.fail("fork", s.id, errors.Join(err, endCopies(ctx, copies)))
+	}
+	return copies, nil
+}
+
+// forks makes the copies, some at the same time. When one fails the others are
+// given up; those that were made are returned, too.
+func (s *Sandbox) forks(ctx context.Context, n int) ([]primitives.EnvironmentPrimitive, error) {
+	work, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	copies := make([]primitives.EnvironmentPrimitive, n)
+	turn := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var all sync.WaitGroup
+	for i := range copies {
+		turn <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turn }()
+			c, err := s.fork(work)
+			if err != nil {
+				giveUp(err) // the first cause counts
+				return
+			}
+			copies[i] = c
+		})
+	}
+	all.Wait()
+	return copies, context.Cause(work)
+}
+
+// endCopies takes back what was made when not all could be.
+func endCopies(ctx context.Context, copies []primitives.EnvironmentPrimitive) error {
+	var errs []error
+	for _, c := range copies {
+		if c == nil {
+			continue
+		}
+		_, err := c.Terminate(context.WithoutCancel(ctx))
+		errs = append(errs, err, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// fork makes one copy.
+func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	who, err := sandboxUser(s.st.User)
+	if err != nil {
+		return nil, err
+	}
+	st := *s.st
+	st.ID, st.Created, st.Owner, st.Boot = newID(), time.Now().UTC(), proctree.Self(), proctree.BootID()
+	st.Session = filepath.Join(filepath.Dir(s.paths.Session), st.ID)
+	st.Workspace = ""
+	if st.Group != "" {
+		if st.Group, err = makeGroup(st.ID); err != nil {
+			st.NoGroup = err.Error()
+		}
+	}
+	if err = s.copyFolders(ctx, &st); err == nil {
+		err = st.save()
+	}
+	if err != nil {
+		return nil, errors.Join(err, unmake(&st))
+	}
+	c, err := open(&st, who, false)
+	if err != nil {
+		return nil, errors.Join(err, unmake(&st))
+	}
+	return c, nil
+}
+
+// copyFolders copies the session folder without what says whose it is and what
+// runs in it. Until all is there only this program's user can enter it.
+func (s *Sandbox) copyFolders(ctx context.Context, st *state) error {
+	old := primitives.PathsIn(s.paths.Session)
+	app := filepath.Base(old.App)
+	own := map[string]bool{path.Join(app, stateFile): true, path.Join(app, lifeFile): true, path.Join(app, execFolder): true}
+	bound := s.st.Workspace != ""
+	if bound {
+		own[filepath.Base(old.Workspace)] = true
+	}
+	opts := treecopy.Options{
+		Skip: func(rel string) bool { return own[rel] },
+		Link: func(target string) string { return moved(target, s.paths.Session, st.Session) },
+	}
+	if err := treecopy.Copy(ctx, s.paths.Session, st.Session, opts); err != nil || !bound {
+		return err
+	}
+	into := st.paths().Workspace
+	opts = treecopy.Options{Link: func(target string) string { return moved(target, s.st.Workspace, into) }}
+	from, err := filepath.EvalSymlinks(s.st.Workspace)
+	if err != nil {
+		return err
+	}
+	return treecopy.Copy(ctx, from, into, opts)
+}
+
+// moved is where a link leads in the copy of the folder from.
+func moved(target, from, to string) string {
+	rest, ok := strings.CutPrefix(target, from)
+	if !ok || rest != "" && rest[0] != os.PathSeparator {
+		return target
+	}
+	return to + rest
+}

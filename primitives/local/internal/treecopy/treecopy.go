@@ -1,0 +1,266 @@
+// Package treecopy copies a folder that a hostile process may be changing at the
+// same time: what it reads is opened step by step without following links, so
+// that swapping a folder for a link leads nowhere. Nobody else may be able to
+// reach the copy until it is complete.
+package treecopy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options change what is copied. The zero value copies everything.
+type Options struct {
+	// Skip leaves out what has this slash path relative to the folder; nil
+	// leaves out nothing.
+	Skip func(rel string) bool
+	// Link changes the target of a symbolic link; nil keeps all as they are.
+	Link func(target string) string
+}
+
+// Copy copies the folder from to the new folder to: files, folders, symbolic
+// links, FIFOs, with permissions and times of modification, owners as far as this
+// program may give files away, hard links among the files, and holes. Where the
+// file system can, files share their data until one of them is changed. Sockets
+// and devices are left out. What vanishes meanwhile is left out, too; a file that
+// is being written is copied in some state.
+//
+// When Copy fails the caller removes what there is of the copy.
+func Copy(ctx context.Context, from, to string, opts Options) error {
+	src, err := unix.Open(from, openDir, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: from, Err: err}
+	}
+	defer unix.Close(src)
+	var info unix.Stat_t
+	if err := unix.Fstat(src, &info); err != nil {
+		return &fs.PathError{Op: "stat", Path: from, Err: err}
+	}
+	c := &copier{opts: opts, to: to, root: os.Geteuid() == 0, linked: make(map[inode]string)}
+	if err := c.dir(ctx, src, ".", &info); err != nil {
+		return err
+	}
+	return c.finish()
+}
+
+const (
+	openDir  = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	openFile = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+)
+
+// inode names a file that has several names.
+type inode struct{ dev, ino uint64 }
+
+// copier is one copy on its way.
+type copier struct {
+	opts   Options
+	to     string
+	root   bool // this program may give files away
+	linked map[inode]string
+	dirs   []madeDir
+}
+
+// madeDir is a folder whose permissions and times are set when all is in it.
+type madeDir struct {
+	name string
+	info unix.Stat_t
+}
+
+func (c *copier) dest(rel string) string { return filepath.Join(c.to, filepath.FromSlash(rel)) }
+
+// dir copies an open folder.
+func (c *copier) dir(ctx context.Context, src int, rel string, info *unix.Stat_t) error {
+	if err := os.Mkdir(c.dest(rel), 0o700); err != nil {
+		return err
+	}
+	c.dirs = append(c.dirs, madeDir{c.dest(rel), *info})
+	names, err := readNames(src)
+	if err != nil {
+		return &fs.PathError{Op: "readdir", Path: rel, Err: err}
+	}
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		child := path.Join(rel, name)
+		if c.opts.Skip != nil && c.opts.Skip(child) {
+			continue
+		}
+		err := c.entry(ctx, src, name, child)
+		if err != nil && !vanished(err) {
+			return &fs.PathError{Op: "copy", Path: child, Err: unwrapPath(err)}
+		}
+	}
+	return nil
+}
+
+// readNames lists an open folder, which stays open.
+func readNames(dir int) ([]string, error) {
+	again, err := unix.Openat(dir, ".", openDir, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(again), ".")
+	defer f.Close() // it was only read
+	return f.Readdirnames(-1)
+}
+
+// entry copies what has this name in an open folder.
+func (c *copier) entry(ctx context.Context, dir int, name, rel string) error {
+	var info unix.Stat_t
+	if err := unix.Fstatat(dir, name, &info, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	switch info.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		src, err := unix.Openat(dir, name, openDir, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(src)
+		return c.dir(ctx, src, rel, &info)
+	case unix.S_IFREG:
+		return c.file(ctx, dir, name, rel)
+	case unix.S_IFLNK:
+		return c.link(dir, name, rel, &info)
+	case unix.S_IFIFO:
+		if err := unix.Mkfifo(c.dest(rel), 0o600); err != nil {
+			return err
+		}
+		return c.dress(c.dest(rel), &info)
+	}
+	return nil
+}
+
+// link copies a symbolic link.
+func (c *copier) link(dir int, name, rel string, info *unix.Stat_t) error {
+	buf := make([]byte, 64<<10)
+	n, err := unix.Readlinkat(dir, name, buf)
+	if err != nil {
+		return err
+	}
+	target := string(buf[:n])
+	if c.opts.Link != nil {
+		target = c.opts.Link(target)
+	}
+	if err := os.Symlink(target, c.dest(rel)); err != nil {
+		return err
+	}
+	return c.dress(c.dest(rel), info)
+}
+
+// file copies a regular file, or links it to its copy if that was made under
+// another name.
+func (c *copier) file(ctx context.Context, dir int, name, rel string) (err error) {
+	fd, err := unix.Openat(dir, name, openFile, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil {
+		return err
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil // was replaced, and is of the kinds that are left out
+	}
+	to := c.dest(rel)
+	if info.Nlink > 1 {
+		id := inode{uint64(info.Dev), info.Ino} //nolint:unconvert // Dev is an int32 on macOS
+		if first, ok := c.linked[id]; ok {
+			return os.Link(first, to)
+		}
+		c.linked[id] = to
+	}
+	out, err := unix.Open(to, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	err = fill(ctx, out, fd, info.Size)
+	if err = errors.Join(err, unix.Close(out)); err != nil {
+		return err
+	}
+	return c.dress(to, &info)
+}
+
+// dress gives a copy the owner, the permissions and the times of the original.
+func (c *copier) dress(name string, info *unix.Stat_t) error {
+	if c.root {
+		if err := os.Lchown(name, int(info.Uid), int(info.Gid)); err != nil {
+			return err
+		}
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if err := unix.Chmod(name, uint32(info.Mode)&0o7777); err != nil { //nolint:unconvert // Mode is a uint16 on macOS
+			return err
+		}
+	}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, name, []unix.Timespec{info.Mtim, info.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// finish dresses the folders, the innermost first: some may not be written to
+// then.
+func (c *copier) finish() error {
+	for i := len(c.dirs) - 1; i >= 0; i-- {
+		if err := c.dress(c.dirs[i].name, &c.dirs[i].info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyBuffer is how much is copied at a time where the kernel does not do it.
+const copyBuffer = 256 << 10
+
+// copyRange copies part of a file to the same place in another one. A file that
+// has become shorter is no error.
+func copyRange(ctx context.Context, out, in int, from, to int64) error {
+	buf := make([]byte, min(copyBuffer, to-from))
+	for from < to {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := unix.Pread(in, buf[:min(int64(len(buf)), to-from)], from)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return err
+		}
+		for done := 0; done < n; {
+			m, err := unix.Pwrite(out, buf[done:n], from+int64(done))
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return err
+			}
+			done += max(m, 0)
+		}
+		from += int64(n)
+	}
+	return nil
+}
+
+// vanished reports whether an error means that something is not there any more
+// as it was.
+func vanished(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR)
+}
+
+// unwrapPath leaves one path in the message: the one that the caller knows.
+func unwrapPath(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return err
+	}
+	var l *os.LinkError
+	if errors.As(err, &l) {
+		return fmt.Errorf("%s: %w", l.Op, l.Err)
+	}
+	return err
+}
