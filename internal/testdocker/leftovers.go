@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
 )
 
 // Containers of tests carry this label. Its value stands in the environment, so
@@ -22,7 +25,7 @@ const (
 func Labels() map[string]string { return map[string]string{runLabel: os.Getenv(runVariable)} }
 
 // Main runs the tests of a package and returns the status to exit with. It fails
-// if a container of theirs is left afterwards.
+// if a container or an image of theirs is left afterwards.
 func Main(m *testing.M) int {
 	if os.Getenv(runVariable) != "" {
 		return m.Run() // a program that a test started
@@ -57,7 +60,10 @@ func leftovers() error {
 		left, err := eng.ContainerList(ctx, container.ListOptions{
 			All: true, Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),
 		})
-		if err != nil || len(left) == 0 {
+		if err == nil && len(left) == 0 {
+			return leftImages(ctx, eng)
+		}
+		if err != nil {
 			return err
 		}
 		select {
@@ -73,4 +79,22 @@ func leftovers() error {
 		}
 		return err
 	}
+}
+
+// leftImages removes the images of this run, of which none may be left.
+func leftImages(ctx context.Context, eng *client.Client) error {
+	left, err := eng.ImageList(ctx, image.ListOptions{
+		All: true, Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),
+	})
+	if err != nil {
+		return err
+	}
+	for _, i := range left {
+		err = fmt.Errorf("image %s %s was left", i.ID, i.RepoTags)
+		_, rerr := eng.ImageRemove(ctx, i.ID, image.RemoveOptions{Force: true, PruneChildren: true})
+		if rerr != nil && !cerrdefs.IsNotFound(rerr) {
+			err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)
+		}
+	}
+	return err
 }

@@ -63,12 +63,17 @@ func Arch(ctx context.Context, cfg Config) (string, error) {
 
 // ask connects to an engine for one question.
 func ask(op string, cfg Config, question func(*client.Client) error) error {
+	return askAbout(op, "", cfg, question)
+}
+
+// askAbout is ask about something that errors name.
+func askAbout(op, target string, cfg Config, question func(*client.Client) error) error {
 	eng, err := connect(cfg.Host)
 	if err != nil {
-		return wrap(op, "", err)
+		return wrap(op, target, err)
 	}
-	defer func() { _ = eng.Close() }() // nothing was written
-	return wrap(op, "", explain(eng, question(eng)))
+	defer func() { _ = eng.Close() }() // no call is left
+	return wrap(op, target, explain(eng, question(eng)))
 }
 
 // Present reports whether anything says that there should be an engine: the

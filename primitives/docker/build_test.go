@@ -1,0 +1,251 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// testBuild is a build whose image the test has to remove.
+func testBuild(t *testing.T, instructions string) docker.Build {
+	return docker.Build{
+		Name: "agentenv-test-built", Labels: testdocker.Labels(),
+		Instructions: "RUN echo " + t.Name() + " >/built\n" + instructions,
+	}
+}
+
+// build builds an image that is removed with the test.
+func build(t *testing.T, cfg docker.Config, b docker.Build) docker.Image {
+	t.Helper()
+	img, err := docker.BuildImage(t.Context(), cfg, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := docker.RemoveImage(context.WithoutCancel(t.Context()), cfg, img.Ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+	})
+	return img
+}
+
+// halfBuilt returns what this run of the tests has on the engine beside the images
+// that are known.
+func halfBuilt(t *testing.T) (images []image.Summary, containers []container.Summary) {
+	t.Helper()
+	eng := testdocker.Engine(t)
+	args := filters.NewArgs()
+	for key, value := range testdocker.Labels() {
+		args.Add("label", key+"="+value)
+	}
+	images, err := eng.ImageList(t.Context(), image.ListOptions{All: true, Filters: args})
+	if err == nil {
+		containers, err = eng.ContainerList(t.Context(), container.ListOptions{All: true, Filters: args})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return images, containers
+}
+
+func noneBuilt(t *testing.T) {
+	t.Helper()
+	if images, containers := halfBuilt(t); len(images)+len(containers) > 0 {
+		t.Errorf("left behind: %+v %+v", images, containers)
+	}
+}
+
+func TestAnImageIsBuiltByRootAndKeepsTheUserOfItsBase(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	b := testBuild(t, "USER tester")
+	b.Labels["note"] = `quoted "$HOME" \`
+	base := build(t, cfg, b)
+	if base.Labels["note"] != b.Labels["note"] || base.Base != cfg.Image {
+		t.Errorf("built %+v", base)
+	}
+	cfg.Image = base.Ref
+	b = testBuild(t, "ARG WORD\nRUN id -u >/who && echo $WORD $http_proxy >>/who")
+	b.Args = map[string]string{"WORD": "arg", "http_proxy": "http://proxy.invalid"}
+	img := build(t, cfg, b)
+	cfg.Image = img.Ref
+	s := open(t, cfg)
+	if got := output(t, s, "sh", "-c", "cat /who; id -u"); got != "0\narg http://proxy.invalid\n1000\n" {
+		t.Errorf("the container says %q", got)
+	}
+	list, err := docker.Images(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	find := func(ref string) docker.Image {
+		i := slices.IndexFunc(list, func(i docker.Image) bool { return i.Ref == ref })
+		if i < 0 {
+			t.Fatalf("the list lacks %s: %+v", ref, list)
+		}
+		return list[i]
+	}
+	if got := find(img.Ref); !got.InUse || got.ID != img.ID || got.Base != base.Ref || got.Size == 0 || got.Created.IsZero() {
+		t.Errorf("listed as %+v", got)
+	}
+	if find(base.Ref).InUse {
+		t.Error("no container is of the base")
+	}
+	if err := docker.RemoveImage(t.Context(), cfg, img.Ref); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("an image in use: %v", err)
+	}
+}
+
+func TestAnImageIsBuiltOnceByAllWhoWantIt(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	var builds atomic.Int32
+	cfg.Progress = func(line string) {
+		if strings.HasPrefix(line, "building ") {
+			builds.Add(1)
+		}
+	}
+	b := testBuild(t, "")
+	if _, err := docker.FindImage(t.Context(), cfg, b); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before the build: %v", err)
+	}
+	var all sync.WaitGroup
+	images := make([]docker.Image, 4)
+	for i := range images {
+		all.Go(func() { images[i] = build(t, cfg, b) })
+	}
+	all.Wait()
+	found, err := docker.FindImage(t.Context(), cfg, b)
+	if err != nil || slices.ContainsFunc(images, func(i docker.Image) bool { return i.ID != found.ID || i.Ref != found.Ref }) {
+		t.Errorf("found %+v, %v; built %+v", found, err, images)
+	}
+	if n := builds.Load(); n != 1 {
+		t.Errorf("built %d times", n)
+	}
+	if err := docker.RemoveImage(t.Context(), cfg, found.Ref); err != nil {
+		t.Error(err)
+	}
+	noneBuilt(t)
+}
+
+func TestABuildThatFailsSaysWhereAndLeavesNothing(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	_, err := docker.BuildImage(t.Context(), cfg, testBuild(t, "RUN i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $i; done; exit 7"))
+	failed := &docker.BuildError{}
+	if !errors.As(err, &failed) || failed.Code != 7 || !strings.HasSuffix(failed.Output, "\n2999\n3000") || !strings.HasPrefix(failed.Instruction, "RUN i=0") {
+		t.Errorf("got %v, code %d, output %.40q", err, failed.Code, failed.Output)
+	}
+	cfg.Image = testdocker.Scratch(t)
+	_, err = docker.BuildImage(t.Context(), cfg, testBuild(t, ""))
+	if !errors.As(err, &failed) || failed.Code != 0 || !strings.Contains(failed.Message, "/bin/sh") {
+		t.Errorf("without a shell: %v, code %d", err, failed.Code)
+	}
+	noneBuilt(t)
+}
+
+func TestABuildThatIsCancelledEndsAndLeavesNothing(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cfg.Progress = func(line string) {
+		if line == "it runs" {
+			cancel(why)
+		}
+	}
+	if _, err := docker.BuildImage(ctx, cfg, testBuild(t, "RUN echo it runs; sleep 1000")); !errors.Is(err, why) {
+		t.Errorf("got %v", err)
+	}
+	noneBuilt(t)
+}
+
+func TestBuildImageRefusesWhatMakesNoSense(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	for name, c := range map[string]struct {
+		build docker.Build
+		want  error
+	}{
+		"no name":           {docker.Build{}, fs.ErrInvalid},
+		"a name with a tag": {docker.Build{Name: "a:b"}, fs.ErrInvalid},
+		"another base":      {docker.Build{Name: "a", Instructions: "RUN true\n  from scratch"}, fs.ErrInvalid},
+		"a broken label":    {docker.Build{Name: "a", Labels: map[string]string{"a": "b\nRUN c"}}, fs.ErrInvalid},
+		"no instruction":    {docker.Build{Name: "agentenv-test-built", Instructions: "DANCE"}, fs.ErrInvalid},
+	} {
+		if img, err := docker.BuildImage(t.Context(), cfg, c.build); !errors.Is(err, c.want) {
+			t.Errorf("%s: %+v, %v", name, img, err)
+		}
+	}
+	if err := docker.RemoveImage(t.Context(), cfg, cfg.Image); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an image that was not built was removed: %v", err)
+	}
+	cfg.Image = "agentenv-test-missing:none"
+	if _, err := docker.BuildImage(t.Context(), cfg, docker.Build{Name: "a"}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a base that is missing: %v", err)
+	}
+}
+
+// buildVariable makes this program one that builds an image, and is killed.
+const buildVariable = "AGENTENV_TEST_BUILD"
+
+func TestWhatAKilledProgramHasHalfBuiltIsCollected(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	if os.Getenv(buildVariable) != "" {
+		_, err := docker.BuildImage(t.Context(), cfg, testBuild(t, "RUN sleep 1000"))
+		t.Fatalf("the build ended: %v", err)
+	}
+	builder := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	builder.Env = append(os.Environ(), buildVariable+"=yes")
+	if err := builder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() bool {
+		_, working := halfBuilt(t)
+		return len(working) == 1 && strings.Contains(working[0].Command, "sleep 1000")
+	})
+	collect := func() {
+		t.Helper()
+		if _, err := docker.GC(t.Context(), cfg, docker.GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	collect()
+	if images, _ := halfBuilt(t); len(images) == 0 {
+		t.Error("what a live program builds was collected")
+	}
+	if err := builder.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = builder.Wait()     // it was killed
+	await(t, func() bool { // the engine still has to end the build
+		collect()
+		images, containers := halfBuilt(t)
+		return len(images)+len(containers) == 0
+	})
+}
+
+// await waits until something is so.
+func await(t *testing.T, so func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal("it did not come to that within a minute")
+		}
+	}
+}
