@@ -93,12 +93,15 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 	st.ID, st.Created, st.Owner, st.Boot = newID(), time.Now().UTC(), proctree.Self(), proctree.BootID()
 	st.Session = filepath.Join(filepath.Dir(s.paths.Session), st.ID)
 	st.Workspace = ""
-	if st.Group != "" {
-		if st.Group, err = makeGroup(st.ID); err != nil {
-			st.NoGroup = err.Error()
+	grouped := st.Group != ""
+	st.Group = ""
+	if err = s.copyFolders(ctx, &st); err == nil && grouped {
+		var gerr error
+		if st.Group, gerr = makeGroup(st.ID); gerr != nil {
+			st.NoGroup = gerr.Error()
 		}
 	}
-	if err = s.copyFolders(ctx, &st); err == nil {
+	if err == nil {
 		err = st.save()
 	}
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 type guestFlags struct {
 	cfg    local.Config
 	attach string
+	adopt  string
 	linger bool
 	stay   time.Duration
 	minAge time.Duration
@@ -35,6 +36,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 		return nil
 	})
 	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
+	fs.StringVar(&g.adopt, "adopt", "", "`id` of a session folder below the root to make the sandbox of: its own is no more")
 	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
 	fs.DurationVar(&g.stay, "stay", 0, "when the host has gone stay, to be attached to, until nobody was for so `long`; negative is for ever")
 	fs.DurationVar(&g.minAge, "min-age", 0, "stay in any case until the sandbox is so `old`")
@@ -109,7 +111,10 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 
 // open makes the sandbox or attaches to it.
 func (g guestFlags) open(ctx context.Context) (*local.Sandbox, error) {
-	if g.attach == "" {
+	switch {
+	case g.adopt != "":
+		return local.Adopt(ctx, g.cfg, g.adopt)
+	case g.attach == "":
 		return local.New(ctx, g.cfg)
 	}
 	id := g.attach

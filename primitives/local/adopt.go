@@ -1,0 +1,85 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// Adopt makes a sandbox of the session folder id below cfg.Root, with all files in
+// it. Its own sandbox must be no more: it is there for folders that came with a
+// copy of a whole file system. What is written there about that sandbox, its
+// processes and its durable commands, is forgotten; the settings are cfg's. When
+// Adopt fails the files stay as they are.
+//
+// A folder that is not there, or lacks one of a sandbox's folders, is
+// fs.ErrNotExist; other errors are those of [New].
+func Adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+	s, err := adopt(ctx, cfg, id)
+	if err != nil {
+		return nil, wrap("adopt", id, err)
+	}
+	return s, nil
+}
+
+func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if id == "" || strings.ContainsAny(id, "/\x00") || id[0] == '.' {
+		return nil, fmt.Errorf("%w: this is not the id of a local sandbox", fs.ErrNotExist)
+	}
+	root, who, err := prepare(cfg)
+	if err != nil {
+		return nil, err
+	}
+	st := state{
+		ID: id, Session: filepath.Join(root, id), Created: time.Now().UTC(), Owner: proctree.Self(), Boot: proctree.BootID(),
+		Workspace: cfg.Workspace, Keep: cfg.Keep, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
+	}
+	if err := st.forget(); err != nil {
+		return nil, err
+	}
+	if st.Group, err = makeGroup(st.ID); err != nil {
+		st.NoGroup = err.Error()
+	}
+	if err = st.save(); err == nil {
+		var s *Sandbox
+		if s, err = open(&st, who, cfg.ReapOrphans); err == nil {
+			return s, nil
+		}
+	}
+	if st.Group != "" {
+		err = errors.Join(err, cgroup.Remove(st.Group))
+	}
+	return nil, err
+}
+
+// forget removes what another sandbox has written down about itself in a session
+// folder that is complete otherwise.
+func (st *state) forget() error {
+	for _, dir := range st.paths().All() {
+		info, err := os.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() && dir != st.Workspace {
+			return fmt.Errorf("%s: %w", dir, primitives.ErrNotDirectory)
+		}
+	}
+	for _, name := range []string{lifeFile, stateFile, execFolder} {
+		if err := os.RemoveAll(st.file(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
