@@ -24,7 +24,7 @@ func dockerBackend() backend {
 			if err != nil {
 				return nil, err
 			}
-			return asPrimitive(docker.New(ctx, c))
+			return asPrimitive(newContainer(ctx, cfg, c))
 		},
 		attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
 			c := cfg.Sandbox.Docker

@@ -9,12 +9,18 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+
+// tests are those of the package, after which nothing may be left in an engine.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int { return testdocker.Main(m.M) }
 
 // sandbox returns the configuration of a sandbox in a folder of the test.
 func sandbox(t *testing.T) Sandbox {

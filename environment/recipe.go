@@ -1,0 +1,116 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// readRecipe asks the runner what an agent needs in a sandbox. Where the runner of
+// the sandbox is for another platform, that of this machine tells the same.
+func readRecipe(ctx context.Context, cfg Config, runner string) (runnerscripts.Recipe, error) {
+	out, err := askRunner(ctx, runner, cfg.Agent.Name)
+	if errors.Is(err, syscall.ENOEXEC) {
+		if runner, err = bundle.Path(ctx, bundle.Config{Progress: cfg.tell}); err != nil {
+			return runnerscripts.Recipe{}, fmt.Errorf("what the agent needs: %w", err)
+		}
+		out, err = askRunner(ctx, runner, cfg.Agent.Name)
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return runnerscripts.Recipe{}, &ScriptError{Script: runnerscripts.PrintRecipe, Err: err}
+	}
+	// Whatever its status: the result says more.
+	var result runnerscripts.Result
+	if jerr := json.Unmarshal(out, &result); jerr != nil {
+		return runnerscripts.Recipe{}, &ScriptError{Script: runnerscripts.PrintRecipe, Err: errors.Join(err, jerr)}
+	}
+	if !result.OK {
+		return runnerscripts.Recipe{}, &ScriptError{Script: runnerscripts.PrintRecipe, Failure: result.Error, Err: errNoReason}
+	}
+	return resultData[runnerscripts.Recipe](runnerscripts.PrintRecipe, result)
+}
+
+// askRunner returns what the runner prints, which needs nothing of this program's
+// environment for that.
+func askRunner(ctx context.Context, runner, agent string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, runner, runnerscripts.PrintRecipe, agent)
+	cmd.Env = []string{"LANG=C"}
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return out.Bytes(), err
+}
+
+// wantsProgram reports whether an agent's own program is to be started in the
+// sandbox: not if the configuration names another one.
+func (c Config) wantsProgram() bool {
+	return c.Agent.Name != "" && len(c.Agent.Command) == 0 && len(c.Scripts.ExecuteQuery) == 0
+}
+
+// lacks returns those of some commands that a sandbox does not have.
+func lacks(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, names ...string) ([]string, error) {
+	var env []string
+	for key, value := range cfg.Env {
+		env = append(env, key+"="+value)
+	}
+	slices.Sort(env)
+	var missing []string
+	for _, name := range names {
+		// That it starts is enough.
+		proc, err := p.Exec(ctx, primitives.Command{Args: []string{name, "--version"}, Env: env})
+		switch {
+		case errors.Is(err, primitives.ErrCommandNotFound):
+			missing = append(missing, name)
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("look for %s in the sandbox: %w", name, err)
+		}
+		if err := proc.Close(); err != nil {
+			return nil, fmt.Errorf("look for %s in the sandbox: %w", name, err)
+		}
+	}
+	return missing, nil
+}
+
+// installers are the commands that install what a recipe names.
+func installers(r runnerscripts.Recipe) []string {
+	var names []string
+	if len(r.Debian) > 0 {
+		names = append(names, "apt-get")
+	}
+	if len(r.NPM) > 0 {
+		names = append(names, "npm")
+	}
+	return names
+}
+
+// instructions are the lines of a Dockerfile that follow a recipe. They leave no
+// caches in the image.
+func instructions(r runnerscripts.Recipe) string {
+	var lines []string
+	if len(r.Debian) > 0 {
+		packages := strings.Join(r.Debian, " ")
+		lines = append(lines, "RUN dpkg-query --show "+packages+" >/dev/null 2>&1 || { "+
+			"apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "+packages+
+			" && rm -rf /var/lib/apt/lists/*; }")
+	}
+	if len(r.NPM) > 0 {
+		lines = append(lines, "RUN npm install --global --no-audit --no-fund --no-update-notifier --cache /tmp/npm-cache "+
+			strings.Join(r.NPM, " ")+" && rm -rf /tmp/npm-cache")
+	}
+	return strings.Join(lines, "\n")
+}
