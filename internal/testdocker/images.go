@@ -3,15 +3,18 @@ package testdocker
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	_ "embed" // the script that makes the Debian image
 	"encoding/hex"
+	"fmt"
 	"io"
 	"os"
 	"testing"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
 )
 
 // Scratch returns the name of an image with nothing in it.
@@ -53,19 +56,24 @@ const debianCertificates = "/etc/ssl/certs/ca-certificates.crt"
 // makes it, which takes half a minute and root.
 func Debian(t testing.TB) string {
 	t.Helper()
-	certificates, err := os.ReadFile(debianCertificates)
-	if err != nil {
-		t.Fatalf("%s: %v", instruction, err)
-	}
-	ref := reference("debian", debianScript, certificates)
-	_, err = Engine(t).ImageInspect(t.Context(), ref)
-	if cerrdefs.IsNotFound(err) {
-		t.Fatalf("%s: the engine lacks the image %s", instruction, ref)
-	}
+	ref, err := FindDebian(t.Context(), Engine(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ref
+}
+
+// FindDebian is [Debian] for programs that are no tests.
+func FindDebian(ctx context.Context, eng *client.Client) (string, error) {
+	certificates, err := os.ReadFile(debianCertificates)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", instruction, err)
+	}
+	ref := reference("debian", debianScript, certificates)
+	if _, err := eng.ImageInspect(ctx, ref); err != nil {
+		return "", fmt.Errorf("%s: the image %s: %w", instruction, ref, err)
+	}
+	return ref, nil
 }
 
 // reference names an image by what it is made of.
