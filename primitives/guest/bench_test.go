@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
@@ -26,11 +27,15 @@ func benchSandboxes(b *testing.B) map[string]primitives.EnvironmentPrimitive {
 	if err != nil {
 		b.Fatal(err)
 	}
-	stdio, err := startChild(b.Context(), runnerOf(b), b.TempDir(), 0)
+	stdio, err := startChild(b.Context(), runnerOf(b), b.TempDir(), 0, guest.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	all := map[string]primitives.EnvironmentPrimitive{"local": engine, "pipe": pipe, "stdio": stdio}
+	socket, err := startChild(b.Context(), runnerOf(b), b.TempDir(), 0, withSocket(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := map[string]primitives.EnvironmentPrimitive{"local": engine, "pipe": pipe, "stdio": stdio, "socket": socket}
 	b.Cleanup(func() {
 		for name, p := range all {
 			if _, err := p.Terminate(context.WithoutCancel(b.Context())); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -47,6 +48,7 @@ type beginning struct {
 	hold       bool          // the request waits for the first data
 	confirm    time.Duration // how long the guest may take to stop; zero means confirmTimeout
 	always     bool          // begin even if the context is done
+	files      []*os.File    // to go with the request; they are taken over
 }
 
 // begin is start with all its possibilities.
@@ -55,7 +57,7 @@ func (c *Client) begin(ctx context.Context, b beginning) (*call, error) {
 	if b.always {
 		openCtx = context.WithoutCancel(ctx)
 	}
-	f, err := c.open(openCtx, b.request, b.hold)
+	f, err := c.open(openCtx, b)
 	if err != nil {
 		return nil, c.fail(b.op, b.target, err)
 	}
@@ -68,24 +70,13 @@ func (c *Client) begin(ctx context.Context, b beginning) (*call, error) {
 }
 
 // open opens a stream and writes to it what comes first.
-func (c *Client) open(ctx context.Context, first []byte, hold bool) (*framer, error) {
-	if err := c.Err(); err != nil {
+func (c *Client) open(ctx context.Context, b beginning) (*framer, error) {
+	if err := c.mayOpen(ctx, b.request); err != nil {
+		closeAll(b.files)
 		return nil, err
-	}
-	if c.isPaused() {
-		return nil, errPaused
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if len(first) > maxRequest {
-		return nil, fmt.Errorf("%w: the request is larger than %d bytes", primitives.ErrLimit, maxRequest)
-	}
-	if c.mux.NumStreams() >= maxStreams {
-		return nil, fmt.Errorf("%w: %d operations and streams are open at once; close processes and readers that are done", primitives.ErrLimit, maxStreams)
 	}
 	if ctx.Done() == nil {
-		return c.openNow(first, hold)
+		return c.openNow(b.request, b.hold, b.files...)
 	}
 	// A stream that is stuck makes even this wait, until keep-alive ends it.
 	type opened struct {
@@ -94,7 +85,7 @@ func (c *Client) open(ctx context.Context, first []byte, hold bool) (*framer, er
 	}
 	result := make(chan opened, 1)
 	go func() {
-		f, err := c.openNow(first, hold)
+		f, err := c.openNow(b.request, b.hold, b.files...)
 		result <- opened{f, err}
 	}()
 	select {
@@ -110,9 +101,29 @@ func (c *Client) open(ctx context.Context, first []byte, hold bool) (*framer, er
 	}
 }
 
-func (c *Client) openNow(first []byte, hold bool) (*framer, error) {
+// mayOpen says why no operation can begin.
+func (c *Client) mayOpen(ctx context.Context, request []byte) error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	switch {
+	case c.isPaused():
+		return errPaused
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case len(request) > maxRequest:
+		return fmt.Errorf("%w: the request is larger than %d bytes", primitives.ErrLimit, maxRequest)
+	case c.mux.NumStreams() >= maxStreams:
+		return fmt.Errorf("%w: %d operations and streams are open at once; close processes and readers that are done", primitives.ErrLimit, maxStreams)
+	}
+	return nil
+}
+
+// openNow opens a stream. It takes files over, which go with the first frame.
+func (c *Client) openNow(first []byte, hold bool, files ...*os.File) (*framer, error) {
 	s, err := c.mux.OpenStream()
 	if err != nil {
+		closeAll(files)
 		return nil, c.broken(err)
 	}
 	f := c.mux.framer(s)
@@ -120,7 +131,13 @@ func (c *Client) openNow(first []byte, hold bool) (*framer, error) {
 		f.queue(first)
 		return f, nil
 	}
-	if err := f.send(first); err != nil {
+	if len(files) > 0 {
+		err = c.mux.keep(s.StreamID(), files)
+	}
+	if err == nil {
+		err = f.send(first)
+	}
+	if err != nil {
 		_ = f.Close()
 		return nil, c.broken(err)
 	}

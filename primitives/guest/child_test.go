@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,7 +106,7 @@ type child struct {
 
 // startChild runs program as a guest and dials it. env is what to add to its
 // environment. A uid other than zero runs it as that user.
-func startChild(ctx context.Context, program, root string, uid uint32, env ...string) (*child, error) {
+func startChild(ctx context.Context, program, root string, uid uint32, cfg guest.Config, env ...string) (*child, error) {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
 	cmd.Env = append(append(os.Environ(), childRoot+"="+root), env...)
 	cmd.Stderr = os.Stderr
@@ -124,7 +125,7 @@ func startChild(ctx context.Context, program, root string, uid uint32, env ...st
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	c, err := guest.Dial(ctx, guest.Stdio(stdout, stdin), guest.Config{})
+	c, err := guest.Dial(ctx, guest.Stdio(stdout, stdin), cfg)
 	if err != nil {
 		werr := cmd.Wait()
 		switch cmd.ProcessState.ExitCode() {
@@ -151,10 +152,38 @@ func TestContractOverStdio(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0))
+			return open(startChild(ctx, self, dir, 0, guest.Config{}))
 		},
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, childID+"="+id))
+			return open(startChild(ctx, self, dir, 0, guest.Config{}, childID+"="+id))
+		},
+	})
+}
+
+// withSocket is a configuration with a socket that the guest can move to.
+func withSocket(t testing.TB) guest.Config {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "guest") //nolint:usetesting // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guest.Config{Socket: &guest.Socket{Listener: l, Path: path}}
+}
+
+func TestContractOverASocket(t *testing.T) {
+	self := runnerOf(t)
+	primitivestest.Run(t, primitivestest.Harness{
+		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
+			return open(startChild(ctx, self, dir, 0, withSocket(t)))
+		},
+		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
+			return open(startChild(ctx, self, dir, 0, withSocket(t), childID+"="+id))
 		},
 	})
 }
@@ -197,7 +226,7 @@ func TestContractAsAnotherUser(t *testing.T) {
 	}
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, program, root, nobody))
+			return open(startChild(ctx, program, root, nobody, guest.Config{}))
 		},
 	})
 }

@@ -35,11 +35,14 @@ type Config struct {
 	// too if nothing runs in the sandbox any more. It is called often,
 	// from several goroutines, and must not call the Client. Nil knows no more.
 	Ended func() error
+	// Socket, if not nil, is where the guest may move to after the handshake. If
+	// it cannot, everything goes on over the stream.
+	Socket *Socket
 }
 
 // Client is the host's end of a guest's stream: the sandbox that the guest
-// serves, as an EnvironmentPrimitive with all optional interfaces. It may be
-// used by several goroutines at once.
+// serves, as an EnvironmentPrimitive with those optional interfaces that a guest
+// can offer. It may be used by several goroutines at once.
 //
 // It knows the sandbox only through the stream. A backend wraps it and answers
 // Poll itself, because when the stream is gone ([Client.Done]) only the backend
@@ -51,6 +54,7 @@ type Client struct {
 	mux    *session
 	hello  hello
 	tokens atomic.Uint64
+	large  atomic.Int32 // pipes with large buffers
 
 	mu         sync.Mutex
 	closed     bool
@@ -62,7 +66,8 @@ type Client struct {
 	done       chan struct{}
 }
 
-// The Client is everything that package primitives has an interface for.
+// The Client is everything that package primitives has an interface for, but what
+// only a backend can do: to copy, freeze and measure the sandbox.
 var (
 	_ primitives.EnvironmentPrimitive = (*Client)(nil)
 	_ primitives.Runner               = (*Client)(nil)
@@ -73,7 +78,8 @@ var (
 )
 
 // Dial shakes hands with the guest at the other end of rw, which belongs to the
-// Client from then on and is closed if Dial fails. Closing rw must unblock its
+// Client from then on. It is closed if Dial fails and when the guest has moved to
+// cfg.Socket, which happens before Dial returns. Closing rw must unblock its
 // readers and writers. ctx covers the handshake only.
 //
 // A failed handshake is a [*HandshakeError].
@@ -82,16 +88,17 @@ func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, erro
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
-	in, theirs, err := handshake(ctx, rw, &hello{}, true, cfg.HandshakeTimeout)
+	agreed, err := greet(ctx, rw, cfg)
 	if err != nil {
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
-	mux, err := newSession(in, rw, true, cfg.KeepAlive, log)
+	log.Debug("guest answered", "socket", agreed.rw != rw, "pipes", agreed.pipes != nil, "stays_because", agreed.why)
+	mux, err := newSession(agreed, true, cfg.KeepAlive, log)
 	if err != nil {
-		_ = rw.Close()
+		_ = agreed.rw.Close()
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
-	c := &Client{cfg: cfg, log: log, mux: mux, hello: theirs, done: make(chan struct{})}
+	c := &Client{cfg: cfg, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{})}
 	c.watcher.Go(func() {
 		<-mux.CloseChan()
 		// Returns when yamux's goroutines have seen it, too.
@@ -102,14 +109,32 @@ func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, erro
 	return c, nil
 }
 
+// greet shakes hands and offers the guest the socket if there is one.
+func greet(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*agreed, error) {
+	if cfg.Socket == nil {
+		return handshake(ctx, rw, &hello{}, true, cfg.HandshakeTimeout, stay)
+	}
+	r := cfg.Socket.open()
+	a, err := handshake(ctx, rw, &hello{Offer: &r.offer}, true, cfg.HandshakeTimeout, r.settle)
+	if conn := r.close(); err != nil && conn != nil {
+		_ = conn.Close()
+	}
+	return a, err
+}
+
 // ID returns the sandbox's identity as the guest knows it.
 func (c *Client) ID() string { return c.hello.ID }
 
 // Paths returns where the sandbox keeps its folders.
 func (c *Client) Paths() primitives.Paths { return c.hello.Paths }
 
-// Capabilities returns what the sandbox can do.
-func (c *Client) Capabilities() primitives.Capabilities { return c.hello.Capabilities }
+// Capabilities returns what the sandbox can do. Copying, freezing and measuring it
+// is not the guest's but its backend's to offer.
+func (c *Client) Capabilities() primitives.Capabilities {
+	can := c.hello.Capabilities
+	can.Snapshot, can.Fork, can.Pause, can.Usage = false, false, false, false
+	return can
+}
 
 // Done is closed when the stream has ended, by Close or by itself. After that
 // every call fails with what Err returns.
@@ -144,6 +169,13 @@ func (c *Client) SetPaused(paused bool) {
 	c.paused = paused
 	c.mu.Unlock()
 	c.mux.alive.rest(paused)
+}
+
+// Rest has the guest not asked whether it lives while its sandbox is frozen for a
+// moment, in which calls wait. The function that it returns ends that.
+func (c *Client) Rest() (wake func()) {
+	c.mux.alive.rest(true)
+	return func() { c.mux.alive.rest(c.isPaused()) }
 }
 
 func (c *Client) isPaused() bool {

@@ -17,16 +17,20 @@ func (c *Client) Exec(ctx context.Context, cmd primitives.Command) (primitives.P
 	if err := cmd.Check(); err != nil {
 		return nil, c.fail("exec", program(cmd), err)
 	}
-	token := c.tokens.Add(1)
 	c.keepGrace(cmd)
-	return c.process(ctx, "exec", program(cmd), token, cmd, requestFrame(opExec, &execRequest{token, cmd}))
+	st := starting{op: "exec", target: program(cmd), token: c.tokens.Add(1), cmd: cmd}
+	st.stdout, st.stderr, st.files = c.newPipes(cmd)
+	st.request = requestFrame(opExec, &execRequest{st.token, cmd, st.files != nil})
+	return c.process(ctx, st)
 }
 
 // Reattach returns a durable command again.
 func (c *Client) Reattach(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 	token := c.tokens.Add(1)
-	request := requestFrame(opReattach, &reattachRequest{token, id, from})
-	return c.process(ctx, "reattach", id, token, primitives.Command{Durable: true}, request)
+	return c.process(ctx, starting{
+		op: "reattach", target: id, token: token, cmd: primitives.Command{Durable: true},
+		request: requestFrame(opReattach, &reattachRequest{token, id, from}),
+	})
 }
 
 // keepGrace remembers how long Close may have to wait.
@@ -48,32 +52,60 @@ type startedReply struct{ ID string }
 
 func (r *startedReply) code(c *codec) { codeString(c, &r.ID) }
 
-func (c *Client) process(ctx context.Context, op, target string, token uint64, cmd primitives.Command, request []byte) (primitives.Process, error) {
-	k, err := c.begin(ctx, beginning{op: op, target: target, request: request, confirm: cmd.GracePeriod() + byeTimeout})
+// starting is a command that is about to be started or attached to.
+type starting struct {
+	op, target string
+	token      uint64
+	cmd        primitives.Command
+	request    []byte
+	// The ends of pipes for the output, nil where it comes over the stream.
+	stdout, stderr *os.File
+	files          []*os.File
+}
+
+func (c *Client) process(ctx context.Context, s starting) (primitives.Process, error) {
+	patience := s.cmd.GracePeriod() + byeTimeout
+	k, err := c.begin(ctx, beginning{op: s.op, target: s.target, request: s.request, confirm: patience, files: s.files})
 	if err != nil {
+		s.closePipes()
 		return nil, err
 	}
 	var started startedReply
 	err = k.reply(&started)
 	if !k.stop() && err == nil {
-		err = k.c.fail(op, target, ctx.Err()) // abandoned while it started
+		err = k.c.fail(s.op, s.target, ctx.Err()) // abandoned while it started
 	}
 	if err != nil {
 		k.end()
+		s.closePipes()
 		return nil, err
 	}
 	p := &process{
-		c: c, f: k.framer, token: token, id: started.ID, target: target,
-		patience: cmd.GracePeriod() + byeTimeout,
+		c: c, f: k.framer, token: s.token, id: started.ID, target: s.target,
+		patience: patience,
 		exited:   make(chan struct{}), ended: make(chan struct{}),
 		pending: make(map[uint64]chan error),
 	}
-	p.in = &input{p: p, enabled: cmd.Stdin || cmd.TTY != nil}
-	p.out = &output{p: p, channel: chanStdout}
-	p.err = &output{p: p, channel: chanStderr}
+	p.in = &input{p: p, enabled: s.cmd.Stdin || s.cmd.TTY != nil}
+	p.out, p.err = p.streams(&s)
 	go p.receive()
 	p.stopContext = context.AfterFunc(ctx, p.cancel)
 	return p, nil
+}
+
+// stream is a command's standard output or error.
+type stream interface {
+	io.ReadCloser
+	cut()     // the guest says no more
+	release() // the process was closed
+}
+
+// streams returns the command's output.
+func (p *process) streams(s *starting) (stdout, stderr stream) {
+	if s.files == nil {
+		return &output{p: p, channel: chanStdout}, &output{p: p, channel: chanStderr}
+	}
+	return newPipeOutput(p, s.stdout), newPipeOutput(p, s.stderr)
 }
 
 // process is a started command. Its stream carries control only; the command's
@@ -87,7 +119,7 @@ type process struct {
 	patience time.Duration // how long the guest may take to end it
 
 	in          *input
-	out, err    *output
+	out, err    stream
 	stopContext func() bool
 
 	exited chan struct{} // closed when status or waitErr is known
@@ -124,6 +156,8 @@ func (p *process) receive() {
 	}
 	p.mu.Unlock()
 	close(p.ended)
+	p.out.cut()
+	p.err.cut()
 }
 
 // errClosed ends receiveAll when the guest has confirmed Close.
@@ -213,15 +247,10 @@ func (p *process) control(ctx context.Context, kind byte, r *controlRequest) err
 		return errPaused
 	}
 	answer := make(chan error, 1)
-	p.mu.Lock()
-	if p.endErr != nil {
-		p.mu.Unlock()
-		return p.endErr
+	var err error
+	if r.Seq, err = p.expect(answer); err != nil {
+		return err
 	}
-	p.seq++
-	r.Seq = p.seq
-	p.pending[r.Seq] = answer
-	p.mu.Unlock()
 	if err := p.f.sendMessage(kind, r); err != nil {
 		return p.c.broken(err)
 	}
@@ -235,6 +264,18 @@ func (p *process) control(ctx context.Context, kind byte, r *controlRequest) err
 	case <-timer.C:
 		return fmt.Errorf("%w: the guest does not answer", primitives.ErrUnavailable)
 	}
+}
+
+// expect has the guest's answer to what is sent next go to a channel.
+func (p *process) expect(answer chan error) (seq uint64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.endErr != nil {
+		return 0, p.endErr
+	}
+	p.seq++
+	p.pending[p.seq] = answer
+	return p.seq, nil
 }
 
 // Signal sends a signal to the process group.

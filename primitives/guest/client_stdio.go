@@ -106,6 +106,9 @@ func (o *output) Close() error {
 	return nil
 }
 
+// cut does nothing: the stream itself tells.
+func (o *output) cut() {}
+
 // release closes the stream.
 func (o *output) release() {
 	o.mu.Lock()

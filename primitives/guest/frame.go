@@ -36,7 +36,7 @@ const (
 	frameCloseOutput                 // to a process: nobody will read this output
 	frameCancel                      // to a process: its context is done
 	frameClose                       // to a process, and back when it is closed
-	frameSync                        // on standard input, and back when all before was written
+	frameSync                        // on standard input, and back when all before was written; to a process, to hear from it
 )
 
 // Limits of messages, in bytes.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // Version is the version of the protocol. Both ends must have the same.
-const Version = 1
+const Version = 2
 
 const (
 	// magic starts what each side sends. A text stream that mangles line ends
@@ -30,17 +31,20 @@ const (
 	DefaultHandshakeTimeout = 10 * time.Second
 )
 
-// hello is what the sides tell each other. The host's is empty.
+// hello is what the sides tell each other: the guest what it serves, the host
+// where else the guest may talk to it.
 type hello struct {
 	ID           string
 	Paths        primitives.Paths
 	Capabilities primitives.Capabilities
+	Offer        *offer
 }
 
 func (h *hello) code(c *codec) {
 	codeString(c, &h.ID)
 	codePaths(c, &h.Paths)
 	codeCapabilities(c, &h.Capabilities)
+	codeOptional(c, &h.Offer, codeOffer)
 }
 
 // preamble returns what a side sends first.
@@ -99,9 +103,20 @@ func readPreamble(r *bufio.Reader, banner int) (h hello, output []byte, err erro
 	return h, output, nil
 }
 
-// handshake exchanges hellos; the guest speaks first. If it fails, rw has been
-// closed.
-func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host bool, timeout time.Duration) (*bufio.Reader, hello, error) {
+// agreed is what a handshake ends with.
+type agreed struct {
+	rw     io.ReadWriteCloser // the stream to use
+	in     io.Reader          // what to read instead of rw
+	theirs hello
+	pipes  *net.UnixConn // rw, if descriptors may be passed over it
+	why    string        // the guest did not move to the socket
+}
+
+// handshake exchanges hellos; the guest speaks first. Then the guest may move to a
+// socket, for which settle is called. If it fails, rw has been closed.
+func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host bool, timeout time.Duration,
+	settle func(ctx context.Context, r *bufio.Reader, a *agreed) error,
+) (*agreed, error) {
 	if timeout <= 0 {
 		timeout = DefaultHandshakeTimeout
 	}
@@ -111,6 +126,10 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 
 	r := bufio.NewReader(rw)
 	theirs, output, err := exchange(r, rw, ours, host)
+	a := &agreed{rw: rw, in: r, theirs: theirs}
+	if err == nil {
+		err = settle(ctx, r, a)
+	}
 	inTime, wanted := timer.Stop(), stop()
 	switch {
 	case !wanted:
@@ -120,9 +139,15 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 	}
 	if err != nil {
 		_ = rw.Close()
-		return nil, hello{}, &HandshakeError{Output: string(output), Err: err}
+		if a.rw != rw {
+			_ = a.rw.Close()
+		}
+		return nil, &HandshakeError{Output: string(output), Err: err}
 	}
-	return r, theirs, nil
+	if a.rw != rw {
+		_ = rw.Close() // both sides have left it
+	}
+	return a, nil
 }
 
 func exchange(r *bufio.Reader, w io.Writer, ours *hello, host bool) (theirs hello, output []byte, err error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -26,7 +27,7 @@ func TestDialRefusesWhatIsNoGuest(t *testing.T) {
 	binary.BigEndian.PutUint32(hugeHello[len(magic)+2:], 1<<31)
 	isVersion := func(err error) bool {
 		v, ok := errors.AsType[*VersionError](err)
-		return ok && v.Ours == Version && v.Theirs == Version+1 && strings.Contains(err.Error(), "speaks 1, the other 2")
+		return ok && v.Ours == Version && v.Theirs == Version+1 && strings.Contains(err.Error(), fmt.Sprintf("speaks %d, the other %d", Version, Version+1))
 	}
 	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 	tests := []struct {

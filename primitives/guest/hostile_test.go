@@ -122,11 +122,11 @@ func rawHost(t *testing.T) (mux *session, served <-chan error) {
 	host, guest := net.Pipe()
 	result := make(chan error, 1)
 	go func() { result <- Serve(context.WithoutCancel(t.Context()), guest, newFake(t), ServeConfig{}) }()
-	in, _, err := handshake(t.Context(), host, &hello{}, true, 0)
+	agreed, err := handshake(t.Context(), host, &hello{}, true, 0, stay)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mux, err = newSession(in, host, true, 0, hclog.NewNullLogger())
+	mux, err = newSession(agreed, true, 0, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,11 +209,11 @@ func scriptedGuest(t *testing.T, script func(f *framer)) *Client {
 	t.Helper()
 	host, guest := net.Pipe()
 	go func() {
-		in, _, err := handshake(context.WithoutCancel(t.Context()), guest, &hello{ID: "x"}, false, 0)
+		agreed, err := handshake(context.WithoutCancel(t.Context()), guest, &hello{ID: "x"}, false, 0, stay)
 		if err != nil {
 			return
 		}
-		mux, err := newSession(in, guest, false, 0, hclog.NewNullLogger())
+		mux, err := newSession(agreed, false, 0, hclog.NewNullLogger())
 		if err != nil {
 			return
 		}

@@ -24,6 +24,10 @@ func codeCapabilities(c *codec, v *primitives.Capabilities) {
 	c.bool(&v.Durable)
 	c.bool(&v.Users)
 	c.bool(&v.Watch)
+	c.bool(&v.Snapshot)
+	c.bool(&v.Fork)
+	c.bool(&v.Pause)
+	c.bool(&v.Usage)
 	codeString(c, &v.TreeKill)
 	codeString(c, &v.Note)
 }

@@ -46,15 +46,18 @@ type empty struct{}
 func (*empty) code(*codec) {}
 
 // execRequest starts a command. Token is the host's name for it, by which other
-// streams attach.
+// streams attach. With Pipes the frame carries the writing ends of pipes for its
+// output: one, or another one for standard error.
 type execRequest struct {
 	Token uint64
 	Cmd   primitives.Command
+	Pipes bool
 }
 
 func (r *execRequest) code(c *codec) {
 	c.uint64(&r.Token)
 	codeCommand(c, &r.Cmd)
+	c.bool(&r.Pipes)
 }
 
 type reattachRequest struct {

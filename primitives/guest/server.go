@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,8 @@ type ServeConfig struct {
 
 // Serve serves p to the host at the other end of rw until the host closes the
 // stream, the stream breaks or ctx is done. Closing rw must unblock its readers
-// and writers; Serve closes it.
+// and writers; Serve closes it. If the host offers a Unix socket that can be
+// reached, that takes the place of rw.
 //
 // When Serve returns, everything that this host began has ended: operations are
 // cancelled and commands that are not durable are ended by their ladder. p itself
@@ -44,13 +46,16 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 		log = hclog.NewNullLogger()
 	}
 	ours := &hello{ID: p.ID(), Paths: p.Paths(), Capabilities: p.Capabilities()}
-	in, _, err := handshake(ctx, rw, ours, false, cfg.HandshakeTimeout)
+	_, pipes := p.(outputExecer)
+	agreed, err := handshake(ctx, rw, ours, false, cfg.HandshakeTimeout, func(ctx context.Context, _ *bufio.Reader, a *agreed) error {
+		return move(ctx, a, pipes && canPass)
+	})
 	if err != nil {
 		return err
 	}
-	mux, err := newSession(in, rw, false, cfg.KeepAlive, log)
+	mux, err := newSession(agreed, false, cfg.KeepAlive, log)
 	if err != nil {
-		_ = rw.Close()
+		_ = agreed.rw.Close()
 		return err
 	}
 	opsCtx, cancel := context.WithCancel(ctx)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"sync"
 	"time"
 
@@ -49,11 +50,36 @@ func (s *server) exec(ctx context.Context, op *operation) error {
 	if err := op.request(&req); err != nil {
 		return err
 	}
-	proc, err := s.p.Exec(ctx, req.Cmd)
+	proc, err := s.start(ctx, op, &req)
 	if err != nil {
 		return err
 	}
 	return s.serveProcess(ctx, op, req.Token, proc)
+}
+
+// outputExecer is a sandbox that can start a command whose output goes to files.
+// Its process has no Stdout and Stderr. The files remain the caller's.
+type outputExecer interface {
+	ExecOutput(ctx context.Context, cmd primitives.Command, stdout, stderr *os.File) (primitives.Process, error)
+}
+
+// start starts a command.
+func (s *server) start(ctx context.Context, op *operation, req *execRequest) (primitives.Process, error) {
+	if !req.Pipes {
+		return s.p.Exec(ctx, req.Cmd)
+	}
+	files := op.session.claim(op.StreamID())
+	defer closeAll(files)
+	engine, ok := s.p.(outputExecer)
+	switch {
+	case !ok:
+		return nil, errors.ErrUnsupported
+	case len(files) == 1 && req.Cmd.MergeStderr:
+		return engine.ExecOutput(ctx, req.Cmd, files[0], files[0])
+	case len(files) == 2 && !req.Cmd.MergeStderr:
+		return engine.ExecOutput(ctx, req.Cmd, files[0], files[1])
+	}
+	return nil, invalid(fmt.Errorf("%w: %d pipes for a command", errProtocol, len(files)))
 }
 
 func (s *server) reattach(ctx context.Context, op *operation) error {
@@ -138,6 +164,8 @@ func (p *served) control(ctx context.Context) (asked bool) {
 			p.answer(req.Seq, p.proc.Resize(ctx, req.Size))
 		case frameCloseOutput:
 			p.closeOutput(req.Output)
+		case frameSync:
+			p.answer(req.Seq, nil)
 		default:
 			return false
 		}

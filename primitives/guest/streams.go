@@ -1,7 +1,8 @@
 package guest
 
 import (
-	"io"
+	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -16,16 +17,27 @@ import (
 type session struct {
 	*yamux.Session
 	alive *keepAlive
+	guard *guard
+
+	dropped sync.Once
 
 	mu    sync.Mutex
 	open  map[*yamux.Stream]struct{}
+	files map[uint32][]*os.File // descriptors on their way, by stream
 	ended bool
 }
 
-// newSession starts yamux on rw; in is what to read instead of it.
-func newSession(in io.Reader, rw io.ReadWriteCloser, host bool, every time.Duration, log hclog.Logger) (*session, error) {
-	s := &session{open: make(map[*yamux.Stream]struct{})}
-	g := &guard{in: in, rw: rw, host: host, onEnd: s.wake}
+// newSession starts yamux on what a handshake ended with.
+func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*session, error) {
+	s := &session{open: make(map[*yamux.Stream]struct{}), files: make(map[uint32][]*os.File)}
+	g := &guard{in: a.in, rw: a.rw, host: host, onEnd: s.wake, claim: s.keep, release: s.claim}
+	if a.pipes != nil {
+		g.pass = newRights(a.pipes)
+		if !host {
+			g.in = g.pass
+		}
+	}
+	s.guard = g
 	start := yamux.Server
 	if host {
 		start = yamux.Client
@@ -42,11 +54,35 @@ func newSession(in io.Reader, rw io.ReadWriteCloser, host bool, every time.Durat
 	return s, nil
 }
 
+// keep keeps descriptors that go with the next frame of a stream, or came with the
+// last one, until they are claimed. It takes them over.
+func (s *session) keep(stream uint32, files []*os.File) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || len(files) == 0 || len(s.files) >= hostileStreams || len(s.files[stream])+len(files) > maxRights {
+		closeAll(files)
+		return fmt.Errorf("%w: %d descriptors for a frame", errProtocol, len(files))
+	}
+	s.files[stream] = append(s.files[stream], files...)
+	return nil
+}
+
+// claim hands over the descriptors of a stream.
+func (s *session) claim(stream uint32) []*os.File {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	files := s.files[stream]
+	delete(s.files, stream)
+	return files
+}
+
 // Close ends the session and all that waits for it.
 func (s *session) Close() error {
 	s.wake()
 	s.alive.stop()
-	return s.Session.Close()
+	err := s.Session.Close()
+	s.dropped.Do(s.guard.drop) // nobody reads or writes any more
+	return err
 }
 
 // wake ends every wait on a stream, now and later.
@@ -54,11 +90,17 @@ func (s *session) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	past := time.Unix(1, 0)
 	for stream := range s.open {
-		_ = stream.SetDeadline(past)
+		_ = stream.SetDeadline(past())
+	}
+	for stream, files := range s.files {
+		closeAll(files)
+		delete(s.files, stream)
 	}
 }
+
+// past is a deadline that is over.
+func past() time.Time { return time.Unix(1, 0) }
 
 // hasEnded reports whether the byte stream has ended, which yamux may not know yet.
 func (s *session) hasEnded() bool {
@@ -73,7 +115,7 @@ func (s *session) framer(stream *yamux.Stream) *framer {
 	defer s.mu.Unlock()
 	s.open[stream] = struct{}{}
 	if s.ended {
-		_ = stream.SetDeadline(time.Unix(1, 0))
+		_ = stream.SetDeadline(past())
 	}
 	return &framer{Stream: stream, session: s}
 }
@@ -88,6 +130,7 @@ func (f *framer) Close() error {
 	f.session.mu.Lock()
 	delete(f.session.open, f.Stream)
 	f.session.mu.Unlock()
+	closeAll(f.session.claim(f.StreamID()))
 	return f.Stream.Close()
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -58,6 +59,9 @@ const (
 	muxGoAway = 3
 
 	muxSYN = 1
+	// muxRights in the flags, which yamux passes over, says that descriptors
+	// come with the frame.
+	muxRights = 1 << 15
 )
 
 // Pings that a peer may send: some at once, then one a second.
@@ -80,6 +84,12 @@ type guard struct {
 	// onEnd is called before yamux learns that the byte stream has ended; it
 	// may be called again.
 	onEnd func()
+	// pass carries descriptors to the guest; nil over streams that cannot.
+	pass *rights
+	// claim gives what came with a frame to its stream, and release takes what is
+	// to go with the next one.
+	claim   func(stream uint32, files []*os.File) error
+	release func(stream uint32) []*os.File
 
 	head  [muxHeader]byte
 	have  int    // bytes of head
@@ -87,8 +97,9 @@ type guard struct {
 	pings int
 	since time.Time // of the ping count
 
-	held     []byte // written by yamux, not yet to the stream
-	heldBody bool   // the next write is the body that held announces
+	held     []byte     // written by yamux, not yet to the stream
+	heldBody bool       // the next write is the body that held announces
+	heldPass []*os.File // to go with what is held
 }
 
 // errLost means that the byte stream broke, which is an end like any other: the
@@ -156,7 +167,13 @@ func (g *guard) header() error {
 	if kind == muxData {
 		g.body = length
 	}
-	return nil
+	if flags&muxRights == 0 {
+		return nil
+	}
+	if kind != muxData || g.host || g.pass == nil {
+		return fmt.Errorf("%w: descriptors are out of place", errProtocol)
+	}
+	return g.claim(binary.BigEndian.Uint32(g.head[4:]), g.pass.take())
 }
 
 // ping counts a ping and reports whether it is within the limit.
@@ -181,22 +198,59 @@ func (g *guard) Write(p []byte) (int, error) {
 		g.heldBody = p[1] == muxData && !bytes.Equal(p[8:], []byte{0, 0, 0, 0})
 		if g.heldBody || (g.host && p[1] == muxWindow && flags == muxSYN) {
 			g.held = append(g.held, p...)
+			if g.heldBody && g.host && g.pass != nil {
+				g.attach(g.held[len(g.held)-muxHeader:])
+			}
 			return len(p), nil
 		}
 	}
 	g.heldBody = false
 	if len(p) <= smallBody {
 		g.held = append(g.held, p...)
-		_, err := g.rw.Write(g.held)
-		g.held = g.held[:0]
-		return len(p), g.lost(err)
+		return len(p), g.flush()
 	}
-	if _, err := g.rw.Write(g.held); err != nil {
-		return 0, g.lost(err)
+	if err := g.flush(); err != nil {
+		return 0, err
 	}
-	g.held = g.held[:0]
 	n, err := g.rw.Write(p)
 	return n, g.lost(err)
+}
+
+// attach marks the header of a frame that descriptors are to go with.
+func (g *guard) attach(header []byte) {
+	files := g.release(binary.BigEndian.Uint32(header[4:]))
+	if len(files) > 0 {
+		g.heldPass = files
+		header[2] |= muxRights >> 8
+	}
+}
+
+// flush writes what is held.
+func (g *guard) flush() error {
+	var err error
+	if g.heldPass != nil {
+		_, err = g.pass.writeWith(g.held, g.heldPass)
+		closeAll(g.heldPass)
+		g.heldPass = nil
+	} else {
+		_, err = g.rw.Write(g.held)
+	}
+	g.held = g.held[:0]
+	return g.lost(err)
+}
+
+// drop closes the descriptors that are still on their way.
+func (g *guard) drop() {
+	closeAll(g.heldPass)
+	if g.pass != nil {
+		closeAll(g.pass.take())
+	}
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // nothing is written to them here
+	}
 }
 
 // Close is called by yamux when it ends the session for a reason of its own.

@@ -2,6 +2,9 @@ package local
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -9,6 +12,24 @@ import (
 
 // Exec implements primitives.EnvironmentPrimitive.
 func (s *Sandbox) Exec(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+	return s.exec(ctx, cmd, given{})
+}
+
+// ExecOutput is Exec with the command's output going to files, which may be one
+// and remain the caller's. Stdout and Stderr of the process are at their end.
+// Durable and TTY are fs.ErrInvalid.
+func (s *Sandbox) ExecOutput(ctx context.Context, cmd primitives.Command, stdout, stderr *os.File) (primitives.Process, error) {
+	if cmd.Durable || cmd.TTY != nil {
+		return nil, s.fail("exec", program(&cmd), fmt.Errorf("%w: the output of durable commands and terminals is not the caller's", fs.ErrInvalid))
+	}
+	return s.exec(ctx, cmd, given{stdout, stderr})
+}
+
+// given are the files that a command's output goes to instead of pipes; zero for
+// pipes.
+type given struct{ stdout, stderr *os.File }
+
+func (s *Sandbox) exec(ctx context.Context, cmd primitives.Command, out given) (primitives.Process, error) {
 	target := program(&cmd)
 	end, err := s.begin("exec", target)
 	if err != nil {
@@ -25,7 +46,7 @@ func (s *Sandbox) Exec(ctx context.Context, cmd primitives.Command) (primitives.
 		}
 		return p, nil
 	}
-	c, err := s.start(&cmd)
+	c, err := s.start(&cmd, out)
 	if err != nil {
 		return nil, s.fail("exec", target, err)
 	}

@@ -61,7 +61,7 @@ func (s *Sandbox) begun(ctx context.Context, cmd *primitives.Command, r *run) (*
 		return nil, err
 	}
 	started := time.Now()
-	c, err := s.start(cmd)
+	c, err := s.start(cmd, given{})
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func (c *child) closeStreams() {
 }
 
 // start starts the command. The caller holds s.mu for reading.
-func (s *Sandbox) start(cmd *primitives.Command) (*child, error) {
+func (s *Sandbox) start(cmd *primitives.Command, out given) (*child, error) {
 	spec, err := s.specify(cmd)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (s *Sandbox) start(cmd *primitives.Command) (*child, error) {
 	c := &child{id: s.nextExecID(), stdin: -1, stdout: -1, stderr: -1, backend: s.backend}
 	spec.env = append(spec.env, execMark+"="+c.id)
 	spec.session = s.hasTTY
-	theirs, err := c.openStreams(cmd, spec)
+	theirs, err := c.openStreams(cmd, out, spec)
 	defer theirs.close()
 	if err != nil {
 		c.closeStreams()
@@ -131,7 +131,7 @@ func (d descriptors) close() {
 
 // openStreams makes the streams of the command and fills spec.files. It returns
 // the child's ends, also with an error.
-func (c *child) openStreams(cmd *primitives.Command, spec *spawnSpec) (theirs descriptors, err error) {
+func (c *child) openStreams(cmd *primitives.Command, to given, spec *spawnSpec) (theirs descriptors, err error) {
 	if cmd.TTY != nil {
 		return c.openTTY(*cmd.TTY, spec)
 	}
@@ -146,6 +146,10 @@ func (c *child) openStreams(cmd *primitives.Command, spec *spawnSpec) (theirs de
 		return theirs, err
 	}
 	theirs = append(theirs, in)
+	if to.stdout != nil {
+		spec.files = []uintptr{uintptr(in), to.stdout.Fd(), to.stderr.Fd()}
+		return theirs, nil
+	}
 	if c.stdout, out, err = newPipe(); err != nil {
 		return theirs, err
 	}

@@ -1,0 +1,219 @@
+package guest
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+const (
+	// largePipe is the buffer of a pipe that has shown sustained flow, which is
+	// when sustained bytes have flowed.
+	largePipe = 1 << 20
+	sustained = 256 << 10
+	// maxLarge is how many such pipes one Client has at a time: the kernel counts
+	// their pages against this program's user.
+	maxLarge = 4
+	// copyBuffer is what WriteTo reads at once from a pipe, smallCopy before it
+	// has shown sustained flow.
+	copyBuffer = 128 << 10
+	smallCopy  = 32 << 10
+)
+
+// newPipes makes the pipes for a command's output, if the guest takes such. The
+// host makes them: so it never reads from a descriptor that the sandbox chose.
+// Out of descriptors the output comes over the stream.
+func (c *Client) newPipes(cmd primitives.Command) (stdout, stderr *os.File, theirs []*os.File) {
+	if c.mux.guard.pass == nil || cmd.TTY != nil || cmd.Durable {
+		return nil, nil, nil
+	}
+	stdout, out, err := newPipe()
+	if err != nil {
+		return nil, nil, nil
+	}
+	if cmd.MergeStderr {
+		return stdout, nil, []*os.File{out}
+	}
+	stderr, errOut, err := newPipe()
+	if err != nil {
+		closeAll([]*os.File{stdout, out})
+		return nil, nil, nil
+	}
+	return stdout, stderr, []*os.File{out, errOut}
+}
+
+// closePipes closes the host's ends.
+func (s *starting) closePipes() {
+	if s.stdout != nil {
+		_ = s.stdout.Close()
+	}
+	if s.stderr != nil {
+		_ = s.stderr.Close()
+	}
+}
+
+// pipeOutput is a command's standard output or error through a pipe of its own.
+// The guest has no part in it. That all writers have closed a pipe does not say
+// why: a sandbox that dies closes it, too. So the end is only believed when the
+// guest still answers afterwards.
+type pipeOutput struct {
+	p *process
+	f *os.File // nil: it is merged into the other
+
+	reading sync.Mutex // held by Read
+	read    int64      // bytes, up to sustained
+	end     error      // io.EOF once the guest has confirmed it
+
+	mu     sync.Mutex
+	large  bool
+	closed bool
+}
+
+func newPipeOutput(p *process, f *os.File) *pipeOutput {
+	o := &pipeOutput{p: p, f: f}
+	if f == nil {
+		o.end = io.EOF
+	}
+	return o
+}
+
+// Read reads what the command printed.
+func (o *pipeOutput) Read(b []byte) (int, error) {
+	o.reading.Lock()
+	defer o.reading.Unlock()
+	if o.isClosed() {
+		return 0, o.fail(fs.ErrClosed)
+	}
+	if o.end != nil || len(b) == 0 {
+		return 0, o.end
+	}
+	n, err := o.f.Read(b)
+	if err == nil {
+		o.count(n)
+		return n, nil
+	}
+	if errors.Is(err, io.EOF) {
+		if err = o.p.confirm(); err == nil {
+			o.end = io.EOF
+			return n, o.end
+		}
+	}
+	return n, o.fail(err)
+}
+
+// WriteTo moves the output in larger pieces than io.Copy would, once there is much
+// of it.
+func (o *pipeOutput) WriteTo(w io.Writer) (total int64, err error) {
+	for size := smallCopy; ; size = copyBuffer {
+		n, err := o.copy(w, make([]byte, size), size < copyBuffer)
+		total += n
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return total, err
+		}
+	}
+}
+
+// copy copies to the end, for which it returns io.EOF, or as long as there is
+// little if that is wanted.
+func (o *pipeOutput) copy(w io.Writer, buf []byte, little bool) (total int64, err error) {
+	for !little || total < sustained {
+		n, err := o.Read(buf)
+		if n > 0 {
+			written, werr := w.Write(buf[:n])
+			total += int64(written)
+			if werr != nil {
+				return total, werr
+			}
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// count enlarges the pipe when much has come through it.
+func (o *pipeOutput) count(n int) {
+	if o.read >= sustained {
+		return
+	}
+	if o.read += int64(n); o.read < sustained {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	if o.p.c.large.Add(1) > maxLarge {
+		o.p.c.large.Add(-1)
+		return
+	}
+	o.large = true
+	growPipe(o.f, largePipe)
+}
+
+func (o *pipeOutput) fail(err error) error {
+	switch {
+	case o.isClosed():
+		err = fs.ErrClosed
+	case !isKnown(err):
+		err = o.p.c.broken(err)
+	}
+	return o.p.c.fail("read", o.p.target, err)
+}
+
+// isClosed reports whether this, or the process, was closed.
+func (o *pipeOutput) isClosed() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.closed || o.p.usable() != nil
+}
+
+// Close breaks the pipe.
+func (o *pipeOutput) Close() error {
+	o.release()
+	return nil
+}
+
+func (o *pipeOutput) release() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	o.closed = true
+	if o.f != nil {
+		_ = o.f.Close() // it was only read
+	}
+	if o.large {
+		o.p.c.large.Add(-1)
+	}
+}
+
+// cut ends a Read: without its guest nobody can say what an end means.
+func (o *pipeOutput) cut() {
+	if o.f != nil {
+		_ = o.f.SetReadDeadline(past())
+	}
+}
+
+// confirm returns when the guest has answered, now.
+func (p *process) confirm() error {
+	answer := make(chan error, 1)
+	seq, err := p.expect(answer)
+	if err != nil {
+		return err
+	}
+	if err := p.f.sendMessage(frameSync, &controlRequest{Seq: seq}); err != nil {
+		return p.c.broken(err)
+	}
+	return <-answer // also when the control stream ends
+}

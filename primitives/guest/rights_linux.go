@@ -1,0 +1,106 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+)
+
+// rights is a Unix socket over which the host passes descriptors to its guest,
+// never the other way: a plain Read, as the host's, has the kernel throw away what
+// a guest would pass.
+type rights struct {
+	*net.UnixConn
+	oob [64]byte // room for the control message of maxRights descriptors
+
+	passed []*os.File // received, and not yet claimed by the frame they came with
+}
+
+// maxRights is how many descriptors go with one frame.
+const maxRights = 2
+
+// canPass: descriptors can be passed on this system.
+const canPass = true
+
+func newRights(c *net.UnixConn) *rights { return &rights{UnixConn: c} }
+
+// Read keeps the descriptors that come with the bytes. The kernel hands them out
+// with the first byte that they were sent with, and ends the read before the next
+// ones.
+func (r *rights) Read(p []byte) (int, error) {
+	n, oobn, flags, _, err := r.ReadMsgUnix(p, r.oob[:])
+	if err != nil || n <= 0 {
+		return 0, err // io.EOF at the end
+	}
+	if flags&syscall.MSG_CTRUNC != 0 {
+		err = fmt.Errorf("%w: too many descriptors", errProtocol)
+	}
+	if oobn == 0 {
+		return n, err
+	}
+	messages, perr := syscall.ParseSocketControlMessage(r.oob[:oobn])
+	if perr != nil {
+		return n, errors.Join(err, perr)
+	}
+	if len(r.passed) > 0 {
+		err = fmt.Errorf("%w: descriptors that belong to nothing", errProtocol)
+	}
+	for i := range messages {
+		fds, perr := syscall.ParseUnixRights(&messages[i])
+		err = errors.Join(err, perr)
+		for _, fd := range fds {
+			r.passed = append(r.passed, os.NewFile(uintptr(fd), "passed"))
+		}
+	}
+	return n, err
+}
+
+// take returns what came with the frame that was just read.
+func (r *rights) take() []*os.File {
+	files := r.passed
+	r.passed = nil
+	return files
+}
+
+// writeWith writes all of p and passes files with its first byte.
+func (r *rights) writeWith(p []byte, files []*os.File) (int, error) {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	n, _, err := r.WriteMsgUnix(p, syscall.UnixRights(fds...), nil)
+	if err != nil || n == len(p) {
+		return n, err
+	}
+	m, err := r.Write(p[n:])
+	return n + m, err
+}
+
+// newPipe makes a pipe whose writing end is for a command of the sandbox: it
+// blocks, as commands expect of their output, and whoever has it may open it
+// again, as in "echo x >/dev/stderr". The reading end stays with the host.
+func newPipe() (r, w *os.File, err error) {
+	var p [2]int
+	if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("make a pipe: %w", err)
+	}
+	err = errors.Join(syscall.SetNonblock(p[0], true), syscall.Fchmod(p[1], 0o622))
+	r, w = os.NewFile(uintptr(p[0]), "output"), os.NewFile(uintptr(p[1]), "output")
+	if err != nil {
+		return nil, nil, errors.Join(err, r.Close(), w.Close())
+	}
+	return r, w, nil
+}
+
+// growPipe enlarges the buffer of a pipe. A refusal only means that it stays as it
+// is.
+func growPipe(f *os.File, size int) {
+	const setPipeSize = 1031 // F_SETPIPE_SZ
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, fd, setPipeSize, uintptr(size))
+		})
+	}
+}

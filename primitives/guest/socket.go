@@ -1,0 +1,233 @@
+package guest
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Socket is a Unix socket of the host that the guest can reach because both run on
+// the same kernel. It is faster than what the streams of a sandbox usually go
+// through, and lives on when that ends.
+type Socket struct {
+	// Listener is the host's end. Dial closes it.
+	Listener *net.UnixListener
+	// Path is where the guest finds it.
+	Path string
+}
+
+// offer is a Socket on the wire. The guest shows by the token that it is the one
+// that the hello was sent to.
+type offer struct {
+	Path  string
+	Token []byte
+}
+
+func codeOffer(c *codec, o *offer) {
+	codeString(c, &o.Path)
+	c.bytes(&o.Token)
+}
+
+// verdict is the guest's answer to an offer, on the stream that the handshake began
+// on: it decides.
+type verdict struct {
+	Moved bool
+	Pipes bool   // commands can write to pipes of the host
+	Why   string // it stays
+}
+
+func (v *verdict) code(c *codec) {
+	c.bool(&v.Moved)
+	c.bool(&v.Pipes)
+	codeString(c, &v.Why)
+}
+
+const (
+	tokenSize = 32
+	// welcome is what the host answers to the right token.
+	welcome = 1
+	// moveTimeout is how long each step of the guest's way to a socket may take.
+	moveTimeout = 2 * time.Second
+	// maxCallers is how many connections may be about to show their token.
+	maxCallers = 16
+	maxVerdict = 4 << 10
+)
+
+// reception is where the host expects the guest.
+type reception struct {
+	listener *net.UnixListener
+	offer    offer
+
+	mu      sync.Mutex
+	callers map[*net.UnixConn]struct{} // that have not shown the token yet
+	met     *net.UnixConn              // that has
+	closed  bool
+	joined  sync.WaitGroup
+}
+
+// open waits for the guest.
+func (s *Socket) open() *reception {
+	r := &reception{
+		listener: s.Listener, offer: offer{Path: s.Path, Token: make([]byte, tokenSize)},
+		callers: make(map[*net.UnixConn]struct{}),
+	}
+	_, _ = rand.Read(r.offer.Token) // never fails
+	r.joined.Go(r.accept)
+	return r
+}
+
+func (r *reception) accept() {
+	for {
+		c, err := r.listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		r.mu.Lock()
+		if r.closed || r.met != nil || len(r.callers) >= maxCallers {
+			_ = c.Close()
+		} else {
+			r.callers[c] = struct{}{}
+			r.joined.Go(func() { r.meet(c) })
+		}
+		r.mu.Unlock()
+	}
+}
+
+// meet has a caller show its token.
+func (r *reception) meet(c *net.UnixConn) {
+	var token [tokenSize]byte
+	_ = c.SetDeadline(time.Now().Add(moveTimeout))
+	_, err := io.ReadFull(c, token[:])
+	right := err == nil && subtle.ConstantTimeCompare(token[:], r.offer.Token) == 1
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.callers, c)
+	if !right || r.closed || r.met != nil {
+		_ = c.Close()
+		return
+	}
+	r.met = c
+	// A byte fits in any socket: this does not wait.
+	_, _ = c.Write([]byte{welcome})
+	_ = c.SetDeadline(time.Time{})
+}
+
+// close ends the reception and returns the guest's connection, nil if it has not
+// come.
+func (r *reception) close() *net.UnixConn {
+	r.mu.Lock()
+	r.closed = true
+	for c := range r.callers {
+		_ = c.Close()
+	}
+	r.mu.Unlock()
+	_ = r.listener.Close()
+	r.joined.Wait()
+	return r.met
+}
+
+// settle learns whether the guest has moved.
+func (r *reception) settle(_ context.Context, in *bufio.Reader, a *agreed) error {
+	v, err := readVerdict(in)
+	conn := r.close()
+	switch {
+	case err == nil && v.Moved && conn != nil:
+		a.rw, a.in = conn, conn
+		if v.Pipes {
+			a.pipes = conn
+		}
+		return nil
+	case err == nil && !v.Moved:
+		a.why = v.Why
+	case err == nil:
+		err = fmt.Errorf("%w: the guest says that it has moved, and has not", errProtocol)
+	}
+	if conn != nil {
+		_ = conn.Close()
+	}
+	return err
+}
+
+func readVerdict(in io.Reader) (v verdict, err error) {
+	var length [4]byte
+	if _, err := io.ReadFull(in, length[:]); err != nil {
+		return v, streamError(err)
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n > maxVerdict {
+		return v, fmt.Errorf("%w: a verdict of %d bytes", errProtocol, n)
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(in, body); err != nil {
+		return v, streamError(err)
+	}
+	if err := decode(body, &v); err != nil {
+		return v, fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	return v, nil
+}
+
+// stay is settle where nothing was offered.
+func stay(context.Context, *bufio.Reader, *agreed) error { return nil }
+
+// move is settle for the guest: it goes where the host has offered, if it can.
+func move(ctx context.Context, a *agreed, pipes bool) error {
+	if a.theirs.Offer == nil {
+		return nil
+	}
+	conn, err := a.theirs.Offer.take(ctx)
+	v := verdict{Moved: err == nil, Pipes: pipes && err == nil}
+	if err != nil {
+		v.Why = clip(err.Error(), maxVerdict/2)
+	}
+	body := encode(&v)
+	if _, werr := a.rw.Write(append(appendLength(nil, len(body)), body...)); werr != nil {
+		if conn != nil {
+			_ = conn.Close()
+		}
+		return werr
+	}
+	if err == nil {
+		a.rw, a.in = conn, conn
+		if pipes {
+			a.pipes = conn
+		}
+	}
+	return nil
+}
+
+var errNotWelcome = errors.New("somebody else listens there")
+
+// take connects to the host.
+func (o *offer) take(ctx context.Context) (*net.UnixConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, moveTimeout)
+	defer cancel()
+	var dialer net.Dialer
+	c, err := dialer.DialContext(ctx, "unix", o.Path)
+	if err != nil {
+		return nil, err
+	}
+	conn := c.(*net.UnixConn)
+	var answer [1]byte
+	_ = conn.SetDeadline(time.Now().Add(moveTimeout))
+	if _, err = conn.Write(o.Token); err == nil {
+		_, err = io.ReadFull(conn, answer[:])
+	}
+	if err == nil && answer[0] != welcome {
+		err = errNotWelcome
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return conn, nil
+}
