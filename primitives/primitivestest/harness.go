@@ -3,6 +3,7 @@ package primitivestest
 import (
 	"context"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +26,16 @@ type Harness struct {
 	// removes the container, cuts the connection, kills the guest.
 	Destroy func(ctx context.Context, p primitives.EnvironmentPrimitive) error
 
+	// Restore makes a sandbox of what primitives.Snapshot has kept, and Forget
+	// removes that. Both are needed if the sandboxes can be kept.
+	Restore func(ctx context.Context, dir, snapshot string) (primitives.EnvironmentPrimitive, error)
+	Forget  func(ctx context.Context, snapshot string) error
+
+	// Groups names the chapters of the contract to run, for one more run in other
+	// circumstances. Nil means all of them: "exec", "streams", "ending", "terminal",
+	// "files", "archive", "watch", "lifecycle", "copies".
+	Groups []string
+
 	// Patience is how long to wait for something that must happen before the
 	// case fails. Zero means 20 seconds. It is no measure of speed.
 	Patience time.Duration
@@ -40,7 +51,16 @@ func Run(t *testing.T, h Harness) {
 	s := newSuite(t, h)
 	s.witness(t) // is no leak of the first group that needs it
 	t.Cleanup(func() { s.endWitness(t) })
-	for _, g := range groups() {
+	all := groups()
+	for _, name := range h.Groups {
+		if !slices.ContainsFunc(all, func(g group) bool { return g.name == name }) {
+			t.Fatalf("the contract has no group %q", name)
+		}
+	}
+	for _, g := range all {
+		if h.Groups != nil && !slices.Contains(h.Groups, g.name) {
+			continue
+		}
 		t.Run(g.name, func(t *testing.T) { s.runGroup(t, g) })
 	}
 }
@@ -101,6 +121,7 @@ func groups() []group {
 		{"archive", archiveRules()},
 		{"watch", concat(watchRules(), watchFilterRules())},
 		{"lifecycle", concat(lifecycleRules(), durableRules(), clientRules())},
+		{"copies", concat(copyRules(), pauseRules(), usageRules())},
 	}
 }
 

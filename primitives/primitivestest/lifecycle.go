@@ -213,7 +213,7 @@ func operations() []operation {
 // afterEndRules: a sandbox that has ended says so to every call.
 func afterEndRules() []rule {
 	var rules []rule
-	for _, op := range operations() {
+	for _, op := range append(operations(), copyOperations()...) {
 		rules = append(rules,
 			rule{name: op.name + " after Terminate is ErrTerminated", after: terminated, check: func(t testingT, s *sandbox) {
 				s.expectRefused(t, op, primitives.ErrTerminated)
@@ -233,7 +233,7 @@ func (s *sandbox) expectRefused(t testingT, op operation, want error) {
 	err := op.do(t.Context(), s.EnvironmentPrimitive)
 	if errors.Is(err, errors.ErrUnsupported) && isAny(want, primitives.ErrTerminated, primitives.ErrUnavailable) {
 		switch op.name {
-		case "Watch", "Pack", "Unpack", "Reattach":
+		case "Watch", "Pack", "Unpack", "Reattach", "Fork", "Snapshot", "Pause", "Resume", "ReadUsage":
 			return
 		}
 	}
@@ -268,7 +268,7 @@ func destroyRules() []rule {
 			})
 		}},
 	}
-	for _, op := range operations() {
+	for _, op := range append(operations(), copyOperations()...) {
 		rules = append(rules, rule{
 			name: op.name + " in a destroyed sandbox is ErrUnavailable", after: destroyed, possible: possible,
 			check: func(t testingT, s *sandbox) {
