@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // Create makes a sandbox of the configured type and prepares it. Closing the
@@ -30,7 +32,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
-	own := owner{release: terminate, sharesFiles: b.sharesFiles(ctx, p)}
+	own := owner{release: terminate, sharesFiles: b.sharesFiles(ctx, p), kept: cfg.Keep}
 	if cfg.Keep {
 		own.release = p.Close
 	}
@@ -63,7 +65,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach to the sandbox: %w", err)
 	}
-	own := owner{release: p.Close, sharesFiles: b.sharesFiles(ctx, p), placed: true}
+	own := owner{release: p.Close, sharesFiles: b.sharesFiles(ctx, p), placed: true, kept: true}
 	if cfg, err = readRecord(ctx, p, cfg); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -108,7 +110,11 @@ func backends() map[string]backend {
 	return map[string]backend{
 		"local": {
 			create: func(ctx context.Context, cfg Config) (primitives.EnvironmentPrimitive, error) {
-				return local.New(ctx, localConfig(cfg))
+				c, err := findLocalRunner(ctx, localConfig(cfg), cfg)
+				if err != nil {
+					return nil, err
+				}
+				return local.New(ctx, c)
 			},
 			attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
 				return local.Attach(ctx, localConfig(cfg), id)
@@ -126,6 +132,22 @@ func backends() map[string]backend {
 func isOurs(ctx context.Context, p primitives.EnvironmentPrimitive) bool {
 	home, err := p.Stat(ctx, p.Paths().Home)
 	return err == nil && home.UID == os.Geteuid()
+}
+
+// findLocalRunner names the runner where commands are to outlive this program.
+func findLocalRunner(ctx context.Context, c local.Config, cfg Config) (local.Config, error) {
+	if c.Runner != "" || !cfg.Keep {
+		return c, nil
+	}
+	name, err := bundle.Path(ctx, bundle.Config{Progress: cfg.tell})
+	if errors.Is(err, bundle.ErrNotFound) {
+		return c, nil // whoever needs it is told so
+	}
+	if err != nil {
+		return c, err
+	}
+	c.Runner, err = filepath.Abs(name)
+	return c, err
 }
 
 func localConfig(cfg Config) local.Config {

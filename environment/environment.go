@@ -39,6 +39,7 @@ type Environment struct {
 	call   int
 	procs  map[*process]struct{}
 	agent  *process // the execute-query that takes the next prompt
+	joined bool     // it was looked for one that an earlier program has left
 	asked  asked    // the query that runs
 	once   sync.Once
 	ended  error // of Close
@@ -60,6 +61,8 @@ type owner struct {
 	sharesFiles bool
 	// placed says that the workspace holds what it should: nothing is placed.
 	placed bool
+	// kept says that the sandbox outlives this program, and so should queries.
+	kept bool
 }
 
 // New prepares any sandbox for an agent. Closing the environment ends what it
@@ -155,7 +158,11 @@ func (e *Environment) Close() error {
 			cancel(ErrClosed)
 		}
 		e.mu.Unlock()
-		if agent != nil {
+		switch {
+		case agent == nil:
+		case agent.adopted:
+			agent.leave() // it ends by itself when nobody is left
+		default:
 			agent.shutdown()
 		}
 		for _, p := range procs {
@@ -210,6 +217,11 @@ func (e *Environment) adopt(p *process) error {
 // release ends a process and forgets it.
 func (e *Environment) release(p *process) {
 	p.close()
+	e.forget(p)
+}
+
+// forget is for a process that is closed.
+func (e *Environment) forget(p *process) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.procs, p)

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,11 +12,21 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+func TestMain(m *testing.M) {
+	if config := os.Getenv(hostVariable); config != "" {
+		if err := beHost(context.Background(), config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(tests{m})
+}
 
 // tests are those of the package, after which nothing may be left in an engine.
 type tests struct{ *testing.M }
@@ -26,6 +37,20 @@ func (m tests) Run() int { return testdocker.Main(m.M) }
 func sandbox(t *testing.T) Sandbox {
 	t.Helper()
 	return Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+}
+
+// boxes are the configurations of sandboxes of all types.
+func boxes(t *testing.T) map[string]Sandbox {
+	t.Helper()
+	return map[string]Sandbox{"local": sandbox(t), "docker": container(t)}
+}
+
+// container returns the configuration of a small sandbox in a container.
+func container(t *testing.T) Sandbox {
+	t.Helper()
+	return Sandbox{Type: "docker", Docker: docker.Config{
+		Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
+	}}
 }
 
 // create makes an environment that is closed with the test.

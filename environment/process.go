@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,11 @@ const (
 type process struct {
 	script string
 	proc   primitives.Process
+	out    *watchedReader // its standard output
+	// from is where in the whole output that begins, and adopted says that an
+	// earlier program has started it.
+	from    int64
+	adopted bool
 
 	// events brings what the script prints. It is closed when that has ended
 	// and the script has exited.
@@ -62,7 +68,7 @@ type process struct {
 // is bounded by close.
 func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, hide redactor, forget func()) *process {
 	p := &process{
-		script: script, proc: proc, forget: forget,
+		script: script, proc: proc, forget: forget, out: &watchedReader{r: proc.Stdout()},
 		events:  make(chan runnerscripts.Event),
 		input:   make(chan []byte, queuedControls),
 		discard: make(chan struct{}),
@@ -73,7 +79,6 @@ func follow(ctx context.Context, script string, proc primitives.Process, maxLine
 		stderrEnd: make(chan struct{}),
 	}
 	ctx = context.WithoutCancel(ctx)
-	out := &watchedReader{r: proc.Stdout()}
 	ended := make(chan struct{}) // reading stdout has ended
 	p.tasks.Go(func() {
 		p.status, p.waitErr = proc.Wait(ctx)
@@ -81,15 +86,15 @@ func follow(ctx context.Context, script string, proc primitives.Process, maxLine
 	})
 	p.tasks.Go(func() { defer close(p.stderrEnd); _, _ = io.Copy(p.stderr, proc.Stderr()) })
 	p.tasks.Go(p.write)
-	p.tasks.Go(func() { defer close(ended); p.read(out, maxLine) })
-	p.tasks.Go(func() { p.cutQuiet(out, ended) })
+	p.tasks.Go(func() { defer close(ended); p.read(maxLine) })
+	p.tasks.Go(func() { p.cutQuiet(ended) })
 	return p
 }
 
 // read decodes standard output to its end.
-func (p *process) read(out io.Reader, maxLine int) {
+func (p *process) read(maxLine int) {
 	defer close(p.events)
-	dec := runnerscripts.NewDecoder(out, maxLine)
+	dec := runnerscripts.NewDecoder(p.out, maxLine)
 	for {
 		ev, err := dec.Next()
 		if err != nil {
@@ -132,7 +137,7 @@ func (p *process) write() {
 // more, though a process that it left behind may still hold it open. One that goes
 // on printing is listened to for a while: what the script itself had printed is
 // read without waiting.
-func (p *process) cutQuiet(out *watchedReader, ended <-chan struct{}) {
+func (p *process) cutQuiet(ended <-chan struct{}) {
 	select {
 	case <-p.exited:
 	case <-ended:
@@ -147,7 +152,7 @@ func (p *process) cutQuiet(out *watchedReader, ended <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		reads, waiting := out.state()
+		reads, waiting := p.out.state()
 		if waiting {
 			waits++
 		}
@@ -284,17 +289,34 @@ func (p *process) close() {
 	p.tasks.Wait()
 }
 
+// leave closes a script that goes on.
+func (p *process) leave() {
+	if d, ok := p.proc.(*durableProcess); ok {
+		d.leave()
+	}
+	p.close()
+}
+
+// at is where in the whole output the last line ends that was read.
+func (p *process) at() int64 { return p.from + p.out.lines.Load() }
+
 // watchedReader tells whether a read is waiting for input.
 type watchedReader struct {
 	r       io.Reader
 	reads   atomic.Int64
 	waiting atomic.Bool
+	size    int64        // bytes that were read
+	lines   atomic.Int64 // bytes up to the end of the last whole line
 }
 
 func (w *watchedReader) Read(b []byte) (int, error) {
 	w.waiting.Store(true)
 	n, err := w.r.Read(b)
 	w.waiting.Store(false)
+	if i := bytes.LastIndexByte(b[:n], '\n'); i >= 0 {
+		w.lines.Store(w.size + int64(i) + 1)
+	}
+	w.size += int64(n)
 	w.reads.Add(1)
 	return n, err
 }

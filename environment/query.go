@@ -65,6 +65,8 @@ type queryRun struct {
 	yield func(runnerscripts.Event, error) bool
 	begin time.Time
 
+	watching bool // somebody else has given the prompt
+
 	left    bool // the caller has left the loop
 	started bool // the runner works on the prompt
 	ended   bool // query_completed or query_failed was reported
@@ -140,11 +142,17 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 		p.offer(interruptLine)
 	}
 	for {
-		if r.left {
+		switch {
+		case r.left && r.watching:
+			return nil
+		case r.left:
 			interrupt()
 		}
 		select {
 		case <-done:
+			if r.watching {
+				return context.Cause(ctx)
+			}
 			done = nil
 			interrupt()
 		case <-grace:
@@ -160,9 +168,11 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 			case ev.Type == runnerscripts.TypeResult:
 				var err error
 				if result, err = decodeResult(ev); err != nil {
-					r.env.release(p)
+					r.drop(p)
 					return &ScriptError{Script: p.script, Err: err}
 				}
+			case p.adopted && !r.started && ev.QueryID != r.query.ID:
+				// What an earlier query says or said: the prompt waits for its end.
 			default:
 				started := r.started
 				if over, err := r.take(ctx, ev); over {
@@ -221,12 +231,19 @@ func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) error 
 func (r *queryRun) over(ctx context.Context, p *process, err error) error {
 	var failed *QueryError
 	if err != nil && (!errors.As(err, &failed) || failed.Failure.Code == runnerscripts.FailAgent) {
-		r.env.release(p) // its agent is of no more use
+		r.drop(p) // its agent is of no more use
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		return errors.Join(cause, err)
 	}
 	return err
+}
+
+// drop ends a process, unless it is somebody else's.
+func (r *queryRun) drop(p *process) {
+	if !r.watching {
+		r.env.release(p)
+	}
 }
 
 // report gives an event to the caller unless it has left.
@@ -246,7 +263,7 @@ func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.R
 		cause = errResultTooSoon
 	}
 	failure := p.failure(result, cause)
-	r.env.release(p)
+	r.drop(p)
 	if err := context.Cause(ctx); err != nil {
 		failure.Err = errors.Join(err, failure.Err)
 	}
@@ -272,7 +289,15 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	e.mu.Lock()
 	p = e.agent
 	e.mu.Unlock()
+	if p == nil {
+		if p, err = e.rejoin(ctx); err != nil {
+			return nil, false, err
+		}
+	}
 	if p != nil {
+		if err := e.notePrompt(ctx, p, q.ID); err != nil {
+			return nil, false, err
+		}
 		err := p.send(ctx, runnerscripts.Control{Type: runnerscripts.ControlPrompt, ID: q.ID, Text: q.Prompt})
 		if err == nil {
 			return p, false, nil
@@ -286,7 +311,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	session := e.session()
 	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
 		Session: session, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
-	}); err != nil {
+	}, func(p *process) error { return e.notePrompt(ctx, p, q.ID) }); err != nil {
 		return nil, false, err
 	}
 	e.mu.Lock()

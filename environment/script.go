@@ -11,9 +11,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// start runs a script in the sandbox and gives it its request. The caller closes
-// the process.
-func (e *Environment) start(ctx context.Context, script string, request any) (*process, error) {
+// start runs a script in the sandbox and gives it its request, after before, which
+// may be nil. The caller closes the process.
+func (e *Environment) start(ctx context.Context, script string, request any, before func(*process) error) (*process, error) {
 	args, err := e.command(ctx, script)
 	if err != nil {
 		return nil, &ScriptError{Script: script, Err: err}
@@ -25,19 +25,34 @@ func (e *Environment) start(ctx context.Context, script string, request any) (*p
 	// ctx bounds the start; the process outlives it and is ended by its close.
 	life, forget := context.WithCancel(context.WithoutCancel(ctx))
 	starting := context.AfterFunc(ctx, forget)
-	proc, err := e.prim.Exec(life, primitives.Command{Args: args, Env: e.environ(), Stdin: true})
+	proc, err := e.launch(life, script, args)
 	starting()
 	if err != nil {
 		forget()
 		return nil, e.diagnose(ctx, &ScriptError{Script: script, Err: err})
 	}
 	p := follow(ctx, script, proc, e.maxLine, e.hide, forget)
-	if err := e.adopt(p); err != nil {
-		p.close()
+	err = e.adopt(p)
+	if err == nil && before != nil {
+		err = before(p)
+	}
+	if err != nil {
+		e.release(p)
 		return nil, err
 	}
 	_ = p.queue(ctx, append(line, '\n')) // one that exits at once shows in how it ends
 	return p, nil
+}
+
+func (e *Environment) launch(ctx context.Context, script string, args []string) (primitives.Process, error) {
+	if e.durable(script) {
+		p, err := e.startDurable(ctx, args)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
+	return e.prim.Exec(ctx, primitives.Command{Args: args, Env: e.environ(), Stdin: true})
 }
 
 // environ is the environment of the scripts beside the sandbox's own.
@@ -59,7 +74,7 @@ func (e *Environment) run(ctx context.Context, script string, request any, emit 
 		return runnerscripts.Result{}, err
 	}
 	defer leave()
-	p, err := e.start(ctx, script, request)
+	p, err := e.start(ctx, script, request, nil)
 	if err != nil {
 		return runnerscripts.Result{}, err
 	}

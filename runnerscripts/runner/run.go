@@ -32,6 +32,10 @@ and output; they are meant for programs.
   envrunner recipe AGENT      print what the agent needs in a sandbox, as a result
   envrunner guest             serve a sandbox of this machine over standard input and
                               output, until the host closes them; see guest --help
+  envrunner execute-query --input DIR
+                              the same without standard input, for one that outlives
+                              its host: the lines come from feeds
+  envrunner feed DIR          pass standard input on to an execute-query
   envrunner supervise DIR     look after a durable command; called by guest
   envrunner version           print the version
   envrunner --schema          print the JSON Schema of requests and events
@@ -56,6 +60,10 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 	switch {
 	case len(args) > 0 && args[0] == "guest":
 		return serveGuest(ctx, stdin, stdout, stderr, args[1:])
+	case len(args) == 3 && args[0] == runnerscripts.ExecuteQuery && args[1] == "--input":
+		return a.fedScript(ctx, args[2])
+	case len(args) == 2 && args[0] == "feed":
+		return a.feed(ctx, args[1])
 	case len(args) == 2 && args[0] == "supervise":
 		return local.Supervise(ctx, args[1])
 	case len(args) == 2 && args[0] == runnerscripts.PrintRecipe:
@@ -76,6 +84,25 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 	default:
 		fmt.Fprintf(stderr, "envrunner: unknown command %q\n\n%s", args[0], usage)
 		return exitUsage
+	}
+	return exitOK
+}
+
+// fedScript runs execute-query with the lines of feeds.
+func (a *app) fedScript(ctx context.Context, dir string) int {
+	in, err := listen(ctx, dir, lonely)
+	if err != nil {
+		return a.fail(err)
+	}
+	defer in.Close() // again does no harm
+	a.stdin = in
+	return a.script(ctx, runnerscripts.ExecuteQuery)
+}
+
+func (a *app) feed(ctx context.Context, dir string) int {
+	if err := feed(ctx, a.stdin, dir); err != nil {
+		fmt.Fprintln(a.stderr, "envrunner:", err)
+		return exitFailed
 	}
 	return exitOK
 }

@@ -1,0 +1,140 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// In a sandbox that is kept, execute-query is a durable command: it goes on when
+// this program is killed, and its events stay to be read again. It has no standard
+// input; a second command, the feed, brings it its lines as long as this program
+// lives.
+
+// queriesDir is the folder in App of the inputs of such queries, and queriesFile
+// lists the prompts, one a line.
+const (
+	queriesDir  = "queries"
+	queriesFile = "queries.jsonl"
+)
+
+// durable reports whether a script outlives this program. A script of the user's
+// own reads its standard input, which cannot.
+func (e *Environment) durable(script string) bool {
+	return e.owner.kept && script == runnerscripts.ExecuteQuery &&
+		len(e.cfg.Scripts.ExecuteQuery) == 0 && e.prim.Capabilities().Durable
+}
+
+// startDurable starts a script that outlives this program, and its feed.
+func (e *Environment) startDurable(ctx context.Context, args []string) (_ *durableProcess, err error) {
+	dir := path.Join(e.prim.Paths().App, queriesDir, uuid.NewString())
+	if err := e.prim.Mkdir(ctx, dir, 0o700); err != nil {
+		return nil, err
+	}
+	proc, err := e.prim.Exec(ctx, primitives.Command{
+		Args: append(args[:len(args):len(args)], "--input", dir), Durable: true, Env: []string{"HOME=" + e.prim.Paths().Home},
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := newDurable(ctx, proc)
+	d.input = dir
+	if d.feed, err = e.startFeed(ctx, args[0], dir); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// startFeed starts what brings lines to a durable script. The first one is the
+// environment, which so is written down nowhere.
+func (e *Environment) startFeed(ctx context.Context, runner, dir string) (primitives.Process, error) {
+	env, err := json.Marshal(e.environ())
+	if err != nil {
+		return nil, err
+	}
+	feed, err := e.prim.Exec(ctx, primitives.Command{
+		Args: []string{runner, "feed", dir}, Stdin: true, Env: []string{"HOME=" + e.prim.Paths().Home},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := feed.Stdin().Write(append(env, '\n')); err != nil {
+		return nil, errors.Join(fmt.Errorf("its input: %w", err), feed.Close())
+	}
+	return feed, nil
+}
+
+// durableProcess is a durable script with its feed as standard input. Unlike its
+// handle, its Close ends it, unless it is let go of.
+type durableProcess struct {
+	primitives.Process
+	feed  primitives.Process
+	input string // the folder where feeds connect
+	end   func() // ends the script
+
+	mu      sync.Mutex
+	letGo   bool
+	closing sync.Once
+	err     error
+}
+
+func newDurable(ctx context.Context, proc primitives.Process) *durableProcess {
+	ctx = context.WithoutCancel(ctx)
+	return &durableProcess{Process: proc, end: func() { endProcess(ctx, proc) }}
+}
+
+// endProcess ends a durable command politely, and then by force.
+func endProcess(ctx context.Context, proc primitives.Process) {
+	for _, sig := range []primitives.Signal{primitives.SIGTERM, primitives.SIGKILL} {
+		// One that has ended cannot be signalled, nor one in a sandbox that is
+		// gone.
+		if proc.Signal(ctx, sig) != nil || exits(ctx, proc, primitives.DefaultGrace) {
+			return
+		}
+	}
+}
+
+// exits reports whether a process exits within a time.
+func exits(ctx context.Context, proc primitives.Process, most time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	_, err := proc.Wait(ctx)
+	return err == nil
+}
+
+// Stdin brings lines to the script through the feed.
+func (d *durableProcess) Stdin() io.WriteCloser { return d.feed.Stdin() }
+
+// leave makes Close let go of the script.
+func (d *durableProcess) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.letGo = true
+}
+
+// Close ends the script and what belongs to it.
+func (d *durableProcess) Close() error {
+	d.closing.Do(func() {
+		d.mu.Lock()
+		letGo := d.letGo
+		d.mu.Unlock()
+		if !letGo {
+			d.end()
+		}
+		if d.feed != nil { // else it could not be started
+			d.err = d.feed.Close()
+		}
+		d.err = errors.Join(d.err, d.Process.Close())
+	})
+	return d.err
+}

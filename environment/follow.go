@@ -1,0 +1,207 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"path"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// prompted says where the events of a query are, of which a sandbox that is kept
+// keeps all. Prompts themselves are not in it.
+type prompted struct {
+	Time    time.Time `json:"time"`
+	QueryID string    `json:"query_id"`
+	Process string    `json:"process"` // the durable command that has the prompt
+	Input   string    `json:"input"`   // where its feeds connect
+	Offset  int64     `json:"offset"`  // in its standard output
+}
+
+// FollowQuery returns what happens in the query that runs in the sandbox, whoever
+// gave the prompt, from its beginning to its end; if none runs, what happened in
+// the last one. So the query of a program that was killed is not lost: it goes on
+// in a sandbox that is kept. Permission requests of the running query can be
+// answered and it can be interrupted, as one of this environment's own.
+//
+// The sequence ends as that of [Environment.ExecuteQuery]. When ctx is done, the
+// loop is left or the environment is closed, the query goes on. Where none is
+// known, because none was begun since the sandbox was made or the sandbox has no
+// durable commands, the error is [ErrNoQuery].
+func (e *Environment) FollowQuery(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		r := &queryRun{env: e, yield: yield, begin: now(), watching: true}
+		if err := r.watch(ctx); err != nil && !r.left {
+			yield(runnerscripts.Event{}, err)
+		}
+	}
+}
+
+func (r *queryRun) watch(ctx context.Context) error {
+	e := r.env
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+	default:
+		return ErrBusy
+	}
+	last, err := e.lastPrompt(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := e.reattach(ctx, last)
+	if err != nil {
+		return fmt.Errorf("follow the query: %w", err)
+	}
+	r.query.ID = last.QueryID
+	e.mu.Lock()
+	own := e.agent
+	e.agent = p
+	e.mu.Unlock()
+	e.setAsked(asked{id: last.QueryID, prompted: true})
+	err = r.follow(ctx, p)
+	e.setAsked(asked{})
+	p.leave()
+	e.forget(p)
+	e.mu.Lock()
+	e.agent = own
+	e.mu.Unlock()
+	if err != nil && !r.ended && ctx.Err() == nil {
+		r.fail(err)
+	}
+	return err
+}
+
+// rejoin returns the agent that an earlier program has left in the sandbox, if it
+// may still take a prompt; else nil. It looks once.
+func (e *Environment) rejoin(ctx context.Context) (*process, error) {
+	e.mu.Lock()
+	looked := e.joined || !e.owner.placed
+	e.joined = true
+	e.mu.Unlock()
+	if looked || !e.durable(runnerscripts.ExecuteQuery) {
+		return nil, nil
+	}
+	last, err := e.lastPrompt(ctx)
+	if errors.Is(err, ErrNoQuery) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := e.reattach(ctx, last)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
+		return nil, nil // its output is gone, so it is, too
+	case err != nil:
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.agent = p
+	return p, nil
+}
+
+// reattach returns the process that has or had a prompt, with its output from
+// there on. The caller closes it.
+func (e *Environment) reattach(ctx context.Context, at prompted) (*process, error) {
+	args, err := e.command(ctx, runnerscripts.ExecuteQuery)
+	if err != nil {
+		return nil, err
+	}
+	// As in start: ctx bounds this only.
+	life, forget := context.WithCancel(context.WithoutCancel(ctx))
+	starting := context.AfterFunc(ctx, forget)
+	defer starting()
+	proc, err := primitives.Reattach(life, e.prim, at.Process, primitives.Offset{Stdout: at.Offset})
+	if err != nil {
+		forget()
+		return nil, err
+	}
+	d := newDurable(ctx, proc)
+	d.input = at.Input
+	if d.feed, err = e.startFeed(life, args[0], at.Input); err != nil {
+		d.leave()
+		err = errors.Join(err, d.Close())
+		forget()
+		return nil, err
+	}
+	p := follow(ctx, runnerscripts.ExecuteQuery, d, e.maxLine, e.hide, forget)
+	p.from, p.adopted = at.Offset, true
+	if err := e.adopt(p); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// notePrompt writes down that a durable process is about to get a prompt.
+func (e *Environment) notePrompt(ctx context.Context, p *process, id string) error {
+	d, ok := p.proc.(*durableProcess)
+	if !ok {
+		return nil
+	}
+	line, err := json.Marshal(prompted{Time: now(), QueryID: id, Process: d.ID(), Input: d.input, Offset: p.at()})
+	if err != nil {
+		return err
+	}
+	err = e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, queriesFile), bytes.NewReader(append(line, '\n')),
+		primitives.WriteOptions{Mode: 0o600, Append: true})
+	if err != nil {
+		return fmt.Errorf("write down where the query's events are: %w", err)
+	}
+	return nil
+}
+
+// lastPrompt returns what is known of the latest query.
+func (e *Environment) lastPrompt(ctx context.Context) (prompted, error) {
+	all, err := e.prompts(ctx)
+	if err != nil {
+		return prompted{}, err
+	}
+	if len(all) == 0 {
+		return prompted{}, ErrNoQuery
+	}
+	return all[len(all)-1], nil
+}
+
+// prompts returns what is known of the queries so far, in their order.
+func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
+	name := path.Join(e.prim.Paths().App, queriesFile)
+	data, err := primitives.ReadFile(ctx, e.prim, name, maxRecord)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the list of queries: %w", err)
+	}
+	var all []prompted
+	lines := runnerscripts.NewLineReader(bytes.NewReader(data), 0)
+	for {
+		line, err := lines.Next()
+		if errors.Is(err, io.EOF) || err == nil && lines.Unterminated() {
+			return all, nil
+		}
+		var one prompted
+		if err == nil {
+			err = json.Unmarshal(line, &one)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("delete %s in the sandbox: this list of its queries is damaged: %w", name, err)
+		}
+		all = append(all, one)
+	}
+}

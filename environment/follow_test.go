@@ -1,0 +1,183 @@
+package environment
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// hostVariable makes the test binary a host program: it holds the configuration of
+// the environment, in which the program gives the prompt "go".
+const hostVariable = "AGENTENV_TEST_HOST"
+
+// beHost is a program that keeps a sandbox, prints its ID and the text of what
+// happens in a query, and is then killed.
+func beHost(ctx context.Context, config string) error {
+	var cfg Config
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+		return err
+	}
+	env, err := Create(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stdout.WriteString(env.ID() + "\n"); err != nil {
+		return err
+	}
+	for ev, err := range env.ExecuteQuery(ctx, Query{Prompt: "go", ID: "the-query"}) {
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stdout.WriteString(string(ev.Type) + " " + ev.Text() + "\n"); err != nil {
+			return err
+		}
+	}
+	return env.Close()
+}
+
+// killedHost runs such a program until it prints a line with a text, kills it and
+// returns the sandbox's ID.
+func killedHost(t *testing.T, cfg Config, until string) string {
+	t.Helper()
+	config, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := exec.Command(self)
+	host.Env = append(os.Environ(), hostVariable+"="+string(config))
+	host.Stderr = os.Stderr
+	out, err := host.StdoutPipe()
+	if err == nil {
+		err = host.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	id := ""
+	for lines.Scan() && !strings.Contains(lines.Text(), until) {
+		if id == "" {
+			id = lines.Text()
+		}
+	}
+	if !strings.Contains(lines.Text(), until) {
+		t.Errorf("the host printed no line with %q", until)
+	}
+	if err := host.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = host.Wait() // it was killed
+	if id == "" {
+		t.Fatal("the host made no sandbox")
+	}
+	t.Cleanup(func() {
+		if err := Remove(context.WithoutCancel(t.Context()), cfg.Sandbox, id); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("remove: %v", err)
+		}
+	})
+	return id
+}
+
+// waiting is a turn that says a text, waits for a file, and says another one.
+func waiting(file string) runnerscripts.ScenarioTurn {
+	return turn(
+		runnerscripts.ScenarioStep{Text: "before"},
+		runnerscripts.ScenarioStep{Run: []string{"sh", "-c", "until [ -e " + file + " ]; do sleep 0.02; done"}},
+		runnerscripts.ScenarioStep{Text: "after"},
+	)
+}
+
+func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
+	for name, box := range boxes(t) {
+		t.Run(name, func(t *testing.T) {
+			id := killedHost(t, Config{
+				Sandbox: box, Keep: true, Env: map[string]string{"SECRET": "hunter2"},
+				Agent: scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "second after {{history}}"})),
+			}, "before")
+			env := attach(t, id, box)
+			var seen strings.Builder
+			begun := ""
+			for ev, err := range env.FollowQuery(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if begun == "" {
+					begun = string(ev.Type)
+				}
+				if ev.QueryID != "" && ev.QueryID != "the-query" {
+					t.Errorf("%s belongs to %q", ev.Type, ev.QueryID)
+				}
+				if seen.WriteString(ev.Text()); strings.HasSuffix(seen.String(), "before") {
+					if err := env.Primitive().WriteFile(t.Context(), "go-on", strings.NewReader(""), writeOptions); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if text := seen.String(); begun != string(runnerscripts.TypeQueryStarted) || !strings.Contains(text, "before") || !strings.HasSuffix(text, "after") {
+				t.Errorf("it began with %s and said %q", begun, text)
+			}
+			// The agent that the killed program has left takes the next prompt.
+			events, err := collect(t.Context(), env, Query{Prompt: "more"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := conversation(t, events); !strings.Contains(got, "second after") || strings.Contains(got, "before") {
+				t.Errorf("the agent said %q", got)
+			}
+			if !env.agent.adopted {
+				t.Error("the agent was started again")
+			}
+			// The replay of what is over is the same for everybody.
+			again, err := followed(t.Context(), attach(t, id, box))
+			if err != nil || conversation(t, again) != conversation(t, events) {
+				t.Errorf("followed again: %q, %v", conversation(t, again), err)
+			}
+			noSecretInFiles(t, env, "hunter2")
+		})
+	}
+}
+
+// followed collects what FollowQuery returns.
+func followed(ctx context.Context, env *Environment) (events []runnerscripts.Event, err error) {
+	for ev, err := range env.FollowQuery(ctx) {
+		if err != nil {
+			return events, err
+		}
+		events = append(events, ev)
+	}
+	return events, nil
+}
+
+// noSecretInFiles looks for a text in all files of a sandbox.
+func noSecretInFiles(t *testing.T, env *Environment, secret string) {
+	t.Helper()
+	root := path.Dir(env.Primitive().Paths().App)
+	list, err := env.Primitive().List(t.Context(), root, primitives.ListOptions{Depth: -1})
+	if err != nil || len(list) == 0 {
+		t.Fatalf("%d files, %v", len(list), err)
+	}
+	for _, info := range list {
+		if !info.Mode.IsRegular() {
+			continue
+		}
+		content, err := primitives.ReadFile(t.Context(), env.Primitive(), path.Join(root, info.Path), maxRecord)
+		if err != nil || bytes.Contains(content, []byte(secret)) {
+			t.Errorf("%s contains the secret, or %v", info.Path, err)
+		}
+	}
+}
