@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -16,10 +14,16 @@ import (
 )
 
 // Config says how to make a sandbox. Image and Runner are required.
+//
+// The container's first process is always the guest, which reaps orphans like an
+// init, so none can be chosen. Its system calls are always filtered, it never gains
+// privileges, and it shares no namespace with its machine or another container.
 type Config struct {
-	// Host is the address of the engine, such as "unix:///var/run/docker.sock"
-	// or "tcp://host:2376". Empty means what the docker command would use: the
-	// DOCKER_* environment variables, then the current context of its
+	// Host is the address of the engine: "unix:///var/run/docker.sock",
+	// "tcp://host:2376" with the certificates that the DOCKER_TLS_VERIFY and
+	// DOCKER_CERT_PATH variables name, or "ssh://user@host", which needs an ssh
+	// command that asks nothing. Empty means what the docker command would use:
+	// the DOCKER_* environment variables, then the current context of its
 	// configuration, then the default socket.
 	Host string `json:"host,omitempty"`
 	// Image is the image to run, by name or ID.
@@ -44,8 +48,14 @@ type Config struct {
 	// must be able to write there: as long as CapAdd does not say otherwise, root
 	// in the container can only write what belongs to root.
 	Workspace string `json:"workspace,omitempty"`
-	// Mounts are more folders or files of the engine's machine.
+	// Mounts are more folders or files of the engine's machine. What would give
+	// the container that machine is refused, here and as Workspace: sockets and
+	// data of engines, /proc, /sys and /dev (but /dev/shm), and what contains them.
+	// Of an engine elsewhere only the names can be looked at.
 	Mounts []Mount `json:"mounts,omitempty"`
+	// Ports are published: they can be reached on the engine's machine, see
+	// [Sandbox.Ports].
+	Ports []Port `json:"ports,omitempty"`
 	// Network is "bridge" (also if empty: the engine's default network, through
 	// which the internet is reached), "none", or the name of a network.
 	Network string `json:"network,omitempty"`
@@ -57,14 +67,23 @@ type Config struct {
 	// Pids limits the number of processes and threads. Zero means 4096, negative
 	// no limit.
 	Pids int64 `json:"pids,omitempty"`
+	// Disk limits what is written to the container's own files, in bytes; Workspace,
+	// Mounts and the folders that are left with ReadOnly do not count. Zero means no
+	// limit. Few engines can: overlay2 needs XFS with project quotas. Others refuse
+	// with errors.ErrUnsupported.
+	Disk int64 `json:"disk,omitempty"`
 	// ReadOnly makes everything read-only but the sandbox's own folders, which
 	// are then a volume that goes with the container, /tmp, which is in memory, and
 	// Mounts.
 	ReadOnly bool `json:"read_only,omitempty"`
 	// CapAdd gives back kernel capabilities, such as "CHOWN": all are taken from
 	// the container, also from its root. Commands of another user need "SETUID",
-	// "SETGID" and "KILL".
+	// "SETGID" and "KILL". Those with which a root can leave the container, such as
+	// "SYS_ADMIN", are refused.
 	CapAdd []string `json:"cap_add,omitempty"`
+	// Seccomp is the path on this machine of a profile, in the engine's format,
+	// that says which system calls are allowed. Empty means the engine's own.
+	Seccomp string `json:"seccomp,omitempty"`
 	// Labels are added to the container.
 	Labels map[string]string `json:"labels,omitempty"`
 	// GraceSeconds is for how long the sandbox lives on when no program is
@@ -89,13 +108,6 @@ type Config struct {
 	Progress func(message string) `json:"-"`
 }
 
-// Mount is a folder or file of the engine's machine in the container.
-type Mount struct {
-	Source   string `json:"source"` // absolute path on the engine's machine; must exist
-	Target   string `json:"target"` // absolute path in the container
-	ReadOnly bool   `json:"read_only,omitempty"`
-}
-
 // Pull says when an image is fetched from its registry.
 type Pull string
 
@@ -107,6 +119,8 @@ const (
 )
 
 const (
+	minCPUs       = 0.01 // what the engines take
+	maxCPUs       = 1 << 16
 	defaultMemory = 4 << 30
 	minMemory     = 32 << 20 // less does not hold the guest
 	defaultPids   = 4096
@@ -125,12 +139,14 @@ func (c Config) check() error {
 		return c.invalid("pull", "choose missing, always or never")
 	case c.Name != "" && !validName(c.Name):
 		return c.invalid("name", "use letters, digits, and . _ - after the first one")
-	case c.CPUs < 0:
-		return c.invalid("cpus", "give a positive number, or 0 for no limit")
+	case !(c.CPUs == 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // not a number, too
+		return c.invalid("cpus", fmt.Sprintf("give at least %v, or 0 for no limit", minCPUs))
 	case c.Memory > 0 && c.Memory < minMemory:
 		return c.invalid("memory", fmt.Sprintf("give at least %d bytes, or a negative number for no limit", minMemory))
 	case c.Pids > 0 && c.Pids < minPids:
 		return c.invalid("pids", fmt.Sprintf("give at least %d, or a negative number for no limit", minPids))
+	case c.Disk < 0:
+		return c.invalid("disk", "give a positive number, or 0 for no limit")
 	case c.GraceSeconds < 0:
 		return c.invalid("grace_seconds", "give a positive number, or set keep")
 	case c.ExpiresAfterSeconds < 0:
@@ -139,6 +155,8 @@ func (c Config) check() error {
 		return c.invalid("session", "remove the NUL byte")
 	case c.Network == "host" || strings.HasPrefix(c.Network, "container:"):
 		return c.invalid("network", "a sandbox cannot share a network; choose bridge, none or the name of a network")
+	case strings.Count(c.User, ":") > 1:
+		return c.invalid("user", "write it as user or user:group, by names or numbers")
 	case c.Workspace != "" && !filepath.IsAbs(c.Workspace):
 		return c.invalid("workspace", "give an absolute path")
 	}
@@ -146,19 +164,13 @@ func (c Config) check() error {
 		return err
 	}
 	for key := range c.Labels {
-		if strings.HasPrefix(key, labelPrefix) {
-			return c.invalid("labels", fmt.Sprintf("labels that begin with %q are taken", labelPrefix))
+		if key == "" || strings.HasPrefix(key, labelPrefix) {
+			return c.invalid("labels", fmt.Sprintf("give each a name that does not begin with %q", labelPrefix))
 		}
 	}
-	for i, m := range c.Mounts {
-		field := fmt.Sprintf("mounts[%d]", i)
-		switch {
-		case !path.IsAbs(m.Source):
-			return c.invalid(field+".source", "give an absolute path")
-		case !path.IsAbs(m.Target) || path.Clean(m.Target) == "/":
-			return c.invalid(field+".target", "give an absolute path other than /")
-		case within(path.Clean(m.Target), guestDir) || within(guestDir, path.Clean(m.Target)):
-			return c.invalid(field+".target", guestDir+" is taken")
+	for _, check := range []func() error{c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkPorts} {
+		if err := check(); err != nil {
+			return err
 		}
 	}
 	return (primitives.Command{Args: []string{"env"}, Env: c.Env, User: c.User}).Check()
@@ -177,50 +189,6 @@ func (c Config) expiry() time.Duration { return time.Duration(c.ExpiresAfterSeco
 
 func (c Config) invalid(field, advice string) error {
 	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, advice)
-}
-
-// checkMounts refuses the engine's own socket, which would give the container the
-// whole machine, and for an engine of this machine what does not exist.
-func (c Config) checkMounts(host string) error {
-	socket, onThisMachine := strings.CutPrefix(host, "unix://")
-	if !onThisMachine {
-		return nil
-	}
-	sources := []string{c.Workspace}
-	fields := []string{"workspace"}
-	for i, m := range c.Mounts {
-		sources = append(sources, m.Source)
-		fields = append(fields, fmt.Sprintf("mounts[%d].source", i))
-	}
-	real, serr := filepath.EvalSymlinks(socket)
-	for i, source := range sources {
-		if source == "" {
-			continue
-		}
-		clean, err := filepath.EvalSymlinks(source)
-		if err != nil {
-			return fmt.Errorf("%s: make it first: %w", fields[i], err)
-		}
-		if serr == nil && within(real, clean) {
-			return c.invalid(fields[i], "it contains the engine's socket, which would give the sandbox this whole machine")
-		}
-	}
-	if c.Workspace == "" {
-		return nil
-	}
-	info, err := os.Stat(c.Workspace)
-	if err == nil && !info.IsDir() {
-		err = primitives.ErrNotDirectory
-	}
-	if err != nil {
-		return fmt.Errorf("workspace: %w", err)
-	}
-	return nil
-}
-
-// within reports whether a clean path is dir or below it.
-func within(name, dir string) bool {
-	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }
 
 // validName reports whether a container can have this name or ID.

@@ -2,9 +2,11 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,9 +41,19 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	if p, _ := cfg.platform(); p[0] != "" {
 		platform = &ocispec.Platform{OS: p[0], Architecture: p[1], Variant: p[2]}
 	}
-	made, err := eng.ContainerCreate(ctx, containerConfig(name, cfg, img), hostConfig(cfg), nil, platform, name)
-	if cerrdefs.IsConflict(err) {
+	host, err := hostConfig(cfg)
+	if err != nil {
+		return "", err
+	}
+	inside := containerConfig(name, cfg, img)
+	inside.ExposedPorts, host.PortBindings = cfg.portBindings()
+	made, err := eng.ContainerCreate(ctx, inside, host, nil, platform, name)
+	switch {
+	case cerrdefs.IsConflict(err):
 		return "", fmt.Errorf("choose another name: %w", err)
+	case cerrdefs.IsInternal(err) && cfg.Disk > 0:
+		// It has no kind of error for this.
+		return "", fmt.Errorf("%w: disk: this engine cannot limit it (overlay2 can on XFS mounted with pquota); leave it out: %w", errors.ErrUnsupported, err)
 	}
 	return made.ID, err
 }
@@ -93,7 +105,8 @@ func guestArgs(cfg Config, img image.InspectResponse) []string {
 	return args
 }
 
-func hostConfig(cfg Config) *container.HostConfig {
+func hostConfig(cfg Config) (*container.HostConfig, error) {
+	noInit := false // also where the engine's default is one: the guest is
 	h := &container.HostConfig{
 		AutoRemove:     true,
 		LogConfig:      container.LogConfig{Type: "none"}, // it would keep the guest's stream
@@ -103,6 +116,17 @@ func hostConfig(cfg Config) *container.HostConfig {
 		SecurityOpt:    []string{"no-new-privileges"},
 		ReadonlyRootfs: cfg.ReadOnly,
 		IpcMode:        container.IPCModePrivate,
+		Init:           &noInit,
+	}
+	if cfg.Seccomp != "" {
+		profile, err := cfg.seccompProfile()
+		if err != nil {
+			return nil, err
+		}
+		h.SecurityOpt = append(h.SecurityOpt, "seccomp="+profile)
+	}
+	if cfg.Disk > 0 {
+		h.StorageOpt = map[string]string{"size": strconv.FormatInt(cfg.Disk, 10)}
 	}
 	if cfg.Network == "" {
 		h.NetworkMode = "bridge"
@@ -134,7 +158,7 @@ func hostConfig(cfg Config) *container.HostConfig {
 			Type: mount.TypeBind, Source: m.Source, Target: path.Clean(m.Target), ReadOnly: m.ReadOnly,
 		})
 	}
-	return h
+	return h, nil
 }
 
 // removeTimeout is how long the engine may take to remove a container.

@@ -56,7 +56,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			err = errors.Join(err, eng.Close())
 		}
 	}()
-	if err := cfg.checkMounts(eng.DaemonHost()); err != nil {
+	if cfg, err = cfg.resolveMounts(eng.DaemonHost()); err != nil {
 		return nil, err
 	}
 	img, err := ensureImage(ctx, eng, cfg)
@@ -81,7 +81,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	}()
 	l, err := startContainer(ctx, eng, id, cfg)
 	if err != nil {
-		return nil, explain(eng, err)
+		return nil, explain(eng, explainStart(ctx, eng, id, cfg, err))
 	}
 	return newSandbox(eng, name, l), nil
 }

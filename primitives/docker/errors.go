@@ -51,7 +51,7 @@ func explain(eng *client.Client, err error) error {
 		return &kind{err, fs.ErrPermission}
 	case cerrdefs.IsNotImplemented(err):
 		return &kind{err, errors.ErrUnsupported}
-	case cerrdefs.IsUnavailable(err):
+	case cerrdefs.IsUnavailable(err), cerrdefs.IsInternal(err): // of which it says no more
 		return &kind{err, primitives.ErrUnavailable}
 	case client.IsErrConnectionFailed(err), brokeOff(err):
 		return unreachable(eng.DaemonHost(), err)

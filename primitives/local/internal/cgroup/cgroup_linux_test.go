@@ -13,23 +13,28 @@ import (
 
 func TestLocateFindsTheOwnGroup(t *testing.T) {
 	const (
-		unified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-		hybrid  = "33 31 0:31 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
-		bound   = "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
+		unified  = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+		hybrid   = "33 31 0:31 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+		version1 = "33 31 0:31 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory,cpu\n"
+		bound    = "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
 	)
 	for _, tt := range []struct {
 		name, mounts, own, want string
 		found                   bool
+		controller              string
 	}{
-		{"unified", unified, "0::/user.slice/a\n", "/sys/fs/cgroup/user.slice/a", true},
-		{"hybrid", hybrid, "2:cpu:/x\n0::/\n", "/sys/fs/cgroup/unified", true},
-		{"bound below the group", bound, "0::/docker/abc/sub\n", "/sys/fs/cgroup/sub", true},
-		{"bound somewhere else", bound, "0::/docker/other\n", "", false},
-		{"version 1 only", "33 31 0:31 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", "2:cpu:/x\n", "", false},
-		{"not mounted", "", "0::/\n", "", false},
+		{"unified", unified, "0::/user.slice/a\n", "/sys/fs/cgroup/user.slice/a", true, ""},
+		{"hybrid", hybrid, "2:cpu:/x\n0::/\n", "/sys/fs/cgroup/unified", true, ""},
+		{"bound below the group", bound, "0::/docker/abc/sub\n", "/sys/fs/cgroup/sub", true, ""},
+		{"bound somewhere else", bound, "0::/docker/other\n", "", false, ""},
+		{"version 1 only", version1, "2:cpu,memory:/x\n", "", false, ""},
+		{"not mounted", "", "0::/\n", "", false, ""},
+		{"a controller", version1, "2:cpu,memory:/docker/abc\n0::/\n", "/sys/fs/cgroup/memory", true, "memory"},
+		{"a controller that is not mounted", hybrid, "2:cpu:/x\n3:memory:/x\n0::/\n", "", false, "memory"},
+		{"no such controller", unified, "0::/\n", "", false, "memory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if dir, ok := locate(tt.mounts, tt.own); dir != tt.want || ok != tt.found {
+			if dir, ok := locate(tt.mounts, tt.own, tt.controller); dir != tt.want || ok != tt.found {
 				t.Errorf("%q, %v", dir, ok)
 			}
 		})
@@ -37,6 +42,9 @@ func TestLocateFindsTheOwnGroup(t *testing.T) {
 }
 
 func TestOOMCountIsReadFromTheEvents(t *testing.T) {
+	if n, err := oomCount("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"); err != nil || n != 3 {
+		t.Errorf("of version 1: %d, %v", n, err)
+	}
 	n, err := oomCount("low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\noom_group_kill 0\n")
 	if err != nil || n != 1 {
 		t.Errorf("%d, %v", n, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ func Parent() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	dir, ok := locate(string(mounts), string(own))
+	dir, ok := locate(string(mounts), string(own), "")
 	if !ok {
 		return "", fmt.Errorf("%w: no version 2 control groups are mounted", errors.ErrUnsupported)
 	}
@@ -34,12 +35,15 @@ func Parent() (string, error) {
 }
 
 // locate finds the directory of this process's group from the contents of
-// /proc/self/mountinfo and /proc/self/cgroup.
-func locate(mounts, own string) (string, bool) {
+// /proc/self/mountinfo and /proc/self/cgroup: of version 2, or for a controller
+// that one of version 1.
+func locate(mounts, own, controller string) (string, bool) {
 	path, ok := "", false
 	for line := range strings.Lines(own) {
-		if rest, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
-			path, ok = rest, true
+		// The number of the hierarchy, its controllers, the path.
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) == 3 && (controller == "" && f[0] == "0" || controller != "" && listed(f[1], controller)) {
+			path, ok = f[2], true
 		}
 	}
 	if !ok {
@@ -48,7 +52,10 @@ func locate(mounts, own string) (string, bool) {
 	for line := range strings.Lines(mounts) {
 		before, after, _ := strings.Cut(line, " - ")
 		fields, fstype := strings.Fields(before), strings.Fields(after)
-		if len(fields) < 5 || len(fstype) < 1 || fstype[0] != "cgroup2" {
+		if len(fields) < 5 || len(fstype) < 3 {
+			continue
+		}
+		if controller == "" && fstype[0] != "cgroup2" || controller != "" && (fstype[0] != "cgroup" || !listed(fstype[2], controller)) {
 			continue
 		}
 		rel, err := filepath.Rel(fields[3], path)
@@ -58,6 +65,9 @@ func locate(mounts, own string) (string, bool) {
 	}
 	return "", false
 }
+
+// listed reports whether a list with commas has a word.
+func listed(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
 // OOMKills returns how many processes the kernel has killed for want of memory in
 // the nearest group that counts them, this process's own or one above it.
@@ -70,11 +80,12 @@ func OOMKills() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	dir, ok := locate(string(mounts), string(own))
-	for ; ok && len(dir) > 1; dir = filepath.Dir(dir) {
-		b, err := os.ReadFile(filepath.Join(dir, "memory.events"))
-		if err == nil {
-			return oomCount(string(b))
+	for _, version := range []struct{ controller, file string }{{"", "memory.events"}, {"memory", "memory.oom_control"}} {
+		dir, ok := locate(string(mounts), string(own), version.controller)
+		for ; ok && len(dir) > 1; dir = filepath.Dir(dir) {
+			if b, err := os.ReadFile(filepath.Join(dir, version.file)); err == nil {
+				return oomCount(string(b))
+			}
 		}
 	}
 	return 0, errors.ErrUnsupported

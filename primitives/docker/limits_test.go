@@ -1,0 +1,161 @@
+package docker_test
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// script runs a command of the shell, whatever its status is.
+func script(t *testing.T, s *docker.Sandbox, command string) primitives.RunResult {
+	t.Helper()
+	res, err := primitives.Run(t.Context(), s, primitives.Command{Args: []string{"sh", "-c", command}}, primitives.RunOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func TestLimitsHold(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.CPUs, cfg.Memory, cfg.Pids, cfg.ReadOnly = 0.5, 64<<20, 64, true
+	cfg.Labels = maps.Clone(cfg.Labels)
+	cfg.Labels["mine"] = "yes"
+	s := open(t, cfg)
+
+	t.Run("processor", func(t *testing.T) {
+		got := script(t, s, "cat /sys/fs/cgroup/cpu.max || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu/cpu.cfs_period_us").Stdout
+		var quota, period int
+		if f := strings.Fields(string(got)); len(f) == 2 {
+			quota, _ = strconv.Atoi(f[0])
+			period, _ = strconv.Atoi(f[1])
+		}
+		if quota <= 0 || quota*2 != period {
+			t.Errorf("the control group says %q", got)
+		}
+	})
+	t.Run("memory", func(t *testing.T) {
+		res := script(t, s, `x=$(head -c 100000000 /dev/zero | busybox tr '\0' x); echo ${#x}`)
+		if res.Status.Reason != primitives.ReasonOOM || res.Status.Signal != primitives.SIGKILL {
+			t.Errorf("got %+v: %q", res.Status, res.Stdout)
+		}
+	})
+	t.Run("processes", func(t *testing.T) {
+		res := script(t, s, "i=0; while [ $i -lt 100 ]; do sleep 100 & i=$((i+1)); done")
+		if res.Status.Success() || !bytes.Contains(res.Stderr, []byte("fork")) {
+			t.Errorf("got %+v: %q", res.Status, res.Stderr)
+		}
+		script(t, s, "kill -9 -1") // those in the background; it spares itself
+	})
+	t.Run("read-only", func(t *testing.T) {
+		res := script(t, s, "echo x >/etc/x; echo x >/agentenv/envrunner; echo x >/tmp/x && echo x >x && echo written")
+		if string(res.Stdout) != "written\n" || bytes.Count(res.Stderr, []byte("Read-only file system"))+bytes.Count(res.Stderr, []byte("Text file busy")) != 2 {
+			t.Errorf("got %+v: %q %q", res.Status, res.Stdout, res.Stderr)
+		}
+	})
+	t.Run("privileges", func(t *testing.T) {
+		got := string(script(t, s, "cat /proc/self/status /proc/1/status").Stdout)
+		for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
+			if strings.Count(got, want) != 2 {
+				t.Errorf("no %s in %s", want, got)
+			}
+		}
+		if script(t, s, "busybox chown 1000 x").Status.Success() {
+			t.Error("root can give files away")
+		}
+	})
+	t.Run("the engine's view", func(t *testing.T) {
+		found, err := testdocker.Engine(t).ContainerInspect(t.Context(), s.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := found.HostConfig
+		if h.Init == nil || *h.Init || h.Privileged || h.MemorySwap != cfg.Memory || h.LogConfig.Type != "none" || found.Config.Tty || found.Config.Labels["mine"] != "yes" {
+			t.Errorf("got %+v, %+v", h, found.Config)
+		}
+	})
+}
+
+func TestWhatIsAddedWorks(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "profile.json"), `{
+		"defaultAction": "SCMP_ACT_ALLOW",
+		"syscalls": [{"names": ["mknod", "mknodat"], "action": "SCMP_ACT_ERRNO"}]
+	}`)
+	shared, given := filepath.Join(dir, "shared"), filepath.Join(dir, "given")
+	writeFile(t, filepath.Join(shared, "f"), "from the host")
+	writeFile(t, filepath.Join(given, "f"), "from the host")
+	alias := filepath.Join(dir, "alias")
+	if err := os.Symlink(given, alias); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.CapAdd = []string{"chown", "CAP_FOWNER"}
+	cfg.Seccomp = filepath.Join(dir, "profile.json")
+	cfg.Mounts = []docker.Mount{{Source: shared, Target: "/shared", ReadOnly: true}, {Source: alias, Target: "/given"}}
+	cfg.Network = "bridge"
+	cfg.Ports = []docker.Port{{Container: 8080}, {Container: 8080, Protocol: "udp"}}
+	s := open(t, cfg)
+
+	if res := script(t, s, "touch x && busybox chown 1000:1000 x && busybox stat -c %u:%g x"); string(res.Stdout) != "1000:1000\n" {
+		t.Errorf("chown: %+v %q", res, res.Stderr)
+	}
+	if res := script(t, s, "busybox mkfifo f"); res.Status.Success() || !bytes.Contains(res.Stderr, []byte("not permitted")) {
+		t.Errorf("a filtered call: %+v %q", res.Status, res.Stderr)
+	}
+	res := script(t, s, "cat /shared/f; echo x >/shared/f; echo ' changed' >>/given/f")
+	if got, err := os.ReadFile(filepath.Join(given, "f")); err != nil || string(got) != "from the host changed\n" || string(res.Stdout) != "from the host" || !bytes.Contains(res.Stderr, []byte("Read-only")) {
+		t.Errorf("mounts: %q, %v; %q %q", got, err, res.Stdout, res.Stderr)
+	}
+
+	ports, err := s.Ports(t.Context())
+	if err != nil || len(ports) != 2 || ports[0].Protocol != "tcp" || ports[1].Protocol != "udp" || ports[0].Container != 8080 {
+		t.Fatalf("ports: %+v, %v", ports, err)
+	}
+	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "echo hello from inside | busybox nc -l -p 8080"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	if ports[0].HostIP != "127.0.0.1" || ports[0].Host == 0 {
+		t.Errorf("published at %+v", ports[0])
+	}
+	var got []byte
+	for len(got) == 0 { // until nc listens
+		conn, err := net.Dial("tcp", net.JoinHostPort(ports[0].HostIP, strconv.Itoa(ports[0].Host)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ = io.ReadAll(conn) // a reset where nobody listens yet
+		_ = conn.Close()
+		if t.Context().Err() != nil {
+			t.Fatal("nobody answers")
+		}
+	}
+	if string(got) != "hello from inside\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestUsersByName(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	for user, want := range map[string]string{"tester": "1000 1000\n", "tester:root": "1000 0\n", "1234:tester": "1234 1000\n"} {
+		t.Run(user, func(t *testing.T) {
+			cfg := cfg
+			cfg.User = user
+			if got := output(t, open(t, cfg), "sh", "-c", "echo $(id -u) $(id -g)"); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,176 @@
+package docker
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Mount is a folder or file of the engine's machine in the container.
+type Mount struct {
+	Source   string `json:"source"` // absolute path on the engine's machine; must exist
+	Target   string `json:"target"` // absolute path in the container
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// forbiddenSources are places that give the machine to whoever holds them, or
+// other containers: the kernel's file systems, and the sockets and data of engines.
+func forbiddenSources() []string {
+	return []string{
+		"/proc", "/sys", "/dev",
+		"/run/docker.sock", "/var/run/docker.sock", "/run/docker", "/var/run/docker", "/var/lib/docker",
+		"/run/containerd", "/var/run/containerd", "/var/lib/containerd",
+		"/run/podman", "/var/run/podman", "/run/crio", "/var/run/crio", "/var/lib/containers",
+		"/run/buildkit", "/var/run/buildkit", "/var/lib/kubelet",
+	}
+}
+
+// sharedMemory is the part of /dev that is a folder like any other.
+const sharedMemory = "/dev/shm"
+
+// checkTargets refuses mounts that can be seen to be wrong.
+func (c Config) checkTargets() error {
+	taken := []string{guestDir}
+	if c.Workspace != "" {
+		taken = append(taken, workspaceDir)
+	}
+	for i, m := range c.Mounts {
+		field := fmt.Sprintf("mounts[%d]", i)
+		target := path.Clean(m.Target)
+		switch {
+		case !path.IsAbs(m.Source):
+			return c.invalid(field+".source", "give an absolute path")
+		case !path.IsAbs(m.Target) || target == "/":
+			return c.invalid(field+".target", "give an absolute path other than /")
+		case strings.ContainsRune(m.Source+m.Target, 0):
+			return c.invalid(field, "remove the NUL byte")
+		case within(target, "/proc") || within(target, "/sys") || within(target, "/dev"):
+			return c.invalid(field+".target", "/proc, /sys and /dev are the container's own")
+		}
+		for _, t := range taken {
+			if within(target, t) && (t == guestDir || target == t) || within(t, target) {
+				return c.invalid(field+".target", t+" is taken; choose another path")
+			}
+		}
+		taken = append(taken, target)
+	}
+	return nil
+}
+
+// resolveMounts returns the configuration with the real paths of what is mounted,
+// for an engine of this machine, and refuses what must not be.
+func (c Config) resolveMounts(host string) (Config, error) {
+	socket, onThisMachine := strings.CutPrefix(host, "unix://")
+	guard := newMountGuard(socket, onThisMachine)
+	var err error
+	if c.Workspace != "" {
+		if c.Workspace, err = guard.resolve(c.Workspace); err != nil {
+			return c, c.mountError("workspace", err)
+		}
+		if info, err := os.Stat(c.Workspace); onThisMachine && err == nil && !info.IsDir() {
+			return c, c.mountError("workspace", primitives.ErrNotDirectory)
+		}
+	}
+	c.Mounts = slices.Clone(c.Mounts)
+	for i := range c.Mounts {
+		if c.Mounts[i].Source, err = guard.resolve(c.Mounts[i].Source); err != nil {
+			return c, c.mountError(fmt.Sprintf("mounts[%d].source", i), err)
+		}
+	}
+	return c, nil
+}
+
+func (c Config) mountError(field string, err error) error {
+	return fmt.Errorf("%s: %w", field, err)
+}
+
+// mountGuard judges what may be mounted.
+type mountGuard struct {
+	onThisMachine bool
+	forbidden     []string
+	// places are the forbidden ones and the folders that they are in, as they are
+	// found on this machine, by whatever name.
+	places []place
+}
+
+type place struct {
+	info fs.FileInfo
+	why  string // the forbidden path
+}
+
+func newMountGuard(socket string, onThisMachine bool) *mountGuard {
+	g := &mountGuard{onThisMachine: onThisMachine, forbidden: forbiddenSources()}
+	if !onThisMachine {
+		return g
+	}
+	g.forbidden = append(g.forbidden, path.Clean(socket))
+	seen := map[string]bool{}
+	for _, name := range g.forbidden {
+		real, err := filepath.EvalSymlinks(name)
+		for err == nil && !seen[real] {
+			seen[real] = true
+			if info, err := os.Stat(real); err == nil {
+				g.places = append(g.places, place{info, name})
+			}
+			real = filepath.Dir(real)
+		}
+	}
+	return g
+}
+
+// resolve returns the real path of what is to be mounted, which is that of the
+// user's for an engine elsewhere.
+func (g *mountGuard) resolve(source string) (string, error) {
+	real := path.Clean(source)
+	if err := g.judge(real); err != nil {
+		return "", err
+	}
+	if !g.onThisMachine {
+		return real, nil
+	}
+	real, err := filepath.EvalSymlinks(real)
+	if err != nil {
+		return "", fmt.Errorf("make it first: %w", err)
+	}
+	if err := g.judge(real); err != nil {
+		return "", err
+	}
+	info, err := os.Stat(real)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range g.places {
+		if os.SameFile(p.info, info) && !within(real, sharedMemory) {
+			return "", forbidden(p.why)
+		}
+	}
+	return real, nil
+}
+
+// judge looks at the name alone.
+func (g *mountGuard) judge(name string) error {
+	if within(name, sharedMemory) {
+		return nil
+	}
+	for _, f := range g.forbidden {
+		if within(name, f) || within(f, name) {
+			return forbidden(f)
+		}
+	}
+	return nil
+}
+
+func forbidden(what string) error {
+	return fmt.Errorf("%w: choose a folder that neither is nor holds %s, which would give the sandbox the engine's whole machine", fs.ErrInvalid, what)
+}
+
+// within reports whether a clean path is dir or below it.
+func within(name, dir string) bool {
+	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
+}

@@ -1,0 +1,121 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/docker/go-connections/nat"
+)
+
+// Port is a port of the container that can be reached on the engine's machine.
+type Port struct {
+	// Container is the port that a program in the container listens on.
+	Container int `json:"container"`
+	// Protocol is "tcp", also if it is empty, or "udp".
+	Protocol string `json:"protocol,omitempty"`
+	// Host is the port on the engine's machine; zero means a free one.
+	Host int `json:"host,omitempty"`
+	// HostIP is the address there. Empty means 127.0.0.1, which only that machine
+	// reaches; "0.0.0.0" lets everybody in who reaches the machine.
+	HostIP string `json:"host_ip,omitempty"`
+}
+
+const loopback = "127.0.0.1"
+
+// normal returns the port with nothing left empty but Host.
+func (p Port) normal() Port {
+	if p.Protocol == "" {
+		p.Protocol = "tcp"
+	}
+	if p.HostIP == "" {
+		p.HostIP = loopback
+	}
+	return p
+}
+
+// checkPorts refuses ports that cannot be published.
+func (c Config) checkPorts() error {
+	if len(c.Ports) > 0 && c.Network == "none" {
+		return c.invalid("ports", "choose another network than none, or publish no ports")
+	}
+	seen := map[Port]bool{}
+	for i, p := range c.Ports {
+		p = p.normal()
+		field := fmt.Sprintf("ports[%d]", i)
+		switch {
+		case p.Container < 1 || p.Container > 65535:
+			return c.invalid(field+".container", "give a number from 1 to 65535")
+		case p.Host < 0 || p.Host > 65535:
+			return c.invalid(field+".host", "give a number from 1 to 65535, or 0 for a free one")
+		case p.Protocol != "tcp" && p.Protocol != "udp":
+			return c.invalid(field+".protocol", "choose tcp or udp")
+		}
+		if _, err := netip.ParseAddr(p.HostIP); err != nil {
+			return c.invalid(field+".host_ip", "give an address of the engine's machine, such as 127.0.0.1")
+		}
+		key := p
+		if p.Host != 0 {
+			key.Container = 0 // whatever it leads to
+		}
+		if seen[key] {
+			return c.invalid(field, "it is there twice")
+		}
+		seen[key] = true
+	}
+	return nil
+}
+
+// portBindings are the ports in the engine's words.
+func (c Config) portBindings() (nat.PortSet, nat.PortMap) {
+	if len(c.Ports) == 0 {
+		return nil, nil
+	}
+	exposed, bindings := nat.PortSet{}, nat.PortMap{}
+	for _, p := range c.Ports {
+		p = p.normal()
+		inside := nat.Port(strconv.Itoa(p.Container) + "/" + p.Protocol)
+		binding := nat.PortBinding{HostIP: p.HostIP}
+		if p.Host != 0 {
+			binding.HostPort = strconv.Itoa(p.Host)
+		}
+		exposed[inside] = struct{}{}
+		bindings[inside] = append(bindings[inside], binding)
+	}
+	return exposed, bindings
+}
+
+// Ports returns the published ports, with those that the engine has chosen, by
+// their number in the container.
+func (s *Sandbox) Ports(ctx context.Context) ([]Port, error) {
+	found, err := s.eng.ContainerInspect(ctx, s.link.container)
+	if err != nil {
+		return nil, wrap("ports", s.id, explain(s.eng, err))
+	}
+	if found.NetworkSettings == nil {
+		return nil, nil
+	}
+	var ports []Port
+	for inside, bindings := range found.NetworkSettings.Ports {
+		for _, b := range bindings {
+			host, err := strconv.Atoi(b.HostPort)
+			if err != nil {
+				return nil, wrap("ports", s.id, fmt.Errorf("the engine names a port %q: %w", b.HostPort, err))
+			}
+			ports = append(ports, Port{Container: inside.Int(), Protocol: inside.Proto(), Host: host, HostIP: b.HostIP})
+		}
+	}
+	slices.SortFunc(ports, func(a, b Port) int {
+		if a.Container != b.Container {
+			return a.Container - b.Container
+		}
+		if by := strings.Compare(a.Protocol, b.Protocol); by != 0 {
+			return by
+		}
+		return strings.Compare(a.HostIP, b.HostIP)
+	})
+	return ports, nil
+}

@@ -1,0 +1,73 @@
+package docker
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// escapes are the capabilities with which a root in a container can leave it: by
+// mounting, by loading code into the kernel, by opening files of the machine by
+// their number, by its devices.
+func escapes() []string {
+	return []string{"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "DAC_READ_SEARCH", "BPF", "PERFMON", "MAC_ADMIN", "MAC_OVERRIDE"}
+}
+
+func (c Config) checkCapabilities() error {
+	for i, name := range c.CapAdd {
+		field := fmt.Sprintf("cap_add[%d]", i)
+		short := strings.TrimPrefix(strings.ToUpper(name), "CAP_")
+		if short == "" || strings.Trim(short, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+			return c.invalid(field, "give the name of a capability, such as CHOWN")
+		}
+		if slices.Contains(escapes(), short) {
+			return c.invalid(field, short+" would let the sandbox leave the container; use a machine of its own for what needs it")
+		}
+	}
+	return nil
+}
+
+// checkSeccomp refuses what is no profile, for example "unconfined".
+func (c Config) checkSeccomp() error {
+	if c.Seccomp == "" {
+		return nil
+	}
+	if !filepath.IsAbs(c.Seccomp) {
+		return c.invalid("seccomp", "give the absolute path of a profile; a sandbox is never unconfined")
+	}
+	_, err := c.seccompProfile()
+	return err
+}
+
+// maxProfile is the longest profile. The engine's own has 12 KB.
+const maxProfile = 1 << 20
+
+// seccompProfile reads the profile as the engine wants it: in one line.
+func (c Config) seccompProfile() (string, error) {
+	info, err := os.Stat(c.Seccomp)
+	if err != nil {
+		return "", fmt.Errorf("seccomp: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxProfile {
+		return "", c.invalid("seccomp", "give a file of at most 1 MiB")
+	}
+	b, err := os.ReadFile(c.Seccomp)
+	if err != nil {
+		return "", fmt.Errorf("seccomp: %w", err)
+	}
+	var profile struct {
+		DefaultAction string `json:"defaultAction"`
+	}
+	if err := json.Unmarshal(b, &profile); err != nil || profile.DefaultAction == "" {
+		return "", c.invalid("seccomp", "mend the profile: it must be a JSON object with a defaultAction")
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, b); err != nil {
+		return "", c.invalid("seccomp", "mend the profile's JSON")
+	}
+	return line.String(), nil
+}
