@@ -42,6 +42,9 @@ type Config struct {
 	Workspace string `json:"workspace,omitempty"`
 	// Keep leaves the session folder on disk after Terminate.
 	Keep bool `json:"keep,omitempty"`
+	// Stay says that the sandbox is to outlive this program: [GC] leaves it alone
+	// however long nobody uses it.
+	Stay bool `json:"stay,omitempty"`
 	// Env is added to the environment of every command, entries and their
 	// meaning as in primitives.Command.Env.
 	Env []string `json:"env,omitempty"`
@@ -70,16 +73,14 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 	}
 	st := state{
 		ID: newID(), Created: time.Now().UTC(), Owner: proctree.Self(), Boot: proctree.BootID(),
-		Workspace: cfg.Workspace, Keep: cfg.Keep, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
+		PIDs: pidNamespace(), Workspace: cfg.Workspace, Keep: cfg.Keep, Stay: cfg.Stay, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
 	}
+	st.Host, _ = os.Hostname() // empty is unknown
 	root, who, err := prepare(cfg)
 	if err != nil {
 		return nil, wrap("create", cfg.Root, err)
 	}
 	st.Session = filepath.Join(root, st.ID)
-	if st.Group, err = makeGroup(st.ID); err != nil {
-		st.NoGroup = err.Error()
-	}
 	if err := makeFolders(&st, who); err != nil {
 		return nil, wrap("create", st.Session, errors.Join(err, unmake(&st)))
 	}
@@ -104,13 +105,16 @@ func unmake(st *state) error {
 	return errors.Join(err, os.RemoveAll(st.Session))
 }
 
+// groupPrefix begins the names of control groups.
+const groupPrefix = "agentenv-"
+
 // makeGroup makes the control group of a new sandbox.
 func makeGroup(id string) (string, error) {
 	parent, err := cgroup.Parent()
 	if err != nil {
 		return "", err
 	}
-	group, err := cgroup.Open(filepath.Join(parent, "agentenv-"+id), "")
+	group, err := cgroup.Open(filepath.Join(parent, groupPrefix+id), "")
 	if err != nil {
 		return "", err
 	}
@@ -240,6 +244,13 @@ func makeFolders(st *state, who identity) error {
 		}
 		if err := os.Mkdir(dir, mode); err != nil {
 			return err
+		}
+		if dir == paths.Session {
+			// Not before there is something by which GC finds it.
+			var err error
+			if st.Group, err = makeGroup(st.ID); err != nil {
+				st.NoGroup = err.Error()
+			}
 		}
 		if who.cred != nil && dir != paths.Session && dir != paths.App {
 			if err := os.Chown(dir, int(who.cred.Uid), int(who.cred.Gid)); err != nil {

@@ -22,12 +22,15 @@ type state struct {
 	Created time.Time         `json:"created"`
 	Owner   proctree.Identity `json:"owner"` // the program that made it
 	Boot    string            `json:"boot"`  // and when the machine was started
+	Host    string            `json:"host,omitempty"`
+	PIDs    string            `json:"pids,omitempty"` // within which the owner's number counts
 	Group   string            `json:"group,omitempty"`
 	NoGroup string            `json:"no_group,omitempty"` // why there is none
 
 	Session   string   `json:"-"` // where the state was found
 	Workspace string   `json:"workspace,omitempty"`
 	Keep      bool     `json:"keep,omitempty"`
+	Stay      bool     `json:"stay,omitempty"`
 	Env       []string `json:"env,omitempty"`
 	User      string   `json:"user,omitempty"`
 	Runner    string   `json:"runner,omitempty"`
@@ -37,7 +40,7 @@ const (
 	stateFile = "sandbox.json"
 	// lifeFile is empty as long as the sandbox lives. Every handle keeps it
 	// open: that it was written to or removed tells all of them, whoever did
-	// it.
+	// it. They share a lock on it, so that it can be known whether there are any.
 	lifeFile = "life"
 	ended    = "terminated\n"
 )

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -97,7 +96,7 @@ func (s *Sandbox) remove() error {
 		err = errors.Join(err, removeGroup(s.group.Path()))
 	}
 	if !s.st.Keep {
-		err = errors.Join(err, os.RemoveAll(s.st.Session))
+		err = errors.Join(err, discard(s.st.Session))
 	}
 	return err
 }

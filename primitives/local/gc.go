@@ -1,0 +1,242 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// GCOptions says what [GC] does. The zero value is what is always safe to do.
+type GCOptions struct {
+	// DryRun only tells what would be removed.
+	DryRun bool
+	// NoGrace also removes sandboxes in which a durable command still runs.
+	NoGrace bool
+}
+
+// Garbage is a sandbox, or what is left of one, that [GC] removed or would remove.
+type Garbage struct {
+	ID      string
+	Why     string // for people
+	Created time.Time
+}
+
+// GC ends and removes the sandboxes below cfg.Root whose programs have died, and
+// what is left of those that were being made or removed then. It takes none that a
+// program is attached to, whose maker lives, that was made with Config.Stay, or in
+// which a durable command runs. Of cfg only Root counts.
+//
+// It goes on when something cannot be removed, and returns what was removed
+// together with the error.
+func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
+	var removed []Garbage
+	var errs []error
+	for _, root := range rootFolders(cfg) {
+		entries, err := os.ReadDir(root)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = trustRoot(root, cfg.Root == "")
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, e := range entries {
+			if err := ctx.Err(); err != nil {
+				return removed, wrap("gc", root, errors.Join(append(errs, err)...))
+			}
+			if !e.IsDir() {
+				continue
+			}
+			found, err := clean(ctx, filepath.Join(root, e.Name()), opts)
+			if err != nil {
+				errs = append(errs, err)
+			} else if found.Why != "" {
+				removed = append(removed, found)
+			}
+		}
+	}
+	return removed, wrap("gc", cfg.Root, errors.Join(errs...))
+}
+
+// clean removes one session folder if it is garbage; else Garbage.Why is empty.
+func clean(ctx context.Context, session string, opts GCOptions) (Garbage, error) {
+	name := filepath.Base(session)
+	if rest, ok := strings.CutPrefix(name, removedPrefix); ok && isID(rest) {
+		found := Garbage{ID: rest, Why: "its program died while it was removed"}
+		if opts.DryRun {
+			return found, nil
+		}
+		return found, os.RemoveAll(session)
+	}
+	if !isID(name) {
+		return Garbage{}, nil // a folder of somebody else
+	}
+	st := state{Session: session}
+	err := readJSON(st.file(stateFile), &st)
+	if _, lerr := os.Lstat(st.file(lifeFile)); errors.Is(lerr, fs.ErrNotExist) {
+		return cleanHalf(session, st, opts)
+	}
+	if err != nil || st.owner() != ownerDead || st.Stay || !opts.NoGrace && st.busy() {
+		return Garbage{}, nil //nolint:nilerr // what cannot be read is not ours
+	}
+	return cleanSandbox(ctx, &st, opts)
+}
+
+// cleanSandbox ends a sandbox unless somebody is attached to it. Whoever wants to
+// attach meanwhile waits for the lock, and finds that it was terminated.
+func cleanSandbox(ctx context.Context, st *state, opts GCOptions) (Garbage, error) {
+	life, err := os.OpenFile(st.file(lifeFile), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Garbage{}, nil
+	}
+	if err != nil {
+		return Garbage{}, err
+	}
+	info, err := life.Stat()
+	ended := err == nil && info.Size() > 0
+	if err != nil || ended && st.Keep || flock(life, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return Garbage{}, errors.Join(err, life.Close())
+	}
+	found := Garbage{ID: st.ID, Why: "its program died", Created: st.Created}
+	switch {
+	case opts.DryRun:
+		return found, life.Close()
+	case ended:
+		return found, errors.Join(discard(st.Session), life.Close())
+	}
+	who, err := sandboxUser(st.User)
+	if err != nil {
+		who = identity{} // processes are ended without knowing their user
+	}
+	s, err := openWith(st, who, false, life)
+	if err != nil {
+		return found, err
+	}
+	_, err = s.Terminate(ctx)
+	return found, errors.Join(err, s.Close())
+}
+
+// halfMadeAfter is how old a folder becomes before it is sure that nobody is still
+// busy with it.
+const halfMadeAfter = time.Hour
+
+// cleanHalf removes a sandbox that never was complete. There is nothing in it but
+// what New makes: what has more in it stays.
+func cleanHalf(session string, st state, opts GCOptions) (Garbage, error) {
+	info, err := os.Lstat(session)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Garbage{}, nil
+	}
+	if err != nil {
+		return Garbage{}, err
+	}
+	old := time.Since(info.ModTime()) > halfMadeAfter
+	if st.owner() != ownerDead && (st.ID != "" || !old) || !onlyNew(session) {
+		return Garbage{}, nil
+	}
+	found := Garbage{ID: filepath.Base(session), Why: "its program died while it was made", Created: info.ModTime().UTC()}
+	if opts.DryRun {
+		return found, nil
+	}
+	if parent, err := cgroup.Parent(); err == nil {
+		_ = cgroup.Remove(filepath.Join(parent, groupPrefix+found.ID)) // it may not have come to that
+	}
+	return found, os.RemoveAll(session)
+}
+
+// onlyNew reports whether there is nothing in a folder but what New makes.
+func onlyNew(session string) bool {
+	p := primitives.PathsIn(session)
+	known := append(p.All(), filepath.Join(p.App, stateFile))
+	err := filepath.WalkDir(session, func(name string, _ fs.DirEntry, err error) error {
+		if err == nil && !slices.Contains(known, name) {
+			err = fs.ErrExist
+		}
+		return err
+	})
+	return err == nil
+}
+
+// discard removes a session folder so that nobody takes the rest for a sandbox if
+// this program dies meanwhile.
+func discard(session string) error {
+	gone := filepath.Join(filepath.Dir(session), removedPrefix+filepath.Base(session))
+	if err := os.Rename(session, gone); err != nil {
+		return os.RemoveAll(session)
+	}
+	return os.RemoveAll(gone)
+}
+
+// removedPrefix begins the name of a folder that is being removed.
+const removedPrefix = ".removed-"
+
+// isID reports whether newID could have returned this name.
+func isID(name string) bool {
+	return len(name) == len(newID()) && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// ownerFate is what became of the program that made a sandbox.
+type ownerFate int
+
+const (
+	ownerUnknown ownerFate = iota // it cannot be seen from here
+	ownerAlive
+	ownerDead
+)
+
+func (st *state) owner() ownerFate {
+	switch {
+	case st.ID == "" || st.Boot == "":
+		return ownerUnknown
+	case st.Boot != proctree.BootID():
+		// Folders can be shared among machines.
+		if host, err := os.Hostname(); err != nil || host != st.Host {
+			return ownerUnknown
+		}
+		return ownerDead
+	case st.PIDs != pidNamespace():
+		return ownerUnknown
+	case proctree.Alive(st.Owner):
+		return ownerAlive
+	}
+	return ownerDead
+}
+
+// busy reports whether a durable command runs.
+func (st *state) busy() bool {
+	started, _ := filepath.Glob(filepath.Join(st.paths().App, "exec", "*", startedFile))
+	return slices.ContainsFunc(started, func(file string) bool {
+		var d durableStart
+		return readJSON(file, &d) == nil && d.Boot == proctree.BootID() && proctree.Alive(d.Supervisor)
+	})
+}
+
+// pidNamespace names the set of processes that this program sees.
+func pidNamespace() string {
+	name, _ := os.Readlink("/proc/self/ns/pid") // empty where there are none
+	return name
+}
+
+// flock locks a file for this handle.
+func flock(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
