@@ -1,0 +1,97 @@
+package environment
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// TestClaudeCodeWorksInEverySandbox runs the real agent, with a scripted model,
+// where this machine has it and where an image has to be built for it.
+func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
+	t.Run("local", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Sandbox: sandbox(t), Agent: Agent{Name: "claude", Command: []string{testagents.Claude(t)}}}
+		claudeWorks(t, cfg, "127.0.0.1:0")
+	})
+	for name, user := range map[string]string{"docker as root": "", "docker as a user": "tester"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := inContainer(t, testdocker.Node(t))
+			cfg.Sandbox.Docker.Network = "" // where the model is
+			cfg.Sandbox.Docker.User = user
+			claudeWorks(t, cfg, testdocker.Gateway(t)+":0")
+		})
+	}
+}
+
+// claudeWorks has Claude Code write a file, run a command as whoever it is, and
+// remember that in another process and in another sandbox.
+func claudeWorks(t *testing.T, cfg Config, model string) {
+	t.Helper()
+	api, err := llmapi.Start(t.Context(), llmapi.Config{Addr: model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg.Env = map[string]string{"ANTHROPIC_BASE_URL": api.URL, "ANTHROPIC_API_KEY": "test-key", "CLAUDE_CODE_MAX_RETRIES": "1"}
+	cfg.Agent.PermissionMode = "bypassPermissions" // which the program refuses to root
+	env := create(t, cfg)
+	ask := func(env *Environment, prompt string) (text string, done []runnerscripts.ToolStatus) {
+		t.Helper()
+		events, err := collect(t.Context(), env, Query{Prompt: prompt})
+		if err != nil {
+			t.Fatalf("%s: %v", prompt, err)
+		}
+		for _, ev := range events {
+			text += ev.Text()
+			if call, err := runnerscripts.Payload[runnerscripts.ToolCall](ev); err == nil && ev.Type == runnerscripts.TypeToolCallUpdate {
+				done = append(done, call.Status)
+			}
+		}
+		return text, done
+	}
+	text, done := ask(env, "please write-file `notes.txt`")
+	if !strings.Contains(text, "The file is written.") || len(done) == 0 || done[len(done)-1] != runnerscripts.ToolCompleted {
+		t.Errorf("it said %q, its tool call was %v", text, done)
+	}
+	ask(env, "now run-command `pwd > where.txt`")
+	where, err := primitives.ReadFile(t.Context(), env.Primitive(), "where.txt", 1000)
+	if workspace := env.Primitive().Paths().Workspace; err != nil || strings.TrimSpace(string(where)) != workspace {
+		t.Errorf("the command worked in %q, %v; want %s", where, err, workspace)
+	}
+	var patch bytes.Buffer
+	if err := env.Patch(t.Context(), &patch); err != nil || !strings.Contains(patch.String(), "+hello from the scripted model\n") {
+		t.Errorf("the patch is %q, %v", patch.String(), err)
+	}
+	transcript, err := env.ReadTranscript(t.Context())
+	if err != nil || !strings.Contains(transcript.Main, "write-file") {
+		t.Errorf("the transcript is %q, %v", transcript.Main, err)
+	}
+
+	// It remembers in another process, and in another sandbox.
+	if _, err := env.PrepareSession(t.Context(), Setup{}); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := ask(env, "remember"); !strings.Contains(text, "write-file `notes.txt`") {
+		t.Errorf("another process remembers %q", text)
+	}
+	cfg.SessionID = env.SessionID()
+	other := create(t, cfg)
+	if _, err := other.PrepareSession(t.Context(), Setup{Transcript: &transcript}); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := ask(other, "remember"); !strings.Contains(text, "write-file `notes.txt`") {
+		t.Errorf("in another sandbox it remembers %q", text)
+	}
+}

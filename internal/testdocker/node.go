@@ -1,0 +1,42 @@
+package testdocker
+
+import (
+	_ "embed" // what the Node image is made of
+	"testing"
+
+	"github.com/docker/docker/api/types/network"
+)
+
+//go:embed node.sh
+var nodeScript []byte
+
+//go:embed node/package-lock.json
+var nodeLock []byte
+
+// Node returns the name of an image that is like node:22-bookworm-slim: [Debian]
+// with Node and npm. The set-up makes it.
+func Node(t testing.TB) string {
+	t.Helper()
+	ref := reference("node", []byte(Debian(t)), nodeScript, nodeLock)
+	if _, err := Engine(t).ImageInspect(t.Context(), ref); err != nil {
+		t.Fatalf("%s: the image %s: %v", instruction, ref, err)
+	}
+	return ref
+}
+
+// Gateway returns the address of this machine in the engine's default network: a
+// server that listens there is reached by containers.
+func Gateway(t testing.TB) string {
+	t.Helper()
+	bridge, err := Engine(t).NetworkInspect(t.Context(), "bridge", network.InspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range bridge.IPAM.Config {
+		if c.Gateway != "" {
+			return c.Gateway
+		}
+	}
+	t.Fatalf("the engine's default network has no gateway: %+v", bridge.IPAM)
+	return ""
+}
