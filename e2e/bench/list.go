@@ -12,5 +12,11 @@ func benchmarks() []benchmark {
 		{"jsonl", benchJSONL},
 		{"sessions", benchSessions},
 		{"guest", benchGuest},
+		{"docker exec", benchDockerExec},
+		{"docker files", benchDockerFiles},
+		{"docker stream", benchDockerStream},
+		{"docker watch", benchDockerWatch},
+		{"docker life", benchDockerLife},
+		{"docker crowd", benchDockerCrowd},
 	}
 }

@@ -14,17 +14,19 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Stdout, os.Stderr, os.Args)
 	stop()
 	os.Exit(code)
@@ -54,11 +56,19 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) int {
 		}
 		fmt.Fprintf(stderr, "measuring %s ...\n", b.name)
 		r, err := b.run(ctx)
+		if lack, ok := errors.AsType[missing](err); ok && ctx.Err() == nil {
+			fmt.Fprintf(stderr, "bench: left out %s: %v\n", b.name, lack)
+			continue
+		}
 		if err != nil {
 			fmt.Fprintf(stderr, "bench: %s: %v\n", b.name, err)
 			return 1
 		}
 		rows = append(rows, r...)
+	}
+	if len(rows) == 0 {
+		fmt.Fprintln(stderr, "bench: nothing was measured")
+		return 1
 	}
 	if *asJSON {
 		enc := json.NewEncoder(stdout)
@@ -77,7 +87,7 @@ func printTable(w io.Writer, rows []row) {
 	fmt.Fprintln(t, "metric\tunit\tbase\tours\tratio\ttarget\tmet\tcompared with")
 	for _, r := range rows {
 		sign := "<="
-		if r.Better == higher {
+		if r.Better != lower {
 			sign = ">="
 		}
 		met := "no"

@@ -14,10 +14,10 @@ type row struct {
 	Name   string  `json:"name"`
 	Base   string  `json:"base"`   // what it is compared with
 	Unit   string  `json:"unit"`   // of BaseValue and Ours
-	Better string  `json:"better"` // "lower" or "higher": which ratio is good
+	Better string  `json:"better"` // "lower", "higher" or "faster": which ratio is good
 	BaseV  float64 `json:"base_value"`
 	Ours   float64 `json:"ours"`
-	Ratio  float64 `json:"ratio"` // ours / base
+	Ratio  float64 `json:"ratio"` // ours / base; base / ours if Better is "faster"
 	Target float64 `json:"target"`
 	Met    bool    `json:"met"`
 }
@@ -26,6 +26,7 @@ type row struct {
 const (
 	lower  = "lower"
 	higher = "higher"
+	faster = "faster" // the ratio says how many times
 )
 
 // ratioRow compares two figures of the same kind.
@@ -38,6 +39,15 @@ func ratioRow(name, base, unit, better string, baseV, ours, target float64) row 
 	if better == higher {
 		r.Met = r.Ratio >= target
 	}
+	return r
+}
+
+// speedupRow compares two durations where ours is expected to be target times
+// shorter.
+func speedupRow(name, base string, baseV, ours time.Duration, target float64) row {
+	r := row{Name: name, Base: base, Unit: "ms", Better: faster, BaseV: millis(baseV), Ours: millis(ours), Target: target}
+	r.Ratio = baseV.Seconds() / ours.Seconds()
+	r.Met = r.Ratio >= target
 	return r
 }
 
@@ -123,3 +133,46 @@ func fastest(n int, base, ours func() error) (baseV, oursV time.Duration, err er
 	}
 	return slices.Min(b), slices.Min(o), nil
 }
+
+// contestant is one way of doing a thing.
+type contestant struct {
+	times int // in each round; quick ones need more
+	// run does it once and says how long that took.
+	run func() (time.Duration, error)
+}
+
+// clocked times all of what run does.
+func clocked(times int, run func() error) contestant {
+	return contestant{times, func() (time.Duration, error) {
+		start := time.Now()
+		err := run()
+		return time.Since(start), err
+	}}
+}
+
+// compete lets all take turns, after a round that does not count, and returns
+// the sorted durations of each.
+func compete(rounds int, all ...contestant) ([][]time.Duration, error) {
+	took := make([][]time.Duration, len(all))
+	for round := range rounds + 1 {
+		for k := range all {
+			i := (round + k) % len(all) // no one is always behind the same other
+			for range all[i].times {
+				d, err := all[i].run()
+				if err != nil {
+					return nil, err
+				}
+				if round > 0 {
+					took[i] = append(took[i], d)
+				}
+			}
+		}
+	}
+	for _, d := range took {
+		slices.Sort(d)
+	}
+	return took, nil
+}
+
+// mid returns the middle of sorted durations.
+func mid(d []time.Duration) time.Duration { return d[len(d)/2] }

@@ -1,0 +1,155 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// missing says what a benchmark lacks on this machine.
+type missing struct{ error }
+
+func (m missing) Unwrap() error { return m.error }
+
+// benchLabel marks the containers of this program. Its value is of one run.
+const benchLabel = "agentenv-bench"
+
+// engine is a Docker engine and what the containers on it are made of.
+type engine struct {
+	*client.Client
+	image, runner, run string
+}
+
+// withEngine gives a benchmark an engine, and removes what it has left there.
+func withEngine(ctx context.Context, use func(e *engine) error) (err error) {
+	eng, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, eng.Close()) }()
+	e := &engine{Client: eng, run: fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())}
+	if _, err := e.Ping(ctx); err != nil {
+		return missing{fmt.Errorf("start the Docker engine, or name it in DOCKER_HOST: %w", err)}
+	}
+	if e.image, err = testdocker.FindDebian(ctx, eng); err != nil {
+		return missing{err}
+	}
+	if e.runner, err = bundle.Path(ctx, bundle.Config{OS: "linux"}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.clean(ctx)) }()
+	return use(e)
+}
+
+// clean removes all containers of this run, also when ctx is done.
+func (e *engine) clean(ctx context.Context) error {
+	interrupted := ctx.Err() != nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	for looks := 2; ; {
+		left, err := e.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", benchLabel+"="+e.run))})
+		if err != nil {
+			return fmt.Errorf("remove the containers with the label %s=%s yourself: %w", benchLabel, e.run, err)
+		}
+		for _, c := range left {
+			_ = e.remove(ctx, c.ID) // the engine may be removing it; the next look tells
+		}
+		if looks--; len(left) == 0 && (looks <= 0 || !interrupted) {
+			return nil
+		}
+		// The engine may still be making what an interrupted call has asked for.
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("remove the containers with the label %s=%s yourself: %w", benchLabel, e.run, ctx.Err())
+		}
+	}
+}
+
+func (e *engine) remove(ctx context.Context, id string) error {
+	return e.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+}
+
+func (e *engine) labels() map[string]string { return map[string]string{benchLabel: e.run} }
+
+// way is a transport to the guest, with what it is expected to reach.
+type way struct {
+	name   string
+	socket bool
+}
+
+func ways() []way { return []way{{"stdio", false}} }
+
+// pick returns the first target for stdio and the second for a socket.
+func (w way) pick(stdio, socket float64) float64 {
+	if w.socket {
+		return socket
+	}
+	return stdio
+}
+
+func (e *engine) config(w way) docker.Config {
+	return docker.Config{
+		Host: e.DaemonHost(), Image: e.image, Pull: docker.PullNever, Runner: e.runner,
+		Labels: e.labels(), GraceSeconds: 10,
+	}
+}
+
+// box is a sandbox and the way to it.
+type box struct {
+	way
+	*docker.Sandbox
+}
+
+func (e *engine) open(ctx context.Context, w way, change func(*docker.Config)) (box, error) {
+	cfg := e.config(w)
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := docker.New(ctx, cfg)
+	return box{w, s}, err
+}
+
+func (b box) end(ctx context.Context) error {
+	_, err := b.Terminate(context.WithoutCancel(ctx))
+	return errors.Join(err, b.Close())
+}
+
+// withBoxes gives a benchmark one sandbox for each way, changed as it wants.
+func (e *engine) withBoxes(ctx context.Context, change func(*docker.Config), use func(boxes []box) error) (err error) {
+	var boxes []box
+	defer func() {
+		for _, b := range boxes {
+			err = errors.Join(err, b.end(ctx))
+		}
+	}()
+	for _, w := range ways() {
+		b, err := e.open(ctx, w, change)
+		if err != nil {
+			return err
+		}
+		boxes = append(boxes, b)
+	}
+	return use(boxes)
+}
+
+// create makes and starts a container by the client API that only waits.
+func (e *engine) create(ctx context.Context) (id string, err error) {
+	made, err := e.ContainerCreate(ctx, &container.Config{Image: e.image, Cmd: []string{"sleep", "infinity"}, Labels: e.labels()}, nil, nil, nil, "")
+	if err != nil {
+		return "", err
+	}
+	return made.ID, e.ContainerStart(ctx, made.ID, container.StartOptions{})
+}

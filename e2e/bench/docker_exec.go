@@ -1,0 +1,180 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/pkg/stdcopy"
+)
+
+// apiExec runs a command in a container with the engine's client, to its status.
+func (e *engine) apiExec(ctx context.Context, id string, out io.Writer, args ...string) error {
+	made, err := e.ContainerExecCreate(ctx, id, container.ExecOptions{Cmd: args, AttachStdout: true, AttachStderr: true})
+	if err != nil {
+		return err
+	}
+	conn, err := e.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := stdcopy.StdCopy(out, io.Discard, conn.Reader); err != nil {
+		return err
+	}
+	status, err := e.ContainerExecInspect(ctx, made.ID)
+	if err == nil && status.ExitCode != 0 {
+		err = fmt.Errorf("%q ended with %d", args, status.ExitCode)
+	}
+	return err
+}
+
+// command runs the docker command.
+func (e *engine) command(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "docker", append([]string{"--host", e.DaemonHost()}, args...)...)
+	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		err = missing{fmt.Errorf("install the docker command, with which this is compared: %w", err)}
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("docker %s: %w: %s", args[0], err, exit.Stderr)
+	}
+	return string(out), err
+}
+
+// benchDockerExec compares one command after the other with the ways that
+// everybody has, then 32 at once.
+func benchDockerExec(ctx context.Context) (rows []row, err error) {
+	err = withEngine(ctx, func(e *engine) error {
+		id, err := e.create(ctx)
+		if err != nil {
+			return err
+		}
+		return e.withBoxes(ctx, nil, func(boxes []box) error {
+			one, err := e.execOne(ctx, id, boxes)
+			if err != nil {
+				return err
+			}
+			many, err := e.execMany(ctx, id, boxes)
+			rows = append(one, many...)
+			return err
+		})
+	})
+	return rows, err
+}
+
+func (e *engine) execOne(ctx context.Context, id string, boxes []box) (rows []row, err error) {
+	all := []contestant{
+		clocked(1, func() error {
+			_, err := e.command(ctx, "exec", id, "/bin/true")
+			return err
+		}),
+		clocked(1, func() error { return e.apiExec(ctx, id, io.Discard, "/bin/true") }),
+		clocked(20, func() error { return osExecTrueOutput(ctx) }),
+	}
+	for _, b := range boxes {
+		all = append(all, clocked(20, func() error { return runTrue(ctx, b) }))
+	}
+	took, err := compete(30, all...)
+	if err != nil {
+		return nil, err
+	}
+	for i, b := range boxes {
+		name, ours := "docker exec over "+b.name+", p50", mid(took[3+i])
+		rows = append(rows,
+			speedupRow(name, "docker exec command", mid(took[0]), ours, 50),
+			speedupRow(name, "client API", mid(took[1]), ours, 35),
+			ratioRow(name, "local os/exec", "us", lower, micros(mid(took[2])), micros(ours), b.pick(1.6, 1.35)),
+		)
+	}
+	return rows, nil
+}
+
+func (e *engine) execMany(ctx context.Context, id string, boxes []box) (rows []row, err error) {
+	const at, few, total = 32, 64, 960
+	all := []contestant{clocked(1, func() error {
+		return parallel(few, at, func() error { return e.apiExec(ctx, id, io.Discard, "/bin/true") })
+	})}
+	for _, b := range boxes {
+		all = append(all, clocked(1, func() error { return parallel(total, at, func() error { return runTrue(ctx, b) }) }))
+	}
+	took, err := compete(2, all...)
+	if err != nil {
+		return nil, err
+	}
+	for i, b := range boxes {
+		rows = append(rows, ratioRow("docker exec rate at 32 over "+b.name, "client API", "1/s", higher,
+			rate(few, took[0][0]), rate(total, took[1+i][0]), 80))
+	}
+	return rows, nil
+}
+
+// dockerStreamSize is how much a stream from a container moves.
+const dockerStreamSize = 512 << 20
+
+// benchDockerStream compares reading the output of a command with the engine's
+// attached stream, and with a pipe.
+func benchDockerStream(ctx context.Context) (rows []row, err error) {
+	err = withEngine(ctx, func(e *engine) error {
+		id, err := e.create(ctx)
+		if err != nil {
+			return err
+		}
+		return e.withBoxes(ctx, nil, func(boxes []box) error {
+			all := []contestant{
+				{1, func() (time.Duration, error) {
+					w := &counter{}
+					err := e.apiExec(ctx, id, w, flood(dockerStreamSize)...)
+					return w.took(dockerStreamSize, err)
+				}},
+				clocked(1, func() error { return rawPipe(ctx, dockerStreamSize, 1<<20) }),
+			}
+			for _, b := range boxes {
+				all = append(all, clocked(1, func() error { return readStream(ctx, b, dockerStreamSize) }))
+			}
+			took, err := compete(4, all...)
+			if err != nil {
+				return err
+			}
+			const mb = dockerStreamSize / 1e6
+			for i, b := range boxes {
+				name, ours := "docker stream over "+b.name, rate(mb, mid(took[2+i]))
+				rows = append(rows, ratioRow(name, "API attach with stdcopy", "MB/s", higher, rate(mb, mid(took[0])), ours, b.pick(1, 7)))
+				if b.socket {
+					rows = append(rows, ratioRow(name, "raw local pipe of 1 MiB", "MB/s", higher, rate(mb, mid(took[1])), ours, 0.9))
+				}
+			}
+			return nil
+		})
+	})
+	return rows, err
+}
+
+// counter counts what is written, from its first byte on.
+type counter struct {
+	first time.Time
+	n     int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	if c.n == 0 {
+		c.first = time.Now()
+	}
+	c.n += int64(len(p))
+	return len(p), nil
+}
+
+// took is the time since the first byte: without what starting the command costs.
+func (c *counter) took(want int64, err error) (time.Duration, error) {
+	if err == nil && c.n != want {
+		err = fmt.Errorf("%d bytes of %d arrived", c.n, want)
+	}
+	return time.Since(c.first), err
+}

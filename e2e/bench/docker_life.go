@@ -1,0 +1,245 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// stages are the durations of one life of a container, each since its beginning
+// but the last.
+type stages struct{ ready, first, remove time.Duration }
+
+// benchDockerLife compares the life of a sandbox with that of a container: from
+// its making to the first command, and its end.
+func benchDockerLife(ctx context.Context) (rows []row, err error) {
+	err = withEngine(ctx, func(e *engine) error {
+		var api, cli []stages
+		ours := make([][]stages, len(ways()))
+		for round := range 13 {
+			a, err := e.apiLife(ctx)
+			if err != nil {
+				return err
+			}
+			c, err := e.commandLife(ctx)
+			if err != nil {
+				return err
+			}
+			keep := round > 0
+			if keep {
+				api, cli = append(api, a), append(cli, c)
+			}
+			for i, w := range ways() {
+				o, err := e.boxLife(ctx, w)
+				if err != nil {
+					return err
+				}
+				if keep {
+					ours[i] = append(ours[i], o)
+				}
+			}
+		}
+		for i, w := range ways() {
+			rows = append(rows, lifeRows(w, api, cli, ours[i])...)
+		}
+		return nil
+	})
+	return rows, err
+}
+
+func lifeRows(w way, api, cli, ours []stages) []row {
+	ready := func(s stages) time.Duration { return s.ready }
+	first := func(s stages) time.Duration { return s.first }
+	remove := func(s stages) time.Duration { return s.remove }
+	compare := func(name, base string, b []stages, of func(stages) time.Duration, target float64) row {
+		return ratioRow(name+" over "+w.name, base, "ms", lower, millis(middle(b, of)), millis(middle(ours, of)), target)
+	}
+	return []row{
+		compare("docker create to ready", "ContainerCreate and Start", api, ready, 1.02),
+		compare("docker create to first exec", "client API", api, first, 0.80),
+		compare("docker create to first exec", "docker run and docker exec", cli, first, 0.67),
+		compare("docker terminate", "ContainerRemove with force", api, remove, 1.02),
+	}
+}
+
+func middle(all []stages, of func(stages) time.Duration) time.Duration {
+	d := make([]time.Duration, len(all))
+	for i, s := range all {
+		d[i] = of(s)
+	}
+	return median(d)
+}
+
+func (e *engine) apiLife(ctx context.Context) (s stages, err error) {
+	start := time.Now()
+	id, err := e.create(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.ready = time.Since(start)
+	if err := e.apiExec(ctx, id, io.Discard, "/bin/true"); err != nil {
+		return s, err
+	}
+	s.first = time.Since(start)
+	start = time.Now()
+	err = e.remove(ctx, id)
+	s.remove = time.Since(start)
+	return s, err
+}
+
+func (e *engine) commandLife(ctx context.Context) (s stages, err error) {
+	start := time.Now()
+	id, err := e.command(ctx, "run", "--detach", "--label", benchLabel+"="+e.run, e.image, "sleep", "infinity")
+	if err != nil {
+		return s, err
+	}
+	id = strings.TrimSpace(id)
+	s.ready = time.Since(start)
+	if _, err := e.command(ctx, "exec", id, "/bin/true"); err != nil {
+		return s, err
+	}
+	s.first = time.Since(start)
+	return s, e.remove(ctx, id)
+}
+
+func (e *engine) boxLife(ctx context.Context, w way) (s stages, err error) {
+	start := time.Now()
+	b, err := e.open(ctx, w, nil)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	s.ready = time.Since(start)
+	if err := runTrue(ctx, b); err != nil {
+		return s, err
+	}
+	s.first = time.Since(start)
+	start = time.Now()
+	_, err = b.Terminate(ctx)
+	s.remove = time.Since(start)
+	return s, err
+}
+
+// crowd is how many containers live at once.
+const crowd = 50
+
+// benchDockerCrowd makes many containers at once and looks at what each costs.
+func benchDockerCrowd(ctx context.Context) (rows []row, err error) {
+	err = withEngine(ctx, func(e *engine) error {
+		began := time.Now()
+		ids, err := all(func() (string, error) { return e.create(ctx) })
+		if err != nil {
+			return err
+		}
+		base := time.Since(began)
+		var removed sync.WaitGroup
+		for _, id := range ids {
+			removed.Go(func() { _ = e.remove(ctx, id) }) // clean looks again
+		}
+		removed.Wait()
+		for _, w := range ways() {
+			r, err := e.crowd(ctx, w, base)
+			if err != nil {
+				return err
+			}
+			rows = append(rows, r...)
+		}
+		return nil
+	})
+	return rows, err
+}
+
+// all does something for each of a crowd at once.
+func all[T any](do func() (T, error)) ([]T, error) {
+	made, errs := make([]T, crowd), make([]error, crowd)
+	var busy sync.WaitGroup
+	for i := range crowd {
+		busy.Go(func() { made[i], errs[i] = do() })
+	}
+	busy.Wait()
+	return made, errors.Join(errs...)
+}
+
+func (e *engine) crowd(ctx context.Context, w way, base time.Duration) (rows []row, err error) {
+	before := ownBytes()
+	began := time.Now()
+	boxes, err := all(func() (box, error) {
+		b, err := e.open(ctx, w, nil)
+		if err == nil {
+			err = runTrue(ctx, b)
+		}
+		return b, err
+	})
+	took := time.Since(began)
+	defer func() {
+		for _, b := range boxes {
+			if b.Sandbox != nil {
+				err = errors.Join(err, b.Close())
+			}
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	side := (ownBytes() - before) / crowd / 1024
+	rows = append(rows,
+		ratioRow(fmt.Sprintf("docker %d at once to first exec over %s", crowd, w.name), "ContainerCreate and Start", "s", lower, base.Seconds(), took.Seconds(), 1.02),
+		limitRow("docker idle session over "+w.name+", in this program", "KiB", lower, side, 16))
+	guest, err := e.guestMemory(ctx, boxes)
+	if err != nil {
+		return rows, err
+	}
+	if guest > 0 {
+		rows = append(rows, limitRow("docker idle session over "+w.name+", in the container", "MiB", lower, guest, 1))
+	}
+	var ended sync.WaitGroup
+	errs := make([]error, len(boxes))
+	for i, b := range boxes {
+		ended.Go(func() { _, errs[i] = b.Terminate(ctx) })
+	}
+	ended.Wait()
+	return rows, errors.Join(errs...)
+}
+
+// ownBytes is what this program uses of its heap and stacks.
+func ownBytes() float64 {
+	runtime.GC()
+	runtime.GC() // what finalizers have let go of
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc + m.StackInuse)
+}
+
+// guestMemory is the mean of what the processes of a container take alone or
+// share, in MiB; zero if this user may not see it.
+func (e *engine) guestMemory(ctx context.Context, boxes []box) (float64, error) {
+	total := 0
+	for _, b := range boxes {
+		found, err := e.ContainerTop(ctx, b.ID(), []string{"-o", "pid"})
+		if err != nil {
+			return 0, err
+		}
+		for _, process := range found.Processes {
+			data, err := os.ReadFile("/proc/" + process[0] + "/smaps_rollup")
+			if err != nil {
+				return 0, nil //nolint:nilerr // not root
+			}
+			_, pss, _ := strings.Cut(string(data), "\nPss:")
+			kib, err := strconv.Atoi(strings.Fields(pss)[0])
+			if err != nil {
+				return 0, err
+			}
+			total += kib
+		}
+	}
+	return float64(total) / 1024 / float64(len(boxes)), nil
+}
