@@ -97,6 +97,7 @@ type backend struct {
 	create func(context.Context, Config) (primitives.EnvironmentPrimitive, error)
 	attach func(context.Context, Config, string) (primitives.EnvironmentPrimitive, error)
 	list   func(context.Context, Sandbox) ([]SandboxInfo, error)
+	gc     func(context.Context, Sandbox, GCOptions) ([]Garbage, error)
 	// present reports whether this machine is set up for the type; nil is yes.
 	present func(Sandbox) bool
 	// sharesFiles reports whether paths of this machine can be used in it.
@@ -114,12 +115,14 @@ func backends() map[string]backend {
 				if err != nil {
 					return nil, err
 				}
+				c.Stay = c.Stay || cfg.Keep
 				return local.New(ctx, c)
 			},
 			attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
 				return local.Attach(ctx, localConfig(cfg), id)
 			},
 			list:        listLocal,
+			gc:          gcLocal,
 			sharesFiles: isOurs,
 			settings:    func(s *Sandbox) any { return &s.Local },
 		},

@@ -32,6 +32,7 @@ func dockerBackend() backend {
 			return asPrimitive(docker.Attach(ctx, c, id))
 		},
 		list:    listDocker,
+		gc:      gcDocker,
 		present: func(s Sandbox) bool { return docker.Present(s.Docker) },
 		// The container has files of its own.
 		sharesFiles: func(context.Context, primitives.EnvironmentPrimitive) bool { return false },
@@ -55,6 +56,9 @@ func asPrimitive(s *docker.Sandbox, err error) (primitives.EnvironmentPrimitive,
 func dockerConfig(ctx context.Context, cfg Config) (docker.Config, error) {
 	c := cfg.Sandbox.Docker
 	c.Keep = c.Keep || cfg.Keep
+	if c.Session == "" {
+		c.Session = cfg.SessionID
+	}
 	c.Logger, c.Progress = cfg.Logger, cfg.tell
 	if c.Image == "" {
 		c.Image = DefaultImage

@@ -1,0 +1,68 @@
+package environment
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// GCOptions says what [GC] does. The zero value is what is always safe to do.
+type GCOptions struct {
+	// DryRun only tells what would be removed.
+	DryRun bool
+	// NoGrace also removes sandboxes whose program has died and that somebody
+	// could still come back for: they wait for that, or run a durable command.
+	NoGrace bool
+}
+
+// Garbage is something that [GC] removed or would remove.
+type Garbage struct {
+	Type    string    `json:"type"` // of the sandbox, as in [Sandbox]
+	Kind    string    `json:"kind"` // "container", "volume", "image" or "folder"
+	ID      string    `json:"id"`   // its name
+	Why     string    `json:"why"`  // for people
+	Created time.Time `json:"created,omitzero"`
+}
+
+// GC removes what programs have left that died: sandboxes that cannot be used, and
+// those that were not kept and nobody uses. It never removes a sandbox whose
+// program lives, that somebody is attached to, or that was made with
+// [Config].Keep and has not expired.
+//
+// It goes on when something cannot be removed, and returns what was removed
+// together with the error.
+func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
+	b, err := s.backend()
+	if err != nil {
+		return nil, err
+	}
+	removed, err := b.gc(ctx, s, opts)
+	for i := range removed {
+		removed[i].Type = s.Type
+	}
+	if err != nil {
+		err = fmt.Errorf("remove what is left of sandboxes: %w", err)
+	}
+	return removed, err
+}
+
+func gcDocker(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
+	found, err := docker.GC(ctx, s.Docker, docker.GCOptions(opts))
+	removed := make([]Garbage, 0, len(found))
+	for _, f := range found {
+		removed = append(removed, Garbage{Kind: f.Kind, ID: f.ID, Why: f.Why, Created: f.Created})
+	}
+	return removed, err
+}
+
+func gcLocal(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
+	found, err := local.GC(ctx, s.Local, local.GCOptions(opts))
+	removed := make([]Garbage, 0, len(found))
+	for _, f := range found {
+		removed = append(removed, Garbage{Kind: "folder", ID: f.ID, Why: f.Why, Created: f.Created})
+	}
+	return removed, err
+}
