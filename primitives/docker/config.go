@@ -101,6 +101,11 @@ type Config struct {
 	// Runner is the path on this machine of the envrunner program for the
 	// container's platform.
 	Runner string `json:"runner,omitempty"`
+	// NoSocket keeps to the streams of the engine. Otherwise a container on this
+	// machine gets a folder of this user's, to read, in which the guest finds a
+	// socket of this program; it is several times faster, and what does not work
+	// is done without.
+	NoSocket bool `json:"no_socket,omitempty"`
 	// Logger gets what happens to the stream; nil is silence.
 	Logger hclog.Logger `json:"-"`
 	// Progress is told, in a sentence, what takes longer than a moment, such as

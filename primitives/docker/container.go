@@ -47,7 +47,9 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	}
 	inside := containerConfig(name, cfg, img)
 	inside.ExposedPorts, host.PortBindings = cfg.portBindings()
-	made, err := eng.ContainerCreate(ctx, inside, host, nil, platform, name)
+	made, err := withLink(eng, name, cfg, inside, host, func() (container.CreateResponse, error) {
+		return eng.ContainerCreate(ctx, inside, host, nil, platform, name)
+	})
 	switch {
 	case cerrdefs.IsConflict(err):
 		return "", fmt.Errorf("choose another name: %w", err)

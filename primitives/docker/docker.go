@@ -76,10 +76,10 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, removeContainer(ctx, eng, id))
+			err = errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
 		}
 	}()
-	l, err := startContainer(ctx, eng, id, cfg)
+	l, err := startContainer(ctx, eng, id, name, cfg)
 	if err != nil {
 		return nil, explain(eng, explainStart(ctx, eng, id, cfg, err))
 	}
@@ -122,7 +122,7 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 	case found.State == nil || !found.State.Running:
 		return nil, fmt.Errorf("%w: its container does not run", primitives.ErrUnavailable)
 	}
-	l, err := joinContainer(ctx, eng, found.ID, cfg)
+	l, err := joinContainer(ctx, eng, found.ID, linkOf(eng, found.Config.Labels), cfg)
 	if err != nil {
 		return nil, explain(eng, err)
 	}

@@ -87,6 +87,7 @@ func (g *collector) containers(ctx context.Context) {
 		g.errs = append(g.errs, err)
 		return
 	}
+	g.links(found)
 	for _, c := range found {
 		why, err := g.judge(ctx, c)
 		if err != nil {

@@ -27,7 +27,7 @@ type link struct {
 }
 
 // startContainer starts a container with the guest in it.
-func startContainer(ctx context.Context, eng *client.Client, id string, cfg Config) (*link, error) {
+func startContainer(ctx context.Context, eng *client.Client, id, name string, cfg Config) (*link, error) {
 	if err := install(ctx, eng, id, cfg); err != nil {
 		return nil, err
 	}
@@ -42,11 +42,12 @@ func startContainer(ctx context.Context, eng *client.Client, id string, cfg Conf
 		conn.Close()
 		return nil, fmt.Errorf("start the container: %w", err)
 	}
-	return dial(ctx, eng, id, conn, cfg)
+	return dial(ctx, eng, id, conn, linkFolder(eng, name), cfg)
 }
 
-// joinContainer starts one more guest beside the first one, for this program.
-func joinContainer(ctx context.Context, eng *client.Client, id string, cfg Config) (*link, error) {
+// joinContainer starts one more guest beside the first one, for this program. folder
+// is where the container expects a socket; empty for nowhere.
+func joinContainer(ctx context.Context, eng *client.Client, id, folder string, cfg Config) (*link, error) {
 	made, err := eng.ContainerExecCreate(ctx, id, container.ExecOptions{
 		AttachStdin: true, AttachStdout: true, AttachStderr: true,
 		Cmd: []string{guestProgram, "guest", "--root", guestRoot, "--attach", "-", "--linger"},
@@ -60,11 +61,11 @@ func joinContainer(ctx context.Context, eng *client.Client, id string, cfg Confi
 	if err != nil {
 		return nil, err
 	}
-	return dial(ctx, eng, id, conn, cfg)
+	return dial(ctx, eng, id, conn, folder, cfg)
 }
 
 // dial shakes hands with the guest at the other end of an attached stream.
-func dial(ctx context.Context, eng *client.Client, id string, conn types.HijackedResponse, cfg Config) (*link, error) {
+func dial(ctx context.Context, eng *client.Client, id string, conn types.HijackedResponse, folder string, cfg Config) (*link, error) {
 	outlives := context.WithoutCancel(ctx)
 	l := &link{container: id}
 	l.fate = func() (primitives.State, error) {
@@ -73,7 +74,9 @@ func dial(ctx context.Context, eng *client.Client, id string, conn types.Hijacke
 		return fate(ctx, eng, id)
 	}
 	stream := newStream(conn)
-	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended})
+	meeting := expect(folder, cfg)
+	defer meeting.close()
+	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket})
 	if err == nil {
 		l.worker = c
 		return l, nil

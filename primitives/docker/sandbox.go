@@ -103,7 +103,7 @@ func (s *Sandbox) remove(ctx context.Context, alive bool) error {
 		// Another handle may be doing the same; what counts is that it goes.
 		_ = s.eng.ContainerRename(rctx, s.link.container, s.id+terminatedSuffix)
 	}
-	return removeContainer(ctx, s.eng, s.link.container)
+	return errors.Join(removeContainer(ctx, s.eng, s.link.container), dropLink(s.eng, s.id))
 }
 
 // Close closes the streams into the container. The container lives on for its grace, see
