@@ -24,6 +24,7 @@ type prompted struct {
 	Process string    `json:"process"` // the durable command that has the prompt
 	Input   string    `json:"input"`   // where its feeds connect
 	Offset  int64     `json:"offset"`  // in its standard output
+	Seen    bool      `json:"seen,omitempty"`
 }
 
 // FollowQuery returns what happens in the query that runs in the sandbox, whoever
@@ -66,7 +67,7 @@ func (r *queryRun) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("follow the query: %w", err)
 	}
-	r.query.ID = last.QueryID
+	r.query.ID, r.seen = last.QueryID, last.Seen
 	e.mu.Lock()
 	own := e.agent
 	e.agent = p
@@ -148,13 +149,44 @@ func (e *Environment) reattach(ctx context.Context, at prompted) (*process, erro
 	return p, nil
 }
 
+// Unattended reports whether a query was begun in the sandbox whose end no program
+// has seen: one that still runs, or has ended after its program was killed. Use
+// [Environment.FollowQuery] for it.
+func (e *Environment) Unattended(ctx context.Context) (bool, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	last, err := e.lastPrompt(ctx)
+	if errors.Is(err, ErrNoQuery) {
+		return false, nil
+	}
+	return err == nil && !last.Seen, err
+}
+
 // notePrompt writes down that a durable process is about to get a prompt.
 func (e *Environment) notePrompt(ctx context.Context, p *process, id string) error {
 	d, ok := p.proc.(*durableProcess)
 	if !ok {
 		return nil
 	}
-	line, err := json.Marshal(prompted{Time: now(), QueryID: id, Process: d.ID(), Input: d.input, Offset: p.at()})
+	return e.note(ctx, prompted{Time: now(), QueryID: id, Process: d.ID(), Input: d.input, Offset: p.at()})
+}
+
+// noteEnd writes down that a program has seen the end of a query.
+func (e *Environment) noteEnd(ctx context.Context, p *process, id string) {
+	if _, ok := p.proc.(*durableProcess); !ok {
+		return
+	}
+	// Should it fail, somebody sees it once more.
+	if err := e.note(ctx, prompted{Time: now(), QueryID: id, Seen: true}); err != nil {
+		e.log.Debug("cannot write down that a query has ended", "error", err)
+	}
+}
+
+func (e *Environment) note(ctx context.Context, p prompted) error {
+	line, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
@@ -201,6 +233,12 @@ func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("delete %s in the sandbox: this list of its queries is damaged: %w", name, err)
+		}
+		if one.Seen {
+			if n := len(all); n > 0 && all[n-1].QueryID == one.QueryID {
+				all[n-1].Seen = true
+			}
+			continue
 		}
 		all = append(all, one)
 	}

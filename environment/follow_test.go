@@ -110,6 +110,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 				Agent: scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "second after {{history}}"})),
 			}, "before")
 			env := attach(t, id, box)
+			unattended(t, env, true)
 			var seen strings.Builder
 			begun := ""
 			for ev, err := range env.FollowQuery(t.Context()) {
@@ -131,6 +132,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 			if text := seen.String(); begun != string(runnerscripts.TypeQueryStarted) || !strings.Contains(text, "before") || !strings.HasSuffix(text, "after") {
 				t.Errorf("it began with %s and said %q", begun, text)
 			}
+			unattended(t, env, false)
 			// The agent that the killed program has left takes the next prompt.
 			events, err := collect(t.Context(), env, Query{Prompt: "more"})
 			if err != nil {
@@ -149,6 +151,13 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 			}
 			noSecretInFiles(t, env, "hunter2")
 		})
+	}
+}
+
+func unattended(t *testing.T, env *Environment, want bool) {
+	t.Helper()
+	if got, err := env.Unattended(t.Context()); got != want || err != nil {
+		t.Errorf("unattended: %v, %v; want %v", got, err, want)
 	}
 }
 

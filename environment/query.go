@@ -66,6 +66,7 @@ type queryRun struct {
 	begin time.Time
 
 	watching bool // somebody else has given the prompt
+	seen     bool // its end is known in the sandbox
 
 	left    bool // the caller has left the loop
 	started bool // the runner works on the prompt
@@ -229,6 +230,9 @@ func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) error 
 
 // over judges a query that has ended.
 func (r *queryRun) over(ctx context.Context, p *process, err error) error {
+	if !r.seen {
+		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
+	}
 	var failed *QueryError
 	if err != nil && (!errors.As(err, &failed) || failed.Failure.Code == runnerscripts.FailAgent) {
 		r.drop(p) // its agent is of no more use
@@ -263,6 +267,9 @@ func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.R
 		cause = errResultTooSoon
 	}
 	failure := p.failure(result, cause)
+	if r.started && !r.seen {
+		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
+	}
 	r.drop(p)
 	if err := context.Cause(ctx); err != nil {
 		failure.Err = errors.Join(err, failure.Err)

@@ -53,22 +53,29 @@ func listAll(ctx context.Context, from []environment.Sandbox) ([]environment.San
 
 // attach opens the sandbox with this id, or whose id begins so.
 func (t *target) attach(ctx context.Context, id string) (*environment.Environment, error) {
+	cfg, found, err := t.locate(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return environment.Attach(ctx, found.id, cfg)
+}
+
+// locate finds a sandbox and returns the configuration to attach to it.
+func (t *target) locate(ctx context.Context, id string) (environment.Config, location, error) {
 	cfg, err := t.load()
 	if err != nil {
-		return nil, err
+		return cfg, location{}, err
 	}
 	found, err := find(ctx, cfg.Sandbox, id)
-	if err != nil {
-		return nil, err
-	}
 	cfg.Sandbox = found.sandbox
-	return environment.Attach(ctx, found.id, cfg)
+	return cfg, found, err
 }
 
 // location is where a sandbox was found.
 type location struct {
 	sandbox environment.Sandbox
 	id      string
+	inUse   bool // the program that made it still runs
 }
 
 // find finds the one sandbox with this id, or whose id begins so.
@@ -80,8 +87,10 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 		if err != nil {
 			return location{}, err
 		}
-		if slices.ContainsFunc(list, func(s environment.SandboxInfo) bool { return s.ID == id }) {
-			return location{from[i], id}, nil
+		for _, info := range list {
+			if info.ID == id {
+				return location{from[i], id, info.InUse}, nil
+			}
 		}
 	}
 	list, failed := listAll(ctx, from)
@@ -107,7 +116,7 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 		return location{}, fmt.Errorf("give more of the ID: %q fits %s", id, ids(found))
 	}
 	i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == found[0].Type })
-	return location{from[i], found[0].ID}, nil
+	return location{from[i], found[0].ID, found[0].InUse}, nil
 }
 
 // idPrefix begins the ids of containers and may be left out.

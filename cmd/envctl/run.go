@@ -111,7 +111,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 			err = errors.Join(err, f.writePatch(context.WithoutCancel(ctx), env))
 		}
 		if f.keep {
-			fmt.Fprintf(f.app.err, "kept: look into it with 'envctl exec %[1]s -- sh', end it with 'envctl rm %[1]s'\n", env.ID())
+			fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec %[1]s -- sh', end it with 'envctl rm %[1]s'\n", env.ID())
 		}
 	}
 	return errors.Join(err, s.Close())

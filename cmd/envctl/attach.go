@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// attachFlags are the flags of attach.
+type attachFlags struct {
+	target
+	permission string
+	asJSON     bool
+}
+
+func (a *app) newAttachCmd() *cobra.Command {
+	f := &attachFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "attach [flags] ID [PROMPT...]",
+		Short: "Follow what an agent does, or go on with its conversation",
+		Long: `Print what happens in the query that runs in a sandbox, from its beginning to its
+end, also when the program that began it was killed; if none runs, what happened in
+the last one. Ctrl-C lets go of it: the query goes on.
+
+With prompts, go on with the conversation of a sandbox that 'envctl run --keep' has
+left. A query whose end nobody has seen yet comes first. Ctrl-C interrupts.
+
+When the agent asks for permission and this is no terminal, it is denied, unless the
+program that made the sandbox is there to answer. The exit status is 1 if a query
+failed, also one that somebody else began.`,
+		Example: `  envctl attach 3f2a
+  envctl attach 3f2a "Now add a test"
+  envctl attach --json 3f2a | jq -r .type`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), args[0], args[1:])
+		},
+	}
+	f.flags(cmd)
+	f.envFlag(cmd)
+	cmd.ValidArgsFunction = f.completeIDs(1)
+	fl := cmd.Flags()
+	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal)")
+	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
+	_ = cmd.RegisterFlagCompletionFunc("permission", cobra.FixedCompletions([]string{permissionAsk, permissionAllow, permissionDeny}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err error) {
+	answer, err := f.app.newAnswerer(f.permission)
+	if err != nil {
+		return err
+	}
+	for i, p := range prompts {
+		if prompts[i], err = f.app.prompt(p); err != nil {
+			return err
+		}
+	}
+	cfg, found, err := f.locate(ctx, id)
+	if err != nil {
+		return err
+	}
+	env, err := environment.Attach(ctx, found.id, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, env.Close()) }()
+	show := f.app.newTranscriptPrinter(f.asJSON)
+	answer.printer = show
+	defer func() { err = errors.Join(err, show.finish()) }()
+	w := &attachment{env: env, show: show, answer: answer}
+	unseen, err := env.Unattended(ctx)
+	if err != nil {
+		return err
+	}
+	if unseen || len(prompts) == 0 {
+		if found.inUse && f.permission == "" && answer.policy == permissionDeny {
+			w.answer = nil // whoever began it answers
+		}
+		w.following = true
+		err = w.print(ctx, env.FollowQuery(ctx))
+		w.following = false
+	}
+	switch {
+	case errors.Is(err, environment.ErrNoQuery):
+		return usagef("give a prompt: no query has been begun in %s that could be followed", env.ID())
+	case ctx.Err() != nil:
+		fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl attach %s'\n", env.ID())
+		return err
+	}
+	w.answer = answer
+	for _, p := range prompts {
+		if err != nil {
+			break // a conversation does not go on after a failure, as in run
+		}
+		err = w.print(ctx, env.ExecuteQuery(ctx, environment.Query{Prompt: p}))
+	}
+	return err
+}
+
+// attachment prints queries and answers their questions.
+type attachment struct {
+	env    *environment.Environment
+	show   printer
+	answer *answerer // nil leaves questions to others
+	seq    uint64
+	// following: what comes may have happened long ago.
+	following bool
+
+	asking sync.WaitGroup
+}
+
+// print prints the events of a query, numbered from 1.
+func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, error]) error {
+	asked := make(map[string]context.CancelFunc) // by the permission requests
+	defer w.asking.Wait()
+	defer func() {
+		for _, cancel := range asked {
+			cancel()
+		}
+	}()
+	for ev, err := range events {
+		if err != nil {
+			return reported(err)
+		}
+		w.seq++
+		ev.Seq = w.seq
+		if err := w.show.event(ev); err != nil {
+			return err
+		}
+		switch ev.Type {
+		case runnerscripts.TypePermissionRequest:
+			req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
+			if err != nil || w.answer == nil {
+				continue
+			}
+			qctx, cancel := context.WithCancel(ctx)
+			asked[req.ID] = cancel
+			w.asking.Go(func() { w.respond(qctx, req) })
+		case runnerscripts.TypePermissionResolved:
+			if done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev); err == nil && asked[done.ID] != nil {
+				asked[done.ID]()
+				delete(asked, done.ID)
+			}
+		}
+	}
+	return nil
+}
+
+// replayed is how long after a question its answer comes at most, if it was given
+// before this program was there.
+const replayed = 300 * time.Millisecond
+
+// respond answers a question, unless it is withdrawn before or somebody has
+// answered it.
+func (w *attachment) respond(ctx context.Context, req runnerscripts.PermissionRequest) {
+	if w.following {
+		select {
+		case <-time.After(replayed):
+		case <-ctx.Done():
+			return
+		}
+	}
+	decision := w.answer.decide(ctx, req)
+	if ctx.Err() != nil {
+		return
+	}
+	// A question that has been answered meanwhile needs no answer; one that
+	// cannot be answered ends with its query, which says why.
+	_ = w.env.Respond(ctx, req.ID, decision)
+}
+
+// reported is the error of a query whose query_failed event was printed already.
+func reported(err error) error {
+	if _, ok := errors.AsType[*environment.QueryError](err); ok {
+		return &exitError{code: exitFailure}
+	}
+	return err
+}
