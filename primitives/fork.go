@@ -27,8 +27,8 @@ type Pauser interface {
 	Resume(ctx context.Context) error
 }
 
-// Snapshot keeps the files of a sandbox as they are now and returns the
-// snapshot's identity, from which the backend makes new sandboxes: see the
+// Snapshot keeps the files of a sandbox as they are now, with permissions, links and
+// times to the second at least, and returns the snapshot's identity, from which the backend makes new sandboxes: see the
 // backend's Config. Processes are no part of it and go on, though they may have to
 // wait while the files are read, so that these fit together. Files that are not
 // the sandbox's own, such as mounted folders, are not in it. A snapshot stays

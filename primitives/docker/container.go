@@ -48,7 +48,9 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	inside := containerConfig(name, cfg, img)
 	inside.ExposedPorts, host.PortBindings = cfg.portBindings()
 	made, err := withLink(eng, name, cfg, inside, host, func() (container.CreateResponse, error) {
-		return eng.ContainerCreate(ctx, inside, host, nil, platform, name)
+		return createWhole(ctx, eng, func(ctx context.Context) (container.CreateResponse, error) {
+			return eng.ContainerCreate(ctx, inside, host, nil, platform, name)
+		})
 	})
 	switch {
 	case cerrdefs.IsConflict(err):
@@ -60,9 +62,28 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	return made.ID, err
 }
 
+// createWhole has the engine make a container or, if ctx is done first, none: the
+// engine goes on making it when it is no longer listened to.
+func createWhole(ctx context.Context, eng *client.Client, create func(context.Context) (container.CreateResponse, error)) (container.CreateResponse, error) {
+	if err := ctx.Err(); err != nil {
+		return container.CreateResponse{}, err
+	}
+	patient, cancel := outlast(ctx, fateTimeout)
+	defer cancel()
+	made, err := create(patient)
+	if ctx.Err() == nil {
+		return made, err
+	}
+	if err == nil {
+		err = removeContainer(ctx, eng, made.ID)
+	}
+	return container.CreateResponse{}, errors.Join(ctx.Err(), err)
+}
+
 func containerConfig(name string, cfg Config, img image.InspectResponse) *container.Config {
 	labels := sandboxLabels(name, cfg)
 	maps.Copy(labels, cfg.Labels)
+	labels[labelConfig] = describeConfig(cfg)
 	c := &container.Config{
 		Image:       cfg.Image,
 		User:        cfg.User,
@@ -95,6 +116,9 @@ func guestArgs(cfg Config, img image.InspectResponse) []string {
 		args = append(args, "--workspace", workspaceDir)
 	}
 	if img.Config != nil {
+		if folder := img.Config.Labels[labelFolder]; folder != "" {
+			args = append(args, "--adopt", folder)
+		}
 		for _, e := range img.Config.Env {
 			if !strings.HasPrefix(e, "HOME=") { // it is the sandbox's
 				args = append(args, "--env", e)

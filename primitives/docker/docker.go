@@ -19,6 +19,7 @@ import (
 	"io/fs"
 	"strings"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -83,11 +84,12 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if err != nil {
 		return nil, explain(eng, explainStart(ctx, eng, id, cfg, err))
 	}
-	return newSandbox(eng, name, l), nil
+	return newSandbox(eng, name, l, cfg), nil
 }
 
 // Attach returns a live sandbox of [New] by its ID, also one that another program
-// made. Both share it. Of cfg only Host and Logger count.
+// made. Both share it. One that is paused is resumed. Of cfg only Host and Logger
+// count.
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a container that
 // this package did not make. A sandbox whose container does not run is
@@ -122,16 +124,27 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 	case found.State == nil || !found.State.Running:
 		return nil, fmt.Errorf("%w: its container does not run", primitives.ErrUnavailable)
 	}
+	if found.State.Paused {
+		if err := eng.ContainerUnpause(ctx, found.ID); err != nil && !cerrdefs.IsConflict(err) {
+			return nil, explain(eng, err)
+		}
+	}
 	l, err := joinContainer(ctx, eng, found.ID, linkOf(eng, found.Config.Labels), cfg)
 	if err != nil {
 		return nil, explain(eng, err)
 	}
-	return newSandbox(eng, strings.TrimPrefix(found.Name, "/"), l), nil
+	made := configOf(found.Config.Labels)
+	made.Host, made.Logger = cfg.Host, cfg.Logger
+	s := newSandbox(eng, strings.TrimPrefix(found.Name, "/"), l, made)
+	if found.Config.Labels[labelFork] != "" {
+		s.forkedFrom = found.Image
+	}
+	return s, nil
 }
 
 // newSandbox returns the handle of a container whose guest has answered.
-func newSandbox(eng *client.Client, name string, l *link) *Sandbox {
-	return &Sandbox{worker: l.worker, eng: eng, id: name, link: l}
+func newSandbox(eng *client.Client, name string, l *link, cfg Config) *Sandbox {
+	return &Sandbox{worker: l.worker, eng: eng, id: name, link: l, cfg: cfg}
 }
 
 func newID() string {

@@ -26,6 +26,8 @@ func fate(ctx context.Context, eng *client.Client, id string) (primitives.State,
 		return primitives.State{Status: primitives.StatusTerminated}, nil
 	case found.State == nil:
 		return primitives.State{Status: primitives.StatusLost}, nil
+	case found.State.Paused:
+		return primitives.State{Status: primitives.StatusPaused}, nil
 	case found.State.Running:
 		return primitives.State{Status: primitives.StatusRunning}, nil
 	}

@@ -61,6 +61,7 @@ func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
 	g.containers(ctx)
 	g.volumes(ctx)
 	g.images(ctx)
+	g.forkImages(ctx)
 	g.builds(ctx)
 	return g.removed, errors.Join(g.errs...)
 }

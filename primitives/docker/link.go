@@ -31,6 +31,11 @@ func startContainer(ctx context.Context, eng *client.Client, id, name string, cf
 	if err := install(ctx, eng, id, cfg); err != nil {
 		return nil, err
 	}
+	return runContainer(ctx, eng, id, name, cfg)
+}
+
+// runContainer starts a container that the guest is in.
+func runContainer(ctx context.Context, eng *client.Client, id, name string, cfg Config) (*link, error) {
 	// Before the start, so that nothing is missed.
 	conn, err := hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
 		return eng.ContainerAttach(ctx, id, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})
@@ -112,6 +117,8 @@ func (l *link) findCause() error {
 			return fmt.Errorf("%w: %w", primitives.ErrUnavailable, err)
 		case state.Status == primitives.StatusTerminated:
 			return primitives.ErrTerminated
+		case state.Status == primitives.StatusPaused:
+			return errPausedAway
 		case !state.Running():
 			return errGone
 		}
@@ -127,6 +134,9 @@ const (
 
 // errGone says that nothing runs any more.
 var errGone = fmt.Errorf("%w: the container has ended: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+
+// errPausedAway is what a handle gets whose sandbox was paused by somebody else.
+var errPausedAway = fmt.Errorf("%w: its container is paused, and the connection to the guest was given up; attach to the sandbox again, which resumes it", primitives.ErrUnavailable)
 
 // setTerminated says that Terminate was called.
 func (l *link) setTerminated() {

@@ -20,6 +20,13 @@ type Sandbox struct {
 	eng  *client.Client
 	id   string
 	link *link
+	cfg  Config // what it was made with
+	// forkedFrom is the image that is to go with the last sandbox made of it;
+	// empty if there is none.
+	forkedFrom string
+
+	freezing sync.Mutex
+	paused   atomic.Bool // by this handle
 
 	terminating sync.Mutex
 	closed      atomic.Bool
@@ -47,6 +54,15 @@ var (
 
 // ID returns the container's name.
 func (s *Sandbox) ID() string { return s.id }
+
+// Capabilities returns what the sandbox can do.
+func (s *Sandbox) Capabilities() primitives.Capabilities {
+	c := s.worker.Capabilities()
+	_, hasGuest := s.worker.(*guest.Client)
+	c.Snapshot = s.copyable() == nil
+	c.Fork, c.Pause, c.Usage = c.Snapshot, hasGuest, true
+	return c
+}
 
 // Poll asks the engine. A container that has ended is
 // [primitives.StatusExited] with the status of its first process, as long as the
@@ -76,7 +92,9 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
 	alive := s.Err() == nil
+	stop := s.thaw(ctx)
 	report, err := s.worker.Terminate(ctx)
+	stop()
 	if s.closed.Load() {
 		return report, wrap("terminate", s.id, err)
 	}
@@ -89,6 +107,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	err = s.remove(ctx, alive)
 	if err == nil {
 		s.link.setTerminated()
+		err = s.dropForkImage(ctx)
 	}
 	return report, wrap("terminate", s.id, err)
 }

@@ -77,7 +77,8 @@ func (s *sandbox) inventory(t testingT) string {
 			t.Fatalf("List %s: %v", dir, err)
 		}
 		for _, i := range infos {
-			lines = append(lines, fmt.Sprintf("%s %v %d %d:%d %q %d", i.Path, i.Mode, i.Size, i.UID, i.GID, i.Target, i.ModTime.UnixNano()))
+			// Archives, of which images are made, have no finer times than seconds.
+			lines = append(lines, fmt.Sprintf("%s %v %d %d:%d %q %d", i.Path, i.Mode, i.Size, i.UID, i.GID, i.Target, i.ModTime.Unix()))
 		}
 	}
 	return strings.Join(lines, "\n")
@@ -94,8 +95,6 @@ func (s *sandbox) expectFurnished(t testingT, inventory string) {
 	b, err := primitives.ReadFile(t.Context(), s, path.Join(s.Paths().Home, "of-the-home"), 0)
 	expect(t, "content in the home", string(b), "at home")
 	expect(t, "error", err, nil)
-	s.probed(t, "append", "twin", "+")
-	expect(t, "content of a hard link", s.read(t, "file"), "content+")
 }
 
 func forkRules() []rule {

@@ -1,0 +1,318 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
+)
+
+// TestContractOfCopies is where files can be copied: on a root that can be written.
+func TestContractOfCopies(t *testing.T) {
+	cfg := config(t, testdocker.Scratch(t))
+	cfg.User = "4242:4242"
+	cfg.Env = []string{"MINE=yes"}
+	eng := testdocker.Engine(t)
+	t.Cleanup(func() { noImagesLeft(t) })
+	primitivestest.Run(t, primitivestest.Harness{
+		Groups: []string{"copies"},
+		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
+			return docker.New(ctx, cfg)
+		},
+		Attach: func(ctx context.Context, _, id string) (primitives.EnvironmentPrimitive, error) {
+			return docker.Attach(ctx, docker.Config{}, id)
+		},
+		Destroy: func(ctx context.Context, p primitives.EnvironmentPrimitive) error {
+			return eng.ContainerRemove(ctx, p.ID(), container.RemoveOptions{Force: true, RemoveVolumes: true})
+		},
+		Restore: func(ctx context.Context, _, snapshot string) (primitives.EnvironmentPrimitive, error) {
+			again := cfg
+			again.Image = snapshot
+			return docker.New(ctx, again)
+		},
+		Forget: func(ctx context.Context, snapshot string) error {
+			return docker.RemoveSnapshot(ctx, docker.Config{}, snapshot)
+		},
+	})
+}
+
+// imagesOfThisRun lists the images that carry the label of the test's containers.
+func imagesOfThisRun(t *testing.T) []image.Summary {
+	t.Helper()
+	var args []filters.KeyValuePair
+	for k, v := range testdocker.Labels() {
+		args = append(args, filters.Arg("label", k+"="+v))
+	}
+	found, err := testdocker.Engine(t).ImageList(context.WithoutCancel(t.Context()), image.ListOptions{All: true, Filters: filters.NewArgs(args...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func noImagesLeft(t *testing.T) {
+	t.Helper()
+	for _, i := range imagesOfThisRun(t) {
+		t.Errorf("image %s %v is left: %v", i.ID, i.RepoTags, i.Labels)
+	}
+}
+
+// end terminates and closes a sandbox.
+func end(t *testing.T, p primitives.EnvironmentPrimitive) {
+	t.Helper()
+	_, err := p.Terminate(context.WithoutCancel(t.Context()))
+	if err := errors.Join(err, p.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestForksOfForksLeaveNoImages(t *testing.T) {
+	s := open(t, config(t, testdocker.Busybox(t)))
+	output(t, s, "sh", "-c", "echo root >/outside")
+	first, err := s.Fork(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := first[0].(*docker.Sandbox)
+	if f.Paths() != s.Paths() {
+		t.Errorf("paths %+v became %+v", s.Paths(), f.Paths())
+	}
+	if got := output(t, f, "cat", "/outside"); got != "root\n" {
+		t.Errorf("a file outside of the sandbox's folders: %q", got)
+	}
+	attached, err := docker.Attach(t.Context(), docker.Config{}, f.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := attached.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(imagesOfThisRun(t)); n != 2 {
+		t.Errorf("%d images while forks and forks of forks live, want 2", n)
+	}
+	end(t, first[1])
+	end(t, attached)
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := len(imagesOfThisRun(t)); n != 2 {
+		t.Errorf("%d images while the fork of a fork lives, want 2", n)
+	}
+	if got := output(t, second[0].(*docker.Sandbox), "cat", "/outside"); got != "root\n" {
+		t.Errorf("in the fork of the fork: %q", got)
+	}
+	end(t, second[0])
+	noImagesLeft(t)
+}
+
+func TestForkMakesAllOrNone(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	s := open(t, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	// The copies inherit the label, by which it is seen that one was made.
+	watcher := testdocker.Engine(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Fork(ctx, 3)
+		done <- err
+	}()
+	for len(done) == 0 {
+		list, err := watcher.ContainerList(t.Context(), container.ListOptions{All: true, Filters: ofThisRun()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) > 1 {
+			cancel()
+			break
+		}
+	}
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("Fork: %v", err)
+	}
+	list, err := watcher.ContainerList(t.Context(), container.ListOptions{All: true, Filters: ofThisRun()})
+	if err != nil || len(list) != 1 {
+		t.Errorf("containers after a cancelled Fork: %d, %v", len(list), err)
+	}
+	noImagesLeft(t)
+}
+
+func ofThisRun() filters.Args {
+	args := filters.NewArgs()
+	for k, v := range testdocker.Labels() {
+		args.Add("label", k+"="+v)
+	}
+	return args
+}
+
+func TestWhatAnImageDoesNotHoldCannotBeCopied(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Workspace = t.TempDir()
+	s := open(t, cfg)
+	if c := s.Capabilities(); c.Fork || c.Snapshot || !c.Pause || !c.Usage {
+		t.Errorf("capabilities %+v", c)
+	}
+	again, err := docker.Attach(t.Context(), docker.Config{}, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, s := range []*docker.Sandbox{s, again} {
+		if _, err := s.Fork(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "workspace") {
+			t.Errorf("Fork: %v", err)
+		}
+		if _, err := s.Snapshot(t.Context()); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("Snapshot: %v", err)
+		}
+	}
+}
+
+func TestASnapshotIsListedUntilItIsRemoved(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Session = "the conversation"
+	s := open(t, cfg)
+	if err := s.WriteFile(t.Context(), "f", strings.NewReader("kept"), primitives.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	id, err := s.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := func() (docker.SnapshotInfo, bool) {
+		list, err := docker.Snapshots(t.Context(), docker.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(list, func(s docker.SnapshotInfo) bool { return s.ID == id })
+		if i < 0 {
+			return docker.SnapshotInfo{}, false
+		}
+		return list[i], true
+	}
+	if info, ok := listed(); !ok || info.Session != cfg.Session || info.Size <= 0 || info.Created.IsZero() {
+		t.Errorf("listed as %+v, %v", info, ok)
+	}
+	// Other settings than those of the sandbox it was taken of.
+	cfg.Image, cfg.Session, cfg.ReadOnly = id, "", true
+	again, err := docker.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, again, "cat", "f"); got != "kept" {
+		t.Errorf("the file holds %q", got)
+	}
+	if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, id); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("removing a snapshot whose sandbox lives: %v", err)
+	}
+	end(t, again)
+	if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, id); err != nil {
+		t.Error(err)
+	}
+	if _, ok := listed(); ok {
+		t.Error("it is still listed")
+	}
+	for _, id := range []string{id, testdocker.Busybox(t)} {
+		if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, id); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("removing %s: %v", id, err)
+		}
+	}
+	noImagesLeft(t)
+}
+
+func TestASandboxThatSomebodyElsePaused(t *testing.T) {
+	s := open(t, config(t, testdocker.Busybox(t)))
+	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eng := testdocker.Engine(t)
+	if err := eng.ContainerPause(t.Context(), s.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusPaused {
+		t.Errorf("Poll: %+v, %v", state, err)
+	}
+	list, err := docker.List(t.Context(), docker.Config{})
+	if err != nil || !slices.ContainsFunc(list, func(i docker.Info) bool { return i.ID == s.ID() && i.Status == primitives.StatusPaused }) {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	if u, err := s.ReadUsage(t.Context()); err != nil || u.Memory <= 0 || u.MemoryLimit != 4<<30 {
+		t.Errorf("usage of a paused sandbox: %+v, %v", u, err)
+	}
+	if err := s.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stdin().Close(); err != nil {
+		t.Error(err)
+	}
+	if status, err := p.Wait(t.Context()); err != nil || !status.Success() {
+		t.Errorf("what ran: %+v, %v", status, err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	// Its end must not wait for a guest that hears nothing.
+	if err := eng.ContainerPause(t.Context(), s.ID()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Keep, cfg.ExpiresAfterSeconds = true, 1
+	s := open(t, cfg)
+	id, err := s.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := docker.RemoveSnapshot(context.WithoutCancel(t.Context()), docker.Config{}, id); err != nil {
+			t.Error(err)
+		}
+	})
+	// A container that somebody else makes of it is no sandbox.
+	eng := testdocker.Engine(t)
+	made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: id}, nil, nil, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := eng.ContainerRemove(context.WithoutCancel(t.Context()), made.ID, container.RemoveOptions{Force: true}); err != nil {
+			t.Error(err)
+		}
+	}()
+	list, err := docker.List(t.Context(), docker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range list {
+		if i.Image == id {
+			t.Errorf("listed as a sandbox: %+v", i)
+		}
+	}
+	garbage, err := docker.GC(t.Context(), docker.Config{}, docker.GCOptions{DryRun: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range garbage {
+		if strings.Contains(g.ID, id) {
+			t.Errorf("garbage: %+v", g)
+		}
+	}
+}

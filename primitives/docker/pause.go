@@ -1,0 +1,132 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+// Pause implements primitives.Pauser with the engine's freezer. The grace of a
+// sandbox that nobody is connected to does not run while it is paused: it stays
+// until it is resumed or terminated, or until [GC] finds that its program has died.
+func (s *Sandbox) Pause(ctx context.Context) error {
+	return wrap("pause", s.id, s.freeze(ctx, true))
+}
+
+// Resume implements primitives.Pauser. It also resumes a container that somebody
+// else has paused.
+func (s *Sandbox) Resume(ctx context.Context) error {
+	return wrap("resume", s.id, s.freeze(ctx, false))
+}
+
+// freeze pauses or resumes the container.
+func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
+	if err := s.live(); err != nil {
+		return err
+	}
+	g, ok := s.worker.(*guest.Client)
+	if !ok {
+		return fmt.Errorf("%w: without a guest in the container it cannot be paused", errors.ErrUnsupported)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.freezing.Lock()
+	defer s.freezing.Unlock()
+	before := s.paused.Load()
+	do, want := s.eng.ContainerUnpause, primitives.StatusRunning
+	if pause {
+		do, want = s.eng.ContainerPause, primitives.StatusPaused
+		s.setPaused(g, true) // before the guest falls silent
+	}
+	// Half a freezing would be neither.
+	patient, cancel := outlast(ctx, fateTimeout)
+	defer cancel()
+	err := do(patient, s.link.container)
+	if err != nil {
+		// It may be as it should be already.
+		if state, ferr := s.link.fate(); ferr == nil && state.Status == want {
+			err = nil
+		}
+	}
+	if err != nil {
+		s.setPaused(g, before)
+		return s.explain(err)
+	}
+	s.setPaused(g, pause)
+	return nil
+}
+
+func (s *Sandbox) setPaused(g *guest.Client, paused bool) {
+	s.paused.Store(paused)
+	g.SetPaused(paused)
+}
+
+// thawInterval is how often thaw looks whether a container is paused.
+const thawInterval = time.Second
+
+// thaw resumes a container that is about to be ended: frozen processes heed
+// nothing. What this handle has not paused itself it looks for only if the end is
+// slow to come. The function that it returns ends the looking.
+func (s *Sandbox) thaw(ctx context.Context) (stop func()) {
+	ctx = context.WithoutCancel(ctx)
+	if s.paused.Load() {
+		_ = s.freeze(ctx, false) // removing the container ends it anyhow
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		tick := time.NewTicker(thawInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if state, err := s.link.fate(); err == nil && state.Status == primitives.StatusPaused {
+				_ = s.eng.ContainerUnpause(ctx, s.link.container) // the same
+			}
+		}
+	})
+	return func() {
+		cancel()
+		looking.Wait()
+	}
+}
+
+// live says why not even the engine can do anything with the sandbox, or nil: a
+// handle whose guest does not answer any more still can pause and copy it.
+func (s *Sandbox) live() error {
+	err := s.Err()
+	if s.closed.Load() || errors.Is(err, primitives.ErrTerminated) {
+		return err
+	}
+	return nil
+}
+
+// explain turns an error of the engine about a container that is no more into what
+// became of it.
+func (s *Sandbox) explain(err error) error {
+	if !cerrdefs.IsNotFound(err) && !cerrdefs.IsConflict(err) {
+		return explain(s.eng, err)
+	}
+	state, ferr := s.link.fate()
+	switch {
+	case ferr != nil:
+		return errors.Join(explain(s.eng, err), ferr)
+	case state.Status == primitives.StatusTerminated:
+		return primitives.ErrTerminated
+	case !state.Running() && state.Status != primitives.StatusPaused:
+		return errGone
+	}
+	return explain(s.eng, err)
+}

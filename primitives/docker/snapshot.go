@@ -1,0 +1,244 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+// A snapshot is an image that was committed from a container, and so is what forks
+// are made of. Labels tell New to take over the session folder in it.
+const (
+	labelSnapshot = labelPrefix + "snapshot" // the name that Snapshot gave the image
+	labelFork     = labelPrefix + "fork"     // of an image that Fork made, and so of its containers: what was forked
+	labelFolder   = labelPrefix + "folder"   // the session folder in the image
+	labelConfig   = labelPrefix + "config"   // of a container: its Config as JSON, to make others like it
+
+	snapshotRepository = "agentenv-snapshot"
+)
+
+// Snapshot implements primitives.Snapshotter: it commits the container to an
+// image, frozen meanwhile so that its files fit together, and returns the image's
+// name. [New] with that as Config.Image makes a sandbox with these files and the
+// same Paths; all its other settings are those of its own Config. See [Snapshots]
+// and [RemoveSnapshot]. Like the container, the image shows Config.Env to those who
+// may inspect it.
+//
+// What is in volumes and mounted folders is not in an image: a sandbox with
+// ReadOnly or a Workspace is errors.ErrUnsupported.
+func (s *Sandbox) Snapshot(ctx context.Context) (string, error) {
+	name := snapshotRepository + ":" + newID()
+	if _, err := s.commit(ctx, name, map[string]string{labelSnapshot: name}); err != nil {
+		return "", wrap("snapshot", s.id, err)
+	}
+	return name, nil
+}
+
+// copyable says why the sandbox's files cannot be put into an image, or nil.
+func (s *Sandbox) copyable() error {
+	switch _, hasGuest := s.worker.(*guest.Client); {
+	case !hasGuest:
+		return fmt.Errorf("%w: without a guest in the container it cannot be copied", errors.ErrUnsupported)
+	case s.cfg.ReadOnly:
+		return fmt.Errorf("%w: leave out read_only: the files of such a sandbox are in a volume, which an image does not hold", errors.ErrUnsupported)
+	case s.cfg.Workspace != "":
+		return fmt.Errorf("%w: place the files inside instead of using a folder of the machine as workspace: an image does not hold that", errors.ErrUnsupported)
+	}
+	return nil
+}
+
+// commit makes an image of the container, with a name unless that is empty, and
+// returns its ID.
+func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]string) (string, error) {
+	if err := s.live(); err != nil {
+		return "", err
+	}
+	if err := s.copyable(); err != nil {
+		return "", err
+	}
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	if g, ok := s.worker.(*guest.Client); ok {
+		defer g.Rest()()
+	}
+	// The engine does not stop when it is no longer listened to: so that nothing is
+	// left behind, its answer is waited for.
+	patient, cancel := outlast(ctx, removeTimeout)
+	defer cancel()
+	made, err := s.eng.ContainerCommit(patient, s.link.container, container.CommitOptions{
+		Reference: name, Pause: true,
+		// What is left out is taken from the container, its labels one by one.
+		Config: &container.Config{
+			Entrypoint: []string{guestProgram}, Cmd: []string{"guest", "--root", guestRoot},
+			Labels: s.imageLabels(labels),
+		},
+	})
+	if err != nil {
+		return "", errors.Join(ctx.Err(), s.explain(err))
+	}
+	if err := ctx.Err(); err != nil {
+		return "", errors.Join(err, removeImage(ctx, s.eng, made.ID))
+	}
+	return made.ID, nil
+}
+
+// imageLabels take back what the container's labels say that is not true of an
+// image of it.
+func (s *Sandbox) imageLabels(more map[string]string) map[string]string {
+	labels := ownerLabels(Config{Session: s.cfg.Session})
+	for _, other := range []string{labelSandbox, labelConfig, labelSnapshot, labelFork, labelImage, labelImageBase, labelBuild} {
+		labels[other] = ""
+	}
+	labels[labelFolder] = path.Base(s.Paths().Session)
+	maps.Copy(labels, more)
+	return labels
+}
+
+// outlast returns a context that is done only some time after ctx.
+func outlast(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
+	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(more)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-patient.Done():
+		}
+	})
+	return patient, func() {
+		stop()
+		cancel()
+	}
+}
+
+// SnapshotInfo describes what [Sandbox.Snapshot] has kept.
+type SnapshotInfo struct {
+	ID      string    `json:"id"` // the image's name
+	Created time.Time `json:"created"`
+	Size    int64     `json:"size"` // bytes of the image, what it shares with others included
+	Session string    `json:"session,omitempty"`
+}
+
+// Snapshots returns the snapshots of the engine, whoever made them, oldest first.
+// Of cfg only Host counts.
+func Snapshots(ctx context.Context, cfg Config) ([]SnapshotInfo, error) {
+	var list []SnapshotInfo
+	err := ask("list", cfg, func(eng *client.Client) error {
+		found, err := eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelSnapshot))})
+		for _, i := range found {
+			// Images that were built on one have its labels, too.
+			if id := i.Labels[labelSnapshot]; id != "" && slices.Contains(i.RepoTags, id) {
+				list = append(list, SnapshotInfo{ID: id, Created: time.Unix(i.Created, 0).UTC(), Size: i.Size, Session: i.Labels[labelSession]})
+			}
+		}
+		return err
+	})
+	slices.SortFunc(list, func(a, b SnapshotInfo) int { return a.Created.Compare(b.Created) })
+	return list, err
+}
+
+// RemoveSnapshot removes a snapshot. Of cfg only Host counts. One that does not
+// exist is fs.ErrNotExist, one whose sandboxes still live is fs.ErrExist.
+func RemoveSnapshot(ctx context.Context, cfg Config, id string) error {
+	return askAbout("remove", id, cfg, func(eng *client.Client) error {
+		img, err := eng.ImageInspect(ctx, id)
+		if err != nil {
+			return err
+		}
+		if img.Config == nil || img.Config.Labels[labelSnapshot] != id || !strings.HasPrefix(id, snapshotRepository+":") {
+			return fmt.Errorf("%w: the image was not made as a snapshot", fs.ErrNotExist)
+		}
+		_, err = eng.ImageRemove(ctx, id, image.RemoveOptions{})
+		if cerrdefs.IsConflict(err) {
+			return fmt.Errorf("end the sandboxes and remove the snapshots that were made of it first: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+		return dropImage(ctx, eng, img.Parent)
+	})
+}
+
+// removeImage removes an image that has no use any more, also when ctx is done.
+func removeImage(ctx context.Context, eng *client.Client, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	_, err := eng.ImageRemove(ctx, id, image.RemoveOptions{})
+	if cerrdefs.IsNotFound(err) {
+		return nil
+	}
+	return explain(eng, err)
+}
+
+// dropImage removes an image that Fork made and those that it was made of, as far
+// as nothing else uses them.
+func dropImage(ctx context.Context, eng *client.Client, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	for id != "" {
+		img, err := eng.ImageInspect(ctx, id)
+		if cerrdefs.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return explain(eng, err)
+		}
+		if img.Config == nil || img.Config.Labels[labelFork] == "" || len(img.RepoTags) > 0 {
+			return nil
+		}
+		_, err = eng.ImageRemove(ctx, img.ID, image.RemoveOptions{})
+		switch {
+		case cerrdefs.IsConflict(err):
+			return nil // the next one to let go of it does this
+		case err != nil && !cerrdefs.IsNotFound(err):
+			return explain(eng, err)
+		}
+		id = img.Parent
+	}
+	return nil
+}
+
+// describeConfig writes down what a container was made with.
+func describeConfig(cfg Config) string {
+	cfg.Runner, cfg.Name, cfg.Host = "", "", ""
+	b, err := json.Marshal(cfg)
+	if err != nil {
+		return "" // a Config without an image is no Config
+	}
+	return string(b)
+}
+
+// configOf reads what describeConfig wrote. What cannot be read is a Config of a
+// sandbox that cannot be copied.
+func configOf(labels map[string]string) Config {
+	var cfg Config
+	if err := json.Unmarshal([]byte(labels[labelConfig]), &cfg); err != nil {
+		return Config{ReadOnly: true}
+	}
+	return cfg
+}
+
+var (
+	_ primitives.Snapshotter = (*Sandbox)(nil)
+	_ primitives.Forker      = (*Sandbox)(nil)
+	_ primitives.Pauser      = (*Sandbox)(nil)
+	_ primitives.UsageReader = (*Sandbox)(nil)
+)

@@ -1,0 +1,67 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// ReadUsage implements primitives.UsageReader. The engine answers, so it works
+// whatever goes on inside. Threads are counted, the guest's own, too.
+func (s *Sandbox) ReadUsage(ctx context.Context) (primitives.Usage, error) {
+	u, err := s.readUsage(ctx)
+	return u, wrap("usage", s.id, err)
+}
+
+func (s *Sandbox) readUsage(ctx context.Context) (primitives.Usage, error) {
+	if err := s.live(); err != nil {
+		return primitives.Usage{}, err
+	}
+	answer, err := s.eng.ContainerStatsOneShot(ctx, s.link.container)
+	if err != nil {
+		return primitives.Usage{}, s.explain(err)
+	}
+	var stats container.StatsResponse
+	err = json.NewDecoder(answer.Body).Decode(&stats)
+	if err = errors.Join(err, answer.Body.Close()); err != nil {
+		return primitives.Usage{}, err
+	}
+	if stats.Read.IsZero() { // the engine's answer for one that does not run
+		return primitives.Usage{}, errGone
+	}
+	limit := s.cfg.Memory
+	if limit == 0 {
+		limit = defaultMemory
+	}
+	return usage(stats, max(limit, 0)), nil
+}
+
+// usage reads what the engine says, with either version of control groups.
+func usage(stats container.StatsResponse, limit int64) primitives.Usage {
+	u := primitives.Usage{
+		CPU:         time.Duration(signed(stats.CPUStats.CPUUsage.TotalUsage)),
+		Memory:      -1,
+		MemoryLimit: limit,
+		Processes:   -1,
+	}
+	if used := stats.MemoryStats.Usage; used > 0 {
+		cache, ok := stats.MemoryStats.Stats["total_inactive_file"] // version 1
+		if !ok {
+			cache = stats.MemoryStats.Stats["inactive_file"]
+		}
+		u.Memory = signed(used - min(cache, used))
+	}
+	if n := stats.PidsStats.Current; n > 0 {
+		u.Processes = int(signed(n))
+	}
+	return u
+}
+
+// signed is a number of the kernel, which does not count that far.
+func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
