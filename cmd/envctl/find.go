@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // listTimeout is how long sandboxes of one type may take to be listed when those
@@ -76,6 +77,24 @@ type location struct {
 	sandbox environment.Sandbox
 	id      string
 	inUse   bool // the program that made it still runs
+	status  primitives.Status
+}
+
+// locations are where the sandboxes of a list are.
+func locations(from []environment.Sandbox, list []environment.SandboxInfo) []location {
+	found := make([]location, 0, len(list))
+	for _, info := range list {
+		i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == info.Type })
+		found = append(found, location{from[i], info.ID, info.InUse, info.Status})
+	}
+	return found
+}
+
+// all finds all sandboxes. Those that were found come with the error of others.
+func all(ctx context.Context, chosen environment.Sandbox) ([]location, error) {
+	from := choices(chosen)
+	list, err := listAll(ctx, from)
+	return locations(from, list), err
 }
 
 // find finds the one sandbox with this id, or whose id begins so.
@@ -87,9 +106,9 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 		if err != nil {
 			return location{}, err
 		}
-		for _, info := range list {
-			if info.ID == id {
-				return location{from[i], id, info.InUse}, nil
+		for _, at := range locations(from, list) {
+			if at.id == id {
+				return at, nil
 			}
 		}
 	}
@@ -115,8 +134,7 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 	case len(found) > 1:
 		return location{}, fmt.Errorf("give more of the ID: %q fits %s", id, ids(found))
 	}
-	i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == found[0].Type })
-	return location{from[i], found[0].ID, found[0].InUse}, nil
+	return locations(from, found)[0], nil
 }
 
 // idPrefix begins the ids of containers and may be left out.

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+// gcFlags are the flags of gc.
+type gcFlags struct {
+	target
+	environment.GCOptions
+	asJSON bool
+}
+
+func (a *app) newGCCmd() *cobra.Command {
+	f := &gcFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "gc [flags]",
+		Short: "Remove what programs that died have left",
+		Long: `Remove the sandboxes, volumes and images that programs which died have left, and
+print them. It never removes a sandbox whose program lives, that somebody is attached
+to, or that was made to be kept ('envctl create', 'envctl run --keep') and has not
+expired: end those with 'envctl rm'.
+
+A sandbox whose program has just died waits a while for somebody to come back;
+--now does not.`,
+		Example: `  envctl gc --dry-run
+  envctl gc --now --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+	f.flags(cmd)
+	fl := cmd.Flags()
+	fl.BoolVarP(&f.DryRun, "dry-run", "n", false, "only print what would be removed")
+	fl.BoolVar(&f.NoGrace, "now", false, "do not wait for somebody to come back to a sandbox")
+	fl.BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+func (f *gcFlags) run(ctx context.Context) error {
+	cfg, err := f.load()
+	if err != nil {
+		return err
+	}
+	var removed []environment.Garbage
+	var errs []error
+	for _, s := range choices(cfg.Sandbox) {
+		some, err := environment.GC(ctx, s, f.GCOptions)
+		removed = append(removed, some...)
+		errs = append(errs, err)
+	}
+	if f.asJSON {
+		return errors.Join(append(errs, printLines(f.app, removed))...)
+	}
+	if len(removed) > 0 {
+		w := tabwriter.NewWriter(f.app.out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "TYPE\tKIND\tID\tCREATED\tWHY")
+		for _, g := range removed {
+			created := "-"
+			if !g.Created.IsZero() {
+				created = g.Created.Local().Format(time.DateTime)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", g.Type, g.Kind, plain(g.ID), created, plain(g.Why))
+		}
+		errs = append(errs, w.Flush())
+	}
+	what := "removed"
+	if f.DryRun {
+		what = "would be removed"
+	}
+	fmt.Fprintf(f.app.err, "%d %s\n", len(removed), what)
+	return errors.Join(errs...)
+}

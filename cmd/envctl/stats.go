@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// usage is what stats prints of a sandbox.
+type usage struct {
+	ID     string            `json:"id"`
+	Type   string            `json:"type"`
+	Status primitives.Status `json:"status"`
+	// Nil if it could not be asked.
+	*primitives.Usage
+}
+
+func (a *app) newStatsCmd() *cobra.Command {
+	t := &target{app: a}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "stats [flags] [ID...]",
+		Short: "Print what sandboxes use of their machine",
+		Long: `Print the processor time, the memory with its limit and the number of processes of
+the sandboxes, or of some of them. "-" is what cannot be told.
+
+With --json each is one object a line: times in nanoseconds, memory in bytes, -1 for
+what cannot be told, and a memory_limit of 0 where there is none.`,
+		Example: `  envctl stats
+  envctl stats --json 3f2a | jq .memory`,
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			list, failed := t.usages(cmd.Context(), ids)
+			if asJSON {
+				return errors.Join(printLines(a, list), failed)
+			}
+			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "ID\tTYPE\tSTATUS\tCPU TIME\tMEMORY\tLIMIT\tPROCESSES")
+			for _, u := range list {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", u.ID, u.Type, u.Status, u.columns())
+			}
+			return errors.Join(w.Flush(), failed)
+		},
+	}
+	t.flags(cmd)
+	cmd.ValidArgsFunction = t.completeIDs(0)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+// columns are the figures for people.
+func (u usage) columns() string {
+	cpu, memory, limit, processes := "-", "-", "-", "-"
+	if u.Usage != nil {
+		if u.CPU >= 0 {
+			cpu = u.CPU.Round(10 * time.Millisecond).String()
+		}
+		if u.Memory >= 0 {
+			memory = units.BytesSize(float64(u.Memory))
+		}
+		switch {
+		case u.MemoryLimit == 0:
+			limit = "none"
+		case u.MemoryLimit > 0:
+			limit = units.BytesSize(float64(u.MemoryLimit))
+		}
+		if u.Processes >= 0 {
+			processes = fmt.Sprint(u.Processes)
+		}
+	}
+	return cpu + "\t" + memory + "\t" + limit + "\t" + processes
+}
+
+// askedAtOnce is how many sandboxes are asked at the same time.
+const askedAtOnce = 8
+
+// usages asks the sandboxes with these ids, or all of them. What could be found out
+// comes with the error of the rest.
+func (t *target) usages(ctx context.Context, ids []string) ([]usage, error) {
+	cfg, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	found, failed := t.several(ctx, cfg.Sandbox, ids)
+	list := make([]usage, len(found))
+	errs := make([]error, len(found))
+	var asking sync.WaitGroup
+	turns := make(chan struct{}, askedAtOnce)
+	for i, at := range found {
+		list[i] = usage{ID: at.id, Type: at.sandbox.Type, Status: at.status}
+		if at.status != primitives.StatusRunning {
+			continue
+		}
+		asking.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			cfg := cfg
+			cfg.Sandbox = at.sandbox
+			list[i].Usage, errs[i] = readUsage(ctx, cfg, at.id)
+		})
+	}
+	asking.Wait()
+	return list, errors.Join(append(errs, failed)...)
+}
+
+// several finds the sandboxes with these ids, or all of them.
+func (t *target) several(ctx context.Context, chosen environment.Sandbox, ids []string) ([]location, error) {
+	if len(ids) == 0 {
+		return all(ctx, chosen)
+	}
+	var found []location
+	var errs []error
+	for _, id := range ids {
+		at, err := find(ctx, chosen, id)
+		if err == nil {
+			found = append(found, at)
+		}
+		errs = append(errs, err)
+	}
+	return found, errors.Join(errs...)
+}
+
+// readUsage asks one sandbox. One that has gone meanwhile uses nothing.
+func readUsage(ctx context.Context, cfg environment.Config, id string) (_ *primitives.Usage, err error) {
+	env, err := environment.Attach(ctx, id, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, env.Close()) }()
+	u, err := primitives.ReadUsage(ctx, env.Primitive())
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, nil //nolint:nilnil // it cannot tell, which is no failure
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &u, nil
+}
