@@ -173,7 +173,7 @@ func RemoveSnapshot(ctx context.Context, cfg Config, id string) error {
 		if err != nil {
 			return err
 		}
-		return dropImage(ctx, eng, img.Parent)
+		return dropImage(ctx, eng, img.Parent) //nolint:staticcheck // engines that have no parents say none
 	})
 }
 
@@ -211,7 +211,7 @@ func dropImage(ctx context.Context, eng *client.Client, id string) error {
 		case err != nil && !cerrdefs.IsNotFound(err):
 			return explain(eng, err)
 		}
-		id = img.Parent
+		id = img.Parent //nolint:staticcheck // as above
 	}
 	return nil
 }

@@ -17,19 +17,14 @@ func fill(ctx context.Context, out, in int, size int64) error {
 		return nil
 	}
 	for at := int64(0); at < size; {
-		from, err := unix.Seek(in, at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
+		from, to := at, size // where the file system knows no holes
+		if data, err := unix.Seek(in, at, unix.SEEK_DATA); err == nil {
+			if to, err = unix.Seek(in, data, unix.SEEK_HOLE); err != nil {
+				return err
+			}
+			from = data
+		} else if errors.Is(err, unix.ENXIO) {
 			break // only a hole is left
-		}
-		to := size
-		if err == nil {
-			to, err = unix.Seek(in, from, unix.SEEK_HOLE)
-		} else {
-			from = at // the file system knows no holes
-			to, err = size, nil
-		}
-		if err != nil {
-			return err
 		}
 		to = min(to, size)
 		if err := copyRange(ctx, out, in, from, to); err != nil {
