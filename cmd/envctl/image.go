@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+func (a *app) newImageCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Build, list and remove images with agents",
+		Long: `Build, list and remove the images of which containers with agents are made.
+
+A container whose image lacks the agent is made of another one, which is built on
+that image when it is first needed. 'envctl image build' does it ahead of time.`,
+		Example: `  envctl image build claude
+  envctl image ls
+  envctl image rm --unused`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := knownCommand(cmd, args); err != nil {
+				return err
+			}
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(a.newImageBuildCmd(), a.newImageListCmd(), a.newImageRemoveCmd())
+	for _, c := range cmd.Commands() {
+		c.Args = usageArgs(c.Args)
+	}
+	return cmd
+}
+
+// imageFlags are what the commands on images have in common.
+type imageFlags struct {
+	target
+	asJSON bool
+}
+
+// flags adds them; there is but one kind of sandbox that has images.
+func (f *imageFlags) flags(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVarP(&f.config, "config", "c", "", "configuration file (YAML or JSON)")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log what agentenv does to standard error")
+}
+
+func (f *imageFlags) load() (environment.Config, error) {
+	cfg, err := f.target.load()
+	if err == nil && cfg.Sandbox.Type != "docker" {
+		cfg.Sandbox = environment.Sandbox{Type: "docker"}
+	}
+	return cfg, err
+}
+
+func (a *app) newImageBuildCmd() *cobra.Command {
+	f := &imageFlags{target: target{app: a}}
+	var base string
+	cmd := &cobra.Command{
+		Use:   "build [flags] AGENT",
+		Short: "Build an image with an agent and print its name",
+		Long: `Build an image with an agent, unless the engine has it already, and print its name,
+for --image. What the build says goes to standard error. If the base has the agent,
+or the agent needs nothing, the name is that of the base.
+
+The base must be of a Debian system and have npm. Proxies are taken from HTTP_PROXY,
+HTTPS_PROXY and NO_PROXY.`,
+		Example: `  envctl image build claude
+  envctl image build claude --base my-team/dev:latest`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := f.load()
+			if err != nil {
+				return err
+			}
+			cfg.Progress = a.newProgress()
+			if cfg.Agent.Name != args[0] {
+				cfg.Agent = environment.Agent{Name: args[0]}
+			}
+			if base != "" {
+				cfg.Sandbox.Docker.Image = base
+			}
+			img, err := environment.BuildImage(cmd.Context(), cfg)
+			if errors.Is(err, fs.ErrExist) {
+				img.Ref, err = firstOf(cfg.Sandbox.Docker.Image, environment.DefaultImage), nil
+			}
+			if err != nil {
+				return err
+			}
+			if f.asJSON {
+				return printLines(a, []environment.Image{img})
+			}
+			_, err = fmt.Fprintln(a.out, img.Ref)
+			return err
+		},
+	}
+	f.flags(cmd)
+	cmd.Flags().StringVarP(&base, "base", "b", "", "image to add the agent to (default "+environment.DefaultImage+")")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the image as one JSON object")
+	cmd.ValidArgsFunction = cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp)
+	return cmd
+}
+
+func (a *app) newImageListCmd() *cobra.Command {
+	f := &imageFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:     "ls [flags]",
+		Short:   "List the images with agents",
+		Example: "  envctl image ls --json | jq -r .ref",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := f.list(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if f.asJSON {
+				return printLines(a, list)
+			}
+			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "IMAGE\tAGENT\tVERSION\tBASE\tSIZE\tCREATED\tUSED")
+			for _, i := range list {
+				used := "unused"
+				if i.InUse {
+					used = "in use"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(i.Ref), plain(i.Agent), plain(i.Version), plain(i.Base),
+					units.HumanSize(float64(i.Size)), i.Created.Local().Format(time.DateTime), used)
+			}
+			return w.Flush()
+		},
+	}
+	f.flags(cmd)
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+func (f *imageFlags) list(ctx context.Context) ([]environment.Image, error) {
+	cfg, err := f.load()
+	if err != nil {
+		return nil, err
+	}
+	return environment.Images(ctx, cfg.Sandbox)
+}
+
+// imageRemoveFlags are the flags of image rm.
+type imageRemoveFlags struct {
+	imageFlags
+	all, unused bool
+}
+
+func (a *app) newImageRemoveCmd() *cobra.Command {
+	f := &imageRemoveFlags{imageFlags: imageFlags{target: target{app: a}}}
+	cmd := &cobra.Command{
+		Use:   "rm [flags] [IMAGE...]",
+		Short: "Remove images with agents",
+		Long: `Remove images with agents, by name or by the beginning of a tag. They are built again
+when they are needed. An image of which there are containers stays, and is an error
+unless --unused is given.`,
+		Example: `  envctl image rm agentenv-claude:d3c3
+  envctl image rm --unused`,
+		RunE: func(cmd *cobra.Command, names []string) error { return f.remove(cmd.Context(), names) },
+	}
+	f.flags(cmd)
+	cmd.Flags().BoolVar(&f.all, "all", false, "remove all of them")
+	cmd.Flags().BoolVar(&f.unused, "unused", false, "remove all of which there are no containers")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		list, _ := f.list(cmd.Context()) // without an engine there is nothing to offer
+		refs := make([]cobra.Completion, 0, len(list))
+		for _, i := range list {
+			refs = append(refs, i.Ref)
+		}
+		return refs, cobra.ShellCompDirectiveNoFileComp
+	}
+	return cmd
+}
+
+func (f *imageRemoveFlags) remove(ctx context.Context, names []string) error {
+	if named := len(names) > 0; named == (f.all || f.unused) || f.all && f.unused {
+		return usagef("say which images to remove: name them, or give --unused or --all")
+	}
+	cfg, err := f.load()
+	if err != nil {
+		return err
+	}
+	list, err := environment.Images(ctx, cfg.Sandbox)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	remove := func(i environment.Image) {
+		err := environment.RemoveImage(ctx, cfg.Sandbox, i.Ref)
+		if err == nil {
+			fmt.Fprintln(f.app.out, i.Ref)
+		}
+		errs = append(errs, err)
+	}
+	for _, i := range list {
+		if f.all || f.unused && !i.InUse {
+			remove(i)
+		}
+	}
+	for _, name := range names {
+		i, err := findImage(list, name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		remove(i)
+	}
+	return errors.Join(errs...)
+}
+
+// findImage finds an image by its name with the tag, of which the end may be left
+// out.
+func findImage(list []environment.Image, name string) (environment.Image, error) {
+	var found []environment.Image
+	for _, i := range list {
+		if i.Ref == name {
+			return i, nil
+		}
+		_, tag, _ := strings.Cut(i.Ref, ":")
+		if name != "" && (strings.Contains(name, ":") && strings.HasPrefix(i.Ref, name) || strings.HasPrefix(tag, name)) {
+			found = append(found, i)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return environment.Image{}, fmt.Errorf("run 'envctl image ls' to see the images there are: there is no %q", name)
+	case 1:
+		return found[0], nil
+	}
+	return environment.Image{}, fmt.Errorf("give more of the name: %q fits %s and %s", name, found[0].Ref, found[1].Ref)
+}
