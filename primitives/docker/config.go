@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/reference"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -167,6 +168,9 @@ func (c Config) check() error {
 	}
 	if _, err := c.platform(); err != nil {
 		return err
+	}
+	if _, err := reference.ParseAnyReference(c.Image); err != nil {
+		return fmt.Errorf("%w: %w", c.invalid("image", "name an image, such as node:22-bookworm-slim"), err)
 	}
 	for key := range c.Labels {
 		if key == "" || strings.HasPrefix(key, labelPrefix) {

@@ -3,17 +3,13 @@ package docker
 import (
 	"context"
 	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
-
-	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // ensureImage returns the image, and fetches it first if the policy says so.
@@ -43,33 +39,6 @@ func ensureImage(ctx context.Context, eng *client.Client, cfg Config) (image.Ins
 		return img, fmt.Errorf("%w: the engine has the image for %s/%s only; set pull to always to fetch it for %s", errors.ErrUnsupported, img.Os, img.Architecture, cfg.Platform)
 	}
 	return img, nil
-}
-
-// maxPullLine bounds a message of the engine about its progress.
-const maxPullLine = 1 << 20
-
-// pull fetches the image. The engine reports failures in the stream of progress.
-func pull(ctx context.Context, eng *client.Client, cfg Config) error {
-	body, err := eng.ImagePull(ctx, cfg.Image, image.PullOptions{Platform: cfg.Platform})
-	if err != nil {
-		return fmt.Errorf("pull the image: %w", err)
-	}
-	defer func() { _ = body.Close() }()
-	limited := &io.LimitedReader{R: body}
-	for dec := json.NewDecoder(limited); ; {
-		limited.N = maxPullLine
-		var m struct {
-			Error string `json:"error"`
-		}
-		switch err := dec.Decode(&m); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("pull the image: %w: %w", primitives.ErrUnavailable, err)
-		case m.Error != "":
-			return fmt.Errorf("pull the image: check its name and the engine's network: %w: %s", primitives.ErrUnavailable, m.Error)
-		}
-	}
 }
 
 // checkRunner makes sure that the guest can run in the container: the engine

@@ -1,0 +1,173 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/registry"
+	"github.com/docker/docker/client"
+	"github.com/docker/go-units"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// pull fetches the image, with the credentials that the docker command would use.
+func pull(ctx context.Context, eng *client.Client, cfg Config) error {
+	auth, aerr := credentials(ctx, cfg.Image)
+	header := ""
+	if auth != (registry.AuthConfig{}) {
+		var err error
+		if header, err = registry.EncodeAuthConfig(auth); err != nil {
+			return fmt.Errorf("pull the image: %w", err)
+		}
+	}
+	cfg.tell("fetching the image " + cfg.Image)
+	err := follow(ctx, eng, cfg, header)
+	if err == nil {
+		cfg.tell("fetched the image " + cfg.Image)
+		return nil
+	}
+	return fmt.Errorf("pull the image: %w", explainPull(ctx, eng, auth, aerr, err))
+}
+
+// follow has the engine fetch the image and tells of its progress. The engine
+// reports failures there, too.
+func follow(ctx context.Context, eng *client.Client, cfg Config, auth string) error {
+	body, err := eng.ImagePull(ctx, cfg.Image, image.PullOptions{Platform: cfg.Platform, RegistryAuth: auth})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	p := pullProgress{layers: map[string]*layer{}}
+	limited := &io.LimitedReader{R: body}
+	for dec := json.NewDecoder(limited); ; {
+		limited.N = maxPullLine
+		var m pullMessage
+		switch err := dec.Decode(&m); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("%w: %w", primitives.ErrUnavailable, err)
+		case m.Error != "":
+			return &pullError{m.Error}
+		}
+		if s := p.take(m, time.Now()); s != "" {
+			cfg.tell("fetching the image " + cfg.Image + ": " + s)
+		}
+	}
+}
+
+// pullError is what the engine says of a pull that has failed after it began.
+type pullError struct{ text string }
+
+func (e *pullError) Error() string { return e.text }
+
+// explainPull looks for the reason why an image could not be fetched. Old engines
+// do not tell a refusal from other failures; the registry is asked again.
+func explainPull(ctx context.Context, eng *client.Client, auth registry.AuthConfig, aerr, err error) error {
+	_, late := errors.AsType[*pullError](err)
+	switch {
+	case ctx.Err() != nil:
+		return err
+	case !late && !cerrdefs.IsNotFound(err) && !cerrdefs.IsInternal(err) && !cerrdefs.IsPermissionDenied(err) && !cerrdefs.IsUnauthorized(err):
+		return err
+	}
+	if aerr != nil {
+		err = fmt.Errorf("%w (credentials: %w)", err, aerr)
+	}
+	refused := cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err)
+	if !refused {
+		_, lerr := eng.RegistryLogin(ctx, auth)
+		refused = cerrdefs.IsUnauthorized(lerr) || lerr != nil && registryRefuses(ctx, auth)
+	}
+	if refused {
+		return &kind{fmt.Errorf("log in first (docker login %s), or check the image's name: %w", auth.ServerAddress, err), fs.ErrPermission}
+	}
+	if cerrdefs.IsNotFound(err) {
+		return fmt.Errorf("check its name and tag: %w", err)
+	}
+	return fmt.Errorf("%w: check the image's name and the engine's network: %w", primitives.ErrUnavailable, err)
+}
+
+const (
+	// maxPullLine bounds a message of the engine about its progress.
+	maxPullLine = 1 << 20
+	// pullInterval is how often somebody is told of the progress.
+	pullInterval = time.Second
+	// maxLayers is how many layers are counted.
+	maxLayers = 1024
+)
+
+// pullMessage is what the engine says of a pull.
+type pullMessage struct {
+	ID             string `json:"id"` // of a layer
+	Status         string `json:"status"`
+	ProgressDetail struct {
+		Current int64 `json:"current"`
+		Total   int64 `json:"total"`
+	} `json:"progressDetail"`
+	Error string `json:"error"`
+}
+
+type layer struct {
+	current, total int64 // bytes
+	done           bool
+}
+
+// pullProgress adds up what the engine says of the layers of an image.
+type pullProgress struct {
+	layers map[string]*layer
+	told   time.Time
+}
+
+// take adds a message and returns what to tell now, if anything.
+func (p *pullProgress) take(m pullMessage, now time.Time) string {
+	if p.told.IsZero() {
+		p.told = now // the beginning was told
+	}
+	l := p.layers[m.ID]
+	switch {
+	case m.ID == "" || l == nil && len(p.layers) >= maxLayers:
+		return ""
+	case l == nil:
+		if m.Status != "Pulling fs layer" && m.Status != "Already exists" {
+			return "" // the tag
+		}
+		l = &layer{}
+		p.layers[m.ID] = l
+	}
+	switch m.Status {
+	case "Downloading":
+		l.current, l.total = m.ProgressDetail.Current, m.ProgressDetail.Total
+	case "Download complete":
+		l.current = l.total
+	case "Pull complete", "Already exists":
+		l.done = true
+	}
+	if now.Sub(p.told) < pullInterval {
+		return ""
+	}
+	p.told = now
+	return p.String()
+}
+
+func (p *pullProgress) String() string {
+	done := 0
+	var current, total int64
+	for _, l := range p.layers {
+		current, total = current+l.current, total+l.total
+		if l.done {
+			done++
+		}
+	}
+	return fmt.Sprintf("%d of %d layers, %s of %s", done, len(p.layers), units.HumanSize(float64(current)), units.HumanSize(float64(total)))
+}
