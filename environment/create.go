@@ -98,6 +98,8 @@ type backend struct {
 	attach func(context.Context, Config, string) (primitives.EnvironmentPrimitive, error)
 	list   func(context.Context, Sandbox) ([]SandboxInfo, error)
 	gc     func(context.Context, Sandbox, GCOptions) ([]Garbage, error)
+	// history returns what is known from outside the sandbox; nil is nothing.
+	history func(context.Context, Sandbox, string) ([]LogEntry, error)
 	// present reports whether this machine is set up for the type; nil is yes.
 	present func(Sandbox) bool
 	// sharesFiles reports whether paths of this machine can be used in it.

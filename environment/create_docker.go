@@ -32,6 +32,7 @@ func dockerBackend() backend {
 			return asPrimitive(docker.Attach(ctx, c, id))
 		},
 		list:    listDocker,
+		history: historyOfContainer,
 		gc:      gcDocker,
 		present: func(s Sandbox) bool { return docker.Present(s.Docker) },
 		// The container has files of its own.
@@ -85,6 +86,15 @@ func listDocker(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	list := make([]SandboxInfo, 0, len(found))
 	for _, f := range found {
 		list = append(list, SandboxInfo{ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned, Image: f.Image})
+	}
+	return list, err
+}
+
+func historyOfContainer(ctx context.Context, s Sandbox, id string) ([]LogEntry, error) {
+	found, err := docker.History(ctx, s.Docker, id)
+	list := make([]LogEntry, 0, len(found))
+	for _, f := range found {
+		list = append(list, LogEntry{f.Time, logEngine, f.Message})
 	}
 	return list, err
 }

@@ -68,7 +68,9 @@ func (t *target) locate(ctx context.Context, id string) (environment.Config, loc
 		return cfg, location{}, err
 	}
 	found, err := find(ctx, cfg.Sandbox, id)
-	cfg.Sandbox = found.sandbox
+	if err == nil {
+		cfg.Sandbox = found.sandbox
+	}
 	return cfg, found, err
 }
 
@@ -96,6 +98,9 @@ func all(ctx context.Context, chosen environment.Sandbox) ([]location, error) {
 	list, err := listAll(ctx, from)
 	return locations(from, list), err
 }
+
+// errNoSandbox says that there is none with the id.
+var errNoSandbox = errors.New("no sandbox")
 
 // find finds the one sandbox with this id, or whose id begins so.
 func find(ctx context.Context, chosen environment.Sandbox, id string) (location, error) {
@@ -130,7 +135,7 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 	case len(found) == 0 && failed != nil:
 		return location{}, fmt.Errorf("no sandbox %q among those that could be asked for: %w", id, failed)
 	case len(found) == 0:
-		return location{}, fmt.Errorf("run 'envctl ls' to see the sandboxes there are: no %s %q", kinds(from), id)
+		return location{}, fmt.Errorf("run 'envctl ls' to see the sandboxes there are: %w %q%s", errNoSandbox, id, ofType(from))
 	case len(found) > 1:
 		return location{}, fmt.Errorf("give more of the ID: %q fits %s", id, ids(found))
 	}
@@ -140,12 +145,12 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 // idPrefix begins the ids of containers and may be left out.
 const idPrefix = "agentenv-"
 
-// kinds names what was looked for.
-func kinds(from []environment.Sandbox) string {
+// ofType names the type if only sandboxes of one type were looked for.
+func ofType(from []environment.Sandbox) string {
 	if len(from) == 1 {
-		return from[0].Type + " sandbox"
+		return " of the type " + from[0].Type
 	}
-	return "sandbox"
+	return ""
 }
 
 func ids(list []environment.SandboxInfo) string {

@@ -129,7 +129,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	})
 	root.AddCommand(
 		a.newRunCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newListCmd(), a.newWatchCmd(),
-		a.newDiffCmd(), a.newTranscriptCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
+		a.newDiffCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
 		a.newImageCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
 	for _, c := range root.Commands() {

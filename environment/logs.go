@@ -1,0 +1,214 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// LogEntry is something that an operator wants to know of a sandbox.
+type LogEntry struct {
+	// Time is zero where nobody wrote it down.
+	Time time.Time `json:"time,omitzero"`
+	// Source is who says it: "engine", "runner", or "stderr" for what the runner
+	// and the agent print to standard error.
+	Source  string `json:"source"`
+	Message string `json:"message"`
+}
+
+// The sources of log entries.
+const (
+	logEngine = "engine"
+	logRunner = "runner"
+	logStderr = "stderr"
+)
+
+// quietLog is how long nothing must come from a running agent until that was all
+// there is.
+const quietLog = 300 * time.Millisecond
+
+// Logs returns what happened to the agent in a sandbox that is kept, from the
+// beginning: when its queries began and how they ended, what its runner reports,
+// and what was printed to standard error. With follow it goes on as long as the
+// latest agent runs and ctx is not done. Sandboxes in which nothing is kept of that
+// return nothing.
+func (e *Environment) Logs(ctx context.Context, follow bool) iter.Seq2[LogEntry, error] {
+	return func(yield func(LogEntry, error) bool) {
+		ctx, leave, err := e.enter(ctx)
+		if err == nil {
+			defer leave()
+			err = e.logs(ctx, follow, func(entry LogEntry) bool {
+				entry.Message = e.hide.redact(entry.Message)
+				return yield(entry, nil)
+			})
+		}
+		if err != nil && !errors.Is(err, errStopped) {
+			yield(LogEntry{}, err)
+		}
+	}
+}
+
+func (e *Environment) logs(ctx context.Context, follow bool, emit func(LogEntry) bool) error {
+	queries, err := e.prompts(ctx)
+	if err != nil {
+		return err
+	}
+	for i, q := range queries {
+		if i > 0 && queries[i-1].Process == q.Process {
+			continue // it took several prompts
+		}
+		last := queries[len(queries)-1].Process == q.Process
+		if err := e.logProcess(ctx, q.Process, follow && last, emit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logProcess reports what one execute-query has printed.
+func (e *Environment) logProcess(ctx context.Context, id string, follow bool, emit func(LogEntry) bool) error {
+	proc, err := primitives.Reattach(ctx, e.prim, id, primitives.Offset{})
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
+		return nil // somebody has removed its output
+	}
+	if err != nil {
+		return fmt.Errorf("logs: %w", err)
+	}
+	entries := make(chan LogEntry)
+	done := make(chan struct{})
+	var tasks sync.WaitGroup
+	defer func() {
+		close(done)
+		_ = proc.Close() // lets go of it, and ends the reading
+		tasks.Wait()
+	}()
+	send := func(entry LogEntry) bool {
+		select {
+		case entries <- entry:
+			return true
+		case <-done:
+			return false
+		}
+	}
+	var reading sync.WaitGroup
+	reading.Go(func() { readEvents(proc.Stdout(), e.maxLine, send) })
+	reading.Go(func() { readLines(proc.Stderr(), send) })
+	tasks.Go(func() { reading.Wait(); close(entries) })
+	quiet := time.NewTimer(quietLog)
+	defer quiet.Stop()
+	for {
+		select {
+		case entry, ok := <-entries:
+			switch {
+			case !ok:
+				return e.logEnd(ctx, proc, emit)
+			case !emit(entry):
+				return errStopped
+			}
+			quiet.Reset(quietLog)
+		case <-quiet.C:
+			if !follow {
+				return nil
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// logEnd reports how a process ended, if that is worth a line.
+func (e *Environment) logEnd(ctx context.Context, proc primitives.Process, emit func(LogEntry) bool) error {
+	status, err := proc.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("logs: %w", err)
+	}
+	if !status.Success() && !emit(LogEntry{Source: logRunner, Message: "the runner " + describe(status)}) {
+		return errStopped
+	}
+	return nil
+}
+
+// readEvents passes on what is worth a line in a log.
+func readEvents(r io.Reader, maxLine int, send func(LogEntry) bool) {
+	dec := runnerscripts.NewDecoder(r, maxLine)
+	for {
+		ev, err := dec.Next()
+		if err != nil {
+			return // its end, or that nobody reads any more
+		}
+		if message := logMessage(ev); message != "" && !send(LogEntry{ev.Time, logRunner, message}) {
+			return
+		}
+	}
+}
+
+// logMessage describes an event; empty if it belongs in no log.
+func logMessage(ev runnerscripts.Event) string {
+	switch ev.Type {
+	case runnerscripts.TypeQueryStarted:
+		if q, err := runnerscripts.Payload[runnerscripts.QueryStarted](ev); err == nil {
+			prompt, _, more := strings.Cut(strings.TrimSpace(q.Prompt), "\n")
+			if more {
+				prompt += " ..."
+			}
+			return fmt.Sprintf("query %s began: %s", ev.QueryID, prompt)
+		}
+	case runnerscripts.TypeQueryCompleted:
+		if q, err := runnerscripts.Payload[runnerscripts.QueryCompleted](ev); err == nil {
+			return fmt.Sprintf("query %s ended (%s) after %v", ev.QueryID, q.StopReason, time.Duration(q.DurationMS)*time.Millisecond)
+		}
+	case runnerscripts.TypeQueryFailed:
+		if q, err := runnerscripts.Payload[runnerscripts.QueryFailed](ev); err == nil {
+			return fmt.Sprintf("query %s failed (%s): %s", ev.QueryID, q.Code, q.Message)
+		}
+	case runnerscripts.TypeLog:
+		if l, err := runnerscripts.Payload[runnerscripts.Log](ev); err == nil {
+			return l.Level + ": " + l.Message
+		}
+	case runnerscripts.TypeError:
+		if e, err := runnerscripts.Payload[runnerscripts.ErrorInfo](ev); err == nil {
+			return fmt.Sprintf("error (%s): %s", e.Code, e.Message)
+		}
+	case runnerscripts.TypeResult:
+		if r, err := decodeResult(ev); err == nil && r.Error != nil {
+			return fmt.Sprintf("the runner gave up (%s): %s", r.Error.Code, r.Error.Message)
+		}
+	}
+	return ""
+}
+
+// readLines passes on lines of text.
+func readLines(r io.Reader, send func(LogEntry) bool) {
+	lines := runnerscripts.NewLineReader(r, 0)
+	for {
+		line, err := lines.Next()
+		if err != nil || !send(LogEntry{Source: logStderr, Message: strings.ToValidUTF8(string(line), "\uFFFD")}) {
+			return
+		}
+	}
+}
+
+// History returns what the backend itself knows of a sandbox: when it was started,
+// that it ran out of memory, how it ended. It works for a while after a sandbox has
+// gone, too. A sandbox that nothing is known of is fs.ErrNotExist; types of which
+// nothing is ever known return nothing.
+func History(ctx context.Context, s Sandbox, id string) ([]LogEntry, error) {
+	b, err := s.backend()
+	if err != nil || b.history == nil {
+		return nil, err
+	}
+	entries, err := b.history(ctx, s, id)
+	if err != nil {
+		return nil, fmt.Errorf("history of the sandbox: %w", err)
+	}
+	return entries, nil
+}
