@@ -8,11 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
-	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 // Adopt makes a sandbox of the session folder id below cfg.Root, with all files in
@@ -43,9 +41,10 @@ func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 		return nil, err
 	}
 	st := state{
-		ID: id, Session: filepath.Join(root, id), Created: time.Now().UTC(), Owner: proctree.Self(), Boot: proctree.BootID(),
-		Workspace: cfg.Workspace, Keep: cfg.Keep, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
+		Session: filepath.Join(root, id), Workspace: cfg.Workspace, Keep: cfg.Keep, Stay: cfg.Stay,
+		Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
 	}
+	st.own(id)
 	if err := st.forget(); err != nil {
 		return nil, err
 	}

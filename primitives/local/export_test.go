@@ -3,6 +3,8 @@ package local
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 )
@@ -25,4 +27,18 @@ func NewSweeping(ctx context.Context, cfg Config) (*Sandbox, error) {
 	s.group = nil
 	s.caps = s.findCapabilities()
 	return s, err
+}
+
+// HalfCopy leaves what a program leaves that dies while it copies the sandbox, and
+// returns its ID.
+func HalfCopy(t testing.TB, s *Sandbox) string {
+	t.Helper()
+	st := *s.st
+	st.own(newID())
+	st.Session = filepath.Join(filepath.Dir(s.paths.Session), st.ID)
+	st.Group, st.Copying, st.Owner.Start = "", true, 1 // which is not when this program started
+	if err := errors.Join(st.announce(), s.copyFolders(t.Context(), &st)); err != nil {
+		t.Fatal(err)
+	}
+	return st.ID
 }

@@ -11,10 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/treecopy"
 )
 
@@ -90,18 +88,23 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 		return nil, err
 	}
 	st := *s.st
-	st.ID, st.Created, st.Owner, st.Boot = newID(), time.Now().UTC(), proctree.Self(), proctree.BootID()
-	st.Session = filepath.Join(filepath.Dir(s.paths.Session), st.ID)
-	st.Workspace = ""
+	st.own(newID())
 	grouped := st.Group != ""
 	st.Group = ""
-	if err = s.copyFolders(ctx, &st); err == nil && grouped {
+	st.Session = filepath.Join(filepath.Dir(s.paths.Session), st.ID)
+	st.Workspace, st.Copying = "", true
+	err = st.announce()
+	if err == nil && grouped {
 		var gerr error
 		if st.Group, gerr = makeGroup(st.ID); gerr != nil {
 			st.NoGroup = gerr.Error()
 		}
 	}
 	if err == nil {
+		err = s.copyFolders(ctx, &st)
+	}
+	if err == nil {
+		st.Copying = false
 		err = st.save()
 	}
 	if err != nil {
@@ -114,8 +117,21 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 	return c, nil
 }
 
+// announce makes the beginning of a session folder, by which GC finds it if this
+// program dies before it is complete. Nobody else can enter it until then.
+func (st *state) announce() error {
+	err := os.Mkdir(st.Session, 0o700)
+	if err == nil {
+		err = os.Mkdir(st.paths().App, 0o700)
+	}
+	if err == nil {
+		err = writeJSON(st.file(stateFile), st)
+	}
+	return err
+}
+
 // copyFolders copies the session folder without what says whose it is and what
-// runs in it. Until all is there only this program's user can enter it.
+// runs in it.
 func (s *Sandbox) copyFolders(ctx context.Context, st *state) error {
 	old := primitives.PathsIn(s.paths.Session)
 	app := filepath.Base(old.App)

@@ -160,3 +160,17 @@ func TestAdoptRefusesWhatIsNoSessionFolder(t *testing.T) {
 		t.Errorf("a failed Adopt took away files: %v", err)
 	}
 }
+
+func TestGCRemovesACopyThatWasNeverCompleted(t *testing.T) {
+	root := t.TempDir()
+	s := newSandbox(t, local.Config{Root: root})
+	write(t, s, "f", "kept")
+	half := local.HalfCopy(t, s)
+	if found, err := local.GC(t.Context(), local.Config{Root: root}, local.GCOptions{}); err != nil || len(found) != 1 || found[0].ID != half {
+		t.Errorf("removed %+v, %v; want the copy %s", found, err, half)
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil || len(entries) != 1 || content(t, s, "f") != "kept" {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}

@@ -135,7 +135,7 @@ func cleanSandbox(ctx context.Context, st *state, opts GCOptions) (Garbage, erro
 const halfMadeAfter = time.Hour
 
 // cleanHalf removes a sandbox that never was complete. There is nothing in it but
-// what New makes: what has more in it stays.
+// what New makes, or a copy of another one: what has more in it stays.
 func cleanHalf(session string, st state, opts GCOptions) (Garbage, error) {
 	info, err := os.Lstat(session)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -145,7 +145,7 @@ func cleanHalf(session string, st state, opts GCOptions) (Garbage, error) {
 		return Garbage{}, err
 	}
 	old := time.Since(info.ModTime()) > halfMadeAfter
-	if st.owner() != ownerDead && (st.ID != "" || !old) || !onlyNew(session) {
+	if st.owner() != ownerDead && (st.ID != "" || !old) || !st.Copying && !onlyNew(session) {
 		return Garbage{}, nil
 	}
 	found := Garbage{ID: filepath.Base(session), Why: "its program died while it was made", Created: info.ModTime().UTC()}

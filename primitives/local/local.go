@@ -20,11 +20,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
-	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 const backend = "local"
@@ -72,10 +70,9 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 		return nil, wrap("create", "", err)
 	}
 	st := state{
-		ID: newID(), Created: time.Now().UTC(), Owner: proctree.Self(), Boot: proctree.BootID(),
-		PIDs: pidNamespace(), Workspace: cfg.Workspace, Keep: cfg.Keep, Stay: cfg.Stay, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
+		Workspace: cfg.Workspace, Keep: cfg.Keep, Stay: cfg.Stay, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
 	}
-	st.Host, _ = os.Hostname() // empty is unknown
+	st.own(newID())
 	root, who, err := prepare(cfg)
 	if err != nil {
 		return nil, wrap("create", cfg.Root, err)

@@ -31,6 +31,7 @@ type state struct {
 	Workspace string   `json:"workspace,omitempty"`
 	Keep      bool     `json:"keep,omitempty"`
 	Stay      bool     `json:"stay,omitempty"`
+	Copying   bool     `json:"copying,omitempty"` // it is a copy that is still being made
 	Env       []string `json:"env,omitempty"`
 	User      string   `json:"user,omitempty"`
 	Runner    string   `json:"runner,omitempty"`
@@ -44,6 +45,13 @@ const (
 	lifeFile = "life"
 	ended    = "terminated\n"
 )
+
+// own makes it a new sandbox of this program.
+func (st *state) own(id string) {
+	st.ID, st.Created = id, time.Now().UTC()
+	st.Owner, st.Boot, st.PIDs = proctree.Self(), proctree.BootID(), pidNamespace()
+	st.Host, _ = os.Hostname() // empty is unknown
+}
 
 func (st *state) paths() primitives.Paths {
 	p := primitives.PathsIn(st.Session)

@@ -25,7 +25,8 @@ type Options struct {
 	Link func(target string) string
 }
 
-// Copy copies the folder from to the new folder to: files, folders, symbolic
+// Copy copies the folder from to the folder to, which may hold folders already:
+// files, folders, symbolic
 // links, FIFOs, with permissions and times of modification, owners as far as this
 // program may give files away, hard links among the files, and holes. Where the
 // file system can, files share their data until one of them is changed. Sockets
@@ -77,7 +78,7 @@ func (c *copier) dest(rel string) string { return filepath.Join(c.to, filepath.F
 
 // dir copies an open folder.
 func (c *copier) dir(ctx context.Context, src int, rel string, info *unix.Stat_t) error {
-	if err := os.Mkdir(c.dest(rel), 0o700); err != nil {
+	if err := os.Mkdir(c.dest(rel), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	c.dirs = append(c.dirs, madeDir{c.dest(rel), *info})
