@@ -15,12 +15,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// fakeNPM is a base that can install an agent without a network: its npm makes a
-// program of that name, which says what it was asked to install.
-const fakeNPM = `RUN mkdir -p /usr/bin && printf '#!/bin/sh\nexit 0\n' >/bin/apt-get && cp /bin/apt-get /bin/dpkg-query && \
-  printf '#!/bin/sh\ncase "$*" in *--version) exit;; esac\nprintf "#!/bin/sh\\necho $*\\n" >/bin/claude; chmod +x /bin/claude\n' >/bin/npm && \
-  busybox chmod +x /bin/apt-get /bin/dpkg-query /bin/npm && busybox ln -s busybox /bin/chmod && busybox ln -s busybox /bin/printf`
-
 // inContainer is the configuration of a container with Claude Code in it.
 func inContainer(t *testing.T, image string) Config {
 	return Config{
@@ -62,7 +56,7 @@ func base(t *testing.T, instructions string) string {
 }
 
 func TestAnAgentThatTheImageLacksIsAddedToItOnce(t *testing.T) {
-	cfg := inContainer(t, base(t, fakeNPM))
+	cfg := inContainer(t, base(t, testdocker.FakeNPM))
 	var mu sync.Mutex
 	var told []string
 	cfg.Progress = func(message string) {
@@ -103,7 +97,7 @@ func TestAnAgentThatTheImageLacksIsAddedToItOnce(t *testing.T) {
 }
 
 func TestAnImageThatHasTheAgentIsUsedAsItIs(t *testing.T) {
-	cfg := inContainer(t, base(t, `RUN echo '#!/bin/sh' >/bin/claude && busybox chmod +x /bin/claude`))
+	cfg := inContainer(t, base(t, "RUN echo '#!/bin/sh' >/bin/claude && busybox chmod +x /bin/claude"))
 	env := create(t, cfg)
 	if _, err := env.Primitive().Stat(t.Context(), "/test"); err != nil {
 		t.Error(err)
@@ -132,7 +126,7 @@ func TestAnImageThatAnAgentCannotBeAddedToIsRefused(t *testing.T) {
 }
 
 func TestAnAgentThatCannotBeInstalledIsAnErrorWithWhatWasSaid(t *testing.T) {
-	cfg := inContainer(t, base(t, strings.Replace(fakeNPM, `printf "#!/bin/sh`, `echo no such package; exit 4; printf "#!/bin/sh`, 1)))
+	cfg := inContainer(t, base(t, strings.Replace(testdocker.FakeNPM, `printf "#!/bin/sh`, `echo no such package; exit 4; printf "#!/bin/sh`, 1)))
 	_, err := Create(t.Context(), cfg)
 	var failed *docker.BuildError
 	if !errors.As(err, &failed) || failed.Code != 4 || failed.Output != "no such package" {

@@ -24,6 +24,13 @@ func Node(t testing.TB) string {
 	return ref
 }
 
+// FakeNPM are instructions of a Dockerfile that give [Busybox] commands by which
+// agents are installed without a network: its npm makes a program "claude" that
+// prints the arguments of npm.
+const FakeNPM = `RUN printf '#!/bin/sh\n' >/bin/apt-get && busybox cp /bin/apt-get /bin/dpkg-query && \
+  printf '#!/bin/sh\ncase "$*" in *--version) exit;; esac\nprintf "#!/bin/sh\\necho $*\\n" >/bin/claude; busybox chmod +x /bin/claude\n' >/bin/npm && \
+  busybox chmod +x /bin/apt-get /bin/dpkg-query /bin/npm`
+
 // Gateway returns the address of this machine in the engine's default network: a
 // server that listens there is reached by containers.
 func Gateway(t testing.TB) string {
