@@ -5,54 +5,75 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"envctl": main})
+	testscript.Main(tests{m}, map[string]func(){"envctl": main})
 }
+
+// tests are those of the package, after which nothing may be left in an engine.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int { return testdocker.Main(m.M) }
 
 // TestScripts runs the scripts in testdata/script, each with sandboxes of its own
 // and a check that it left none, and no process, behind.
 func TestScripts(t *testing.T) {
-	runner, err := bundle.Path(t.Context(), bundle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	model, err := llmapi.Start(t.Context(), llmapi.Config{})
+	runScripts(t, testscript.Params{Dir: "testdata/script"}, map[string]string{
+		"ANTHROPIC_BASE_URL": startModel(t, ""),
+	}, "sandbox: local\n")
+}
+
+// startModel starts a scripted model at an address and returns its URL.
+func startModel(t *testing.T, addr string) string {
+	t.Helper()
+	model, err := llmapi.Start(t.Context(), llmapi.Config{Addr: addr})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { model.Close() })
+	return model.URL
+}
+
+// runScripts runs scripts with some variables and the configuration sandbox.yaml.
+func runScripts(t *testing.T, p testscript.Params, vars map[string]string, config string) {
+	t.Helper()
+	runner, err := bundle.Path(t.Context(), bundle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	claude := testagents.Claude(t)
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
-		RequireExplicitExec: true,
-		RequireUniqueNames:  true,
-		Setup: func(e *testscript.Env) error {
-			e.Setenv("HOME", e.WorkDir)
-			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
-			e.Setenv(bundle.ExplicitVariable, runner)
-			e.Setenv("ANTHROPIC_BASE_URL", model.URL)
-			dir, _, _ := strings.Cut(e.Getenv("PATH"), string(os.PathListSeparator))
-			e.Setenv("ENVCTL_DIR", dir)
-			e.Setenv("PATH", e.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(claude))
-			// Else the race detector rests for a second at every exit.
-			e.Setenv("GORACE", "atexit_sleep_ms=0")
-			// What nobody passes on must not arrive in a sandbox.
-			e.Setenv("HOST_SECRET", "hunter2")
-			e.Defer(func() { checkNothingLeft(t, e.WorkDir) })
-			return nil
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"seqs": checkSeqs},
-	})
+	p.RequireExplicitExec, p.RequireUniqueNames = true, true
+	p.Setup = func(e *testscript.Env) error {
+		e.Setenv("HOME", e.WorkDir)
+		e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
+		e.Setenv(bundle.ExplicitVariable, runner)
+		dir, _, _ := strings.Cut(e.Getenv("PATH"), string(os.PathListSeparator))
+		e.Setenv("ENVCTL_DIR", dir)
+		e.Setenv("PATH", e.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(claude))
+		// Else the race detector rests for a second at every exit.
+		e.Setenv("GORACE", "atexit_sleep_ms=0")
+		// What nobody passes on must not arrive in a sandbox.
+		e.Setenv("HOST_SECRET", "hunter2")
+		for key, value := range vars {
+			e.Setenv(key, value)
+		}
+		e.Defer(func() { checkNothingLeft(t, e.WorkDir) })
+		return os.WriteFile(filepath.Join(e.WorkDir, "sandbox.yaml"), []byte(config), 0o600)
+	}
+	p.Cmds = map[string]func(*testscript.TestScript, bool, []string){"seqs": checkSeqs}
+	testscript.Run(t, p)
 }
 
 // checkNothingLeft looks for sandboxes and for processes that work in the
@@ -91,17 +112,24 @@ func checkSeqs(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
-	root := (&app{}).newRootCmd()
-	for _, cmd := range root.Commands() {
+	var check func(cmd *cobra.Command, path ...string)
+	check = func(cmd *cobra.Command, path ...string) {
+		for _, sub := range cmd.Commands() {
+			check(sub, append(slices.Clone(path), sub.Name())...)
+		}
+		if len(path) == 0 {
+			return
+		}
 		if cmd.Short == "" || cmd.Example == "" {
-			t.Errorf("%s lacks a description or an example", cmd.Name())
+			t.Errorf("%s lacks a description or an example", path)
 		}
 		var out bytes.Buffer
-		if code := Execute(t.Context(), nil, &out, &out, []string{cmd.Name(), "--help"}); code != exitOK {
-			t.Errorf("%s --help exits with %d", cmd.Name(), code)
+		if code := Execute(t.Context(), nil, &out, &out, append(path, "--help")); code != exitOK {
+			t.Errorf("%s --help exits with %d", path, code)
 		}
 		if !strings.Contains(out.String(), "Examples:") {
-			t.Errorf("%s --help shows no example", cmd.Name())
+			t.Errorf("%s --help shows no example", path)
 		}
 	}
+	check((&app{}).newRootCmd())
 }

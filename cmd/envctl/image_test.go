@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// TestClaudeInAContainer runs the script that Claude Code passes on this machine
+// with a container instead, of an image that the agent was added to.
+func TestClaudeInAContainer(t *testing.T) {
+	cfg := environment.Config{
+		Agent: environment.Agent{Name: "claude"},
+		Sandbox: environment.Sandbox{Type: "docker", Docker: docker.Config{
+			Image: testdocker.Node(t), Pull: docker.PullNever, Runner: testdocker.Runner(t), Labels: testdocker.Labels(),
+		}},
+	}
+	// Here, where all tests lock the same file: the script would not wait for
+	// those that need the same image.
+	if _, err := environment.BuildImage(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	runScripts(t, testscript.Params{Files: []string{"testdata/script/claude.txtar"}}, map[string]string{
+		"ANTHROPIC_BASE_URL": startModel(t, testdocker.Gateway(t)+":0"),
+	}, fmt.Sprintf("sandbox: {type: docker, image: %q, pull: never, grace_seconds: 10, user: tester, labels: {%s}}\n",
+		testdocker.Node(t), yamlLabels()))
+}
+
+// yamlLabels are the labels of this run of the tests in a configuration file.
+func yamlLabels() string {
+	var list string
+	for key, value := range testdocker.Labels() {
+		list += fmt.Sprintf("%s: %q,", key, value)
+	}
+	return list
+}
+
+// TestImages builds and removes images on a base of the test's own, whose labels
+// they inherit.
+func TestImages(t *testing.T) {
+	engine := docker.Config{Image: testdocker.Busybox(t), Pull: docker.PullNever}
+	base, err := docker.BuildImage(t.Context(), engine, docker.Build{
+		Name: "agentenv-test-base", Labels: testdocker.Labels(),
+		Instructions: fmt.Sprintf("%s\nRUN echo %s %d >/test", testdocker.FakeNPM, t.Name(), os.Getpid()),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := docker.RemoveImage(context.WithoutCancel(t.Context()), engine, base.Ref); err != nil {
+			t.Error(err)
+		}
+	})
+	runScripts(t, testscript.Params{Dir: "testdata/docker"}, map[string]string{
+		"BASE": base.Ref, "BUSYBOX": engine.Image,
+	}, "sandbox: docker\n")
+}
