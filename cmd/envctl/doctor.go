@@ -39,8 +39,9 @@ func (a *app) newDoctorCmd() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what works on this machine and what is missing",
 		Long: `Check what agentenv needs: really make a sandbox, run the scripted agent in it, and
-look for the agents and tools. The exit status is 1 if sandboxes do not work.`,
-		Example: "  envctl doctor\n  envctl doctor --sandbox local --json",
+look for the agents, the tools and the Docker engine. The exit status is 1 if the kind
+of sandbox that was asked for (local without --sandbox) does not work.`,
+		Example: "  envctl doctor\n  envctl doctor --sandbox docker --image golang:1.26\n  envctl doctor --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := t.loadNew(m)
@@ -84,6 +85,7 @@ func (a *app) report(findings []finding, asJSON bool) error {
 func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	stop := a.newPrinter(false).waiting("checking; the first time the runner is built ...")
 	findings := checkSandbox(ctx, cfg)
+	findings = append(findings, checkDocker(ctx, cfg)...)
 	stop()
 	return append(findings,
 		checkTool(ctx, "git", "git", "needed for workspaces from git and for --gitignore; install git", "--version"),
@@ -103,7 +105,7 @@ func checkSandbox(ctx context.Context, cfg environment.Config) []finding {
 	}
 	caps := env.Primitive().Capabilities()
 	findings := []finding{{Check: name, Status: statusOK, Detail: fmt.Sprintf("%s/%s, process trees are ended by %s", caps.OS, caps.Arch, caps.TreeKill)}}
-	if caps.TreeKill == primitives.TreeKillSweep || caps.TreeKill == primitives.TreeKillGroup {
+	if cfg.Sandbox.Type == "local" && (caps.TreeKill == primitives.TreeKillSweep || caps.TreeKill == primitives.TreeKillGroup) {
 		findings[0].Fix = "a writable cgroup v2 would end process trees without exception"
 	}
 	runner := finding{Check: "runner", Status: statusOK, Detail: "the scripted agent answered"}

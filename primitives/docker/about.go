@@ -2,7 +2,9 @@ package docker
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/docker/docker/api/types"
@@ -12,7 +14,8 @@ import (
 
 // EngineInfo describes an engine for people who look for what is wrong.
 type EngineInfo struct {
-	Host          string `json:"host"` // its address
+	Host          string `json:"host"`     // its address
+	FoundBy       string `json:"found_by"` // what says that it is there
 	Version       string `json:"version"`
 	API           string `json:"api"` // the version of its API that is spoken
 	OS            string `json:"os"`
@@ -36,9 +39,41 @@ func Describe(ctx context.Context, cfg Config) (EngineInfo, error) {
 		}
 		v, err := eng.ServerVersion(ctx)
 		info = describe(eng, found, v)
+		info.FoundBy = foundBy(cfg)
 		return err
 	})
 	return info, err
+}
+
+// foundBy says what names the engine, in the order of findEngine.
+func foundBy(cfg Config) string {
+	if cfg.Host != "" {
+		return "host"
+	}
+	for _, variable := range []string{client.EnvOverrideHost, "DOCKER_CONTEXT"} {
+		if os.Getenv(variable) != "" {
+			return variable
+		}
+	}
+	if name := currentContext(); name != "" && name != "default" {
+		return fmt.Sprintf("docker context %q", name)
+	}
+	return "the default address"
+}
+
+// currentContext is what 'docker context use' has set; empty if nothing.
+func currentContext() string {
+	var cfg struct {
+		CurrentContext string `json:"currentContext"`
+	}
+	dir, err := configDir()
+	if err == nil {
+		err = readJSON(filepath.Join(dir, "config.json"), &cfg)
+	}
+	if err != nil {
+		return "" // connecting says what is wrong with it
+	}
+	return cfg.CurrentContext
 }
 
 func describe(eng *client.Client, found system.Info, v types.Version) EngineInfo {

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// engineTimeout is how long an engine may take to say what it is.
+const engineTimeout = 15 * time.Second
+
+// checkDocker looks at the engine and at what sandboxes need there. Without an
+// engine only containers do not work.
+func checkDocker(ctx context.Context, cfg environment.Config) []finding {
+	failed := statusMissing
+	if cfg.Sandbox.Type == "docker" {
+		failed = statusFailed
+	}
+	engine := finding{Check: "docker engine", Status: failed}
+	if !docker.Present(cfg.Sandbox.Docker) {
+		engine.Detail = "nothing says that there is one"
+		engine.Fix = "for --sandbox docker: install Docker and start it, or name an engine in DOCKER_HOST or by 'docker context use'"
+		return []finding{engine}
+	}
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	info, err := docker.Describe(ctx, cfg.Sandbox.Docker)
+	if err != nil {
+		engine.Detail = err.Error()
+		return []finding{engine}
+	}
+	engine.Status = statusOK
+	engine.Detail = fmt.Sprintf("%s, API %s, %s/%s, at %s (%s)", info.Version, info.API, info.OS, info.Arch, info.Host, info.FoundBy)
+	return []finding{engine, checkStorage(info), checkLimits(info), checkEngineRunner(ctx, cfg, info)}
+}
+
+func checkStorage(info docker.EngineInfo) finding {
+	f := finding{Check: "docker storage", Status: statusOK, Detail: info.StorageDriver}
+	if info.StorageDriver == "vfs" || info.StorageDriver == "devicemapper" {
+		f.Status, f.Detail = statusMissing, info.StorageDriver+" copies the whole image for every container"
+		f.Fix = `let the engine use overlay2: "storage-driver" in its daemon.json`
+	}
+	return f
+}
+
+func checkLimits(info docker.EngineInfo) finding {
+	f := finding{Check: "docker limits", Status: statusOK, Detail: "control groups version " + info.CgroupVersion}
+	if len(info.Warnings) > 0 {
+		f.Status = statusMissing
+		f.Detail += "; the engine says: " + strings.Join(info.Warnings, "; ")
+		f.Fix = "limits of containers may not hold: see https://docs.docker.com/engine/install/troubleshoot/"
+	}
+	return f
+}
+
+func checkEngineRunner(ctx context.Context, cfg environment.Config, info docker.EngineInfo) finding {
+	f := finding{Check: "docker runner", Status: statusOK}
+	name, err := bundle.Path(ctx, bundle.Config{Explicit: firstOf(cfg.Sandbox.Docker.Runner, cfg.Runner), OS: "linux", Arch: info.Arch})
+	if f.Detail = name; err != nil {
+		f.Status, f.Detail = statusMissing, "linux/"+info.Arch+": "+err.Error()
+		f.Fix = "without it agents do not run in containers, and commands and files there are slow"
+	}
+	return f
+}
