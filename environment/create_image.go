@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -141,8 +142,8 @@ func imageWithAgent(ctx context.Context, cfg Config, c docker.Config) (docker.Im
 	return built, nil, nil
 }
 
-// end ends a sandbox that is of no use.
-func end(ctx context.Context, s *docker.Sandbox) error {
+// end ends a sandbox that is of no use, also when ctx is done.
+func end(ctx context.Context, s primitives.EnvironmentPrimitive) error {
 	_, err := s.Terminate(context.WithoutCancel(ctx))
 	return errors.Join(err, s.Close())
 }

@@ -32,6 +32,7 @@ type Environment struct {
 	busy     chan struct{} // holds a token while a query runs
 	setup    chan struct{} // holds a token while the session is prepared
 	prepared bool          // guarded by setup
+	first    Setup         // what to prepare the session with if nobody does; never changes
 
 	mu     sync.Mutex
 	closed bool

@@ -29,16 +29,8 @@ const (
 
 // leaveRecord writes down what [Attach] needs.
 func (e *Environment) leaveRecord(ctx context.Context) error {
-	agent := e.cfg.Agent
-	agent.Env = nil
-	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent, IgnoreChanges: e.cfg.IgnoreChanges})
-	if err != nil {
+	if err := e.leaveNote(ctx); err != nil {
 		return err
-	}
-	app := e.prim.Paths().App
-	private := primitives.WriteOptions{Mode: 0o600}
-	if err := e.prim.WriteFile(ctx, path.Join(app, recordFile), bytes.NewReader(data), private); err != nil {
-		return fmt.Errorf("leave a record in the sandbox: %w", err)
 	}
 	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: e.cfg.notCounted()})
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -47,9 +39,26 @@ func (e *Environment) leaveRecord(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
 	}
-	err = e.prim.WriteFile(ctx, path.Join(app, baselineFile), packed, private)
+	err = e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), packed, private())
 	if err = errors.Join(err, packed.Close()); err != nil {
 		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
+	}
+	return nil
+}
+
+// private is for files that are nobody else's business.
+func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o600} }
+
+// leaveNote writes the record itself, without the state of the workspace.
+func (e *Environment) leaveNote(ctx context.Context) error {
+	agent := e.cfg.Agent
+	agent.Env = nil
+	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent, IgnoreChanges: e.cfg.IgnoreChanges})
+	if err != nil {
+		return err
+	}
+	if err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, recordFile), bytes.NewReader(data), private()); err != nil {
+		return fmt.Errorf("leave a record in the sandbox: %w", err)
 	}
 	return nil
 }

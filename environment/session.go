@@ -63,17 +63,23 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 
 // prepareOnce prepares a session that nobody has prepared.
 func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData, error) {
+	prepared, first, err := e.isPrepared(ctx)
+	if prepared || err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	return e.setupSession(ctx, first)
+}
+
+// isPrepared reports whether the session is prepared, and what to prepare it with
+// if not. It waits for one who is at it.
+func (e *Environment) isPrepared(ctx context.Context) (bool, Setup, error) {
 	select {
 	case e.setup <- struct{}{}:
+		defer func() { <-e.setup }()
+		return e.prepared, e.first, nil
 	case <-ctx.Done():
-		return runnerscripts.SetupData{}, context.Cause(ctx)
+		return false, Setup{}, context.Cause(ctx)
 	}
-	prepared := e.prepared
-	<-e.setup
-	if prepared {
-		return runnerscripts.SetupData{}, nil
-	}
-	return e.setupSession(ctx, Setup{})
 }
 
 // ReadTranscript returns the conversation as the agent itself keeps it; an empty

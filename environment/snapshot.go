@@ -13,6 +13,8 @@ import (
 	"path"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -161,6 +163,20 @@ func (s *snapshot) content(e entry) *io.SectionReader {
 	return io.NewSectionReader(s.store, e.offset, e.size)
 }
 
+// clone returns a snapshot that can be closed by itself.
+func (s *snapshot) clone() (*snapshot, error) {
+	if s == nil || s.store == nil {
+		return s, nil
+	}
+	fd, err := unix.FcntlInt(s.store.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("share what the workspace began with: %w", err)
+	}
+	c := *s
+	c.store = os.NewFile(uintptr(fd), s.store.Name())
+	return &c, nil
+}
+
 func (s *snapshot) close() error {
 	if s == nil || s.store == nil {
 		return nil
@@ -240,6 +256,26 @@ func (b *baseline) find(ctx context.Context) error {
 		return fmt.Errorf("read what the workspace began with: %w", err)
 	}
 	b.snap, b.read = snap, nil
+	return nil
+}
+
+// share takes over what another baseline knows; either may be closed first.
+func (b *baseline) share(of *baseline) error {
+	of.mu.RLock()
+	defer of.mu.RUnlock()
+	switch {
+	case of.closed:
+		return ErrClosed
+	case of.read != nil:
+		return nil // each finds it in its own sandbox
+	}
+	snap, err := of.snap.clone()
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.read, b.snap, b.err = nil, snap, of.err
 	return nil
 }
 

@@ -1,0 +1,189 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Fork makes n environments with copies of the sandbox as it is now: the same
+// files, settings and conversation so far, each with a SessionID of its own. From
+// then on they go separate ways; [Environment.Changes] count from where this one's
+// do. What runs in this sandbox goes on here, and only here: a copy starts its agent
+// with its first query, and the agent resumes the conversation.
+//
+// The copies belong to the caller. Closing one ends its sandbox, unless Config.Keep
+// is set. They outlive this environment. Fork makes all of them or none.
+//
+// Errors: [ErrBusy] while a query runs, because what it has done so far is no state
+// to go on from, and queries get it while Fork runs; those of primitives.Fork, such
+// as errors.ErrUnsupported for a sandbox that cannot be copied.
+func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+	default:
+		return nil, ErrBusy
+	}
+	start, err := e.conversation(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("fork: read the conversation: %w", err)
+	}
+	made, err := primitives.Fork(ctx, e.prim, n)
+	if err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	copies := make([]*Environment, 0, n)
+	for i, p := range made {
+		c, err := e.copyOn(ctx, p, start)
+		if err == nil {
+			copies = append(copies, c)
+			continue
+		}
+		errs := []error{fmt.Errorf("fork: %w", err)}
+		for _, p := range made[i:] {
+			errs = append(errs, end(ctx, p))
+		}
+		for _, c := range copies {
+			errs = append(errs, c.discard(ctx))
+		}
+		return nil, errors.Join(errs...)
+	}
+	return copies, nil
+}
+
+// conversation is what a copy's agent is to remember.
+func (e *Environment) conversation(ctx context.Context) (Setup, error) {
+	prepared, first, err := e.isPrepared(ctx)
+	if err != nil || !prepared {
+		return first, err
+	}
+	t, err := e.ReadTranscript(ctx)
+	if err != nil || t.Main == "" && len(t.Subagents) == 0 {
+		return Setup{}, err
+	}
+	return Setup{Transcript: &t}, nil
+}
+
+// copyOn makes an environment of a copy of the sandbox.
+func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimitive, start Setup) (*Environment, error) {
+	cfg := e.cfg
+	cfg.SessionID, cfg.Workspace, cfg.Agent = uuid.NewString(), nil, e.session().Agent
+	own := owner{
+		release:     func() error { return end(ctx, p) },
+		sharesFiles: e.owner.sharesFiles, placed: true, kept: e.owner.kept,
+	}
+	if own.kept {
+		own.release = p.Close
+	}
+	c, err := prepare(ctx, p, cfg, own)
+	if err != nil {
+		return nil, err
+	}
+	c.first, c.grace, c.probe, c.maxLine = start, e.grace, e.probe, e.maxLine
+	if err := c.base.share(&e.base); err != nil {
+		return nil, errors.Join(err, c.base.close())
+	}
+	if own.kept {
+		if err := errors.Join(c.leaveNote(ctx), c.forgetQueries(ctx)); err != nil {
+			return nil, errors.Join(err, c.base.close())
+		}
+	}
+	return c, nil
+}
+
+// discard closes an environment and ends its sandbox, also one that is kept.
+func (e *Environment) discard(ctx context.Context) error {
+	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
+	return errors.Join(err, e.Close())
+}
+
+// forgetQueries removes what came with a copy about queries that run elsewhere.
+func (e *Environment) forgetQueries(ctx context.Context) error {
+	app := e.prim.Paths().App
+	for _, name := range []string{queriesDir, queriesFile} {
+		err := e.prim.Remove(ctx, path.Join(app, name), true)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Snapshot keeps the files of the sandbox as they are now, the agent's memory
+// included, and returns the snapshot's identity, of which new sandboxes can be made:
+// for Docker it is an image, see docker.Config. Processes are no part of it. While a
+// query runs it is [ErrBusy]; other errors are those of primitives.Snapshot.
+func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+	default:
+		return "", ErrBusy
+	}
+	id, err = primitives.Snapshot(ctx, e.prim)
+	if err != nil {
+		return "", fmt.Errorf("snapshot: %w", err)
+	}
+	return id, nil
+}
+
+// Pause freezes the sandbox with all that runs in it until [Environment.Resume]. A
+// running query waits, too, and its deadlines do not. The other methods but Usage,
+// Snapshot and Close return primitives.ErrUnavailable meanwhile. Errors are those of
+// primitives.Pause.
+func (e *Environment) Pause(ctx context.Context) error {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := primitives.Pause(ctx, e.prim); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	return nil
+}
+
+// Resume has a paused sandbox go on where it was.
+func (e *Environment) Resume(ctx context.Context) error {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := primitives.Resume(ctx, e.prim); err != nil {
+		return fmt.Errorf("resume: %w", err)
+	}
+	return nil
+}
+
+// Usage returns what the sandbox uses of its machine now. A sandbox that cannot tell
+// is errors.ErrUnsupported.
+func (e *Environment) Usage(ctx context.Context) (primitives.Usage, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return primitives.Usage{}, err
+	}
+	defer leave()
+	u, err := primitives.ReadUsage(ctx, e.prim)
+	if err != nil {
+		return u, fmt.Errorf("usage: %w", err)
+	}
+	return u, nil
+}

@@ -1,0 +1,259 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// remembering is an agent that says what it remembers.
+func remembering(t *testing.T) Agent {
+	return scenario(t, turn(runnerscripts.ScenarioStep{Text: "turn {{turn}} after: {{history}}"}))
+}
+
+// say has the agent answer.
+func say(t *testing.T, env *Environment, prompt string) string {
+	t.Helper()
+	events, err := collect(t.Context(), env, Query{Prompt: prompt})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conversation(t, events)
+}
+
+// put writes a file of the workspace.
+func put(t *testing.T, env *Environment, name, content string) {
+	t.Helper()
+	if err := env.Primitive().WriteFile(t.Context(), name, strings.NewReader(content), writeOptions); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forked makes copies that are closed with the test.
+func forked(t *testing.T, env *Environment, n int) []*Environment {
+	t.Helper()
+	copies, err := env.Fork(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range copies {
+		t.Cleanup(func() {
+			if err := c.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+	return copies
+}
+
+func changes(t *testing.T, env *Environment) string {
+	t.Helper()
+	list, err := env.Changes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, c := range list {
+		fmt.Fprintf(&b, "%s %s,", c.Kind, c.Path)
+	}
+	return b.String()
+}
+
+func TestCopiesRememberAndGoSeparateWays(t *testing.T) {
+	for name, box := range boxes(t) {
+		t.Run(name, func(t *testing.T) {
+			env := create(t, Config{
+				Sandbox: box, Agent: remembering(t), Env: map[string]string{"MINE": "yes"},
+				Workspace: []Source{{Files: []File{{Path: "old", Content: "1\n"}}}},
+			})
+			say(t, env, "in common")
+			put(t, env, "shared", "before")
+			copies := forked(t, env, 2)
+			ids := map[string]bool{env.SessionID(): true, copies[0].SessionID(): true, copies[1].SessionID(): true}
+			if len(ids) != 3 {
+				t.Errorf("the sessions are %v", ids)
+			}
+			// The original's agent goes on, those of the copies are started.
+			if got := say(t, env, "only here"); !strings.Contains(got, "turn 2 after: in common") {
+				t.Errorf("the original said %q", got)
+			}
+			put(t, copies[0], "old", "2\n")
+			put(t, copies[0], "shared", "after")
+			for i, c := range copies {
+				if got := say(t, c, fmt.Sprint("copy ", i)); !strings.Contains(got, "turn 2 after: in common") || strings.Contains(got, "only here") {
+					t.Errorf("copy %d said %q", i, got)
+				}
+			}
+			// Whoever is closed first: what the workspace began with is everybody's.
+			if err := env.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if got := changes(t, copies[0]); got != "modified old,created shared," {
+				t.Errorf("the first copy's changes: %s", got)
+			}
+			if got := changes(t, copies[1]); got != "created shared," {
+				t.Errorf("the second copy's changes: %s", got)
+			}
+			var patch bytes.Buffer
+			if err := copies[0].Patch(t.Context(), &patch); err != nil || !strings.Contains(patch.String(), "-1\n+2\n") {
+				t.Errorf("the first copy's patch: %s, %v", patch.String(), err)
+			}
+			if got := say(t, copies[1], "and again"); !strings.Contains(got, "copy 1") || strings.Contains(got, "copy 0") {
+				t.Errorf("the second copy said %q", got)
+			}
+		})
+	}
+}
+
+func TestACopyBeforeTheFirstQueryStartsAfresh(t *testing.T) {
+	env := create(t, Config{Agent: remembering(t)})
+	c := forked(t, forked(t, env, 1)[0], 1)[0]
+	if got := say(t, c, "hello"); !strings.Contains(got, "turn 1 after:") {
+		t.Errorf("the agent said %q", got)
+	}
+}
+
+func TestACopyOfACopyRemembersBeforeItsFirstQuery(t *testing.T) {
+	env := create(t, Config{Agent: remembering(t)})
+	say(t, env, "in common")
+	c := forked(t, forked(t, env, 1)[0], 1)[0]
+	if got := say(t, c, "hello"); !strings.Contains(got, "turn 2 after: in common") {
+		t.Errorf("the agent said %q", got)
+	}
+}
+
+func TestForkIsRefusedWhileAQueryRuns(t *testing.T) {
+	env := withQuery(t, patient)
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Text() == "" {
+			continue
+		}
+		if _, err := env.Fork(t.Context(), 1); !errors.Is(err, ErrBusy) {
+			t.Errorf("Fork: %v", err)
+		}
+		if _, err := env.Snapshot(t.Context()); !errors.Is(err, ErrBusy) {
+			t.Errorf("Snapshot: %v", err)
+		}
+		break
+	}
+}
+
+func TestForkSaysWhatIsWrong(t *testing.T) {
+	env := create(t, Config{})
+	if copies, err := env.Fork(t.Context(), 0); !errors.Is(err, fs.ErrInvalid) || copies != nil {
+		t.Errorf("Fork of none: %v, %v", copies, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if copies, err := env.Fork(ctx, 1); !errors.Is(err, context.Canceled) || copies != nil {
+		t.Errorf("Fork with a cancelled context: %v, %v", copies, err)
+	}
+	if _, err := env.Snapshot(t.Context()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Snapshot of a local sandbox: %v", err)
+	}
+	if err := errors.Join(env.Pause(t.Context())); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Pause of a local sandbox: %v", err)
+	}
+	lacking := newOver(t, newBare(t), Config{})
+	if _, err := lacking.Fork(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Fork of what cannot be copied: %v", err)
+	}
+	if err := env.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, ferr := env.Fork(t.Context(), 1)
+	_, serr := env.Snapshot(t.Context())
+	_, uerr := env.Usage(t.Context())
+	for _, err := range []error{ferr, serr, uerr, env.Pause(t.Context()), env.Resume(t.Context())} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}
+
+func TestCopiesOfAKeptSandboxAreKept(t *testing.T) {
+	box := sandbox(t)
+	env, err := Create(t.Context(), Config{Sandbox: box, Keep: true, Agent: remembering(t), Workspace: []Source{{Files: []File{{Path: "old", Content: "1"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(t, env, "in common")
+	copies, err := env.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := copies[0]
+	put(t, c, "new", "1")
+	say(t, c, "in the copy")
+	if err := errors.Join(env.Close(), c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Attach(t.Context(), c.ID(), Config{Sandbox: box})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.SessionID() != c.SessionID() {
+		t.Errorf("session %s became %s", c.SessionID(), again.SessionID())
+	}
+	if got := changes(t, again); got != "created new," {
+		t.Errorf("changes: %s", got)
+	}
+	if got := say(t, again, "more"); !strings.Contains(got, "in common") || !strings.Contains(got, "in the copy") {
+		t.Errorf("the agent said %q", got)
+	}
+	if err := errors.Join(again.Close(), Remove(t.Context(), box, c.ID()), Remove(t.Context(), box, env.ID())); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAContainerIsKeptAndPaused(t *testing.T) {
+	box := container(t)
+	env := create(t, Config{Sandbox: box, Agent: remembering(t)})
+	say(t, env, "before")
+	put(t, env, "f", "kept")
+	before, err := env.Usage(t.Context())
+	if err != nil || before.Memory <= 0 || before.Processes <= 0 {
+		t.Errorf("usage %+v, %v", before, err)
+	}
+	if err := env.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := env.WorkspaceFiles(t.Context(), FilesOptions{}); !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("files of a paused sandbox: %v", err)
+	}
+	id, err := env.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := docker.RemoveSnapshot(context.WithoutCancel(t.Context()), docker.Config{}, id); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := env.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := say(t, env, "after"); !strings.Contains(got, "turn 2 after: before") {
+		t.Errorf("the agent said %q", got)
+	}
+	box.Docker.Image = id
+	again := create(t, Config{Sandbox: box, Agent: remembering(t), SessionID: env.SessionID()})
+	files, err := again.WorkspaceFiles(t.Context(), FilesOptions{MaxContent: 10})
+	if err != nil || len(files) != 1 || string(files[0].Content) != "kept" {
+		t.Errorf("files %+v, %v", files, err)
+	}
+	if got := say(t, again, "again"); !strings.Contains(got, "turn 2 after: before") {
+		t.Errorf("the agent of the snapshot said %q", got)
+	}
+}
