@@ -112,6 +112,11 @@ type Config struct {
 	// Progress is told, in a sentence, what takes longer than a moment, such as
 	// fetching the image. It may be called from any goroutine. Nil tells nobody.
 	Progress func(message string) `json:"-"`
+	// sharedRunner is what New found out: the engine can mount this file of its
+	// machine instead of getting a copy of the runner.
+	sharedRunner string
+	// ownFolders: the guest can make its folders itself.
+	ownFolders bool
 }
 
 // Pull says when an image is fetched from its registry.

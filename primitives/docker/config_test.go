@@ -161,7 +161,7 @@ func TestWhatTheEngineRefusesIsTyped(t *testing.T) {
 			c.Network, c.Ports = "bridge", []docker.Port{{Container: 80, Host: taken.Addr().(*net.TCPAddr).Port}}
 		}, fs.ErrExist},
 		"a user that is not there": {func(c *docker.Config) { c.User = "nosuchuser" }, primitives.ErrUnknownUser},
-		"a target below a file":    {func(c *docker.Config) { c.Mounts = []docker.Mount{{Source: t.TempDir(), Target: "/etc/passwd/x"}} }, primitives.ErrUnavailable},
+		"a target below a file":    {func(c *docker.Config) { c.Mounts = []docker.Mount{{Source: t.TempDir(), Target: "/etc/passwd/x"}} }, fs.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(t, testdocker.Busybox(t))

@@ -71,7 +71,12 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if name == "" {
 		name = namePrefix + newID()
 	}
+	cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
 	id, err := makeContainer(ctx, eng, name, cfg, img)
+	if cfg.sharedRunner != "" && cerrdefs.IsInvalidArgument(err) {
+		cfg.sharedRunner = "" // the engine may not have the file
+		id, err = makeContainer(ctx, eng, name, cfg, img)
+	}
 	if err != nil {
 		return nil, explain(eng, err)
 	}
@@ -135,6 +140,7 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 	}
 	made := configOf(found.Config.Labels)
 	made.Host, made.Logger = cfg.Host, cfg.Logger
+	made.sharedRunner = mountedRunner(found.Mounts)
 	s := newSandbox(eng, strings.TrimPrefix(found.Name, "/"), l, made)
 	if found.Config.Labels[labelFork] != "" {
 		s.forkedFrom = found.Image

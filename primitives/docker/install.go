@@ -13,8 +13,12 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// install copies the guest into a container that was not started yet.
+// install copies what the guest needs into a container that was not started yet,
+// if that is anything: even little of it takes the engine 50 ms.
 func install(ctx context.Context, eng *client.Client, id string, cfg Config) error {
+	if cfg.sharedRunner != "" && cfg.ownFolders {
+		return nil
+	}
 	// Of a read-only container only the volume takes files.
 	into := "/"
 	if cfg.ReadOnly {
@@ -23,7 +27,7 @@ func install(ctx context.Context, eng *client.Client, id string, cfg Config) err
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := packGuest(w, cfg.Runner, into)
+		err := packGuest(w, cfg, into)
 		_ = w.CloseWithError(err) // nil is io.EOF for the reader
 		packed <- err
 	}()
@@ -41,26 +45,30 @@ func install(ctx context.Context, eng *client.Client, id string, cfg Config) err
 
 var errInstallEnded = errors.New("the engine takes no more of the archive")
 
-// packGuest writes the guest's folders and program as a tar stream to be unpacked
-// in a folder. Sandboxes are
-// made by the container's user, whose number only the engine knows: like /tmp,
-// their folder is open to all and keeps their things apart.
-func packGuest(w io.Writer, runner, into string) error {
-	f, err := os.Open(runner)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	tw := tar.NewWriter(w)
+// packGuest writes the guest's folders, and its program unless that is mounted, as a
+// tar stream to be unpacked in a folder. Sandboxes are made by the container's user,
+// whose number only the engine knows: like /tmp, their folder is open to all and
+// keeps their things apart.
+func packGuest(w io.Writer, cfg Config, into string) error {
 	headers := []*tar.Header{
 		{Name: guestDir, Mode: 0o755, Typeflag: tar.TypeDir},
 		{Name: guestRoot, Mode: 0o1777, Typeflag: tar.TypeDir},
-		{Name: guestProgram, Mode: 0o755, Typeflag: tar.TypeReg, Size: info.Size()},
 	}
+	var program io.Reader = strings.NewReader("")
+	if cfg.sharedRunner == "" {
+		f, err := os.Open(cfg.Runner)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		program = f
+		headers = append(headers, &tar.Header{Name: guestProgram, Mode: 0o755, Typeflag: tar.TypeReg, Size: info.Size()})
+	}
+	tw := tar.NewWriter(w)
 	for _, h := range headers {
 		if h.Name == into {
 			continue
@@ -70,7 +78,7 @@ func packGuest(w io.Writer, runner, into string) error {
 			return err
 		}
 	}
-	if _, err := io.Copy(tw, f); err != nil {
+	if _, err := io.Copy(tw, program); err != nil {
 		return err
 	}
 	return tw.Close()
