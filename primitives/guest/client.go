@@ -54,7 +54,6 @@ type Client struct {
 	mux    *session
 	hello  hello
 	tokens atomic.Uint64
-	large  atomic.Int32 // pipes with large buffers
 
 	mu         sync.Mutex
 	closed     bool

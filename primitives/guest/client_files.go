@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -49,9 +50,17 @@ func (c *Client) Pack(ctx context.Context, dir string, opts primitives.PackOptio
 }
 
 func (c *Client) download(ctx context.Context, op, target string, code opcode, req message) (io.ReadCloser, error) {
-	k, err := c.start(ctx, op, target, code, req)
+	b := beginning{op: op, target: target, request: requestFrame(code, req)}
+	mine := c.bulkPipe(true, func(theirs *os.File) error { b.files = []*os.File{theirs}; return nil })
+	k, err := c.begin(ctx, b)
 	if err != nil {
+		if mine != nil {
+			_ = mine.Close() // nothing came through it
+		}
 		return nil, err
+	}
+	if mine != nil {
+		k.setPipe(mine)
 	}
 	if err := k.reply(&empty{}); err != nil {
 		k.end()
@@ -59,6 +68,26 @@ func (c *Client) download(ctx context.Context, op, target string, code opcode, r
 	}
 	return &download{call: k, data: dataReader{f: k.framer, onError: k.reported}}, nil
 }
+
+// bulkPipe makes a pipe for much data, if the guest takes such, and passes on the
+// guest's end. Without one the data goes over the stream.
+func (c *Client) bulkPipe(reads bool, pass func(theirs *os.File) error) *os.File {
+	if c.mux.guard.pass == nil {
+		return nil
+	}
+	mine, theirs, err := newPipe(reads)
+	if err != nil {
+		return nil
+	}
+	if err := pass(theirs); err != nil {
+		_ = mine.Close() // nothing went through it
+		return nil
+	}
+	return mine
+}
+
+// WriteTo reads the content in larger pieces than io.Copy would.
+func (d *download) WriteTo(w io.Writer) (int64, error) { return copyAll(w, struct{ io.Reader }{d}) }
 
 // reported turns an error of the guest into the caller's.
 func (k *call) reported(w *wireError) error {
@@ -118,7 +147,9 @@ func (c *Client) upload(ctx context.Context, op, target string, request []byte, 
 	defer k.end()
 	sent := make(chan error, 1)
 	go func() {
-		err := k.sendAll(r)
+		err := k.sendAll(r, func() *os.File {
+			return c.bulkPipe(false, func(theirs *os.File) error { return k.session.keep(k.StreamID(), []*os.File{theirs}) })
+		})
 		sent <- err
 		if err != nil {
 			_ = k.halfClose() // data without an end is never taken as whole

@@ -10,20 +10,6 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-const (
-	// largePipe is the buffer of a pipe that has shown sustained flow, which is
-	// when sustained bytes have flowed.
-	largePipe = 1 << 20
-	sustained = 256 << 10
-	// maxLarge is how many such pipes one Client has at a time: the kernel counts
-	// their pages against this program's user.
-	maxLarge = 4
-	// copyBuffer is what WriteTo reads at once from a pipe, smallCopy before it
-	// has shown sustained flow.
-	copyBuffer = 128 << 10
-	smallCopy  = 32 << 10
-)
-
 // newPipes makes the pipes for a command's output, if the guest takes such. The
 // host makes them: so it never reads from a descriptor that the sandbox chose.
 // Out of descriptors the output comes over the stream.
@@ -31,14 +17,14 @@ func (c *Client) newPipes(cmd primitives.Command) (stdout, stderr *os.File, thei
 	if c.mux.guard.pass == nil || cmd.TTY != nil || cmd.Durable {
 		return nil, nil, nil
 	}
-	stdout, out, err := newPipe()
+	stdout, out, err := newPipe(true)
 	if err != nil {
 		return nil, nil, nil
 	}
 	if cmd.MergeStderr {
 		return stdout, nil, []*os.File{out}
 	}
-	stderr, errOut, err := newPipe()
+	stderr, errOut, err := newPipe(true)
 	if err != nil {
 		closeAll([]*os.File{stdout, out})
 		return nil, nil, nil
@@ -107,37 +93,7 @@ func (o *pipeOutput) Read(b []byte) (int, error) {
 
 // WriteTo moves the output in larger pieces than io.Copy would, once there is much
 // of it.
-func (o *pipeOutput) WriteTo(w io.Writer) (total int64, err error) {
-	for size := smallCopy; ; size = copyBuffer {
-		n, err := o.copy(w, make([]byte, size), size < copyBuffer)
-		total += n
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return total, err
-		}
-	}
-}
-
-// copy copies to the end, for which it returns io.EOF, or as long as there is
-// little if that is wanted.
-func (o *pipeOutput) copy(w io.Writer, buf []byte, little bool) (total int64, err error) {
-	for !little || total < sustained {
-		n, err := o.Read(buf)
-		if n > 0 {
-			written, werr := w.Write(buf[:n])
-			total += int64(written)
-			if werr != nil {
-				return total, werr
-			}
-		}
-		if err != nil {
-			return total, err
-		}
-	}
-	return total, nil
-}
+func (o *pipeOutput) WriteTo(w io.Writer) (int64, error) { return copyAll(w, o) }
 
 // count enlarges the pipe when much has come through it.
 func (o *pipeOutput) count(n int) {
@@ -152,12 +108,10 @@ func (o *pipeOutput) count(n int) {
 	if o.closed {
 		return
 	}
-	if o.p.c.large.Add(1) > maxLarge {
-		o.p.c.large.Add(-1)
-		return
+	if o.p.c.mux.mayGrow() {
+		o.large = true
+		growPipe(o.f, largePipe)
 	}
-	o.large = true
-	growPipe(o.f, largePipe)
 }
 
 func (o *pipeOutput) fail(err error) error {
@@ -194,7 +148,7 @@ func (o *pipeOutput) release() {
 		_ = o.f.Close() // it was only read
 	}
 	if o.large {
-		o.p.c.large.Add(-1)
+		o.p.c.mux.large.Add(-1)
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/yamux"
 )
@@ -36,6 +38,7 @@ const (
 	frameCloseOutput                 // to a process: nobody will read this output
 	frameCancel                      // to a process: its context is done
 	frameClose                       // to a process, and back when it is closed
+	framePipe                        // the rest of the data comes through a pipe, and then the end
 	frameSync                        // on standard input, and back when all before was written; to a process, to hear from it
 )
 
@@ -62,6 +65,12 @@ type framer struct {
 
 	wmu    sync.Mutex
 	queued []byte // to be written together with what comes next
+
+	// Under session.mu: what carries the bulk of the data, if it is not the
+	// stream, and the deadlines of both.
+	pipe            *os.File
+	large           bool // its buffer is
+	readBy, writeBy time.Time
 }
 
 // appendFrame appends a message as one or more frames.
@@ -174,7 +183,9 @@ func streamError(err error) error {
 // io.Reader whose io.EOF means that everything has arrived.
 type dataReader struct {
 	f    *framer
-	left int // of the current frame
+	left int      // of the current frame
+	pipe *os.File // that the data comes through
+	over bool     // only the end may follow
 	err  error
 	// onError makes an error of an error frame.
 	onError func(*wireError) error
@@ -182,7 +193,18 @@ type dataReader struct {
 
 func (r *dataReader) Read(p []byte) (int, error) {
 	for r.left == 0 && r.err == nil && len(p) > 0 {
-		r.next()
+		if r.pipe == nil {
+			r.next()
+			continue
+		}
+		if n, err := r.pipe.Read(p); n > 0 || err == nil {
+			return n, nil
+		} else if errors.Is(err, io.EOF) {
+			r.f.dropPipe()
+			r.pipe, r.over = nil, true
+		} else {
+			r.err = err
+		}
 	}
 	if r.err != nil || len(p) == 0 {
 		return 0, r.err
@@ -202,8 +224,10 @@ func (r *dataReader) next() {
 	switch {
 	case err != nil:
 		r.err = err
-	case kind == frameData && n > 0:
+	case kind == frameData && n > 0 && !r.over:
 		r.left = n
+	case kind == framePipe && n == 0 && !r.over:
+		r.pipe, r.err = r.f.takePipe()
 	case kind == frameEnd && n == 0:
 		r.err = io.EOF
 	case kind == frameError:
@@ -224,52 +248,3 @@ func (r *dataReader) readError(n int) error {
 	}
 	return r.onError(&w)
 }
-
-// chunks hands out buffers for a frame of data with room before and after it.
-var chunks = sync.Pool{New: func() any { return new([maxFrame + 2*frameHeader]byte) }}
-
-// sendAll writes src as data frames and an end frame; short sources take one
-// write. An error of src is returned as a *sourceError and nothing more is
-// written.
-func (f *framer) sendAll(src io.Reader) error {
-	buf := chunks.Get().(*[maxFrame + 2*frameHeader]byte)
-	defer chunks.Put(buf)
-	for {
-		n, end, err := fill(buf[frameHeader:frameHeader+maxFrame], src)
-		if err != nil {
-			return &sourceError{err}
-		}
-		out := buf[:0]
-		if n > 0 {
-			out = appendHeader(out, frameData, n)[:frameHeader+n]
-		}
-		if end {
-			out = appendHeader(out, frameEnd, 0)
-		}
-		if err := f.send(out); err != nil || end {
-			return err
-		}
-	}
-}
-
-// fill reads until p is full or src ends. Unlike io.ReadFull it never takes an
-// io.ErrUnexpectedEOF of src, which means that data was cut off, for its end.
-func fill(p []byte, src io.Reader) (n int, end bool, err error) {
-	for n < len(p) {
-		m, err := src.Read(p[n:])
-		n += m
-		if err == io.EOF {
-			return n, true, nil
-		}
-		if err != nil {
-			return n, false, err
-		}
-	}
-	return n, false, nil
-}
-
-// sourceError is an error of what is being sent, not of the way.
-type sourceError struct{ err error }
-
-func (e *sourceError) Error() string { return e.err.Error() }
-func (e *sourceError) Unwrap() error { return e.err }

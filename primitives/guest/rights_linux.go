@@ -78,20 +78,23 @@ func (r *rights) writeWith(p []byte, files []*os.File) (int, error) {
 	return n + m, err
 }
 
-// newPipe makes a pipe whose writing end is for a command of the sandbox: it
-// blocks, as commands expect of their output, and whoever has it may open it
-// again, as in "echo x >/dev/stderr". The reading end stays with the host.
-func newPipe() (r, w *os.File, err error) {
+// newPipe makes a pipe of which this program keeps the reading or the writing end
+// and passes on the other. That one blocks, as commands expect of their output, and
+// whoever has it may open it again, as in "echo x >/dev/stderr".
+func newPipe(reads bool) (kept, passed *os.File, err error) {
 	var p [2]int
 	if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
 		return nil, nil, fmt.Errorf("make a pipe: %w", err)
 	}
-	err = errors.Join(syscall.SetNonblock(p[0], true), syscall.Fchmod(p[1], 0o622))
-	r, w = os.NewFile(uintptr(p[0]), "output"), os.NewFile(uintptr(p[1]), "output")
-	if err != nil {
-		return nil, nil, errors.Join(err, r.Close(), w.Close())
+	if !reads {
+		p[0], p[1] = p[1], p[0]
 	}
-	return r, w, nil
+	err = errors.Join(syscall.SetNonblock(p[0], true), syscall.Fchmod(p[1], 0o622))
+	kept, passed = os.NewFile(uintptr(p[0]), "pipe"), os.NewFile(uintptr(p[1]), "pipe")
+	if err != nil {
+		return nil, nil, errors.Join(err, kept.Close(), passed.Close())
+	}
+	return kept, passed, nil
 }
 
 // growPipe enlarges the buffer of a pipe. A refusal only means that it stays as it

@@ -22,6 +22,6 @@ func (r *rights) take() []*os.File { return nil }
 
 func (r *rights) writeWith(p []byte, _ []*os.File) (int, error) { return r.Write(p) }
 
-func newPipe() (r, w *os.File, err error) { return nil, nil, errors.ErrUnsupported }
+func newPipe(bool) (kept, passed *os.File, err error) { return nil, nil, errors.ErrUnsupported }
 
 func growPipe(*os.File, int) {}

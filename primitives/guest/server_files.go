@@ -88,7 +88,7 @@ func (op *operation) download(r io.ReadCloser, err error) error {
 	}
 	defer func() { _ = r.Close() }() // what was read is what counts
 	op.queue(appendHeader(nil, frameReply, 0))
-	err = op.sendAll(r)
+	err = op.sendAll(r, op.claimPipe)
 	if source, ok := errors.AsType[*sourceError](err); ok {
 		return source.err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -21,15 +22,17 @@ type session struct {
 
 	dropped sync.Once
 
+	large atomic.Int32 // pipes with large buffers
+
 	mu    sync.Mutex
-	open  map[*yamux.Stream]struct{}
+	open  map[*framer]struct{}
 	files map[uint32][]*os.File // descriptors on their way, by stream
 	ended bool
 }
 
 // newSession starts yamux on what a handshake ended with.
 func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*session, error) {
-	s := &session{open: make(map[*yamux.Stream]struct{}), files: make(map[uint32][]*os.File)}
+	s := &session{open: make(map[*framer]struct{}), files: make(map[uint32][]*os.File)}
 	g := &guard{in: a.in, rw: a.rw, host: host, onEnd: s.wake, claim: s.keep, release: s.claim}
 	if a.pipes != nil {
 		g.pass = newRights(a.pipes)
@@ -90,8 +93,11 @@ func (s *session) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	for stream := range s.open {
-		_ = stream.SetDeadline(past())
+	for f := range s.open {
+		_ = f.Stream.SetDeadline(past())
+		if f.pipe != nil {
+			_ = f.pipe.SetDeadline(past())
+		}
 	}
 	for stream, files := range s.files {
 		closeAll(files)
@@ -111,13 +117,14 @@ func (s *session) hasEnded() bool {
 
 // framer returns a stream as a framer.
 func (s *session) framer(stream *yamux.Stream) *framer {
+	f := &framer{Stream: stream, session: s}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open[stream] = struct{}{}
+	s.open[f] = struct{}{}
 	if s.ended {
 		_ = stream.SetDeadline(past())
 	}
-	return &framer{Stream: stream, session: s}
+	return f
 }
 
 // halfClose closes this end of the stream; what the other end still sends can
@@ -128,8 +135,9 @@ func (f *framer) halfClose() error { return f.Stream.Close() }
 // more. The stream is gone when the other end does the same.
 func (f *framer) Close() error {
 	f.session.mu.Lock()
-	delete(f.session.open, f.Stream)
+	delete(f.session.open, f)
 	f.session.mu.Unlock()
+	f.dropPipe()
 	closeAll(f.session.claim(f.StreamID()))
 	return f.Stream.Close()
 }
@@ -141,6 +149,10 @@ func (f *framer) SetReadDeadline(t time.Time) error {
 	if f.session.ended {
 		return nil // it has a deadline already
 	}
+	f.readBy = t
+	if f.pipe != nil {
+		_ = f.pipe.SetReadDeadline(t)
+	}
 	return f.Stream.SetReadDeadline(t)
 }
 
@@ -150,6 +162,10 @@ func (f *framer) SetWriteDeadline(t time.Time) error {
 	defer f.session.mu.Unlock()
 	if f.session.ended {
 		return nil
+	}
+	f.writeBy = t
+	if f.pipe != nil {
+		_ = f.pipe.SetWriteDeadline(t)
 	}
 	return f.Stream.SetWriteDeadline(t)
 }

@@ -1,0 +1,222 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+)
+
+const (
+	// largePipe is the buffer of a pipe that much goes through.
+	largePipe = 1 << 20
+	// maxLarge is how many such pipes one session has at a time: the kernel counts
+	// their pages against the user who made them.
+	maxLarge = 4
+	// sustained is how much must have flowed for that, where it is not known
+	// before.
+	sustained = 256 << 10
+	// copyBuffer is what is read at once from then on, smallCopy before.
+	copyBuffer = 128 << 10
+	smallCopy  = 32 << 10
+)
+
+// chunks hands out buffers for a frame of data with room before and after it.
+var chunks = sync.Pool{New: func() any { return new([maxFrame + 2*frameHeader]byte) }}
+
+// sendAll writes src as data frames and an end frame; short sources take one
+// write. An error of src is returned as a *sourceError and nothing more is
+// written. When there is more than one frame of it, big is asked for a pipe to take
+// the rest; it may have none.
+func (f *framer) sendAll(src io.Reader, big func() *os.File) error {
+	buf := chunks.Get().(*[maxFrame + 2*frameHeader]byte)
+	defer chunks.Put(buf)
+	for {
+		n, end, err := fill(buf[frameHeader:frameHeader+maxFrame], src)
+		if err != nil {
+			return &sourceError{err}
+		}
+		out := buf[:0]
+		if n > 0 {
+			out = appendHeader(out, frameData, n)[:frameHeader+n]
+		}
+		if end {
+			out = appendHeader(out, frameEnd, 0)
+		} else if w := big(); w != nil {
+			return f.sendThrough(w, appendHeader(out, framePipe, 0), src)
+		}
+		if err := f.send(out); err != nil || end {
+			return err
+		}
+	}
+}
+
+// fill reads until p is full or src ends. Unlike io.ReadFull it never takes an
+// io.ErrUnexpectedEOF of src, which means that data was cut off, for its end.
+func fill(p []byte, src io.Reader) (n int, end bool, err error) {
+	for n < len(p) {
+		m, err := src.Read(p[n:])
+		n += m
+		if err == io.EOF {
+			return n, true, nil
+		}
+		if err != nil {
+			return n, false, err
+		}
+	}
+	return n, false, nil
+}
+
+// sourceError is an error of what is being sent, not of the way.
+type sourceError struct{ err error }
+
+func (e *sourceError) Error() string { return e.err.Error() }
+func (e *sourceError) Unwrap() error { return e.err }
+
+// noPipe is the big of sendAll where there is none.
+func noPipe() *os.File { return nil }
+
+// sendThrough sends the last frames, then the rest of src through a pipe, which it
+// closes, and the end.
+func (f *framer) sendThrough(w *os.File, frames []byte, src io.Reader) error {
+	f.setPipe(w)
+	defer f.dropPipe()
+	if err := f.send(frames); err != nil {
+		closeAll(f.session.claim(f.StreamID())) // the other end of the pipe, if it was not sent
+		return err
+	}
+	f.enlarge()
+	way := &wayWriter{w: w}
+	buf := copies.Get().(*[copyBuffer]byte)
+	_, err := io.CopyBuffer(way, src, buf[:])
+	copies.Put(buf)
+	switch {
+	case way.err != nil:
+		return way.err
+	case err != nil:
+		return &sourceError{err}
+	}
+	f.dropPipe() // the other end of the pipe sees its end before that of the stream
+	return f.send(appendHeader(nil, frameEnd, 0))
+}
+
+// copies hands out buffers.
+var copies = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
+// wayWriter tells errors of the way from those of what is sent. It is only an
+// io.Writer, so that the buffer counts.
+type wayWriter struct {
+	w   *os.File
+	err error
+}
+
+func (w *wayWriter) Write(p []byte) (int, error) {
+	n, err := w.w.Write(p)
+	if err != nil {
+		w.err = err
+	}
+	return n, err
+}
+
+// setPipe has a pipe carry the bulk of the data; it ends with the stream.
+func (f *framer) setPipe(pipe *os.File) {
+	f.session.mu.Lock()
+	defer f.session.mu.Unlock()
+	f.pipe = pipe
+	_ = pipe.SetReadDeadline(f.readBy)
+	_ = pipe.SetWriteDeadline(f.writeBy)
+	if f.session.ended {
+		_ = pipe.SetDeadline(past())
+	}
+}
+
+// takePipe returns the pipe, which is the one that came with the request if there
+// is none yet.
+func (f *framer) takePipe() (*os.File, error) {
+	f.session.mu.Lock()
+	pipe := f.pipe
+	f.session.mu.Unlock()
+	if pipe != nil {
+		return pipe, nil
+	}
+	pipe = f.claimPipe()
+	if pipe == nil {
+		return nil, fmt.Errorf("%w: a pipe that is not there", errProtocol)
+	}
+	f.setPipe(pipe)
+	return pipe, nil
+}
+
+// claimPipe is the pipe that came with the request; nil if none did.
+func (f *framer) claimPipe() *os.File {
+	files := f.session.claim(f.StreamID())
+	if len(files) != 1 {
+		closeAll(files)
+		return nil
+	}
+	pipe, err := pollable(files[0])
+	if err != nil {
+		closeAll(files)
+		return nil
+	}
+	return pipe
+}
+
+// enlarge gives the pipe a large buffer, if there are not too many such.
+func (f *framer) enlarge() {
+	f.session.mu.Lock()
+	defer f.session.mu.Unlock()
+	if f.pipe != nil && !f.large && f.session.mayGrow() {
+		f.large = true
+		growPipe(f.pipe, largePipe)
+	}
+}
+
+// dropPipe closes the pipe if there is one.
+func (f *framer) dropPipe() {
+	f.session.mu.Lock()
+	defer f.session.mu.Unlock()
+	if f.pipe == nil {
+		return
+	}
+	_ = f.pipe.Close() // the end frame says whether all has arrived
+	f.pipe = nil
+	if f.large {
+		f.large = false
+		f.session.large.Add(-1)
+	}
+}
+
+// mayGrow counts a pipe that is to get a large buffer.
+func (s *session) mayGrow() bool {
+	if s.large.Add(1) <= maxLarge {
+		return true
+	}
+	s.large.Add(-1)
+	return false
+}
+
+// copyAll copies in larger pieces than io.Copy once there is much to copy.
+func copyAll(w io.Writer, r io.Reader) (total int64, err error) {
+	buf := make([]byte, smallCopy)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			written, werr := w.Write(buf[:n])
+			total += int64(written)
+			if werr != nil {
+				return total, werr
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+		if total >= sustained && len(buf) < copyBuffer {
+			buf = make([]byte, copyBuffer)
+		}
+	}
+}
