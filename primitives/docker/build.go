@@ -212,10 +212,14 @@ func isProxy(key string) bool {
 	return slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"}, strings.ToUpper(key))
 }
 
-// labelLine is the instruction that sets labels.
+// labelLine is the instruction that sets labels. It takes back what those of the
+// base say that is not true of the image: the base may be a snapshot.
 func labelLine(labels map[string]string) string {
 	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`).Replace
-	line := "LABEL " + labelSandbox + `=""` // the base may be a snapshot of one
+	line := "LABEL"
+	for _, other := range []string{labelSandbox, labelConfig, labelSnapshot, labelFork} {
+		line += " " + other + `=""`
+	}
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		line += ` "` + quote(key) + `"="` + quote(labels[key]) + `"`
 	}

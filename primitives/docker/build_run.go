@@ -266,8 +266,8 @@ func (g *collector) builds(ctx context.Context) {
 		return
 	}
 	for _, i := range found {
-		if i.Labels[labelSandbox] != "" || findOwner(i.Labels) != ownerDead {
-			continue
+		if i.Labels[labelBuild] == "" || i.Labels[labelSandbox] != "" || findOwner(i.Labels) != ownerDead {
+			continue // a copy of a container, for example
 		}
 		g.take(Garbage{"image", i.ID, "its build was never finished", time.Unix(i.Created, 0).UTC()}, func() error {
 			_, err := g.eng.ImageRemove(ctx, i.ID, image.RemoveOptions{PruneChildren: true})

@@ -109,6 +109,36 @@ func TestAnImageIsBuiltByRootAndKeepsTheUserOfItsBase(t *testing.T) {
 	}
 }
 
+func TestAnImageThatIsBuiltOnASnapshotIsNone(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	s := open(t, cfg)
+	output(t, s, "sh", "-c", "echo here >file")
+	snapshot, err := s.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := docker.RemoveSnapshot(context.WithoutCancel(t.Context()), cfg, snapshot); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg.Image = snapshot
+	img := build(t, cfg, testBuild(t, ""))
+	cfg.Image = img.Ref
+	if got := output(t, open(t, cfg), "cat", "file"); got != "here\n" {
+		t.Errorf("a container of it has %q", got)
+	}
+	list, err := docker.Snapshots(t.Context(), cfg)
+	if err != nil || slices.ContainsFunc(list, func(i docker.SnapshotInfo) bool { return i.ID == img.Ref }) {
+		t.Errorf("the snapshots are %+v, %v", list, err)
+	}
+	images, err := docker.Images(t.Context(), cfg)
+	if err != nil || !slices.ContainsFunc(images, func(i docker.Image) bool { return i.Ref == img.Ref }) ||
+		slices.ContainsFunc(images, func(i docker.Image) bool { return i.Ref == snapshot }) {
+		t.Errorf("the images are %+v, %v", images, err)
+	}
+}
+
 func TestAnImageIsBuiltOnceByAllWhoWantIt(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	var builds atomic.Int32
