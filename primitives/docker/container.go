@@ -8,7 +8,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
@@ -29,10 +28,6 @@ const (
 
 const (
 	namePrefix = "agentenv-"
-	// terminatedSuffix is added to the name of a container that Terminate is
-	// about to remove: so other programs that are connected to it learn what
-	// happened, from the container or from the engine's list of events.
-	terminatedSuffix = ".terminated"
 )
 
 // makeContainer makes the container and returns its ID.
@@ -176,9 +171,6 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 	if cfg.ReadOnly {
 		h.Tmpfs = map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"}
 	}
-	if cfg.sharedRunner != "" {
-		h.Mounts = append(h.Mounts, runnerMount(cfg.sharedRunner))
-	}
 	if cfg.Workspace != "" {
 		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeBind, Source: cfg.Workspace, Target: workspaceDir})
 	}
@@ -188,32 +180,4 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 		})
 	}
 	return h, nil
-}
-
-// removeTimeout is how long the engine may take to remove a container.
-const removeTimeout = time.Minute
-
-// removeContainer ends and removes a container with its volumes, also when ctx is
-// done. It is no error if the container is gone.
-func removeContainer(ctx context.Context, eng *client.Client, id string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
-	defer cancel()
-	err := eng.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
-	switch {
-	case cerrdefs.IsNotFound(err):
-		return nil
-	case !cerrdefs.IsConflict(err):
-		return explain(eng, err)
-	}
-	// The engine is removing it already, because it has ended.
-	gone, failed := eng.ContainerWait(ctx, id, container.WaitConditionRemoved)
-	select {
-	case <-gone:
-		return nil
-	case err := <-failed:
-		if cerrdefs.IsNotFound(err) {
-			return nil
-		}
-		return explain(eng, err)
-	}
 }

@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"strconv"
-	"strings"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -22,14 +21,15 @@ func fate(ctx context.Context, eng *client.Client, id string) (primitives.State,
 		return postMortem(ctx, eng, id)
 	case err != nil:
 		return primitives.State{}, explain(eng, err)
-	case strings.HasSuffix(found.Name, terminatedSuffix):
-		return primitives.State{Status: primitives.StatusTerminated}, nil
 	case found.State == nil:
 		return primitives.State{Status: primitives.StatusLost}, nil
 	case found.State.Paused:
 		return primitives.State{Status: primitives.StatusPaused}, nil
 	case found.State.Running:
 		return primitives.State{Status: primitives.StatusRunning}, nil
+	}
+	if state, err := postMortem(ctx, eng, found.ID); err == nil && state.Status == primitives.StatusTerminated {
+		return state, nil
 	}
 	return exited(found.State.ExitCode, found.State.OOMKilled), nil
 }
@@ -52,8 +52,8 @@ func postMortem(ctx context.Context, eng *client.Client, id string) (primitives.
 			switch m.Action {
 			case events.ActionOOM:
 				oom = true
-			case events.ActionRename:
-				if strings.HasSuffix(m.Actor.Attributes["name"], terminatedSuffix) {
+			case events.ActionKill:
+				if marksEnd(m) {
 					return primitives.State{Status: primitives.StatusTerminated}, nil
 				}
 			case events.ActionDie:

@@ -64,7 +64,7 @@ func listContainers(ctx context.Context, eng *client.Client) ([]container.Summar
 // as a sandbox.
 func isSandbox(name string, labels map[string]string) bool {
 	id := labels[labelSandbox]
-	return id != "" && strings.TrimSuffix(strings.TrimPrefix(name, "/"), terminatedSuffix) == id
+	return id != "" && strings.TrimPrefix(name, "/") == id
 }
 
 // describeContainer describes a container, unless it is none yet or no more.

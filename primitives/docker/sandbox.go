@@ -91,10 +91,14 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
-	alive := s.Err() == nil
+	wait := func() {}
 	stop := s.thaw(ctx)
+	if s.Err() == nil {
+		wait = s.mark(ctx)
+	}
 	report, err := s.worker.Terminate(ctx)
 	stop()
+	wait()
 	if s.closed.Load() {
 		return report, wrap("terminate", s.id, err)
 	}
@@ -104,25 +108,12 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 		report.Killed = append(report.Killed, p)
 	}
 	report.Survivors = nil
-	err = s.remove(ctx, alive)
+	err = errors.Join(removeContainer(ctx, s.eng, s.link.container), dropLink(s.eng, s.id))
 	if err == nil {
 		s.link.setTerminated()
 		err = s.dropForkImage(ctx)
 	}
 	return report, wrap("terminate", s.id, err)
-}
-
-// remove tells the other handles, then removes the container. One that has ended
-// is not renamed: the engine may be removing it, and old engines then keep half
-// of it for ever.
-func (s *Sandbox) remove(ctx context.Context, alive bool) error {
-	if alive {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
-		defer cancel()
-		// Another handle may be doing the same; what counts is that it goes.
-		_ = s.eng.ContainerRename(rctx, s.link.container, s.id+terminatedSuffix)
-	}
-	return errors.Join(removeContainer(ctx, s.eng, s.link.container), dropLink(s.eng, s.id))
 }
 
 // Close closes the streams into the container. The container lives on for its grace, see

@@ -1,0 +1,95 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/client"
+)
+
+// A container that is terminated gets a signal before, which no program of it
+// heeds. So other programs that are connected to it find in the engine's list of
+// events what happened. A new name would say it, too; but old engines keep half of
+// a container for ever that is renamed while it is removed, as two programs may do
+// that terminate it at once.
+const (
+	endSignal       = "SIGRTMIN+7"
+	endSignalNumber = "41"
+)
+
+// marksEnd reports whether an event says that Terminate was called.
+func marksEnd(m events.Message) bool {
+	return m.Action == events.ActionKill && m.Actor.Attributes["signal"] == endSignalNumber
+}
+
+// mark tells the other handles that Terminate was called, while this one goes on.
+// What it returns waits for that. It may fail: what counts is that the container
+// goes, and it may be going already.
+func (s *Sandbox) mark(ctx context.Context) (wait func()) {
+	marked := make(chan struct{})
+	go func() {
+		defer close(marked)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
+		defer cancel()
+		_ = s.eng.ContainerKill(ctx, s.link.container, endSignal)
+	}()
+	return func() { <-marked }
+}
+
+const (
+	// removeTimeout is how long the engine may take to remove a container.
+	removeTimeout = time.Minute
+	// An engine may fail to remove what its machine is still busy with.
+	removeAttempts = 3
+	removePause    = 200 * time.Millisecond
+)
+
+// removeContainer ends and removes a container with its volumes, also when ctx is
+// done. It is no error if the container is gone.
+func removeContainer(ctx context.Context, eng *client.Client, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	var err error
+	for attempt := range removeAttempts {
+		if attempt > 0 {
+			pause := time.NewTimer(removePause)
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+				pause.Stop()
+			}
+		}
+		err = eng.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+		if cerrdefs.IsConflict(err) {
+			// The engine is removing it already, because it has ended or for somebody
+			// else.
+			err = awaitRemoval(ctx, eng, id)
+		}
+		if err == nil || cerrdefs.IsNotFound(err) {
+			return nil
+		}
+		if ctx.Err() != nil || client.IsErrConnectionFailed(err) {
+			break
+		}
+	}
+	return explain(eng, err)
+}
+
+// awaitRemoval waits until a container is removed.
+func awaitRemoval(ctx context.Context, eng *client.Client, id string) error {
+	gone, failed := eng.ContainerWait(ctx, id, container.WaitConditionRemoved)
+	select {
+	case end := <-gone:
+		if end.Error != nil && end.Error.Message != "" {
+			return fmt.Errorf("remove the container: %w", errors.New(end.Error.Message))
+		}
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
