@@ -171,6 +171,9 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 	if cfg.ReadOnly {
 		h.Tmpfs = map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"}
 	}
+	if cfg.sharedRunner != "" {
+		h.Mounts = append(h.Mounts, runnerMount(cfg.sharedRunner))
+	}
 	if cfg.Workspace != "" {
 		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeBind, Source: cfg.Workspace, Target: workspaceDir})
 	}
