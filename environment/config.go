@@ -18,6 +18,8 @@ type Config struct {
 	// Sandbox chooses where the agent runs. Only [Create] and [Attach] look at
 	// it.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
+	// Pool is for [NewPool] only.
+	Pool PoolConfig `json:"pool,omitzero"`
 	// Agent chooses what runs in it. Its Name may be empty if only files and
 	// commands of the sandbox are wanted.
 	Agent Agent `json:"agent,omitzero"`
@@ -75,6 +77,9 @@ func (c Config) tell(message string) {
 
 // check refuses what no sandbox could run.
 func (c Config) check() error {
+	if err := c.Pool.check(); err != nil {
+		return err
+	}
 	for key := range c.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
 			return fmt.Errorf("%w: env: %q cannot be the name of a variable", ErrConfig, key)

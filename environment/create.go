@@ -20,6 +20,9 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	if cfg.Pool.Size > 0 {
+		return nil, fmt.Errorf("%w: pool: remove it, or make a pool with NewPool and the environment with that: a pool outlives its environments", ErrConfig)
+	}
 	b, err := cfg.Sandbox.backend()
 	if err != nil {
 		return nil, err

@@ -1,0 +1,290 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// PoolConfig says how many sandboxes a [Pool] keeps ready. The zero value is no
+// pool.
+type PoolConfig struct {
+	Size int `json:"size,omitempty"`
+}
+
+// check refuses what makes no sense.
+func (c PoolConfig) check() error {
+	if c.Size < 0 {
+		return fmt.Errorf("%w: pool.size: give a positive number, or leave out pool for none", ErrConfig)
+	}
+	return nil
+}
+
+// Pool keeps sandboxes ready, so that an environment does not have to wait for its
+// own to be made: taking one is a single round trip. Sandboxes are used once.
+// Whatever the pool takes out is replaced in the background. Its methods may be
+// called from several goroutines at once.
+//
+// [Pool.Create] has the form that session.Config.Create takes.
+type Pool struct {
+	cfg  Config
+	make func(context.Context) (warm, error) // makes a sandbox
+	log  hclog.Logger
+	// patience is how long to wait after a sandbox could not be made; it doubles
+	// up to maxPatience.
+	patience time.Duration
+
+	ready chan warm     // has room for all
+	need  chan struct{} // a token for each that is missing
+
+	mu     sync.Mutex // guards closed, and that no task is added after it
+	closed bool
+	stop   context.CancelFunc
+	tasks  sync.WaitGroup
+	done   chan struct{} // closed when nothing waits any more, and ended is known
+	ended  error
+}
+
+// warm is a sandbox that waits.
+type warm struct {
+	primitives.EnvironmentPrimitive
+	sharesFiles bool
+}
+
+const (
+	// poolWorkers is how many sandboxes are made at the same time.
+	poolWorkers = 2
+	minPatience = time.Second
+	maxPatience = time.Minute
+	// aliveTimeout is how long a sandbox may take to show that it lives before it
+	// is given up for another one.
+	aliveTimeout = time.Second
+)
+
+// NewPool starts to make cfg.Pool.Size sandboxes and returns at once. Of cfg count
+// the settings of the sandbox: Sandbox, Runner, Logger, and the name of the Agent,
+// which the sandboxes are made for. Keep is refused: what waits in a pool goes with
+// its program. The caller must Close the pool. ctx gives values only.
+func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	b, err := cfg.Sandbox.backend()
+	switch {
+	case err != nil:
+		return nil, err
+	case cfg.Pool.Size == 0:
+		return nil, fmt.Errorf("%w: pool.size: say how many sandboxes to keep ready", ErrConfig)
+	case cfg.Keep:
+		return nil, fmt.Errorf("%w: keep: remove it: what waits in a pool goes with its program", ErrConfig)
+	case cfg.Sandbox.Docker.Name != "":
+		return nil, fmt.Errorf("%w: sandbox.name: remove it: the sandboxes of a pool need a name each", ErrConfig)
+	}
+	return newPool(ctx, cfg, func(ctx context.Context) (warm, error) {
+		p, err := b.create(ctx, cfg)
+		if err != nil {
+			return warm{}, err
+		}
+		return warm{p, b.sharesFiles(ctx, p)}, nil
+	}, minPatience), nil
+}
+
+func newPool(ctx context.Context, cfg Config, create func(context.Context) (warm, error), patience time.Duration) *Pool {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	p := &Pool{
+		cfg: cfg, make: create, log: cfg.Logger, patience: patience, stop: stop,
+		ready: make(chan warm, cfg.Pool.Size), need: make(chan struct{}, cfg.Pool.Size),
+		done: make(chan struct{}),
+	}
+	if p.log == nil {
+		p.log = hclog.NewNullLogger()
+	}
+	for range cfg.Pool.Size {
+		p.need <- struct{}{}
+	}
+	for range min(poolWorkers, cfg.Pool.Size) {
+		p.tasks.Go(func() { p.fill(ctx) })
+	}
+	go func() {
+		defer close(p.done)
+		<-ctx.Done()
+		p.tasks.Wait()
+		p.ended = p.empty(context.WithoutCancel(ctx))
+	}()
+	return p
+}
+
+// fill makes sandboxes as they are needed until ctx is done.
+func (p *Pool) fill(ctx context.Context) {
+	patience := p.patience
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.need:
+		}
+		w, err := p.make(ctx)
+		if err == nil {
+			p.ready <- w // there is room for each token
+			patience = p.patience
+			continue
+		}
+		p.need <- struct{}{}
+		if ctx.Err() != nil {
+			return
+		}
+		p.log.Warn("a sandbox for the pool could not be made", "error", err, "next_try", patience)
+		timer := time.NewTimer(patience)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		patience = min(2*patience, maxPatience)
+	}
+}
+
+// Ready returns how many sandboxes wait at the moment.
+func (p *Pool) Ready() int { return len(p.ready) }
+
+// Create is [Create] with a sandbox of the pool. One that has died while it waited is
+// never handed out. When none is ready it makes one, and its errors are those of
+// Create.
+//
+// Of cfg count what belongs to the conversation: Workspace, Agent, Env, SessionID
+// and the like. Sandbox, Pool and Runner are the pool's; each must be left out or be
+// the same, and so must the name of the Agent if the pool has one. Otherwise, with
+// Keep, and after Close, nothing is made: [ErrConfig], [ErrClosed].
+func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
+	cfg, err := p.adjust(cfg)
+	if err != nil {
+		return nil, err
+	}
+	w, err := p.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e, err := prepare(ctx, w.EnvironmentPrimitive, cfg, owner{
+		release:     func() error { return end(ctx, w.EnvironmentPrimitive) },
+		sharesFiles: w.sharesFiles,
+	})
+	if err != nil {
+		return nil, errors.Join(err, end(ctx, w.EnvironmentPrimitive))
+	}
+	return e, nil
+}
+
+// adjust fills in what is the pool's, and refuses what contradicts it.
+func (p *Pool) adjust(cfg Config) (Config, error) {
+	own := p.cfg
+	switch {
+	case !reflect.ValueOf(cfg.Sandbox).IsZero() && !reflect.DeepEqual(cfg.Sandbox, own.Sandbox):
+		return cfg, fmt.Errorf("%w: sandbox: leave it out: the pool's sandboxes are made already", ErrConfig)
+	case cfg.Pool.Size != 0 && cfg.Pool != own.Pool:
+		return cfg, fmt.Errorf("%w: pool: leave it out: this is another pool", ErrConfig)
+	case cfg.Runner != "" && cfg.Runner != own.Runner:
+		return cfg, fmt.Errorf("%w: runner: leave it out: the pool has its own", ErrConfig)
+	case cfg.Keep:
+		return cfg, fmt.Errorf("%w: keep: remove it: the sandboxes of a pool go with its program", ErrConfig)
+	case own.Agent.Name != "" && cfg.Agent.Name != "" && cfg.Agent.Name != own.Agent.Name:
+		return cfg, fmt.Errorf("%w: agent: the pool's sandboxes are made for %q, not for %q", ErrConfig, own.Agent.Name, cfg.Agent.Name)
+	}
+	cfg.Sandbox, cfg.Runner, cfg.Pool = own.Sandbox, own.Runner, PoolConfig{}
+	if cfg.Agent.Name == "" {
+		cfg.Agent = own.Agent
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = own.Logger
+	}
+	return cfg, cfg.check()
+}
+
+// take returns a sandbox that lives.
+func (p *Pool) take(ctx context.Context) (warm, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return warm{}, fmt.Errorf("create the sandbox: %w", context.Cause(ctx))
+		}
+		if p.isClosed() {
+			return warm{}, ErrClosed
+		}
+		select {
+		case w := <-p.ready:
+			p.need <- struct{}{} // there is room: one less waits
+			if alive(ctx, w) {
+				return w, nil
+			}
+			p.discard(ctx, w)
+		default:
+			w, err := p.make(ctx)
+			if err != nil {
+				return warm{}, fmt.Errorf("create the sandbox: %w", err)
+			}
+			return w, nil
+		}
+	}
+}
+
+// alive asks a sandbox itself, which is one round trip and takes less time than to
+// ask whoever runs it.
+func alive(ctx context.Context, w warm) bool {
+	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
+	defer cancel()
+	info, err := w.Stat(ctx, w.Paths().Workspace)
+	return err == nil && info.IsDir()
+}
+
+// discard ends a sandbox that is of no use without making anybody wait.
+func (p *Pool) discard(ctx context.Context, w warm) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	discard := func() {
+		if err := end(ctx, w.EnvironmentPrimitive); err != nil {
+			p.log.Debug("a sandbox of the pool that did not answer could not be ended", "sandbox", w.ID(), "error", err)
+		}
+	}
+	if p.closed {
+		discard()
+		return
+	}
+	p.tasks.Go(discard)
+}
+
+func (p *Pool) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
+// Close ends the sandboxes that wait, and returns when that is done. Environments
+// that were made live on. It may be called more than once.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.stop()
+	<-p.done
+	return p.ended
+}
+
+// empty ends what waits.
+func (p *Pool) empty(ctx context.Context) error {
+	var all sync.WaitGroup
+	errs := make([]error, cap(p.ready))
+	for i := range errs {
+		select {
+		case w := <-p.ready:
+			all.Go(func() { errs[i] = end(ctx, w.EnvironmentPrimitive) })
+		default:
+		}
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}

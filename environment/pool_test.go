@@ -1,0 +1,274 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// pool makes a pool that is closed with the test.
+func pool(t *testing.T, cfg Config) *Pool {
+	t.Helper()
+	p, err := NewPool(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close the pool: %v", err)
+		}
+	})
+	return p
+}
+
+// full waits until all of a pool's sandboxes are ready.
+func full(t *testing.T, p *Pool) {
+	t.Helper()
+	patience := time.NewTimer(time.Minute)
+	defer patience.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for p.Ready() < p.cfg.Pool.Size {
+		select {
+		case <-tick.C:
+		case <-patience.C:
+			t.Fatalf("%d sandboxes are ready", p.Ready())
+		}
+	}
+}
+
+func createFrom(t *testing.T, p *Pool, cfg Config) *Environment {
+	t.Helper()
+	env, err := p.Create(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return env
+}
+
+func TestAPoolHandsOutWhatIsReady(t *testing.T) {
+	for name, box := range boxes(t) {
+		t.Run(name, func(t *testing.T) {
+			p := pool(t, Config{Sandbox: box, Pool: PoolConfig{Size: 1}, Agent: Agent{Name: "script"}})
+			full(t, p)
+			waiting := peek(p)
+			env := createFrom(t, p, Config{
+				Agent: remembering(t), SessionID: "the-session", Workspace: []Source{{Files: []File{{Path: "f", Content: "1"}}}},
+			})
+			if env.ID() != waiting {
+				t.Errorf("it handed out %s, and %s was ready", env.ID(), waiting)
+			}
+			if got := say(t, env, "hello"); env.SessionID() != "the-session" || !strings.Contains(got, "turn 1 after:") {
+				t.Errorf("session %s said %q", env.SessionID(), got)
+			}
+			put(t, env, "f", "2")
+			if got := changes(t, env); got != "modified f," {
+				t.Errorf("changes: %s", got)
+			}
+			full(t, p) // it is replaced
+			other := createFrom(t, p, Config{})
+			if files, err := other.WorkspaceFiles(t.Context(), FilesOptions{}); err != nil || len(files) > 0 || other.ID() == env.ID() {
+				t.Errorf("the next one is %s and has %v, %v", other.ID(), files, err)
+			}
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := other.Healthy(t.Context()); err != nil {
+				t.Errorf("an environment ended with its pool: %v", err)
+			}
+			list, err := List(t.Context(), box)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range list {
+				if i.ID != env.ID() && i.ID != other.ID() && name == "local" {
+					t.Errorf("left by the pool: %+v", i)
+				}
+			}
+		})
+	}
+}
+
+// peek is the ID of the sandbox that is handed out next.
+func peek(p *Pool) string {
+	w := <-p.ready
+	p.ready <- w // alone, so the order is kept
+	return w.ID()
+}
+
+func TestAPoolHandsOutNothingDead(t *testing.T) {
+	box := sandbox(t)
+	p := pool(t, Config{Sandbox: box, Pool: PoolConfig{Size: 2}})
+	full(t, p)
+	dead := peek(p)
+	w := <-p.ready
+	if w.ID() == dead {
+		p.ready <- w
+		w = <-p.ready
+	}
+	// Another program ends both.
+	for _, id := range []string{dead, w.ID()} {
+		if err := Remove(t.Context(), box, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.ready <- w
+	env := createFrom(t, p, Config{})
+	if err := env.Healthy(t.Context()); err != nil || env.ID() == dead || env.ID() == w.ID() {
+		t.Errorf("it handed out %s: %v", env.ID(), err)
+	}
+}
+
+func TestAnEmptyPoolMakesWhatIsAskedFor(t *testing.T) {
+	p := pool(t, Config{Sandbox: sandbox(t), Pool: PoolConfig{Size: 1}})
+	var all sync.WaitGroup
+	ids := make([]string, 8)
+	for i := range ids {
+		all.Go(func() {
+			env, err := p.Create(t.Context(), Config{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ids[i] = env.ID()
+			if err := env.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	seen := map[string]bool{}
+	for _, id := range ids {
+		if seen[id] {
+			t.Errorf("sandbox %s was handed out twice", id)
+		}
+		seen[id] = true
+	}
+}
+
+func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
+	box := sandbox(t)
+	named := container(t)
+	named.Docker.Name = "one"
+	for name, cfg := range map[string]Config{
+		"no size":       {Sandbox: box},
+		"negative size": {Sandbox: box, Pool: PoolConfig{Size: -1}},
+		"no sandbox":    {Pool: PoolConfig{Size: 1}},
+		"kept":          {Sandbox: box, Pool: PoolConfig{Size: 1}, Keep: true},
+		"one name":      {Sandbox: named, Pool: PoolConfig{Size: 1}},
+	} {
+		if p, err := NewPool(t.Context(), cfg); !errors.Is(err, ErrConfig) {
+			t.Errorf("%s: %v, %v", name, p, err)
+		}
+	}
+	if _, err := Create(t.Context(), Config{Sandbox: box, Pool: PoolConfig{Size: 1}}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "NewPool") {
+		t.Errorf("Create with a pool: %v", err)
+	}
+	own := Config{Sandbox: box, Pool: PoolConfig{Size: 1}, Agent: Agent{Name: "script"}}
+	p := pool(t, own)
+	for name, cfg := range map[string]Config{
+		"another sandbox": {Sandbox: Sandbox{Type: "local", Local: local.Config{User: "x"}}},
+		"another pool":    {Pool: PoolConfig{Size: 2}},
+		"another runner":  {Runner: "/bin/true"},
+		"another agent":   {Agent: Agent{Name: "claude"}},
+		"kept":            {Keep: true},
+		"bad workspace":   {Workspace: []Source{{}}},
+	} {
+		if _, err := p.Create(t.Context(), cfg); !errors.Is(err, ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	createFrom(t, p, own) // as a session does, which knows of no pool
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	cancel(enough)
+	if _, err := p.Create(ctx, Config{}); !errors.Is(err, enough) {
+		t.Errorf("with a cancelled context: %v", err)
+	}
+	if err := errors.Join(p.Close(), p.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Create(t.Context(), Config{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestAPoolThatCannotMakeSandboxesSaysSoAndWaitsEverLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("no engine")
+		var tries atomic.Int64
+		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (warm, error) {
+			tries.Add(1)
+			return warm{}, broken
+		}, time.Second)
+		time.Sleep(time.Hour) // of the test's own clock
+		// 1, 2, 4, ... 32 seconds, then one a minute.
+		if n := tries.Load(); n < 60 || n > 70 {
+			t.Errorf("%d tries in an hour", n)
+		}
+		if _, err := p.Create(t.Context(), Config{}); !errors.Is(err, broken) {
+			t.Errorf("Create: %v", err)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (warm, error) {
+			made++
+			return warm{&stuck{hangs: made == 1}, false}, nil
+		}, time.Second)
+		synctest.Wait()
+		begun := time.Now()
+		w, err := p.take(t.Context())
+		if err != nil || w.EnvironmentPrimitive.(*stuck).hangs {
+			t.Errorf("it handed out %+v, %v", w, err)
+		}
+		if waited := time.Since(begun); waited != aliveTimeout {
+			t.Errorf("it waited %v", waited)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// stuck is a sandbox that may not answer.
+type stuck struct {
+	primitives.EnvironmentPrimitive
+	hangs bool
+}
+
+func (s *stuck) ID() string              { return "stuck" }
+func (s *stuck) Paths() primitives.Paths { return primitives.PathsIn("/s") }
+func (s *stuck) Close() error            { return nil }
+
+func (s *stuck) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {
+	if s.hangs {
+		<-ctx.Done()
+		return primitives.FileInfo{}, ctx.Err()
+	}
+	return primitives.FileInfo{Path: name, Mode: fs.ModeDir | 0o755}, nil
+}
+
+func (s *stuck) Terminate(context.Context) (primitives.TerminateReport, error) {
+	return primitives.TerminateReport{}, nil
+}
