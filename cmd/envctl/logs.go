@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // logsFlags are the flags of logs.
@@ -60,6 +61,10 @@ func (f *logsFlags) run(ctx context.Context, id string) (err error) {
 		return err
 	}
 	env, err := environment.Attach(ctx, found.id, cfg)
+	if errors.Is(err, primitives.ErrUnavailable) && len(entries) > 0 {
+		fmt.Fprintf(f.app.err, "what its agent has printed cannot be read: %s\n", plain(err.Error()))
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,9 +13,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
@@ -53,7 +56,7 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 	if err != nil {
 		t.Fatal(err)
 	}
-	claude := testagents.Claude(t)
+	claude, busybox := testagents.Claude(t), testdocker.Busybox(t)
 	p.RequireExplicitExec, p.RequireUniqueNames = true, true
 	p.Setup = func(e *testscript.Env) error {
 		e.Setenv("HOME", e.WorkDir)
@@ -70,10 +73,34 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 			e.Setenv(key, value)
 		}
 		e.Defer(func() { checkNothingLeft(t, e.WorkDir) })
+		if err := containers(e, busybox); err != nil {
+			return err
+		}
 		return os.WriteFile(filepath.Join(e.WorkDir, "sandbox.yaml"), []byte(config), 0o600)
 	}
 	p.Cmds = map[string]func(*testscript.TestScript, bool, []string){"seqs": checkSeqs}
 	testscript.Run(t, p)
+}
+
+// containers writes configurations of sandboxes in containers: docker.yaml, and
+// named.yaml of one whose ID is $BOX.
+func containers(e *testscript.Env, image string) error {
+	box := fmt.Sprintf("agentenv-test-%d-%s", os.Getpid(), filepath.Base(e.WorkDir))
+	e.Setenv("BOX", box)
+	e.Setenv("IMAGE", image)
+	e.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
+	for file, name := range map[string]string{"docker.yaml": "", "named.yaml": box} {
+		config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Docker: docker.Config{
+			Image: image, Pull: docker.PullNever, Network: "none", Name: name, Labels: testdocker.Labels(), GraceSeconds: 10,
+		}}})
+		if err == nil {
+			err = os.WriteFile(filepath.Join(e.WorkDir, file), config, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkNothingLeft looks for sandboxes and for processes that work in the
