@@ -123,6 +123,7 @@ func (s *Sandbox) findCapabilities() primitives.Capabilities {
 	c := primitives.Capabilities{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, PTY: true, Watch: true,
 		Users: maySwitchUser(), TreeKill: primitives.TreeKillSweep, Fork: true, Usage: true,
+		ExitSignals: true, BrokenPipes: true,
 	}
 	var notes []string
 	switch {

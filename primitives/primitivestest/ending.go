@@ -58,8 +58,7 @@ func timeoutRules() []rule {
 		{name: "a death by SIGTERM before the timeout is no timeout", check: func(t testingT, s *sandbox) {
 			cmd := s.command("die", "TERM")
 			cmd.Timeout = time.Hour
-			want := primitives.ExitStatus{Code: 143, Signal: primitives.SIGTERM, Reason: primitives.ReasonSignaled}
-			expect(t, "status", s.run(t, cmd, primitives.RunOptions{}).Status, want)
+			expect(t, "status", s.run(t, cmd, primitives.RunOptions{}).Status, s.death(primitives.SIGTERM, 143))
 		}},
 		{name: "a command that exits with 0 within the grace has timed out", check: func(t testingT, s *sandbox) {
 			cmd := s.command("trap", "TERM", "write", "ready", "", "hang")

@@ -28,6 +28,8 @@ func execMutants() []mutant {
 			}
 		})},
 		{"the name of the signal is lost", "death by SIGKILL is code 137 and the signal", brokenStatus(func(s *primitives.ExitStatus) { s.Signal = "" })},
+		{"signals are reported that cannot be known", "death by SIGKILL is code 137 and the signal", brokenCapabilities(func(c *primitives.Capabilities) { c.ExitSignals = false })},
+		{"a pipe that cannot be broken is closed in silence", "closing a reader early breaks the writer's pipe", brokenCapabilities(func(c *primitives.Capabilities) { c.BrokenPipes = false })},
 		{"a non-zero status is an error", "exit status 1 is data", brokenProcess(func(p *processFaults) {
 			p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
 				s, err := p.Wait(ctx)

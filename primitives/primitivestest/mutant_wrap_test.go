@@ -25,6 +25,7 @@ type faults struct {
 	terminate func(ctx context.Context) (primitives.TerminateReport, error)
 	close     func() error
 	id        func() string
+	can       func() primitives.Capabilities
 	pack      func(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error)
 	unpack    func(ctx context.Context, dir string, r io.Reader) error
 	reattach  func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error)
@@ -35,7 +36,7 @@ func whole(p primitives.EnvironmentPrimitive) *faults {
 	return &faults{
 		EnvironmentPrimitive: p,
 		exec:                 p.Exec, open: p.Open, write: p.WriteFile, stat: p.Stat, list: p.List, mkdir: p.Mkdir,
-		remove: p.Remove, move: p.Move, watch: p.Watch, poll: p.Poll, terminate: p.Terminate, close: p.Close, id: p.ID,
+		remove: p.Remove, move: p.Move, watch: p.Watch, poll: p.Poll, terminate: p.Terminate, close: p.Close, id: p.ID, can: p.Capabilities,
 		pack: func(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
 			return primitives.Pack(ctx, p, dir, opts)
 		},
@@ -86,8 +87,9 @@ func (w wrapped) Poll(ctx context.Context) (primitives.State, error) { return w.
 func (w wrapped) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	return w.terminate(ctx)
 }
-func (w wrapped) Close() error { return w.close() }
-func (w wrapped) ID() string   { return w.id() }
+func (w wrapped) Close() error                          { return w.close() }
+func (w wrapped) ID() string                            { return w.id() }
+func (w wrapped) Capabilities() primitives.Capabilities { return w.can() }
 
 func (w wrapped) Pack(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
 	return w.pack(ctx, dir, opts)
@@ -108,6 +110,17 @@ func broken(fault func(f *faults)) func(p primitives.EnvironmentPrimitive) primi
 		fault(f)
 		return wrapped{f}
 	}
+}
+
+// brokenCapabilities claims something else than what the sandbox can do.
+func brokenCapabilities(change func(c *primitives.Capabilities)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.can = func() primitives.Capabilities {
+			c := f.EnvironmentPrimitive.Capabilities()
+			change(&c)
+			return c
+		}
+	})
 }
 
 // brokenCommand changes every command before it is started.

@@ -86,8 +86,7 @@ func terminalKeyRules() []rule {
 			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "hang")))
 			s.expectLines(t, p.Stdout(), "ready\r", 1)
 			s.typeKeys(t, p, "\x03")
-			want := primitives.ExitStatus{Code: 130, Signal: primitives.SIGINT, Reason: primitives.ReasonSignaled}
-			expect(t, "status", s.wait(t, p), want)
+			expect(t, "status", s.wait(t, p), s.death(primitives.SIGINT, 130))
 		}),
 		terminalRule("Control-D is the end of input", func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "line")))
