@@ -25,8 +25,10 @@ type Sandbox struct {
 	// Local is for the type "local": processes of this machine.
 	Local local.Config
 	// Docker is for the type "docker": a container. Without an Image it is made
-	// of [DefaultImage]; Runner and Logger come from the [Config] of the
-	// environment, and Keep is set when that of the environment is.
+	// of [DefaultImage]; where the image lacks the agent, [Create] makes the
+	// container of one that is built on it, see [BuildImage]. Runner and Logger
+	// come from the [Config] of the environment, and Keep is set when that of
+	// the environment is.
 	Docker docker.Config
 }
 

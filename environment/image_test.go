@@ -3,11 +3,17 @@ package environment
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -77,6 +83,11 @@ func TestAnAgentThatTheImageLacksIsAddedToItOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+	since := time.Now()
+	create(t, cfg)
+	if n := containersSince(t, since); n != 1 {
+		t.Errorf("one more environment took %d containers", n)
+	}
 	img, err := BuildImage(t.Context(), cfg)
 	if err != nil || img.Base != cfg.Sandbox.Docker.Image || img.Agent != "claude" || img.Version == "" {
 		t.Errorf("the image: %+v, %v", img, err)
@@ -93,6 +104,30 @@ func TestAnAgentThatTheImageLacksIsAddedToItOnce(t *testing.T) {
 	}
 	if err := RemoveImage(t.Context(), cfg.Sandbox, img.Ref); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("an image in use: %v", err)
+	}
+}
+
+// containersSince counts the containers that the tests have made since then.
+func containersSince(t *testing.T, since time.Time) (n int) {
+	t.Helper()
+	stamp := func(at time.Time) string { return fmt.Sprintf("%d.%09d", at.Unix(), at.Nanosecond()) }
+	args := filters.NewArgs(filters.Arg("type", "container"), filters.Arg("event", "create"))
+	for key, value := range testdocker.Labels() {
+		args.Add("label", key+"="+value)
+	}
+	made, ended := testdocker.Engine(t).Events(t.Context(), events.ListOptions{
+		Since: stamp(since), Until: stamp(time.Now()), Filters: args,
+	})
+	for {
+		select {
+		case <-made:
+			n++
+		case err := <-ended:
+			if !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			return n
+		}
 	}
 }
 

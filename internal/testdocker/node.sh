@@ -35,6 +35,9 @@ container=$(docker container create "$debian")
 tar -C "$work/root" --owner=0 --group=0 --numeric-owner -c . | docker container cp - "$container:/"
 docker container commit --change 'CMD ["node"]' "$container" "$ref" >/dev/null
 
-# Images of earlier versions; one that others are built on, or is in use, stays.
-docker image ls --format '{{.Repository}}:{{.Tag}}' "$repository" | grep -vx "$ref" |
-  xargs -r docker image rm >/dev/null 2>&1 || true
+# Images of earlier versions, with those that tests have built on them; one that is
+# in use stays.
+docker image ls --format '{{.Repository}}:{{.Tag}}' "$repository" | grep -vx "$ref" | while read -r old; do
+  docker image ls --filter "label=dev.agentenv.image.base=$old" --format '{{.Repository}}:{{.Tag}}' | xargs -r docker image rm
+  docker image rm "$old"
+done >/dev/null 2>&1 || true

@@ -37,13 +37,17 @@ type BuildError struct {
 	Message string
 }
 
-// Error tells all of it, the output last.
+// shownLines is how much of the output the text of the error shows.
+const shownLines = 10
+
+// Error tells all of it, the last lines of the output at the end.
 func (e *BuildError) Error() string {
 	text := fmt.Sprintf("%s: %s", e.Instruction, e.Message)
-	if e.Output != "" {
-		text += "; its output ends with:\n" + e.Output
+	if e.Output == "" {
+		return text
 	}
-	return text
+	lines := strings.Split(e.Output, "\n")
+	return text + "; its output ends with:\n" + strings.Join(lines[max(0, len(lines)-shownLines):], "\n")
 }
 
 // build builds an image and gives it its name. Nothing without a name remains.

@@ -84,7 +84,7 @@ func TestAnImageIsBuiltByRootAndKeepsTheUserOfItsBase(t *testing.T) {
 	img := build(t, cfg, b)
 	cfg.Image = img.Ref
 	s := open(t, cfg)
-	if got := output(t, s, "sh", "-c", "cat /who; id -u"); got != "0\narg http://proxy.invalid\n1000\n" {
+	if got := output(t, s, "sh", "-c", "cat /who; id -u; echo ${http_proxy:-none}"); got != "0\narg http://proxy.invalid\n1000\nnone\n" {
 		t.Errorf("the container says %q", got)
 	}
 	list, err := docker.Images(t.Context(), cfg)
