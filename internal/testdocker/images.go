@@ -39,7 +39,10 @@ func Busybox(t testing.TB) string {
 		{tar.Header{Name: "etc/passwd", Mode: 0o644}, []byte("root:x:0:0:root:/:/bin/sh\ntester:x:1000:1000::/tmp:/bin/sh\n")},
 		{tar.Header{Name: "etc/group", Mode: 0o644}, []byte("root:x:0:\ntester:x:1000:\n")},
 	}
-	for _, name := range []string{"sh", "ls", "cat", "echo", "sleep", "true", "id", "env", "kill", "mkdir", "touch", "rm", "wget", "ps", "head"} {
+	for _, name := range []string{
+		"sh", "ls", "cat", "echo", "sleep", "true", "id", "env", "kill", "mkdir", "touch", "rm", "wget", "ps", "head",
+		"chmod", "chown", "dd", "find", "grep", "ln", "mv", "readlink", "rmdir", "stat", "stty",
+	} {
 		entries = append(entries, entry{tar.Header{Name: "bin/" + name, Linkname: "busybox", Typeflag: tar.TypeSymlink}, nil})
 	}
 	return ensure(t, "busybox", entries)

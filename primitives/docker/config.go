@@ -14,7 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Config says how to make a sandbox. Image and Runner are required.
+// Config says how to make a sandbox. Image is required, and Runner for all
+// that a sandbox can do.
 //
 // The container's first process is always the guest, which reaps orphans like an
 // init, so none can be chosen. Its system calls are always filtered, it never gains
@@ -32,7 +33,7 @@ type Config struct {
 	// Pull says when to fetch the image; empty means PullMissing.
 	Pull Pull `json:"pull,omitempty"`
 	// Platform chooses among the platforms of an image, as in "linux/amd64". Empty
-	// means the engine's. It must be one that Runner runs on.
+	// means the engine's.
 	Platform string `json:"platform,omitempty"`
 	// Name is the container's name, and so the sandbox's ID. Empty means a new
 	// one.
@@ -99,8 +100,10 @@ type Config struct {
 	// Session is written on what is made on the engine, for people: the
 	// conversation that it is for.
 	Session string `json:"session,omitempty"`
-	// Runner is the path on this machine of the envrunner program for the
-	// container's platform.
+	// Runner is the path on this machine of the envrunner program for the engine's
+	// platform. Without one, or with one for another platform, the image's own
+	// shell and commands do the work, which is slower and can do less: see
+	// primitives.Capabilities of the sandbox. The image must have /bin/sh then.
 	Runner string `json:"runner,omitempty"`
 	// NoSocket keeps to the streams of the engine. Otherwise a container on this
 	// machine gets a folder of this user's, to read, in which the guest finds a
@@ -112,6 +115,8 @@ type Config struct {
 	// Progress is told, in a sentence, what takes longer than a moment, such as
 	// fetching the image. It may be called from any goroutine. Nil tells nobody.
 	Progress func(message string) `json:"-"`
+	// noGuest is what New found out: no guest can run in the container.
+	noGuest bool
 	// sharedRunner is what New found out: the engine can mount this file of its
 	// machine instead of getting a copy of the runner.
 	sharedRunner string
@@ -144,8 +149,6 @@ func (c Config) check() error {
 	switch {
 	case c.Image == "" || strings.ContainsAny(c.Image, " \t\n\x00"):
 		return c.invalid("image", "name an image, such as node:22-bookworm-slim")
-	case c.Runner == "":
-		return c.invalid("runner", "name the envrunner program for the container's platform")
 	case c.Pull != "" && c.Pull != PullMissing && c.Pull != PullAlways && c.Pull != PullNever:
 		return c.invalid("pull", "choose missing, always or never")
 	case c.Name != "" && !validName(c.Name):

@@ -41,6 +41,12 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 		return "", err
 	}
 	inside := containerConfig(name, cfg, img)
+	if cfg.ReadOnly {
+		host.Mounts = append(host.Mounts, guestVolume(inside.Labels))
+	}
+	if cfg.noGuest {
+		plainConfig(inside, cfg)
+	}
 	inside.ExposedPorts, host.PortBindings = cfg.portBindings()
 	made, err := withLink(eng, name, cfg, inside, host, func() (container.CreateResponse, error) {
 		return createWhole(ctx, eng, func(ctx context.Context) (container.CreateResponse, error) {
@@ -79,6 +85,7 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 	labels := sandboxLabels(name, cfg)
 	maps.Copy(labels, cfg.Labels)
 	labels[labelConfig] = describeConfig(cfg)
+	labels[labelArch] = img.Architecture
 	c := &container.Config{
 		Image:       cfg.Image,
 		User:        cfg.User,
@@ -91,10 +98,15 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 		AttachStdin: true, AttachStdout: true, AttachStderr: true,
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}
-	if cfg.ReadOnly {
-		c.Volumes = map[string]struct{}{guestDir: {}}
-	}
 	return c
+}
+
+// guestVolume is a new volume for the guest's folder. It has the container's labels,
+// so that it is found if it loses the container, with which it is to go.
+func guestVolume(labels map[string]string) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeVolume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{Labels: maps.Clone(labels)},
+	}
 }
 
 // guestArgs is the command line of the container's first process.

@@ -60,18 +60,30 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if cfg, err = cfg.resolveMounts(eng.DaemonHost()); err != nil {
 		return nil, err
 	}
+	sweep := startSweep(ctx, eng, cfg.Logger)
+	defer func() {
+		if err != nil {
+			sweep.stop()
+		}
+	}()
 	img, err := ensureImage(ctx, eng, cfg)
 	if err != nil {
 		return nil, explain(eng, err)
 	}
-	if err := checkRunner(cfg.Runner, img.Architecture); err != nil {
-		return nil, err
+	guest, err := guestRuns(ctx, eng, cfg, img)
+	if err != nil {
+		return nil, explain(eng, err)
+	}
+	if cfg.noGuest = !guest; cfg.noGuest {
+		cfg.NoSocket = true
 	}
 	name := cfg.Name
 	if name == "" {
 		name = namePrefix + newID()
 	}
-	cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
+	if !cfg.noGuest {
+		cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
+	}
 	id, err := makeContainer(ctx, eng, name, cfg, img)
 	if cfg.sharedRunner != "" && cerrdefs.IsInvalidArgument(err) {
 		cfg.sharedRunner = "" // the engine may not have the file
@@ -85,11 +97,18 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			err = errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
 		}
 	}()
-	l, err := startContainer(ctx, eng, id, name, cfg)
+	start := startContainer
+	if cfg.noGuest {
+		start = startPlain
+	}
+	l, err := start(ctx, eng, id, name, cfg)
 	if err != nil {
 		return nil, explain(eng, explainStart(ctx, eng, id, cfg, err))
 	}
-	return newSandbox(eng, name, l, cfg), nil
+	l.arch = img.Architecture
+	s := newSandbox(eng, name, l, cfg)
+	s.sweep = sweep
+	return s, nil
 }
 
 // Attach returns a live sandbox of [New] by its ID, also one that another program
@@ -134,10 +153,11 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 			return nil, explain(eng, err)
 		}
 	}
-	l, err := joinContainer(ctx, eng, found.ID, linkOf(eng, found.Config.Labels), cfg)
+	l, err := join(ctx, eng, found.ID, found.Config.Labels, cfg)
 	if err != nil {
 		return nil, explain(eng, err)
 	}
+	l.arch = found.Config.Labels[labelArch]
 	made := configOf(found.Config.Labels)
 	made.Host, made.Logger = cfg.Host, cfg.Logger
 	made.sharedRunner = mountedRunner(found.Mounts)
@@ -146,6 +166,14 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 		s.forkedFrom = found.Image
 	}
 	return s, nil
+}
+
+// join finds the way into a container that runs.
+func join(ctx context.Context, eng *client.Client, id string, labels map[string]string, cfg Config) (*link, error) {
+	if workspace, plain := labels[labelPlain]; plain {
+		return joinPlain(ctx, eng, id, workspace)
+	}
+	return joinContainer(ctx, eng, id, linkOf(eng, labels), cfg)
 }
 
 // newSandbox returns the handle of a container whose guest has answered.

@@ -108,7 +108,6 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		"engine's socket": {func(c *docker.Config) { c.Mounts = []docker.Mount{{Source: "/", Target: "/m"}} }, fs.ErrInvalid},
 		"no engine":       {func(c *docker.Config) { c.Host = "unix:///no/such.sock" }, primitives.ErrUnavailable},
 		"bad address":     {func(c *docker.Config) { c.Host = "localhost" }, fs.ErrInvalid},
-		"no runner":       {func(c *docker.Config) { c.Runner = "" }, fs.ErrInvalid},
 		"missing runner":  {func(c *docker.Config) { c.Runner = "/no/such" }, fs.ErrNotExist},
 	} {
 		t.Run(name, func(t *testing.T) {

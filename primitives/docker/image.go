@@ -41,24 +41,35 @@ func ensureImage(ctx context.Context, eng *client.Client, cfg Config) (image.Ins
 	return img, nil
 }
 
-// checkRunner makes sure that the guest can run in the container: the engine
-// would only say that starting failed.
-func checkRunner(file, arch string) error {
+// guestRuns reports whether the runner can be the guest of a container. A static
+// program of the engine's platform runs also in an image for another one: the
+// kernel is the same. Config says what becomes of the others.
+func guestRuns(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse) (bool, error) {
+	if cfg.Runner == "" {
+		return false, nil
+	}
+	arch, err := runnerArch(cfg.Runner)
+	if err != nil || arch == img.Architecture {
+		return err == nil, err
+	}
+	version, err := eng.ServerVersion(ctx)
+	return err == nil && arch == version.Arch, err
+}
+
+// runnerArch is the architecture of a runner, as in runtime.GOARCH.
+func runnerArch(file string) (string, error) {
 	f, err := elf.Open(file)
 	if err != nil {
 		var format *elf.FormatError
 		if errors.As(err, &format) {
-			return fmt.Errorf("%w: runner: %s is no Linux program", fs.ErrInvalid, file)
+			return "", fmt.Errorf("%w: runner: %s is no Linux program", fs.ErrInvalid, file)
 		}
-		return fmt.Errorf("runner: %w", err)
+		return "", fmt.Errorf("runner: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	machines := map[elf.Machine]string{
 		elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64", elf.EM_ARM: "arm", elf.EM_386: "386",
 		elf.EM_RISCV: "riscv64", elf.EM_S390: "s390x", elf.EM_PPC64: "ppc64le",
 	}
-	if got := machines[f.Machine]; got != arch {
-		return fmt.Errorf("%w: the image is for %s and the runner %s for %s; choose an image for that, or the runner for the image", errors.ErrUnsupported, arch, file, f.Machine)
-	}
-	return nil
+	return machines[f.Machine], nil
 }

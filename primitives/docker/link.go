@@ -19,6 +19,7 @@ import (
 type link struct {
 	worker    worker
 	container string
+	arch      string // of the image's programs
 
 	fate func() (primitives.State, error) // asks the engine
 

@@ -47,7 +47,7 @@ const (
 )
 
 // joinPlain makes the handle of a container that runs without a guest.
-func joinPlain(ctx context.Context, eng *client.Client, id string, img plainImage, workspace string) (*link, error) {
+func joinPlain(ctx context.Context, eng *client.Client, id, workspace string) (*link, error) {
 	outlives := context.WithoutCancel(ctx)
 	l := &link{container: id}
 	l.fate = func() (primitives.State, error) {
@@ -56,7 +56,7 @@ func joinPlain(ctx context.Context, eng *client.Client, id string, img plainImag
 		return fate(ctx, eng, id)
 	}
 	p := &plain{
-		eng: eng, link: l, image: img, handle: rand.Text(), paths: plainPaths(workspace),
+		eng: eng, link: l, handle: rand.Text(), paths: plainPaths(workspace),
 		idle: map[string][]*shell{}, processes: map[*plainProcess]struct{}{},
 	}
 	var err error
@@ -86,7 +86,7 @@ func (p *plain) Paths() primitives.Paths { return p.paths }
 
 func (p *plain) Capabilities() primitives.Capabilities {
 	return primitives.Capabilities{
-		OS: "linux", Arch: p.image.arch, PTY: p.image.terminals, Users: true,
+		OS: "linux", Arch: p.link.arch, PTY: p.image.terminals, Users: true,
 		TreeKill: primitives.TreeKillSweep, Note: p.image.note,
 	}
 }

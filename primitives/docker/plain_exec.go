@@ -37,7 +37,21 @@ func (p *plain) Run(ctx context.Context, cmd primitives.Command, opts primitives
 	if err != nil {
 		return primitives.RunResult{}, p.fail("run", firstWord(cmd.Args), err)
 	}
-	return primitives.Collect(ctx, proc, opts)
+	return primitives.Collect(ctx, drained{proc}, opts)
+}
+
+// drained is a process that is waited for until also its output has ended: with
+// the last of it the engine may be later than with the status. It ends all output
+// two seconds after the exit, also that of processes in the background.
+type drained struct{ *plainProcess }
+
+func (d drained) Wait(ctx context.Context) (primitives.ExitStatus, error) {
+	status, err := d.plainProcess.Wait(ctx)
+	select {
+	case <-d.pumped:
+	case <-d.released:
+	}
+	return status, err
 }
 
 func firstWord(args []string) string {
@@ -232,7 +246,7 @@ const maxFirstLine = 8 << 10
 // firstLine is what start.sh says: the number under which the command runs, or why
 // it does not.
 func (proc *plainProcess) firstLine() (pid int, err error) {
-	line, err := proc.source.line()
+	line, err := proc.source.line(&proc.outputs.err)
 	fields := strings.Fields(line)
 	if err != nil || len(fields) != 3 || fields[0] != proc.tag {
 		// The engine itself says why it could not start the shell, as text.

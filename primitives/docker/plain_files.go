@@ -44,7 +44,7 @@ func (p *plain) open(ctx context.Context, root, name string) (*plainFile, error)
 	if err == nil {
 		_, err = io.ReadFull(f.body, head[:])
 	}
-	if err == nil && string(head[:]) == "+\n" {
+	if err == nil && string(head[:]) == "+ " {
 		return f, nil
 	}
 	if f.body.done {
@@ -174,7 +174,7 @@ func (p *plain) write(ctx context.Context, root, name string, r io.Reader, opts 
 	if source != nil {
 		return source
 	}
-	return statusError(body.status, strings.TrimPrefix(string(text), "+\n"))
+	return statusError(body.status, strings.TrimPrefix(string(text), "+ "))
 }
 
 // sendBlocks sends what it reads from r as pass in plain/control.sh takes it. An

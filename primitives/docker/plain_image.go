@@ -16,13 +16,10 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/versions"
 	"github.com/docker/docker/client"
-
-	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // plainImage is what an image offers where no guest can run.
 type plainImage struct {
-	arch      string // of its programs
 	uid       string // of the sandbox's own user
 	grep      string // its path, if it has one
 	readlink  string
@@ -83,9 +80,13 @@ func (p *plain) inspectImage(ctx context.Context) error {
 	return nil
 }
 
-// labelPlain is on containers without a guest. It holds the architecture of the
-// image, and after a blank the workspace if it is a folder of the engine's machine.
-const labelPlain = labelPrefix + "plain"
+// labelPlain is on containers without a guest. It holds the workspace if that is a
+// folder of the engine's machine. labelArch is on all and holds the architecture of
+// the image's programs.
+const (
+	labelPlain = labelPrefix + "plain"
+	labelArch  = labelPrefix + "arch"
+)
 
 // looks are how often the first process looks during the grace whether a handle is
 // connected.
@@ -93,7 +94,7 @@ const looks = 4
 
 // plainConfig turns the configuration of a container with a guest into one of a
 // container without.
-func plainConfig(c *container.Config, cfg Config, arch string) {
+func plainConfig(c *container.Config, cfg Config) {
 	workspace := ""
 	if cfg.Workspace != "" {
 		workspace = workspaceDir
@@ -113,11 +114,11 @@ func plainConfig(c *container.Config, cfg Config, arch string) {
 	}
 	c.OpenStdin, c.StdinOnce, c.AttachStdin, c.AttachStdout, c.AttachStderr = false, false, false, false, false
 	c.Env = append([]string{"HOME=" + paths.Home}, cfg.Env...)
-	c.Labels[labelPlain] = strings.TrimSpace(arch + " " + workspace)
+	c.Labels[labelPlain] = workspace
 }
 
 // startPlain starts a container without a guest.
-func startPlain(ctx context.Context, eng *client.Client, id string, cfg Config, arch string) (*link, error) {
+func startPlain(ctx context.Context, eng *client.Client, id, _ string, cfg Config) (*link, error) {
 	_, err := eng.ContainerStatPath(ctx, id, plainShell)
 	if cerrdefs.IsNotFound(err) {
 		return nil, fmt.Errorf("%w: no guest can run on this engine and the image has no %s to work without one; choose an image with a shell, or set runner to the envrunner program for the engine's platform",
@@ -144,7 +145,7 @@ func startPlain(ctx context.Context, eng *client.Client, id string, cfg Config, 
 	if cfg.Workspace != "" {
 		workspace = workspaceDir
 	}
-	return joinPlain(ctx, eng, id, plainImage{arch: arch}, workspace)
+	return joinPlain(ctx, eng, id, workspace)
 }
 
 // packFolders packs the folder of sandboxes, as packGuest does.
@@ -162,11 +163,3 @@ func packFolders(into string) (*bytes.Buffer, error) {
 	}
 	return &b, w.Close()
 }
-
-// plainLabel reads labelPlain.
-func plainLabel(value string) (img plainImage, workspace string) {
-	img.arch, workspace, _ = strings.Cut(value, " ")
-	return img, workspace
-}
-
-var _ primitives.Runner = (*plain)(nil)

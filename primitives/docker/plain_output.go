@@ -52,12 +52,23 @@ func (s *source) read(p []byte) (n int, kind stdcopy.StdType, err error) {
 	return n, s.kind, err
 }
 
-// line reads the first line, of whichever output.
-func (s *source) line() (string, error) {
+// line reads the first line of standard output. The other output, which the engine
+// copies by itself and may send first, goes to errors.
+func (s *source) line(errors *output) (string, error) {
 	var line []byte
 	for len(line) < maxFirstLine {
 		if err := s.next(); err != nil {
 			return string(line), err
+		}
+		if s.kind != stdcopy.Stdout {
+			piece := make([]byte, s.left)
+			n, err := io.ReadFull(s.r, piece)
+			s.left = 0
+			errors.put(piece[:n])
+			if err != nil {
+				return string(line), err
+			}
+			continue
 		}
 		b, err := s.r.ReadByte()
 		if err != nil {
@@ -80,9 +91,12 @@ func (s *source) line() (string, error) {
 type outputs struct {
 	out, err output
 
-	mu     sync.Mutex
-	moved  sync.Cond
-	lifted bool // the command has exited: what is left is read at once, the engine throws it away soon
+	mu    sync.Mutex
+	moved sync.Cond
+	// lifted outputs take what comes up to their greatest size: before the
+	// command is known to run, and after it has exited, when the engine throws
+	// away soon what is left.
+	lifted bool
 	end    error
 }
 
@@ -102,16 +116,15 @@ type output struct {
 }
 
 func newOutputs() *outputs {
-	o := &outputs{}
+	o := &outputs{lifted: true}
 	o.moved.L = &o.mu
 	o.out.box, o.err.box = o, o
 	o.out.other, o.err.other = &o.err, &o.out
 	return o
 }
 
-// put adds to an output, when there is room. It reports whether anybody can read
-// it.
-func (o *output) put(p []byte) bool {
+// put adds to an output, when there is room.
+func (o *output) put(p []byte) {
 	b := o.box
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,14 +132,13 @@ func (o *output) put(p []byte) bool {
 		b.moved.Wait()
 	}
 	if o.closed || b.end != nil {
-		return false
+		return
 	}
 	if o.taken > 0 && o.taken == len(o.data) {
 		o.data, o.taken = o.data[:0], 0
 	}
 	o.data = append(o.data, p...)
 	b.moved.Broadcast()
-	return true
 }
 
 func (o *output) full() bool {
@@ -170,19 +182,18 @@ func (o *output) Read(p []byte) (int, error) {
 	}
 }
 
-// Close throws away what comes. The command learns of it when it prints more.
-func (o *output) Close() error {
+// close throws away what it holds and what comes.
+func (o *output) close() {
 	o.box.mu.Lock()
 	defer o.box.mu.Unlock()
 	o.closed, o.data, o.taken = true, nil, 0
 	o.box.moved.Broadcast()
-	return nil
 }
 
-// lift says that the command has exited.
-func (o *outputs) lift() {
+// lift says whether outputs are lifted.
+func (o *outputs) lift(lifted bool) {
 	o.mu.Lock()
-	o.lifted = true
+	o.lifted = lifted
 	o.moved.Broadcast()
 	o.mu.Unlock()
 }

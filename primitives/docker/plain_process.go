@@ -41,11 +41,10 @@ type plainProcess struct {
 	status primitives.ExitStatus
 	err    error
 
-	ending    sync.Once
-	laddered  chan struct{} // closed when the ladder has ended
-	closing   sync.Once
-	closeErr  error
-	pipeBroke sync.Once
+	ending   sync.Once
+	laddered chan struct{} // closed when the ladder has ended
+	closing  sync.Once
+	closeErr error
 
 	mu     sync.Mutex
 	reason primitives.ExitReason // why this handle ends it
@@ -85,6 +84,7 @@ func (proc *plainProcess) begin(ctx context.Context) error {
 		proc.abandon()
 		return proc.p.usable()
 	}
+	proc.outputs.lift(false)
 	proc.tasks.Go(proc.pump)
 	proc.tasks.Go(proc.watch)
 	if proc.cmd.Stdin || proc.cmd.TTY != nil {
@@ -126,9 +126,27 @@ func (proc *plainProcess) ID() string { return proc.conn.id }
 
 func (proc *plainProcess) Stdin() io.WriteCloser { return proc.input }
 
-func (proc *plainProcess) Stdout() io.ReadCloser { return &proc.outputs.out }
+func (proc *plainProcess) Stdout() io.ReadCloser { return plainOutput{&proc.outputs.out, proc} }
 
-func (proc *plainProcess) Stderr() io.ReadCloser { return &proc.outputs.err }
+func (proc *plainProcess) Stderr() io.ReadCloser { return plainOutput{&proc.outputs.err, proc} }
+
+// plainOutput is an output as the caller has it.
+type plainOutput struct {
+	*output
+	proc *plainProcess
+}
+
+// Close throws away what is still printed. It cannot break the pipe: the engine
+// keeps it open, whatever its clients do.
+func (o plainOutput) Close() error {
+	o.output.close()
+	select {
+	case <-o.proc.exited:
+		return nil
+	default:
+	}
+	return o.proc.p.fail("close", o.proc.ID(), o.proc.p.unsupported("the pipe of a running command cannot be broken"))
+}
 
 // pump reads the streams to their end.
 func (proc *plainProcess) pump() {
@@ -140,33 +158,13 @@ func (proc *plainProcess) pump() {
 		if kind == stdcopy.Stderr || kind == stdcopy.Systemerr {
 			out = &proc.outputs.err
 		}
-		if n > 0 && !out.put(buf[:n]) {
-			proc.breakPipe()
+		if n > 0 {
+			out.put(buf[:n])
 		}
 		if err != nil {
 			return
 		}
 	}
-}
-
-// breakPipe sends the signal that a writer would get from a pipe without readers:
-// the engine keeps its pipes open, whatever the reader does. It goes to the whole
-// group, since nobody knows who wrote.
-func (proc *plainProcess) breakPipe() {
-	proc.pipeBroke.Do(func() {
-		select {
-		case <-proc.exited:
-			return
-		case <-proc.released:
-			return
-		default:
-		}
-		proc.tasks.Go(func() {
-			ctx, cancel := proc.p.callContext(proc.ctx)
-			defer cancel()
-			_ = proc.Signal(ctx, "PIPE") // it may have exited meanwhile
-		})
-	})
 }
 
 // How often the engine is asked whether a command has exited while its streams are
@@ -188,7 +186,7 @@ func (proc *plainProcess) watch() {
 	}
 	proc.unlink()
 	close(proc.exited)
-	proc.outputs.lift()
+	proc.outputs.lift(true)
 	<-proc.pumped
 	end := io.EOF
 	if proc.status.Reason == primitives.ReasonLost || proc.err != nil {

@@ -58,6 +58,9 @@ func (s *Sandbox) ID() string { return s.id }
 // Capabilities returns what the sandbox can do.
 func (s *Sandbox) Capabilities() primitives.Capabilities {
 	c := s.worker.Capabilities()
+	if s.link.arch != "" {
+		c.Arch = s.link.arch // the guest knows its own
+	}
 	_, hasGuest := s.worker.(*guest.Client)
 	c.Snapshot = s.copyable() == nil
 	c.Fork, c.Pause, c.Usage = c.Snapshot, hasGuest, true

@@ -17,7 +17,7 @@ show() {
 	[ ! -L "$at" ] || readlink -n -- "$at"
 }
 
-# fetch ROOT PATH prints a line with + and the file.
+# fetch ROOT PATH prints "+ " and the file. No line feed: the answer might end there.
 fetch() {
 	resolve "$1" "$2" 1
 	[ ! -d "$at" ] || fail $e_directory
@@ -25,7 +25,7 @@ fetch() {
 	[ -f "$at" ] || fail $e_not_regular
 	readable "$at" || why "$at"
 	exec 4<"$at"
-	echo +
+	printf '+ '
 	exec cat <&4
 }
 
@@ -175,7 +175,7 @@ pass() {
 }
 
 # store ROOT PATH HOW MODE REVISION writes a file. HOW is new, append or replace.
-# The answer begins with a line with + when the content may come.
+# The answer begins with "+ " when the content may come.
 store() {
 	how=$3 mode=$4 revision=$5 old=
 	resolve "$1" "$2" 1
@@ -186,7 +186,7 @@ store() {
 	[ ! -e "$at" ] || old=$(stat -c '%a %u:%g' -- "$at")
 	if [ "$how" = append ]; then
 		exec 3>>"$at" || exit $e_permission
-		echo +
+		printf '+ '
 		pass || exit $e_other
 		[ -z "$text" ] || why_not_written "$at" "$text"
 		if [ -n "$mode" ] || [ -z "$old" ]; then chmod -- "${mode:-644}" "$at"; fi
@@ -196,7 +196,7 @@ store() {
 	trap 'rm -f -- "$part"' EXIT
 	text=$( { umask 077 && : >"$part"; } 2>&1) || why_not_written "$at" "$text"
 	exec 3>"$part"
-	echo +
+	printf '+ '
 	pass || exit $e_other
 	exec 3>&-
 	[ -z "$text" ] || why_not_written "$at" "$text"
@@ -371,7 +371,8 @@ hit() {
 listening() {
 	tree "$1" "$2"
 	for id in $ids; do
-		[ ! -e "/proc/$id/fd/0" ] || return 0
+		# What took the number of a closed one is hardly ever one of these.
+		if [ -p "/proc/$id/fd/0" ] || [ -c "/proc/$id/fd/0" ]; then return 0; fi
 	done
 	return 1
 }
