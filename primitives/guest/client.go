@@ -97,6 +97,7 @@ func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, erro
 		_ = agreed.rw.Close()
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
+	cfg.Socket = nil // it is closed
 	c := &Client{cfg: cfg, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{})}
 	c.watcher.Go(func() {
 		<-mux.CloseChan()

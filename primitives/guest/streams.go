@@ -45,7 +45,7 @@ func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*s
 	if host {
 		start = yamux.Client
 	}
-	mux, err := start(g, muxConfig(log))
+	mux, err := start(g, muxConfig(host, log))
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ const (
 	// ends a host only beyond hostileStreams.
 	maxStreams     = 1024
 	hostileStreams = 2 * maxStreams
+	unseenStreams  = 64
 	// maxWrite is the longest yamux frame: a data frame of ours, its header and
 	// an end frame.
 	maxWrite = maxFrame + 64
@@ -34,11 +35,15 @@ const (
 
 // muxConfig returns yamux's configuration. Nothing in it waits for a peer that is
 // silent: keepAlive ends the session of one that is dead.
-func muxConfig(log hclog.Logger) *yamux.Config {
+func muxConfig(host bool, log hclog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
-	// Never full within the limit, so that opening a stream does not wait for
-	// the other end.
+	// The guest's is never full within the limit. At the host it is memory that
+	// every idle session has, and how many streams may be opened before the guest
+	// has seen the first of them.
 	c.AcceptBacklog = 2 * hostileStreams
+	if host {
+		c.AcceptBacklog = unseenStreams
+	}
 	c.MaxStreamWindowSize = window
 	c.StreamOpenTimeout = 0
 	c.StreamCloseTimeout = closeTimeout

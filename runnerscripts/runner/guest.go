@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives/guest"
@@ -98,6 +99,10 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	if err != nil {
 		return err
 	}
+	lean, rest := context.WithCancel(ctx)
+	var resting sync.WaitGroup
+	resting.Go(func() { stayLean(lean) })
+	defer func() { rest(); resting.Wait() }()
 	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{})
 	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet || ctx.Err() != nil || g.stay == 0 {
 		return err
