@@ -103,55 +103,51 @@ func waiting(file string) runnerscripts.ScenarioTurn {
 }
 
 func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
-	for name, box := range boxes(t) {
-		t.Run(name, func(t *testing.T) {
-			id := killedHost(t, Config{
-				Sandbox: box, Keep: true, Env: map[string]string{"SECRET": "hunter2"},
-				Agent: scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "second after {{history}}"})),
-			}, "before")
-			env := attach(t, id, box)
-			unattended(t, env, true)
-			var seen strings.Builder
-			begun := ""
-			for ev, err := range env.FollowQuery(t.Context()) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				if begun == "" {
-					begun = string(ev.Type)
-				}
-				if ev.QueryID != "" && ev.QueryID != "the-query" {
-					t.Errorf("%s belongs to %q", ev.Type, ev.QueryID)
-				}
-				if seen.WriteString(ev.Text()); strings.HasSuffix(seen.String(), "before") {
-					if err := env.Primitive().WriteFile(t.Context(), "go-on", strings.NewReader(""), writeOptions); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			if text := seen.String(); begun != string(runnerscripts.TypeQueryStarted) || !strings.Contains(text, "before") || !strings.HasSuffix(text, "after") {
-				t.Errorf("it began with %s and said %q", begun, text)
-			}
-			unattended(t, env, false)
-			// The agent that the killed program has left takes the next prompt.
-			events, err := collect(t.Context(), env, Query{Prompt: "more"})
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		id := killedHost(t, Config{
+			Sandbox: box, Keep: true, Env: map[string]string{"SECRET": "hunter2"},
+			Agent: scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "second after {{history}}"})),
+		}, "before")
+		env := attach(t, id, box)
+		unattended(t, env, true)
+		var seen strings.Builder
+		begun := ""
+		for ev, err := range env.FollowQuery(t.Context()) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := conversation(t, events); !strings.Contains(got, "second after") || strings.Contains(got, "before") {
-				t.Errorf("the agent said %q", got)
+			if begun == "" {
+				begun = string(ev.Type)
 			}
-			if !env.agent.adopted {
-				t.Error("the agent was started again")
+			if ev.QueryID != "" && ev.QueryID != "the-query" {
+				t.Errorf("%s belongs to %q", ev.Type, ev.QueryID)
 			}
-			// The replay of what is over is the same for everybody.
-			again, err := followed(t.Context(), attach(t, id, box))
-			if err != nil || conversation(t, again) != conversation(t, events) {
-				t.Errorf("followed again: %q, %v", conversation(t, again), err)
+			if seen.WriteString(ev.Text()); strings.HasSuffix(seen.String(), "before") {
+				writeIn(t, env, "go-on", "")
 			}
-			noSecretInFiles(t, env, "hunter2")
-		})
-	}
+		}
+		if text := seen.String(); begun != string(runnerscripts.TypeQueryStarted) || !strings.Contains(text, "before") || !strings.HasSuffix(text, "after") {
+			t.Errorf("it began with %s and said %q", begun, text)
+		}
+		unattended(t, env, false)
+		// The agent that the killed program has left takes the next prompt.
+		events, err := collect(t.Context(), env, Query{Prompt: "more"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := conversation(t, events); !strings.Contains(got, "second after") || strings.Contains(got, "before") {
+			t.Errorf("the agent said %q", got)
+		}
+		if !env.agent.adopted {
+			t.Error("the agent was started again")
+		}
+		// The replay of what is over is the same for everybody.
+		again, err := followed(t.Context(), attach(t, id, box))
+		if err != nil || conversation(t, again) != conversation(t, events) {
+			t.Errorf("followed again: %q, %v", conversation(t, again), err)
+		}
+		noSecretInFiles(t, env, "hunter2")
+	})
 }
 
 func unattended(t *testing.T, env *Environment, want bool) {

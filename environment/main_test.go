@@ -53,6 +53,43 @@ func container(t *testing.T) Sandbox {
 	}}
 }
 
+// everywhere runs a test in sandboxes of every type.
+func everywhere(t *testing.T, test func(t *testing.T, box Sandbox)) {
+	t.Helper()
+	for name, box := range boxes(t) {
+		t.Run(name, func(t *testing.T) { test(t, box) })
+	}
+}
+
+// workspaceOf reads the workspace as readTree does, in any sandbox.
+func workspaceOf(t *testing.T, env *Environment) tree {
+	t.Helper()
+	files, err := env.WorkspaceFiles(t.Context(), FilesOptions{Ignore: []string{".git"}, MaxContent: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := make(tree)
+	for _, f := range files {
+		switch {
+		case f.Target != "":
+			tr[f.Path] = "-> " + f.Target
+		case f.Mode&0o100 != 0:
+			tr[f.Path] = "x:" + string(f.Content)
+		default:
+			tr[f.Path] = string(f.Content)
+		}
+	}
+	return tr
+}
+
+// writeIn writes a file of the workspace.
+func writeIn(t *testing.T, env *Environment, name, content string) {
+	t.Helper()
+	if err := env.Primitive().WriteFile(t.Context(), name, strings.NewReader(content), writeOptions); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // create makes an environment that is closed with the test.
 func create(t *testing.T, cfg Config) *Environment {
 	t.Helper()

@@ -58,130 +58,142 @@ func conversation(t *testing.T, events []runnerscripts.Event) string {
 }
 
 func TestTheScriptAgentWorksEndToEnd(t *testing.T) {
-	env := create(t, Config{Agent: scenario(
-		t,
-		turn(runnerscripts.ScenarioStep{Write: write("a.txt", "one\n")}, runnerscripts.ScenarioStep{Text: "first"}),
-		turn(runnerscripts.ScenarioStep{Run: []string{"sh", "-c", "echo two >> a.txt"}}, runnerscripts.ScenarioStep{Text: "second of {{turn}}"}),
-	)})
-	var live []runnerscripts.Event
-	for _, prompt := range []string{"go", "on"} {
-		events, err := collect(t.Context(), env, Query{Prompt: prompt})
-		if err != nil {
-			t.Fatal(err)
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		env := create(t, Config{Sandbox: box, Agent: scenario(
+			t,
+			turn(runnerscripts.ScenarioStep{Write: write("a.txt", "one\n")}, runnerscripts.ScenarioStep{Text: "first"}),
+			turn(runnerscripts.ScenarioStep{Run: []string{"sh", "-c", "echo two >> a.txt"}}, runnerscripts.ScenarioStep{Text: "second of {{turn}}"}),
+		)})
+		var live []runnerscripts.Event
+		for _, prompt := range []string{"go", "on"} {
+			events, err := collect(t.Context(), env, Query{Prompt: prompt})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last := events[len(events)-1]; last.Type != runnerscripts.TypeQueryCompleted {
+				t.Errorf("the last event is %s", last.Type)
+			}
+			live = append(live, events...)
 		}
-		if last := events[len(events)-1]; last.Type != runnerscripts.TypeQueryCompleted {
-			t.Errorf("the last event is %s", last.Type)
+		if got := workspaceOf(t, env); !reflect.DeepEqual(got, tree{"a.txt": "one\ntwo\n"}) {
+			t.Errorf("workspace %q", got)
 		}
-		live = append(live, events...)
-	}
-	if got := readTree(t, env.Primitive().Paths().Workspace); !reflect.DeepEqual(got, tree{"a.txt": "one\ntwo\n"}) {
-		t.Errorf("workspace %q", got)
-	}
-	var read []runnerscripts.Event
-	for ev, err := range env.ReadConversation(t.Context()) {
-		if err != nil {
-			t.Fatal(err)
+		var read []runnerscripts.Event
+		for ev, err := range env.ReadConversation(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Source != runnerscripts.SourceTranscript || ev.SessionID != env.SessionID() {
+				t.Errorf("%s has source %q and session %q", ev.Type, ev.Source, ev.SessionID)
+			}
+			read = append(read, ev)
 		}
-		if ev.Source != runnerscripts.SourceTranscript || ev.SessionID != env.SessionID() {
-			t.Errorf("%s has source %q and session %q", ev.Type, ev.Source, ev.SessionID)
+		if a, b := conversation(t, live), conversation(t, read); a != b || !strings.Contains(a, "second of 2") {
+			t.Errorf("live\n%s\nread back\n%s", a, b)
 		}
-		read = append(read, ev)
-	}
-	if a, b := conversation(t, live), conversation(t, read); a != b || !strings.Contains(a, "second of 2") {
-		t.Errorf("live\n%s\nread back\n%s", a, b)
-	}
-	for range env.ReadConversation(t.Context()) {
-		break // ends the script
-	}
+		for range env.ReadConversation(t.Context()) {
+			break // ends the script
+		}
+	})
 }
 
 func TestATranscriptMakesAnAgentRememberInAnotherSandbox(t *testing.T) {
-	agent := scenario(t, turn(runnerscripts.ScenarioStep{Text: "turn {{turn}} after: {{history}}"}))
-	first := create(t, Config{Agent: agent})
-	if transcript, err := first.ReadTranscript(t.Context()); err != nil || transcript.Main != "" {
-		t.Fatalf("transcript %q, %v; want an empty one", transcript.Main, err)
-	}
-	if _, err := collect(t.Context(), first, Query{Prompt: "remember me"}); err != nil {
-		t.Fatal(err)
-	}
-	transcript, err := first.ReadTranscript(t.Context())
-	if err != nil || transcript.Main == "" {
-		t.Fatalf("transcript %q, %v", transcript.Main, err)
-	}
-	second := create(t, Config{Agent: agent, SessionID: first.SessionID()})
-	if _, err := second.PrepareSession(t.Context(), Setup{
-		Transcript: &transcript,
-		Files:      []runnerscripts.WorkspaceFile{{Path: "dir/f", Content: []byte("1")}},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	events, err := collect(t.Context(), second, Query{Prompt: "again"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := conversation(t, events); !strings.Contains(got, "turn 2 after: remember me") {
-		t.Errorf("the agent said %q", got)
-	}
-	readTree(t, second.Primitive().Paths().Workspace).mustBe(t, tree{"dir/f": "1"})
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		agent := scenario(t, turn(runnerscripts.ScenarioStep{Text: "turn {{turn}} after: {{history}}"}))
+		first := create(t, Config{Sandbox: box, Agent: agent})
+		if transcript, err := first.ReadTranscript(t.Context()); err != nil || transcript.Main != "" {
+			t.Fatalf("transcript %q, %v; want an empty one", transcript.Main, err)
+		}
+		if _, err := collect(t.Context(), first, Query{Prompt: "remember me"}); err != nil {
+			t.Fatal(err)
+		}
+		transcript, err := first.ReadTranscript(t.Context())
+		if err != nil || transcript.Main == "" {
+			t.Fatalf("transcript %q, %v", transcript.Main, err)
+		}
+		second := create(t, Config{Sandbox: box, Agent: agent, SessionID: first.SessionID()})
+		if _, err := second.PrepareSession(t.Context(), Setup{
+			Transcript: &transcript,
+			Files:      []runnerscripts.WorkspaceFile{{Path: "dir/f", Content: []byte("1")}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		events, err := collect(t.Context(), second, Query{Prompt: "again"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := conversation(t, events); !strings.Contains(got, "turn 2 after: remember me") {
+			t.Errorf("the agent said %q", got)
+		}
+		workspaceOf(t, second).mustBe(t, tree{"dir/f": "1"})
+	})
 }
 
 func TestPermissionsAreAskedAndAnswered(t *testing.T) {
-	for name, c := range map[string]struct {
-		kind runnerscripts.PermissionKind
-		want tree
-	}{
-		"allowed": {runnerscripts.AllowOnce, tree{"f": "1"}},
-		"denied":  {runnerscripts.RejectOnce, tree{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			env := create(t, Config{Agent: scenario(t, turn(runnerscripts.ScenarioStep{Ask: &runnerscripts.ScenarioStep{Write: write("f", "1")}}))})
-			asked := false
-			for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
-				if err != nil {
-					t.Fatal(err)
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		for name, c := range map[string]struct {
+			kind runnerscripts.PermissionKind
+			want tree
+		}{
+			"allowed": {runnerscripts.AllowOnce, tree{"f": "1"}},
+			"denied":  {runnerscripts.RejectOnce, tree{}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				env := create(t, Config{Sandbox: box, Agent: scenario(t, turn(runnerscripts.ScenarioStep{Ask: &runnerscripts.ScenarioStep{Write: write("f", "1")}}))})
+				asked := false
+				for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if ev.Type != runnerscripts.TypePermissionRequest {
+						continue
+					}
+					asked = true
+					request, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := env.Respond(t.Context(), request.ID, runnerscripts.PermissionDecision{Kind: c.kind}); err != nil {
+						t.Fatal(err)
+					}
 				}
-				if ev.Type != runnerscripts.TypePermissionRequest {
-					continue
+				if !asked {
+					t.Error("nothing was asked")
 				}
-				asked = true
-				request, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := env.Respond(t.Context(), request.ID, runnerscripts.PermissionDecision{Kind: c.kind}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if !asked {
-				t.Error("nothing was asked")
-			}
-			readTree(t, env.Primitive().Paths().Workspace).mustBe(t, c.want)
-		})
-	}
+				workspaceOf(t, env).mustBe(t, c.want)
+			})
+		}
+	})
 }
 
 func TestWhatTheRunnerReportsIsTyped(t *testing.T) {
-	failing := scenario(t, turn(runnerscripts.ScenarioStep{Fail: &runnerscripts.ScriptFailure{Code: runnerscripts.FailAPI, Message: "overloaded", HTTPStatus: 529}}))
-	env := create(t, Config{Agent: failing})
-	_, err := collect(t.Context(), env, Query{Prompt: "x"})
-	var query *QueryError
-	if !errors.As(err, &query) || query.Failure.Code != runnerscripts.FailAPI {
-		t.Errorf("a failed query: %v, want a QueryError", err)
-	}
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		failing := scenario(t, turn(runnerscripts.ScenarioStep{Fail: &runnerscripts.ScriptFailure{Code: runnerscripts.FailAPI, Message: "overloaded", HTTPStatus: 529}}))
+		env := create(t, Config{Sandbox: box, Agent: failing})
+		_, err := collect(t.Context(), env, Query{Prompt: "x"})
+		var query *QueryError
+		if !errors.As(err, &query) || query.Failure.Code != runnerscripts.FailAPI {
+			t.Errorf("a failed query: %v, want a QueryError", err)
+		}
 
-	env = create(t, Config{Agent: scenario(t, turn(runnerscripts.ScenarioStep{Crash: 42}), turn(runnerscripts.ScenarioStep{Text: "back"}))})
-	_, err = collect(t.Context(), env, Query{Prompt: "x"})
-	var script *ScriptError
-	if !errors.As(err, &script) || script.Status.Code != 42 {
-		t.Errorf("a crash: %v, want a ScriptError with code 42", err)
-	}
+		env = create(t, Config{Sandbox: box, Agent: scenario(t, turn(runnerscripts.ScenarioStep{Crash: 42}), turn(runnerscripts.ScenarioStep{Text: "back"}))})
+		_, err = collect(t.Context(), env, Query{Prompt: "x"})
+		var script *ScriptError
+		if !errors.As(err, &script) || script.Status.Code != 42 {
+			t.Errorf("a crash: %v, want a ScriptError with code 42", err)
+		}
 
-	env = create(t, Config{Agent: Agent{Name: "nobody"}})
-	_, err = env.PrepareSession(t.Context(), Setup{})
-	var failure *runnerscripts.ScriptFailure
-	if !errors.As(err, &failure) || failure.Code != runnerscripts.FailUnknownAgent {
-		t.Errorf("an unknown agent: %v, want FailUnknownAgent", err)
-	}
+		// A container is not even made for an agent that nobody knows.
+		env, err = Create(t.Context(), Config{Sandbox: box, Agent: Agent{Name: "nobody"}})
+		if err == nil {
+			_, err = env.PrepareSession(t.Context(), Setup{})
+			err = errors.Join(err, env.Close())
+		}
+		var failure *runnerscripts.ScriptFailure
+		if !errors.As(err, &failure) || failure.Code != runnerscripts.FailUnknownAgent {
+			t.Errorf("an unknown agent: %v, want FailUnknownAgent", err)
+		}
+	})
 }
 
 func TestHealthyAsksTheSandbox(t *testing.T) {
@@ -204,44 +216,45 @@ func TestHealthyAsksTheSandbox(t *testing.T) {
 }
 
 func TestAKeptSandboxCanBeAttachedTo(t *testing.T) {
-	box := sandbox(t)
-	first, err := Create(t.Context(), Config{
-		Sandbox: box, Keep: true, Agent: scenario(t, turn(runnerscripts.ScenarioStep{Write: write("new", "1\n")}, runnerscripts.ScenarioStep{Text: "{{history}}"})),
-		Workspace:     []Source{{Files: []File{{Path: "old", Content: "1\n"}}}},
-		IgnoreChanges: []string{"vendor"},
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		first, err := Create(t.Context(), Config{
+			Sandbox: box, Keep: true, Agent: scenario(t, turn(runnerscripts.ScenarioStep{Write: write("new", "1\n")}, runnerscripts.ScenarioStep{Text: "{{history}}"})),
+			Workspace:     []Source{{Files: []File{{Path: "old", Content: "1\n"}}}},
+			IgnoreChanges: []string{"vendor"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := collect(t.Context(), first, Query{Prompt: "the first"}); err != nil {
+			t.Fatal(err)
+		}
+		writeIn(t, first, "vendor/x", "1")
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		second, err := Attach(t.Context(), first.ID(), Config{Sandbox: box})
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes, err := second.Changes(t.Context())
+		if err != nil || len(changes) != 1 || changes[0].Path != "new" {
+			t.Errorf("changes %+v, %v; want those since the creation", changes, err)
+		}
+		events, err := collect(t.Context(), second, Query{Prompt: "the second"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := conversation(t, events); second.SessionID() != first.SessionID() || !strings.Contains(got, "the first") {
+			t.Errorf("the agent said %q", got)
+		}
+		_, err = second.Primitive().Terminate(t.Context())
+		if err = errors.Join(err, second.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Attach(t.Context(), first.ID(), Config{Sandbox: box}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("attach to a sandbox that is gone: %v, want fs.ErrNotExist", err)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := collect(t.Context(), first, Query{Prompt: "the first"}); err != nil {
-		t.Fatal(err)
-	}
-	tree{"vendor/x": "1"}.write(t, first.Primitive().Paths().Workspace)
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	second, err := Attach(t.Context(), first.ID(), Config{Sandbox: box})
-	if err != nil {
-		t.Fatal(err)
-	}
-	changes, err := second.Changes(t.Context())
-	if err != nil || len(changes) != 1 || changes[0].Path != "new" {
-		t.Errorf("changes %+v, %v; want those since the creation", changes, err)
-	}
-	events, err := collect(t.Context(), second, Query{Prompt: "the second"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := conversation(t, events); second.SessionID() != first.SessionID() || !strings.Contains(got, "the first") {
-		t.Errorf("the agent said %q", got)
-	}
-	_, err = second.Primitive().Terminate(t.Context())
-	if err = errors.Join(err, second.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Attach(t.Context(), first.ID(), Config{Sandbox: box}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("attach to a sandbox that is gone: %v, want fs.ErrNotExist", err)
-	}
 }
 
 func TestNewInstallsTheRunnerAndReplacesAStaleOne(t *testing.T) {

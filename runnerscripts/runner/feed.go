@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -60,8 +62,7 @@ func listen(ctx context.Context, dir string, wait time.Duration) (*fedInput, err
 	if err != nil {
 		return nil, fmt.Errorf("listen for feeds: %w", err)
 	}
-	// Whoever comes when nobody listens any more is refused at once.
-	l.SetUnlinkOnClose(false)
+	l.SetUnlinkOnClose(false) // its name may be somebody else's by then
 	in := &fedInput{listener: l, started: make(chan struct{}), lonely: wait, feeds: make(map[net.Conn]struct{})}
 	in.r, in.w = io.Pipe()
 	in.timer = time.AfterFunc(wait, func() { _ = l.Close() })
@@ -239,8 +240,9 @@ func dialScript(ctx context.Context, dir string) (net.Conn, error) {
 	defer tick.Stop()
 	for {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", name)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return conn, err // a socket that nobody listens to will not come to life
+		// Until the script listens there is no socket, or one that refuses.
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
+			return conn, err
 		}
 		select {
 		case <-tick.C:
