@@ -58,29 +58,43 @@ func folderWith(t *testing.T, tr tree) string {
 }
 
 func TestSourcesArePlacedInOrder(t *testing.T) {
-	noFilesLeft(t)
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	for _, h := range []tar.Header{
-		{Name: "from-tar", Mode: 0o644, Size: 2},
-		{Name: "deep/run", Mode: 0o755, Size: 2},
-	} {
-		if err := w.WriteHeader(&h); err != nil {
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		noFilesLeft(t)
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		for _, h := range []tar.Header{
+			{Name: "from-tar", Mode: 0o644, Size: 2},
+			{Name: "deep/run", Mode: 0o755, Size: 2},
+		} {
+			if err := w.WriteHeader(&h); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(w, "t\n")
+		}
+		_ = w.Close()
+		env := create(t, Config{Sandbox: box, Workspace: []Source{
+			{Folder: &Folder{Path: folderWith(t, tree{"a": "folder", "b/c": "folder", "run": "x:1", "link": "-> b/c", "x.log": "1", "skip/me": "1"}), Ignore: []string{"*.log", "skip"}}},
+			{Files: []File{{Path: "a", Content: "inline"}, {Path: "new/run", Content: "#!", Mode: 0o755}}},
+			{Into: "git", Git: &Git{URL: repository(t)}},
+			{Into: "tar/x", Tar: &Tar{Reader: &archive}},
+		}})
+		workspaceOf(t, env).mustBe(t, tree{
+			"a": "inline", "b/c": "folder", "run": "x:1", "link": "-> b/c", "new/run": "x:#!",
+			"git/version": "v2", "git/run.sh": "x:#!/bin/sh\n", "git/dir/link": "-> ../version", "git/.gitignore": "*.log\n",
+			"tar/x/from-tar": "t\n", "tar/x/deep/run": "x:t\n",
+		})
+		// What happens then is a change, and nothing else is.
+		writeIn(t, env, "a", "changed")
+		if err := env.Primitive().Remove(t.Context(), "new/run", false); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.WriteString(w, "t\n")
-	}
-	_ = w.Close()
-	placed(
-		t,
-		Source{Folder: &Folder{Path: folderWith(t, tree{"a": "folder", "b/c": "folder", "run": "x:1", "link": "-> b/c", "x.log": "1", "skip/me": "1"}), Ignore: []string{"*.log", "skip"}}},
-		Source{Files: []File{{Path: "a", Content: "inline"}, {Path: "new/run", Content: "#!", Mode: 0o755}}},
-		Source{Into: "git", Git: &Git{URL: repository(t)}},
-		Source{Into: "tar/x", Tar: &Tar{Reader: &archive}},
-	).mustBe(t, tree{
-		"a": "inline", "b/c": "folder", "run": "x:1", "link": "-> b/c", "new/run": "x:#!",
-		"git/version": "v2", "git/run.sh": "x:#!/bin/sh\n", "git/dir/link": "-> ../version", "git/.gitignore": "*.log\n",
-		"tar/x/from-tar": "t\n", "tar/x/deep/run": "x:t\n",
+		if got := changes(t, env); got != "modified a,deleted new/run," {
+			t.Errorf("changes: %s", got)
+		}
+		var patch bytes.Buffer
+		if err := env.Patch(t.Context(), &patch); err != nil || !strings.Contains(patch.String(), "+changed") || !strings.Contains(patch.String(), "deleted file mode 100755") {
+			t.Errorf("patch %q, %v", patch.String(), err)
+		}
 	})
 }
 
