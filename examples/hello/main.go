@@ -17,8 +17,8 @@ func main() {
 
 func run(ctx context.Context) error {
 	env, err := environment.Create(ctx, environment.Config{
-		Sandbox: environment.Sandbox{Type: "local"},
-		Agent:   environment.Agent{Name: "script"}, // or "claude"
+		Sandbox: environment.Sandbox{Type: "local"}, // or "docker"
+		Agent:   environment.Agent{Name: "script"},  // or "claude"
 	})
 	if err != nil {
 		return err
