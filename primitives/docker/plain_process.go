@@ -86,7 +86,6 @@ func (proc *plainProcess) begin(ctx context.Context) error {
 	}
 	proc.outputs.lift(false)
 	proc.tasks.Go(proc.pump)
-	proc.tasks.Go(proc.watch)
 	if proc.cmd.Stdin || proc.cmd.TTY != nil {
 		in := newInput(proc)
 		proc.input = in
@@ -96,6 +95,7 @@ func (proc *plainProcess) begin(ctx context.Context) error {
 		proc.timer = time.AfterFunc(proc.cmd.Timeout, func() { proc.end(primitives.ReasonTimeout) })
 	}
 	proc.unlink = context.AfterFunc(ctx, func() { proc.end(primitives.ReasonCancelled) })
+	proc.tasks.Go(proc.watch) // it lets go of both
 	return nil
 }
 
