@@ -70,6 +70,15 @@ func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData,
 	return e.setupSession(ctx, first)
 }
 
+// settle gives the agent of a copy, which nobody has asked yet, its memory.
+func (e *Environment) settle(ctx context.Context) error {
+	if e.first.Transcript == nil {
+		return nil
+	}
+	_, err := e.prepareOnce(ctx)
+	return err
+}
+
 // isPrepared reports whether the session is prepared, and what to prepare it with
 // if not. It waits for one who is at it.
 func (e *Environment) isPrepared(ctx context.Context) (bool, Setup, error) {
@@ -85,6 +94,9 @@ func (e *Environment) isPrepared(ctx context.Context) (bool, Setup, error) {
 // ReadTranscript returns the conversation as the agent itself keeps it; an empty
 // one if there is none yet.
 func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcript, error) {
+	if err := e.settle(ctx); err != nil {
+		return runnerscripts.Transcript{}, err
+	}
 	result, err := e.run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: e.session()}, nil)
 	if err != nil {
 		return runnerscripts.Transcript{}, err
@@ -97,6 +109,10 @@ func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcr
 // sequence, which can be used once.
 func (e *Environment) ReadConversation(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
+		if err := e.settle(ctx); err != nil {
+			yield(runnerscripts.Event{}, err)
+			return
+		}
 		request := runnerscripts.TranscriptRequest{Session: e.session(), Events: true}
 		_, err := e.run(ctx, runnerscripts.ReadTranscript, request, func(ev runnerscripts.Event) bool {
 			if ev.Source == runnerscripts.SourceRunner {

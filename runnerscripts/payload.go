@@ -202,7 +202,7 @@ type EnvironmentInfo struct {
 
 // EnvironmentTerminated tells why the sandbox ended.
 type EnvironmentTerminated struct {
-	Reason string `json:"reason"` // "manual", "idle", "unhealthy", "expired"
+	Reason string `json:"reason"` // "manual", "idle", "unhealthy", "expired", "forked"
 }
 
 // FileChange is a change in the workspace.

@@ -35,7 +35,12 @@ func (f *fakeSandbox) setHealthy(err error) {
 	f.healthy = err
 }
 
-func (f *fakeSandbox) ID() string { return "fake" }
+func (f *fakeSandbox) ID() string        { return "fake" }
+func (f *fakeSandbox) SessionID() string { return "fake-session" }
+
+func (f *fakeSandbox) Fork(context.Context, int) ([]sandbox, error) {
+	return nil, errors.ErrUnsupported
+}
 
 func (f *fakeSandbox) PrepareSession(context.Context, environment.Setup) (runnerscripts.SetupData, error) {
 	return runnerscripts.SetupData{}, nil

@@ -17,6 +17,7 @@ import (
 // sandbox is what a session needs of an environment.
 type sandbox interface {
 	ID() string
+	SessionID() string
 	PrepareSession(ctx context.Context, s environment.Setup) (runnerscripts.SetupData, error)
 	ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error]
 	Interrupt(ctx context.Context) error
@@ -33,6 +34,8 @@ type sandbox interface {
 	Files() primitives.Files
 	// Pack returns the workspace as a tar archive.
 	Pack(ctx context.Context) (io.ReadCloser, error)
+	// Fork makes copies, each with a SessionID of its own.
+	Fork(ctx context.Context, n int) ([]sandbox, error)
 }
 
 // environmentSandbox makes an environment a sandbox.
@@ -42,6 +45,15 @@ func (e environmentSandbox) Files() primitives.Files { return e.Primitive() }
 
 func (e environmentSandbox) Pack(ctx context.Context) (io.ReadCloser, error) {
 	return primitives.Pack(ctx, e.Primitive(), e.Primitive().Paths().Workspace, primitives.PackOptions{})
+}
+
+func (e environmentSandbox) Fork(ctx context.Context, n int) ([]sandbox, error) {
+	copies, err := e.Environment.Fork(ctx, n)
+	made := make([]sandbox, len(copies))
+	for i, c := range copies {
+		made[i] = environmentSandbox{c}
+	}
+	return made, err
 }
 
 func environmentCreator(create func(context.Context, environment.Config) (*environment.Environment, error)) createFunc {
@@ -63,6 +75,7 @@ const (
 	reasonIdle      = "idle"
 	reasonUnhealthy = "unhealthy"
 	reasonExpired   = "expired"
+	reasonForked    = "forked"
 )
 
 // liveSandbox is the sandbox that the session has at the moment, with what looks
@@ -148,17 +161,29 @@ func (s *AgentSession) ensureSandbox(ctx context.Context) (*liveSandbox, error) 
 		})
 		return nil, errors.Join(err, s.append(ctx, report))
 	}
-	live := &liveSandbox{sandbox: sb, backend: info.Backend, used: time.Now(), died: make(chan struct{})}
-	info.ID, info.Status = sb.ID(), string(primitives.StatusRunning)
-	events := append(restored, event(runnerscripts.TypeEnvironmentReady, "", info))
-	if err := s.append(ctx, events...); err != nil {
+	if err := s.append(ctx, restored...); err != nil {
 		return nil, errors.Join(err, sb.Close())
+	}
+	if err := s.adopt(ctx, sb); err != nil {
+		return nil, errors.Join(err, sb.Close())
+	}
+	return s.live(), nil
+}
+
+// adopt makes a sandbox the session's.
+func (s *AgentSession) adopt(ctx context.Context, sb sandbox) error {
+	info := runnerscripts.EnvironmentInfo{
+		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Status: string(primitives.StatusRunning),
+	}
+	live := &liveSandbox{sandbox: sb, backend: info.Backend, used: time.Now(), died: make(chan struct{})}
+	if err := s.append(ctx, event(runnerscripts.TypeEnvironmentReady, "", info)); err != nil {
+		return err
 	}
 	s.look(context.WithoutCancel(ctx), live)
 	s.mu.Lock()
 	s.sandbox = live
 	s.mu.Unlock()
-	return live, nil
+	return nil
 }
 
 // makeSandbox makes a sandbox in which the agent remembers, and returns the
@@ -198,7 +223,9 @@ func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 
 // inPlace reports whether the workspace is a folder of the user, which outlives
 // the sandbox and needs neither to be stored nor to be filled again.
-func inPlace(cfg environment.Config) bool { return cfg.Sandbox.Local.Workspace != "" }
+func inPlace(cfg environment.Config) bool {
+	return cfg.Sandbox.Local.Workspace != "" || cfg.Sandbox.Docker.Workspace != ""
+}
 
 // endSandbox ends the sandbox, if there is one, for the given reason. What a new
 // sandbox needs is stored first, unless this one is dead or the session is to be

@@ -72,6 +72,11 @@ func Open(ctx context.Context, cfg Config) (*AgentSession, error) {
 type createFunc func(ctx context.Context, cfg environment.Config) (sandbox, error)
 
 func open(ctx context.Context, cfg Config, create createFunc) (*AgentSession, error) {
+	return openBranch(ctx, cfg, create, nil)
+}
+
+// openBranch opens a session, with b one that Fork has put into the store.
+func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (*AgentSession, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
@@ -90,7 +95,10 @@ func open(ctx context.Context, cfg Config, create createFunc) (*AgentSession, er
 	if s.id == "" {
 		err = s.begin(ctx)
 	} else {
-		err = s.resume(ctx)
+		err = s.resume(ctx, b)
+	}
+	if err == nil && b != nil && b.sandbox != nil {
+		err = s.adopt(ctx, b.sandbox)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
@@ -109,9 +117,9 @@ func (s *AgentSession) begin(ctx context.Context) error {
 	})
 }
 
-// resume rebuilds the state from the log and ends what the last program left
-// open.
-func (s *AgentSession) resume(ctx context.Context) error {
+// resume rebuilds the state from the log and ends what the last program, or the
+// session that it is a branch of, has open.
+func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 	rec, err := s.store.Load(ctx, s.id)
 	if err != nil {
 		return err
@@ -127,11 +135,15 @@ func (s *AgentSession) resume(ctx context.Context) error {
 		}
 		s.state.apply(ev)
 	}
-	return s.append(ctx, leftovers(s.state)...)
+	if b != nil {
+		return s.append(ctx, append(b.events(), leftovers(s.state, reasonForked)...)...)
+	}
+	return s.append(ctx, leftovers(s.state, reasonExpired)...)
 }
 
-// leftovers returns the events that end what a state still has open.
-func leftovers(st State) []runnerscripts.Event {
+// leftovers returns the events that end what a state still has open; reason is why
+// there is no sandbox.
+func leftovers(st State, reason string) []runnerscripts.Event {
 	var events []runnerscripts.Event
 	for _, p := range st.Pending {
 		events = append(events, event(runnerscripts.TypePermissionResolved, "",
@@ -149,7 +161,7 @@ func leftovers(st State) []runnerscripts.Event {
 	}
 	if e := st.Environment.Status; e == EnvironmentReady || e == EnvironmentCreating {
 		events = append(events, event(runnerscripts.TypeEnvironmentTerminated, "",
-			runnerscripts.EnvironmentTerminated{Reason: reasonExpired}))
+			runnerscripts.EnvironmentTerminated{Reason: reason}))
 	}
 	return events
 }

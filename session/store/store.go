@@ -69,6 +69,8 @@ type Record struct {
 	ID string `json:"id"`
 	// Agent is the name of the agent whose transcript it is.
 	Agent string `json:"agent,omitempty"`
+	// Parent is the session that it began as a copy of; empty if it is none.
+	Parent string `json:"parent,omitempty"`
 	// Metadata is the application's own: a title, an owner.
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	CreatedAt time.Time         `json:"created_at"`

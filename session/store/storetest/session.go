@@ -38,7 +38,7 @@ func create(t *testing.T, s store.Store, id string) {
 }
 
 func created() store.Record {
-	return store.Record{ID: "s", Agent: "claude", Metadata: map[string]string{"title": "ä\x01 \"q\"", "": "x"}, CreatedAt: at(1)}
+	return store.Record{ID: "s", Agent: "claude", Parent: "p", Metadata: map[string]string{"title": "ä\x01 \"q\"", "": "x"}, CreatedAt: at(1)}
 }
 
 func createLoad(t *testing.T, s store.Store) {

@@ -1,0 +1,193 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// Fork makes n sessions that have the conversation and the workspace of this one as
+// they are now, and go separate ways from then on: each with an ID of its own, with
+// the events up to here under the same numbers, and with store.Record.Parent set to
+// this session. They are open, they share the store and the configuration, and the
+// caller must Close each. This session goes on with its sandbox.
+//
+// If there is a sandbox, each gets a copy of it; see environment.Environment.Fork. If
+// there is none, or it cannot be copied, each makes a sandbox with its first prompt,
+// with the workspace that was stored, as far as Config.MaxWorkspace allows. A
+// workspace that is a folder of the user is copied, too, and the copies leave that
+// folder alone; this needs a sandbox: [ErrNoEnvironment].
+//
+// It makes all of them or none. It is [ErrBusy] while a query runs or is queued, and
+// prompts wait while it works. n below 1 is fs.ErrInvalid.
+func (s *AgentSession) Fork(ctx context.Context, n int) ([]*AgentSession, error) {
+	s.promptMu.Lock() // so no query begins
+	defer s.promptMu.Unlock()
+	if err := s.idle(); err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	if n < 1 {
+		return nil, fmt.Errorf("fork: %w: ask for at least one session, not %d", fs.ErrInvalid, n)
+	}
+	last := s.lastSeq()
+	sandboxes, err := s.copySandbox(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	made := make([]*AgentSession, 0, n)
+	for i, sb := range sandboxes {
+		c, err := s.branchOff(ctx, last, sb)
+		if err == nil {
+			made = append(made, c)
+			continue
+		}
+		errs := []error{fmt.Errorf("fork: %w", err)}
+		for _, sb := range sandboxes[i:] {
+			if sb != nil {
+				errs = append(errs, sb.Close())
+			}
+		}
+		for _, c := range made {
+			errs = append(errs, c.Destroy(context.WithoutCancel(ctx)))
+		}
+		return nil, errors.Join(errs...)
+	}
+	return made, nil
+}
+
+// idle returns why the session cannot be forked now, or nil. The caller holds
+// promptMu.
+func (s *AgentSession) idle() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.checkLocked(); err != nil {
+		return err
+	}
+	if s.active != nil || len(s.queue) > 0 {
+		return ErrBusy
+	}
+	return nil
+}
+
+// copySandbox returns n copies of the sandbox, or n times nothing if there is none
+// and what is needed is stored.
+func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	live := s.live()
+	if live == nil {
+		if inPlace(s.cfg.Environment) {
+			return nil, fmt.Errorf("fork: its workspace is a folder of yours, which is copied from a sandbox only: %w", ErrNoEnvironment)
+		}
+		return make([]sandbox, n), nil
+	}
+	copies, err := live.Fork(ctx, n)
+	if errors.Is(err, errors.ErrUnsupported) && s.cfg.MaxWorkspace >= 0 {
+		return make([]sandbox, n), s.lost("fork: store the workspace", live, s.putWorkspace(ctx, live))
+	}
+	return copies, s.lost("fork", live, err)
+}
+
+// branch is a session that Fork has put into the store.
+type branch struct {
+	parent  string
+	sandbox sandbox // may be nil
+}
+
+// events tells where the session comes from.
+func (b *branch) events() []runnerscripts.Event {
+	return []runnerscripts.Event{event(runnerscripts.TypeLog, "", runnerscripts.Log{
+		Level: "info", Message: "what follows is another session's than what came before: " + b.parent,
+	})}
+}
+
+// branchOff puts a copy of the session as it was after the event last into the
+// store and opens it.
+func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (*AgentSession, error) {
+	cfg := s.cfg
+	cfg.ID = uuid.NewString()
+	if sb != nil {
+		cfg.ID = sb.SessionID()
+	}
+	cfg.Environment.Sandbox = withoutFolder(cfg.Environment.Sandbox)
+	rec, err := s.store.Load(ctx, s.id)
+	if err != nil {
+		return nil, err
+	}
+	err = s.store.Create(ctx, store.Record{ID: cfg.ID, Agent: rec.Agent, Parent: s.id, Metadata: rec.Metadata, CreatedAt: time.Now()})
+	if err != nil {
+		return nil, err
+	}
+	var c *AgentSession
+	if err = s.copyLog(ctx, cfg.ID, last); err == nil {
+		err = s.copyParts(ctx, cfg.ID)
+	}
+	if err == nil {
+		c, err = openBranch(ctx, cfg, s.create, &branch{parent: s.id, sandbox: sb})
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.store.Delete(context.WithoutCancel(ctx), cfg.ID))
+	}
+	return c, nil
+}
+
+// withoutFolder has a sandbox work in a folder of its own: the user's belongs to
+// another session.
+func withoutFolder(box environment.Sandbox) environment.Sandbox {
+	box.Local.Workspace, box.Docker.Workspace = "", ""
+	return box
+}
+
+// copyBatch is how many events are copied at a time.
+const copyBatch = 256
+
+// copyLog copies the events up to last.
+func (s *AgentSession) copyLog(ctx context.Context, id string, last uint64) error {
+	var batch []runnerscripts.Event
+	for ev, err := range s.store.Events(ctx, s.id, 1) {
+		if err != nil {
+			return err
+		}
+		if ev.Seq > last {
+			break
+		}
+		ev.SessionID = id
+		if batch = append(batch, ev); len(batch) == copyBatch {
+			if err := s.store.Append(ctx, id, batch...); err != nil {
+				return err
+			}
+			batch = batch[:0]
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	return s.store.Append(ctx, id, batch...)
+}
+
+// copyParts copies what is kept beside the log.
+func (s *AgentSession) copyParts(ctx context.Context, id string) error {
+	for _, part := range []store.Part{store.PartTranscript, store.PartWorkspace} {
+		r, revision, err := s.store.Get(ctx, s.id, part)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = s.store.Put(ctx, id, part, revision, r)
+		if err = errors.Join(err, r.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
