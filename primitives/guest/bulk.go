@@ -74,9 +74,6 @@ type sourceError struct{ err error }
 func (e *sourceError) Error() string { return e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
 
-// noPipe is the big of sendAll where there is none.
-func noPipe() *os.File { return nil }
-
 // sendThrough sends the last frames, then the rest of src through a pipe, which it
 // closes, and the end.
 func (f *framer) sendThrough(w *os.File, frames []byte, src io.Reader) error {

@@ -83,21 +83,29 @@ var (
 //
 // A failed handshake is a [*HandshakeError].
 func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, error) {
-	log := cfg.Logger
-	if log == nil {
-		log = hclog.NewNullLogger()
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
 	}
 	agreed, err := greet(ctx, rw, cfg)
 	if err != nil {
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
-	log.Debug("guest answered", "socket", agreed.rw != rw, "pipes", agreed.pipes != nil, "stays_because", agreed.why)
-	mux, err := newSession(agreed, true, cfg.KeepAlive, log)
+	cfg.Logger.Debug("guest answered", "socket", agreed.rw != rw, "pipes", agreed.pipes != nil, "stays_because", agreed.why)
+	cfg.Socket = nil // it is closed
+	c, err := newClient(agreed, cfg)
 	if err != nil {
-		_ = agreed.rw.Close()
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
-	cfg.Socket = nil // it is closed
+	return c, nil
+}
+
+// newClient returns the Client of what a handshake ended with.
+func newClient(agreed *agreed, cfg Config) (*Client, error) {
+	log := cfg.Logger
+	mux, err := newSession(agreed, true, cfg.KeepAlive, log)
+	if err != nil {
+		return nil, errors.Join(err, agreed.rw.Close())
+	}
 	c := &Client{cfg: cfg, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{})}
 	c.watcher.Go(func() {
 		<-mux.CloseChan()

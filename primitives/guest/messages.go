@@ -28,6 +28,8 @@ func codeCapabilities(c *codec, v *primitives.Capabilities) {
 	c.bool(&v.Fork)
 	c.bool(&v.Pause)
 	c.bool(&v.Usage)
+	c.bool(&v.ExitSignals)
+	c.bool(&v.BrokenPipes)
 	codeString(c, &v.TreeKill)
 	codeString(c, &v.Note)
 }

@@ -41,9 +41,8 @@ type ServeConfig struct {
 // when there was no host, the context's when ctx is done, and otherwise says what
 // was wrong with what the host sent.
 func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
-	log := cfg.Logger
-	if log == nil {
-		log = hclog.NewNullLogger()
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
 	}
 	ours := &hello{ID: p.ID(), Paths: p.Paths(), Capabilities: p.Capabilities()}
 	_, pipes := p.(outputExecer)
@@ -53,13 +52,17 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 	if err != nil {
 		return err
 	}
-	mux, err := newSession(agreed, false, cfg.KeepAlive, log)
+	return serve(ctx, agreed, p, cfg)
+}
+
+// serve serves p to the host of a handshake.
+func serve(ctx context.Context, agreed *agreed, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
+	mux, err := newSession(agreed, false, cfg.KeepAlive, cfg.Logger)
 	if err != nil {
-		_ = agreed.rw.Close()
-		return err
+		return errors.Join(err, agreed.rw.Close())
 	}
 	opsCtx, cancel := context.WithCancel(ctx)
-	s := &server{p: p, mux: mux, log: log, cancel: cancel, procs: make(map[uint64]attachable)}
+	s := &server{p: p, mux: mux, log: cfg.Logger, cancel: cancel, procs: make(map[uint64]attachable)}
 	err = s.accept(ctx, opsCtx)
 	_ = mux.Close()
 	cancel()

@@ -94,7 +94,7 @@ func (s *session) wake() {
 	defer s.mu.Unlock()
 	s.ended = true
 	for f := range s.open {
-		_ = f.Stream.SetDeadline(past())
+		_ = f.SetDeadline(past())
 		if f.pipe != nil {
 			_ = f.pipe.SetDeadline(past())
 		}
