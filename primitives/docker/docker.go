@@ -60,6 +60,8 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if cfg, err = cfg.resolveMounts(eng.DaemonHost()); err != nil {
 		return nil, err
 	}
+	// The engine's client would do it with its first call, and not bear others then.
+	eng.NegotiateAPIVersion(ctx)
 	sweep := startSweep(ctx, eng, cfg.Logger)
 	defer func() {
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/docker/client"
+	"github.com/hashicorp/go-hclog"
 )
 
 // GCOptions says what [GC] does. The zero value is what is always safe to do.
@@ -66,6 +67,43 @@ func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
 	return g.removed, errors.Join(g.errs...)
 }
 
+// sweep is what New does of GC beside its own work.
+type sweep struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// startSweep starts to remove containers and what goes with them. What goes wrong
+// is told to the logger only.
+func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *sweep {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s := &sweep{cancel, make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		g := &collector{eng: eng}
+		g.containers(ctx)
+		g.volumes(ctx)
+		if log == nil || ctx.Err() != nil {
+			return
+		}
+		for _, r := range g.removed {
+			log.Info("removed what a program that died has left", "kind", r.Kind, "id", r.ID, "why", r.Why)
+		}
+		if err := errors.Join(g.errs...); err != nil {
+			log.Warn("could not remove what programs that died have left", "error", err)
+		}
+	}()
+	return s
+}
+
+// stop ends it after what it is removing, and waits for that.
+func (s *sweep) stop() {
+	if s != nil {
+		s.cancel()
+		<-s.done
+	}
+}
+
 // take removes something and makes a note of it.
 func (g *collector) take(found Garbage, remove func() error) {
 	if !g.opts.DryRun {
@@ -94,7 +132,7 @@ func (g *collector) containers(ctx context.Context) {
 		if err != nil {
 			g.errs = append(g.errs, err)
 		}
-		if why == "" {
+		if why == "" || ctx.Err() != nil {
 			continue
 		}
 		g.take(Garbage{"container", c.Labels[labelSandbox], why, time.Unix(c.Created, 0).UTC()}, func() error {
@@ -200,7 +238,7 @@ func (g *collector) volumes(ctx context.Context) {
 		if err != nil {
 			g.errs = append(g.errs, err)
 		}
-		if why != "" {
+		if why != "" && ctx.Err() == nil {
 			g.take(Garbage{"volume", v.Name, why, created.UTC()}, func() error {
 				return g.eng.VolumeRemove(ctx, v.Name, false)
 			})

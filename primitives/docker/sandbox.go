@@ -28,6 +28,7 @@ type Sandbox struct {
 	freezing sync.Mutex
 	paused   atomic.Bool // by this handle
 
+	sweep       *sweep // what New has started; nil for none
 	terminating sync.Mutex
 	closed      atomic.Bool
 	closing     sync.Once
@@ -124,6 +125,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 func (s *Sandbox) Close() error {
 	s.closing.Do(func() {
 		s.closed.Store(true)
+		s.sweep.stop()
 		s.closeErr = errors.Join(s.worker.Close(), s.eng.Close())
 	})
 	return wrap("close", s.id, s.closeErr)
