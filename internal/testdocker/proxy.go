@@ -86,6 +86,7 @@ func (p *Proxy) Cut() {
 	for _, c := range p.conns {
 		_ = c.Close()
 	}
+	p.conns = nil
 }
 
 // Hang keeps all connections, also new ones, and forwards nothing until Flow.
@@ -131,6 +132,9 @@ func (p *Proxy) serve(down net.Conn) {
 	r := bufio.NewReader(down)
 	p.announce(r)
 	p.wait()
+	if p.wasCut(down) {
+		return // and what it has sent before is not forwarded
+	}
 	up, err := net.Dial("unix", p.engine) //nolint:noctx // a local socket answers at once
 	if err != nil {
 		return
@@ -156,6 +160,13 @@ func (p *Proxy) track(c net.Conn) func() {
 		defer p.mu.Unlock()
 		p.conns = slices.DeleteFunc(p.conns, func(have net.Conn) bool { return have == c })
 	}
+}
+
+// wasCut reports whether a connection was closed by Cut.
+func (p *Proxy) wasCut(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !slices.Contains(p.conns, c)
 }
 
 // announce calls what Before was given.

@@ -19,6 +19,7 @@ import (
 type link struct {
 	worker    worker
 	container string
+	stream    *stream // of the engine; the guest may have left it for a socket
 	arch      string // of the image's programs
 
 	fate func() (primitives.State, error) // asks the engine
@@ -84,7 +85,7 @@ func dial(ctx context.Context, eng *client.Client, id string, conn types.Hijacke
 	defer meeting.close()
 	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket})
 	if err == nil {
-		l.worker = c
+		l.worker, l.stream = c, stream
 		return l, nil
 	}
 	if tail := stream.stderr(); tail != "" {

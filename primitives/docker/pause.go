@@ -92,7 +92,7 @@ func (s *Sandbox) thaw(ctx context.Context) (stop func()) {
 				return
 			case <-tick.C:
 			}
-			if state, err := s.link.fate(); err == nil && state.Status == primitives.StatusPaused {
+			if state, err := fate(ctx, s.eng, s.link.container); err == nil && state.Status == primitives.StatusPaused {
 				_ = s.eng.ContainerUnpause(ctx, s.link.container) // the same
 			}
 		}

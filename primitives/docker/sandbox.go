@@ -100,7 +100,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	if s.Err() == nil {
 		wait = s.mark(ctx)
 	}
-	report, err := s.worker.Terminate(ctx)
+	report, err := s.endProcesses(ctx)
 	stop()
 	wait()
 	if s.closed.Load() {

@@ -54,6 +54,8 @@ const (
 func removeContainer(ctx context.Context, eng *client.Client, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
+	ctx, stop := whileAnswering(ctx, eng)
+	defer stop()
 	var err error
 	for attempt := range removeAttempts {
 		if attempt > 0 {
@@ -76,6 +78,9 @@ func removeContainer(ctx context.Context, eng *client.Client, id string) error {
 		if ctx.Err() != nil || client.IsErrConnectionFailed(err) {
 			break
 		}
+	}
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return errSilent
 	}
 	return explain(eng, err)
 }

@@ -1,0 +1,406 @@
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"maps"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// patience is when something that should have ended is taken for hung.
+const patience = 20 * time.Second
+
+// underway is one of everything that can be under way in a sandbox.
+type underway struct {
+	proc    primitives.Process
+	out     io.ReadCloser // a file that is read
+	results map[string]chan error
+}
+
+// startAll starts one of everything, all of which are known to run when it returns.
+func startAll(t *testing.T, s *docker.Sandbox) *underway {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	u := &underway{results: map[string]chan error{}}
+	var err error
+	if u.proc, err = s.Exec(ctx, primitives.Command{Args: []string{"sh", "-c", "echo ready; exec sleep 1000"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(u.proc.Stdout(), make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	// More than the buffers on the way hold.
+	if err := s.WriteFile(ctx, "big", io.LimitReader(zeros{}, 16<<20), primitives.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if u.out, err = s.Open(ctx, "big"); err == nil {
+		_, err = io.ReadFull(u.out, make([]byte, 1000))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := s.Watch(ctx, ".", primitives.WatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.do("watch", func() error { return lastError(events) })
+	u.do("run", func() error {
+		res, err := s.Run(ctx, primitives.Command{Args: []string{"sh", "-c", "echo x >started; sleep 1000"}}, primitives.RunOptions{})
+		if err == nil && res.Status.Reason == primitives.ReasonLost {
+			err = primitives.ErrUnavailable // the other way to say so
+		}
+		return err
+	})
+	source, feed := io.Pipe()
+	u.do("write", func() error {
+		err := s.WriteFile(ctx, "half", source, primitives.WriteOptions{})
+		return errors.Join(err, source.Close())
+	})
+	go func() { // until the reader is closed
+		for err := error(nil); err == nil; {
+			_, err = feed.Write(make([]byte, 1<<10))
+		}
+	}()
+	for { // until Run has started its command
+		if _, err := s.Stat(ctx, "started"); err == nil {
+			return u
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (u *underway) do(name string, f func() error) {
+	result := make(chan error, 1)
+	u.results[name] = result
+	go func() { result <- f() }()
+}
+
+func lastError(events iter.Seq2[primitives.WatchEvent, error]) error {
+	var last error
+	for _, err := range events {
+		last = err
+	}
+	return last
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// expectUnavailable waits until all has ended, and expects that everything says
+// that the sandbox is no more.
+func (u *underway) expectUnavailable(t *testing.T, s *docker.Sandbox) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	check := func(what string, err error) {
+		t.Helper()
+		if _, typed := errors.AsType[*primitives.Error](err); !errors.Is(err, primitives.ErrUnavailable) || !typed && what != "run" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for name, result := range u.results {
+		select {
+		case err := <-result:
+			check(name, err)
+		case <-ctx.Done():
+			t.Fatalf("%s hangs", name)
+		}
+	}
+	if status, err := u.proc.Wait(ctx); err != nil {
+		check("wait", err)
+	} else if status.Reason != primitives.ReasonLost {
+		t.Errorf("wait: %+v", status)
+	}
+	_, err := io.Copy(io.Discard, u.out)
+	check("read", err)
+	if err := u.out.Close(); err != nil {
+		t.Errorf("closing the reader: %v", err)
+	}
+	// Where the container lives nobody can say that the command has ended.
+	if err := u.proc.Close(); err != nil {
+		check("closing the process", err)
+	}
+	_, err = s.Stat(ctx, ".")
+	check("stat afterwards", err)
+	_, err = s.Exec(ctx, primitives.Command{Args: []string{"true"}})
+	check("exec afterwards", err)
+}
+
+func TestASandboxThatIsEndedFromOutside(t *testing.T) {
+	eng := testdocker.Engine(t)
+	for name, c := range map[string]struct {
+		socket bool
+		end    func(t *testing.T, s *docker.Sandbox)
+		state  func(primitives.State) bool
+	}{
+		"killed by the engine": {true, func(t *testing.T, s *docker.Sandbox) {
+			if err := eng.ContainerKill(t.Context(), s.ID(), "KILL"); err != nil {
+				t.Fatal(err)
+			}
+		}, killed},
+		"killed by the engine, over its stream": {false, func(t *testing.T, s *docker.Sandbox) {
+			if err := eng.ContainerKill(t.Context(), s.ID(), "KILL"); err != nil {
+				t.Fatal(err)
+			}
+		}, killed},
+		"removed": {true, func(t *testing.T, s *docker.Sandbox) {
+			if err := eng.ContainerRemove(t.Context(), s.ID(), container.RemoveOptions{Force: true}); err != nil {
+				t.Fatal(err)
+			}
+		}, killed},
+		"the guest killed by the host": {false, func(t *testing.T, s *docker.Sandbox) {
+			found, err := eng.ContainerInspect(t.Context(), s.ID())
+			if err == nil {
+				err = syscall.Kill(found.State.Pid, syscall.SIGKILL)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, killed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.NoSocket = !c.socket
+			s := open(t, cfg)
+			u := startAll(t, s)
+			c.end(t, s)
+			u.expectUnavailable(t, s)
+			if state, err := s.Poll(t.Context()); err != nil || !c.state(state) {
+				t.Errorf("poll: %+v, %v", state, err)
+			}
+		})
+	}
+}
+
+// killed is the state of a container that was killed, as far as the engine tells.
+func killed(s primitives.State) bool {
+	return s.Status == primitives.StatusExited && s.Exit.Signal == primitives.SIGKILL && s.Exit.Reason != primitives.ReasonExited || s.Status == primitives.StatusLost
+}
+
+func TestAStreamThatIsCut(t *testing.T) {
+	p := testdocker.NewProxy(t)
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Host, cfg.NoSocket = p.Host(), true
+	s := open(t, cfg)
+	second, err := docker.Attach(t.Context(), cfg, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, other := startAll(t, s), startAll(t, second)
+	p.Cut()
+	first.expectUnavailable(t, s)
+	other.expectUnavailable(t, second)
+	if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusLost {
+		t.Errorf("poll: %+v, %v", state, err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	// The container lives: another handle works, and none of the half-written.
+	third, err := docker.Attach(t.Context(), cfg, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = third.Close() }()
+	awaitGone(t, third, "half")
+	if got := output(t, third, "echo", "back"); got != "back\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// awaitGone waits until nothing is left of a file that was not written to its end.
+func awaitGone(t *testing.T, s *docker.Sandbox, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		list, err := s.List(ctx, ".", primitives.ListOptions{})
+		if err != nil {
+			t.Fatalf("%s is left: %v", name, err)
+		}
+		left := false
+		for _, f := range list {
+			left = left || strings.Contains(f.Path, name) && f.Path != "started" && f.Path != "big"
+		}
+		if !left {
+			return
+		}
+	}
+}
+
+// hung is an engine behind a proxy that can hang.
+func hung(t *testing.T) (*testdocker.Proxy, docker.Config) {
+	t.Parallel()
+	p := testdocker.NewProxy(t)
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Host, cfg.NoSocket = p.Host(), true
+	return p, cfg
+}
+
+// bounded expects that a call ends soon after its context does.
+func bounded(t *testing.T, name string, f func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 300*time.Millisecond)
+	defer cancel()
+	result := make(chan error, 1)
+	go func() { result <- f(ctx) }()
+	select {
+	case err := <-result:
+		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, primitives.ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("%s hangs", name)
+	}
+}
+
+func TestAnEngineThatHangsWhileASandboxIsMade(t *testing.T) {
+	for _, point := range []string{"/images/", "/containers/create", "/attach", "/start"} {
+		t.Run(point, func(t *testing.T) {
+			p, cfg := hung(t)
+			// What an engine still does that wakes up later is nobody's here.
+			label := t.Name()
+			cfg.Labels = maps.Clone(cfg.Labels)
+			cfg.Labels["agentenv-test-hung"] = label
+			p.Before(func(_, path string) {
+				if strings.Contains(path, point) {
+					p.Hang()
+				}
+			})
+			bounded(t, "New", func(ctx context.Context) error {
+				s, err := docker.New(ctx, cfg)
+				if err == nil {
+					_, terr := s.Terminate(ctx)
+					err = errors.Join(errors.New("no error"), terr, s.Close())
+				}
+				return err
+			})
+			p.Before(nil)
+			p.Cut()
+			p.Flow()
+			removeLabelled(t, "agentenv-test-hung="+label)
+		})
+	}
+}
+
+// removeLabelled removes the containers with a label.
+func removeLabelled(t *testing.T, label string) {
+	t.Helper()
+	eng := testdocker.Engine(t)
+	left, err := eng.ContainerList(t.Context(), container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range left {
+		if err := eng.ContainerRemove(t.Context(), c.ID, container.RemoveOptions{Force: true, RemoveVolumes: true}); err != nil && !cerrdefs.IsNotFound(err) && !cerrdefs.IsConflict(err) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAnEngineThatHangsLater(t *testing.T) {
+	p, cfg := hung(t)
+	s := open(t, cfg)
+	output(t, s, "true") // the stream works
+	p.Hang()
+	for name, f := range map[string]func(ctx context.Context) error{
+		"stat":  func(ctx context.Context) error { _, err := s.Stat(ctx, "."); return err },
+		"poll":  func(ctx context.Context) error { _, err := s.Poll(ctx); return err },
+		"ports": func(ctx context.Context) error { _, err := s.Ports(ctx); return err },
+		"write": func(ctx context.Context) error { return s.WriteFile(ctx, "f", zeros{}, primitives.WriteOptions{}) },
+		"exec": func(ctx context.Context) error {
+			_, err := s.Exec(ctx, primitives.Command{Args: []string{"true"}})
+			return err
+		},
+		"watch":  func(ctx context.Context) error { _, err := s.Watch(ctx, ".", primitives.WatchOptions{}); return err },
+		"attach": func(ctx context.Context) error { _, err := docker.Attach(ctx, cfg, s.ID()); return err },
+		"list":   func(ctx context.Context) error { _, err := docker.List(ctx, cfg); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bounded(t, name, f)
+		})
+	}
+	t.Cleanup(func() {
+		// Terminating outlives its context, but not for ever. When the engine is
+		// back it works.
+		bounded(t, "terminate", func(ctx context.Context) error { _, err := s.Terminate(ctx); return err })
+		p.Flow()
+	})
+}
+
+func TestTheFirstProcessCannotBeKilledFromInside(t *testing.T) {
+	s := open(t, config(t, testdocker.Busybox(t)))
+	script(t, s, "kill -9 1; kill -STOP 1")
+	if got := output(t, s, "echo", "alive"); got != "alive\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestMemoryThatNobodyCanFree(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Memory = 32 << 20
+	s := open(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	// What is written there stays in memory when its writer is killed: in the end
+	// the guest itself is.
+	var err error
+	for err == nil {
+		var res primitives.RunResult
+		res, err = s.Run(ctx, primitives.Command{Args: []string{"sh", "-c", "cat /dev/zero >>/dev/shm/x"}}, primitives.RunOptions{})
+		if err == nil && res.Status.Reason != primitives.ReasonOOM && res.Status.Reason != primitives.ReasonLost {
+			t.Errorf("a command: %+v %q", res.Status, res.Stderr)
+			break
+		}
+	}
+	if !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	state, err := s.Poll(t.Context())
+	if err != nil || state.Status != primitives.StatusExited || state.Exit.Reason != primitives.ReasonOOM {
+		t.Errorf("poll: %+v, %v", state, err)
+	}
+}
+
+func TestADiskThatIsFull(t *testing.T) {
+	s := open(t, config(t, testdocker.Busybox(t)))
+	const dir = "/dev/shm/" // 64 MiB
+	if err := s.WriteFile(t.Context(), dir+"kept", strings.NewReader("before"), primitives.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"new", "kept"} {
+		err := s.WriteFile(t.Context(), dir+name, io.LimitReader(zeros{}, 100<<20), primitives.WriteOptions{})
+		if !errors.Is(err, primitives.ErrNoSpace) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	list, err := s.List(t.Context(), dir, primitives.ListOptions{})
+	if err != nil || len(list) != 1 || list[0].Size != 6 {
+		t.Errorf("left: %+v, %v", list, err)
+	}
+	if err := s.WriteFile(t.Context(), dir+"new", strings.NewReader("after"), primitives.WriteOptions{}); err != nil {
+		t.Errorf("then: %v", err)
+	}
+	if got := script(t, s, "cat /dev/zero >/dev/shm/all; cat /dev/shm/new"); !bytes.Equal(got.Stdout, []byte("after")) || !bytes.Contains(got.Stderr, []byte("No space")) {
+		t.Errorf("got %q %q", got.Stdout, got.Stderr)
+	}
+}
