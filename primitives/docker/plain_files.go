@@ -167,7 +167,7 @@ func (p *plain) write(ctx context.Context, root, name string, r io.Reader, opts 
 		text, err = append(head[:], rest...), rerr
 	}
 	if !stop() || !body.done {
-		p.breakShell(ctx, s, err)
+		_ = s.conn.Close() // the shell takes away what it has written; it must not be killed
 		return errors.Join(source, p.explain(ctx, err))
 	}
 	p.giveShell(s)
