@@ -126,7 +126,7 @@ func (g *collector) containers(ctx context.Context) {
 		g.errs = append(g.errs, err)
 		return
 	}
-	g.links(found)
+	g.links(ctx, found)
 	for _, c := range found {
 		why, err := g.judge(ctx, c)
 		if err != nil {

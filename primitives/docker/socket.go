@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"context"
 	"os"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -30,9 +31,11 @@ func withLink(eng *client.Client, name string, cfg Config, inside *container.Con
 	create func() (container.CreateResponse, error),
 ) (container.CreateResponse, error) {
 	folder, fresh := makeLink(eng, name, cfg)
-	if folder == "" {
+	unlock, ok := holdLink(folder)
+	if !ok {
 		return create()
 	}
+	defer unlock() // then there is a container
 	mounts := host.Mounts
 	host.Mounts = append(mounts, mount.Mount{Type: mount.TypeBind, Source: folder, Target: linkDir, ReadOnly: true})
 	inside.Labels[labelLink] = folder
@@ -88,7 +91,7 @@ func expect(folder string, cfg Config) rendezvous {
 }
 
 // links removes the folders of containers that are gone.
-func (g *collector) links(found []container.Summary) {
+func (g *collector) links(ctx context.Context, found []container.Summary) {
 	if g.opts.DryRun {
 		return
 	}
@@ -96,7 +99,15 @@ func (g *collector) links(found []container.Summary) {
 	for _, c := range found {
 		exist[c.Labels[labelSandbox]] = true
 	}
-	if err := dropLinks(g.eng, func(name string) bool { return exist[name] }); err != nil {
+	// What was made since the list was is asked for.
+	exists := func(name string) bool {
+		if exist[name] {
+			return true
+		}
+		_, err := g.eng.ContainerInspect(ctx, name)
+		return !cerrdefs.IsNotFound(err)
+	}
+	if err := dropLinks(g.eng, exists); err != nil {
 		g.errs = append(g.errs, err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/docker/docker/client"
 	"golang.org/x/sys/unix"
@@ -124,10 +123,6 @@ func dropLink(eng *client.Client, name string) error {
 	return os.RemoveAll(folder)
 }
 
-// linkAge is how old a folder without a container must be to be removed: a younger
-// one may be about to get its container.
-const linkAge = 10 * time.Minute
-
 // dropLinks removes the folders of this engine whose containers do not exist.
 func dropLinks(eng *client.Client, exists func(name string) bool) error {
 	entries, err := os.ReadDir(linkBase())
@@ -137,13 +132,44 @@ func dropLinks(eng *client.Client, exists func(name string) bool) error {
 	errs := []error{err}
 	for _, e := range entries {
 		name, ours := strings.CutSuffix(e.Name(), linkSuffix(eng))
-		if !ours || exists(name) {
+		if !ours {
 			continue
 		}
-		if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < linkAge {
-			continue // gone, or young
+		unlock, ok := lockLink(linkFolder(eng, name), unix.LOCK_EX|unix.LOCK_NB)
+		if !ok {
+			continue // its container is being made, or it is none of ours
 		}
-		errs = append(errs, dropLink(eng, name))
+		if !exists(name) {
+			errs = append(errs, dropLink(eng, name))
+		}
+		unlock()
 	}
 	return errors.Join(errs...)
+}
+
+// holdLink keeps the folder of a container that is being made from being removed,
+// until it is unlocked or this program dies.
+func holdLink(folder string) (unlock func(), ok bool) {
+	if folder == "" {
+		return nil, false
+	}
+	return lockLink(folder, unix.LOCK_SH)
+}
+
+func lockLink(folder string, how int) (unlock func(), ok bool) {
+	dir, err := openLink(folder)
+	if err != nil {
+		return nil, false
+	}
+	for {
+		err := unix.Flock(int(dir.Fd()), how)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			_ = dir.Close() // it was only looked at
+			return nil, false
+		}
+		return func() { _ = dir.Close() }, true
+	}
 }

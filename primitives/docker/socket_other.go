@@ -14,6 +14,8 @@ func linkFolder(*client.Client, string) string { return "" }
 
 func makeLink(*client.Client, string, Config) (folder string, fresh bool) { return "", false }
 
+func holdLink(string) (unlock func(), ok bool) { return nil, false }
+
 func listen(string) (rendezvous, error) { return rendezvous{}, errors.ErrUnsupported }
 
 func dropLink(*client.Client, string) error { return nil }
