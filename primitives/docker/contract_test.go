@@ -2,9 +2,11 @@ package docker_test
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -20,22 +22,70 @@ func config(t testing.TB, image string) docker.Config {
 	}
 }
 
-// TestContract runs the contract where there is least: in an empty image, on a
-// read-only root, as a user without a name, and without a network.
+// TestContract runs the contract in containers of all kinds. Of the image, the
+// user, the root, the network and the stream any two choices meet in one.
 func TestContract(t *testing.T) {
-	cfg := config(t, testdocker.Scratch(t))
-	cfg.ReadOnly = true
-	cfg.User = "4242:4242"
-	eng := testdocker.Engine(t)
-	primitivestest.Run(t, primitivestest.Harness{
-		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
+	scratch, busybox, debian := testdocker.Scratch(t), testdocker.Busybox(t), testdocker.Debian(t)
+	for _, c := range []struct {
+		name            string
+		image           string
+		user            string // "" is root
+		readOnly        bool
+		network         string
+		ownersWorkspace int // of this user, bound; -1 is none
+		noSocket        bool
+	}{
+		{"scratch, stdio, nameless user, read-only", scratch, "4242:4242", true, "none", -1, true},
+		{"scratch, socket, root, bridge", scratch, "", false, "bridge", -1, false},
+		{"busybox, stdio, root", busybox, "", false, "none", -1, true},
+		{"busybox, socket, user, read-only, bridge", busybox, "tester", true, "bridge", -1, false},
+		{"debian, stdio, user, bridge, bound workspace", debian, "tester", false, "bridge", 1000, true},
+		{"debian, socket, root, read-only, bound workspace", debian, "", true, "none", 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := config(t, c.image)
+			cfg.User, cfg.ReadOnly, cfg.Network, cfg.NoSocket = c.user, c.readOnly, c.network, c.noSocket
+			h := harness(cfg, c.ownersWorkspace, testdocker.Engine(t))
+			if !c.noSocket && !c.readOnly {
+				// TestContractOfCopies has the rest.
+				h.Groups = []string{"exec", "streams", "ending", "terminal", "files", "archive", "watch", "lifecycle"}
+			}
+			primitivestest.Run(t, h)
+		})
+	}
+}
+
+// harness makes sandboxes that are alike. Each has a folder of the host as its
+// workspace if an owner is given for it.
+func harness(cfg docker.Config, owner int, eng *client.Client) primitivestest.Harness {
+	return primitivestest.Harness{
+		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
+			cfg := cfg
+			if owner >= 0 {
+				workspace, err := os.MkdirTemp(dir, "workspace-*")
+				if err != nil {
+					return nil, err
+				}
+				if err := os.Chown(workspace, owner, owner); err != nil {
+					return nil, err
+				}
+				cfg.Workspace = workspace
+			}
 			return docker.New(ctx, cfg)
 		},
 		Attach: func(ctx context.Context, _, id string) (primitives.EnvironmentPrimitive, error) {
 			return docker.Attach(ctx, cfg, id)
 		},
+		Restore: func(ctx context.Context, _, snapshot string) (primitives.EnvironmentPrimitive, error) {
+			again := cfg
+			again.Image = snapshot
+			return docker.New(ctx, again)
+		},
+		Forget: func(ctx context.Context, snapshot string) error {
+			return docker.RemoveSnapshot(ctx, cfg, snapshot)
+		},
 		Destroy: func(ctx context.Context, p primitives.EnvironmentPrimitive) error {
 			return eng.ContainerRemove(ctx, p.ID(), container.RemoveOptions{Force: true, RemoveVolumes: true})
 		},
-	})
+	}
 }
