@@ -90,7 +90,7 @@ type way struct {
 	socket bool
 }
 
-func ways() []way { return []way{{"stdio", false}} }
+func ways() []way { return []way{{"stdio", false}, {"socket", true}} }
 
 // pick returns the first target for stdio and the second for a socket.
 func (w way) pick(stdio, socket float64) float64 {
@@ -103,7 +103,7 @@ func (w way) pick(stdio, socket float64) float64 {
 func (e *engine) config(w way) docker.Config {
 	return docker.Config{
 		Host: e.DaemonHost(), Image: e.image, Pull: docker.PullNever, Runner: e.runner,
-		Labels: e.labels(), GraceSeconds: 10,
+		Labels: e.labels(), GraceSeconds: 10, NoSocket: !w.socket,
 	}
 }
 
