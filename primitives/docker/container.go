@@ -104,9 +104,9 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 // guestVolume is a new volume for the guest's folder. It has the container's labels,
 // so that it is found if it loses the container, with which it is to go.
 func guestVolume(labels map[string]string) mount.Mount {
-	return mount.Mount{
-		Type: mount.TypeVolume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{Labels: maps.Clone(labels)},
-	}
+	labels = maps.Clone(labels)
+	delete(labels, labelConfig)
+	return mount.Mount{Type: mount.TypeVolume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{Labels: labels}}
 }
 
 // guestArgs is the command line of the container's first process.

@@ -1,0 +1,382 @@
+package docker_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/volume"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// crashVariable holds the configuration of a program that a test starts to kill it.
+const crashVariable = "AGENTENV_TEST_CRASH"
+
+// runToCrash is that program: it goes through the life of a sandbox, says where it
+// is, and goes on with each line that it reads.
+func runToCrash(config string) int {
+	ctx := context.Background() //nolint:forbidigo // this is a main
+	in := bufio.NewReader(os.Stdin)
+	if err := goThroughLife(ctx, config, func(format string, a ...any) {
+		fmt.Printf(format+"\n", a...)
+		_, _ = in.ReadString('\n') // at its end this goes on to the end
+	}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func goThroughLife(ctx context.Context, config string, reached func(string, ...any)) error {
+	var cfg docker.Config
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+		return err
+	}
+	s, err := docker.New(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	reached("made")
+	p, err := s.Exec(ctx, primitives.Command{Args: []string{"sleep", "1000"}})
+	if err != nil {
+		return err
+	}
+	reached("running")
+	d, err := s.Exec(ctx, primitives.Command{
+		Args:    []string{"sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.1; done; echo two; exit 7"},
+		Durable: true,
+	})
+	if err != nil {
+		return err
+	}
+	reached("durable %s", d.ID())
+	other, err := docker.Attach(ctx, cfg, cfg.Name)
+	if err != nil {
+		return err
+	}
+	reached("attached")
+	_, terr := s.Terminate(ctx)
+	reached("terminated")
+	return errors.Join(terr, p.Close(), d.Close(), other.Close(), s.Close())
+}
+
+// victim is a program that is about to be killed.
+type victim struct {
+	t    *testing.T
+	name string // of its sandbox
+	host string // of its engine
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	log  strings.Builder
+
+	mu sync.Mutex
+	id string // of its container, once there is one
+}
+
+func newVictim(t *testing.T, cfg docker.Config) *victim {
+	t.Helper()
+	cfg.Name = fmt.Sprintf("agentenv-test-crash-%d-%d", os.Getpid(), time.Now().UnixNano())
+	text, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &victim{t: t, name: cfg.Name, host: cfg.Host, cmd: exec.Command(os.Args[0])}
+	v.cmd.Env = append(os.Environ(), crashVariable+"="+string(text))
+	v.cmd.Stderr = &v.log
+	v.in, err = v.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := v.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.out = bufio.NewReader(out)
+	if err := v.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { v.kill() })
+	return v
+}
+
+// kill is SIGKILL. It is no error to kill a program twice.
+func (v *victim) kill() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if found, err := testdocker.Engine(v.t).ContainerInspect(context.WithoutCancel(v.t.Context()), v.name); err == nil {
+		v.id = found.ID
+	}
+	_ = v.cmd.Process.Kill()
+}
+
+// until lets the program go on until it says that it is at a step. It returns what
+// it says more, and false if it ends before.
+func (v *victim) until(step string) (string, bool) {
+	for {
+		line, err := v.out.ReadString('\n')
+		if err != nil {
+			return "", false
+		}
+		if at, more, _ := strings.Cut(strings.TrimSpace(line), " "); at == step {
+			return more, true
+		}
+		v.goOn()
+	}
+}
+
+func (v *victim) goOn() { _, _ = io.WriteString(v.in, "\n") }
+
+// end waits for the program, which was killed.
+func (v *victim) end() {
+	v.t.Helper()
+	if err := v.cmd.Wait(); err == nil || v.cmd.ProcessState.Exited() {
+		v.t.Errorf("it was not killed: %v: %s", err, v.log.String())
+	}
+}
+
+// leavesNothing runs GC until nothing of the program is left.
+func (v *victim) leavesNothing() {
+	v.t.Helper()
+	ctx, cancel := context.WithTimeout(v.t.Context(), 40*time.Second)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left := v.left(ctx)
+		if left == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			v.t.Fatalf("after GC: %v; %s", left, v.log.String())
+		}
+		if _, err := docker.GC(ctx, docker.Config{Host: v.host}, docker.GCOptions{}); err != nil {
+			v.t.Fatal(err)
+		}
+	}
+}
+
+// left says what there is of the program; nil is nothing.
+func (v *victim) left(ctx context.Context) error {
+	eng := testdocker.Engine(v.t)
+	if found, err := eng.ContainerInspect(ctx, v.name); !cerrdefs.IsNotFound(err) {
+		if err == nil {
+			err = fmt.Errorf("container %s, %s", found.Name, found.State.Status)
+		}
+		return err
+	}
+	volumes, err := eng.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", "dev.agentenv.sandbox="+v.name))})
+	if err != nil || len(volumes.Volumes) > 0 {
+		return fmt.Errorf("volumes %v, %w", volumes.Volumes, err)
+	}
+	runtime := os.Getenv("XDG_RUNTIME_DIR")
+	if runtime == "" {
+		if runtime, err = os.UserCacheDir(); err != nil {
+			return err
+		}
+	}
+	if links, err := filepath.Glob(filepath.Join(runtime, "agentenv", "link", v.name+"*")); err != nil || len(links) > 0 {
+		return fmt.Errorf("links %q, %w", links, err)
+	}
+	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil || v.id == "" {
+		return err
+	}
+	for _, file := range groups {
+		if data, err := os.ReadFile(file); err == nil && strings.Contains(string(data), v.id) {
+			return fmt.Errorf("a process, %s", file)
+		}
+	}
+	return nil
+}
+
+// TestAProgramThatIsKilledLeavesNothing kills it when the engine gets a request, and
+// between them.
+func TestAProgramThatIsKilledLeavesNothing(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.ReadOnly = true // so that there is a volume
+	cfg.GraceSeconds = 1
+	bystander := newVictim(t, cfg)
+	if _, ok := bystander.until("running"); !ok {
+		t.Fatal(bystander.log.String())
+	}
+	t.Run("at", func(t *testing.T) {
+		var all sync.WaitGroup // more than t.Parallel would run at once: they mostly wait
+		defer all.Wait()
+		for name, at := range map[string]struct {
+			after, request string // the request to die at after a step; or the step itself
+		}{
+			"create":          {"", "POST /containers/create"},
+			"attach":          {"", "POST /containers/[^/]+/attach"},
+			"start":           {"", "POST /containers/[^/]+/start"},
+			"handshake":       {"made", ""},
+			"exec":            {"running", ""},
+			"durable exec":    {"durable", ""},
+			"attach, exec":    {"durable", "POST /containers/[^/]+/exec"},
+			"attach, start":   {"durable", "POST /exec/[^/]+/start"},
+			"attached":        {"attached", ""},
+			"terminate, mark": {"attached", "POST /containers/[^/]+/kill"},
+			"terminate":       {"attached", "DELETE /containers/[^/]+"},
+			"terminated":      {"terminated", ""},
+		} {
+			all.Go(func() {
+				t.Run(name, func(t *testing.T) { killAt(t, cfg, at.after, at.request) })
+			})
+		}
+	})
+	for range 4 {
+		bystander.goOn()
+	}
+	if _, err := io.Copy(io.Discard, bystander.out); err != nil {
+		t.Error(err)
+	}
+	if err := bystander.cmd.Wait(); err != nil {
+		t.Errorf("a program whose sandbox was not to be touched: %v: %s", err, bystander.log.String())
+	}
+}
+
+// killAt starts a program and kills it at a request after a step, or at the step.
+func killAt(t *testing.T, cfg docker.Config, after, request string) {
+	proxy := testdocker.NewProxy(t)
+	cfg.Host = proxy.Host()
+	var armed atomic.Bool
+	armed.Store(after == "")
+	hit := make(chan struct{})
+	var once sync.Once
+	started := make(chan *victim, 1)
+	if request != "" {
+		form := regexp.MustCompile(`^` + strings.Replace(request, " ", ` (/v[0-9.]+)?`, 1) + `(\?|$)`)
+		proxy.Before(func(method, path string) {
+			if armed.Load() && form.MatchString(method+" "+path) {
+				once.Do(func() {
+					(<-started).kill()
+					close(hit)
+				})
+			}
+		})
+	}
+	v := newVictim(t, cfg)
+	started <- v
+	if after != "" {
+		if _, ok := v.until(after); !ok {
+			t.Fatalf("it ended before it was %s: %v: %s", after, v.cmd.Wait(), v.log.String())
+		}
+	}
+	armed.Store(true)
+	if request == "" {
+		v.kill()
+	} else {
+		v.goOn()
+		for ok := true; ok; {
+			_, ok = v.until("never") // it is killed
+		}
+		select {
+		case <-hit:
+		default:
+			t.Errorf("there was no %s: %s", request, v.log.String())
+		}
+	}
+	v.end()
+	v.leavesNothing()
+}
+
+func TestADurableCommandOutlivesItsProgram(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.GraceSeconds = 60
+	v := newVictim(t, cfg)
+	id, ok := v.until("durable")
+	if !ok {
+		t.Fatal(v.log.String())
+	}
+	v.kill()
+	v.end()
+	if _, err := docker.GC(t.Context(), docker.Config{}, docker.GCOptions{}); err != nil {
+		t.Error(err)
+	}
+	s, err := docker.Attach(t.Context(), docker.Config{}, v.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := s.Terminate(t.Context()); errors.Join(err, s.Close()) != nil {
+			t.Error(err)
+		}
+		v.leavesNothing()
+	}()
+	if err := s.WriteFile(t.Context(), "go", strings.NewReader(""), primitives.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for from, want := range map[int64]string{0: "one\ntwo\n", 2: "e\ntwo\n", 4: "two\n", 8: ""} {
+		p, err := s.Reattach(t.Context(), id, primitives.Offset{Stdout: from})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, rerr := io.ReadAll(p.Stdout())
+		status, werr := p.Wait(t.Context())
+		if err := errors.Join(rerr, werr, p.Close()); err != nil || string(got) != want || status.Code != 7 {
+			t.Errorf("from %d: %q, %+v, %v", from, got, status, err)
+		}
+	}
+}
+
+// TestTwoHandlesTerminateAtOnce is about engines that keep half of a container.
+func TestTwoHandlesTerminateAtOnce(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	eng := testdocker.Engine(t)
+	for range 3 {
+		s := open(t, cfg)
+		handles := []*docker.Sandbox{s}
+		for range 2 {
+			other, err := docker.Attach(t.Context(), docker.Config{}, s.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			handles = append(handles, other)
+		}
+		found, err := eng.ContainerInspect(t.Context(), s.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for _, h := range handles {
+			all.Go(func() {
+				if _, err := h.Terminate(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if state, err := h.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
+					t.Errorf("Poll: %+v, %v", state, err)
+				}
+			})
+		}
+		all.Wait()
+		for _, h := range handles[1:] {
+			if err := h.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		left, err := eng.ContainerList(t.Context(), container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("id", found.ID))})
+		if err != nil || len(left) > 0 {
+			t.Errorf("left: %+v, %v", left, err)
+		}
+	}
+}
