@@ -23,33 +23,28 @@ type stages struct{ ready, first, remove time.Duration }
 // its making to the first command, and its end.
 func benchDockerLife(ctx context.Context) (rows []row, err error) {
 	err = withEngine(ctx, func(e *engine) error {
-		var api, cli []stages
-		ours := make([][]stages, len(ways()))
+		lives := []func() (stages, error){
+			func() (stages, error) { return e.apiLife(ctx) },
+			func() (stages, error) { return e.commandLife(ctx) },
+		}
+		for _, w := range ways() {
+			lives = append(lives, func() (stages, error) { return e.boxLife(ctx, w) })
+		}
+		took := make([][]stages, len(lives))
 		for round := range 13 {
-			a, err := e.apiLife(ctx)
-			if err != nil {
-				return err
-			}
-			c, err := e.commandLife(ctx)
-			if err != nil {
-				return err
-			}
-			keep := round > 0
-			if keep {
-				api, cli = append(api, a), append(cli, c)
-			}
-			for i, w := range ways() {
-				o, err := e.boxLife(ctx, w)
+			for k := range lives {
+				i := (round + k) % len(lives) // no one always follows the same other
+				s, err := lives[i]()
 				if err != nil {
 					return err
 				}
-				if keep {
-					ours[i] = append(ours[i], o)
+				if round > 0 {
+					took[i] = append(took[i], s)
 				}
 			}
 		}
 		for i, w := range ways() {
-			rows = append(rows, lifeRows(w, api, cli, ours[i])...)
+			rows = append(rows, lifeRows(w, took[0], took[1], took[2+i])...)
 		}
 		return nil
 	})

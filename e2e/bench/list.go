@@ -17,6 +17,8 @@ func benchmarks() []benchmark {
 		{"docker stream", benchDockerStream},
 		{"docker watch", benchDockerWatch},
 		{"docker life", benchDockerLife},
+		{"docker ready", benchDockerReady},
+		{"docker plain", benchDockerPlain},
 		{"docker crowd", benchDockerCrowd},
 	}
 }
