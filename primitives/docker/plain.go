@@ -64,7 +64,7 @@ func joinPlain(ctx context.Context, eng *client.Client, id, workspace string) (*
 		return nil, p.explain(ctx, err)
 	}
 	if err := p.inspectImage(ctx); err != nil {
-		return nil, errors.Join(err, p.Close())
+		return nil, errors.Join(err, p.Close()) //nolint:contextcheck // ending commands must outlast every context
 	}
 	l.worker = p
 	return l, nil

@@ -74,7 +74,7 @@ const (
 // climb asks all processes of the command to leave, and kills those that are
 // there after the grace.
 func (proc *plainProcess) climb() {
-	ctx, cancel := context.WithTimeout(proc.ctx, proc.cmd.GracePeriod()+plainKill)
+	ctx, cancel := proc.within(proc.cmd.GracePeriod() + plainKill)
 	defer cancel()
 	if done, err := proc.hasExited(ctx); done || err != nil {
 		return
@@ -117,7 +117,7 @@ func (proc *plainProcess) tell(ctx context.Context, signal string, number int) b
 func (proc *plainProcess) abandon() {
 	proc.conn.Close()
 	proc.p.background.Go(func() {
-		ctx, cancel := context.WithTimeout(proc.ctx, plainKill)
+		ctx, cancel := proc.within(plainKill)
 		defer cancel()
 		proc.until(ctx, func() bool {
 			_, err := proc.p.ask(ctx, proc.cmd.User, "tell", "KILL", "none", proc.mark())

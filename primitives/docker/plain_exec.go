@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -276,22 +277,18 @@ func (e *startError) Error() string {
 }
 
 func workingDirError(status int) error {
-	err := statusError(status, "")
-	if errors.Is(err, primitives.ErrPathEscape) {
-		return fmt.Errorf("%w: %w", primitives.ErrWorkingDir, err)
-	}
-	return fmt.Errorf("%w: %w", primitives.ErrWorkingDir, err)
+	return fmt.Errorf("%w: %w", primitives.ErrWorkingDir, statusError(status, ""))
 }
 
 func programError(status int) error {
 	err := statusError(status, "")
 	switch {
-	case status == 10, status == 13:
-		return fmt.Errorf("%w: neither at its path nor in the command's PATH, or its interpreter is missing: %w", primitives.ErrCommandNotFound, err)
-	case status == 20:
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, primitives.ErrNotDirectory):
+		return fmt.Errorf("%w: neither at its path nor in the command's PATH, or its interpreter is missing: %w", primitives.ErrCommandNotFound, fs.ErrNotExist)
+	case errors.Is(err, fs.ErrInvalid):
 		return fmt.Errorf("%w: it is neither a binary nor a script with a #! line", err)
-	case status == 12:
-		return fmt.Errorf("%w: it cannot be run", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: it is not executable by this user", err)
 	}
-	return fmt.Errorf("%w: it is not executable by this user", err)
+	return err
 }

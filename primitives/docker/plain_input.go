@@ -116,7 +116,7 @@ func (in *input) Close() error {
 
 // deaf reports whether no process of the command has a standard input any more.
 func (proc *plainProcess) deaf() bool {
-	ctx, cancel := proc.p.callContext(proc.ctx)
+	ctx, cancel := proc.within(plainCall)
 	defer cancel()
 	_, status, err := proc.p.request(ctx, proc.cmd.User, "listening", strconv.Itoa(proc.pid), proc.mark())
 	return err == nil && status != 0

@@ -24,10 +24,12 @@ type plainProcess struct {
 	tag    string
 	conn   attachedExec
 	source source
-	pid    int             // in the container, also of its group and session
-	ctx    context.Context //nolint:containedctx // without its end: what the calls for this process are made with
-	unlink func() bool     // from the caller's context
+	pid    int         // in the container, also of its group and session
+	unlink func() bool // from the caller's context
 	timer  *time.Timer
+	// within bounds what is done for the process on nobody's behalf, after the
+	// context that it was started with.
+	within func(time.Duration) (context.Context, context.CancelFunc)
 
 	outputs *outputs
 	input   io.WriteCloser
@@ -63,12 +65,13 @@ func newPlainProcess(p *plain, cmd primitives.Command, tag string, conn attached
 
 // begin waits until the command runs and starts what accompanies it.
 func (proc *plainProcess) begin(ctx context.Context) error {
-	proc.ctx = context.WithoutCancel(ctx)
+	outlives := context.WithoutCancel(ctx)
+	proc.within = func(d time.Duration) (context.Context, context.CancelFunc) { return context.WithTimeout(outlives, d) }
 	stop := context.AfterFunc(ctx, func() { proc.conn.Close() })
 	var err error
 	proc.pid, err = proc.firstLine()
 	if !stop() {
-		proc.abandon()
+		proc.abandon() //nolint:contextcheck // it outlasts the context
 		return ctx.Err()
 	}
 	if err != nil {
@@ -81,7 +84,7 @@ func (proc *plainProcess) begin(ctx context.Context) error {
 		return err
 	}
 	if !proc.p.adopt(proc) {
-		proc.abandon()
+		proc.abandon() //nolint:contextcheck // it outlasts the context
 		return proc.p.usable()
 	}
 	proc.outputs.lift(false)
@@ -92,10 +95,10 @@ func (proc *plainProcess) begin(ctx context.Context) error {
 		proc.tasks.Go(in.feed)
 	}
 	if proc.cmd.Timeout > 0 {
-		proc.timer = time.AfterFunc(proc.cmd.Timeout, func() { proc.end(primitives.ReasonTimeout) })
+		proc.timer = time.AfterFunc(proc.cmd.Timeout, func() { proc.end(primitives.ReasonTimeout) }) //nolint:contextcheck // ending outlasts the context
 	}
-	proc.unlink = context.AfterFunc(ctx, func() { proc.end(primitives.ReasonCancelled) })
-	proc.tasks.Go(proc.watch) // it lets go of both
+	proc.unlink = context.AfterFunc(ctx, func() { proc.end(primitives.ReasonCancelled) }) //nolint:contextcheck // ending outlasts the context
+	proc.tasks.Go(proc.watch)                                                             // it lets go of both
 	return nil
 }
 
@@ -139,7 +142,7 @@ type plainOutput struct {
 // Close throws away what is still printed. It cannot break the pipe: the engine
 // keeps it open, whatever its clients do.
 func (o plainOutput) Close() error {
-	o.output.close()
+	o.close()
 	select {
 	case <-o.proc.exited:
 		return nil
@@ -220,7 +223,7 @@ func (proc *plainProcess) lookOn(pause *time.Duration, pumped <-chan struct{}) b
 
 // settle asks the engine and sets the status if the command has exited.
 func (proc *plainProcess) settle() bool {
-	ctx, cancel := proc.p.callContext(proc.ctx)
+	ctx, cancel := proc.within(plainCall)
 	defer cancel()
 	found, err := proc.p.eng.ContainerExecInspect(ctx, proc.conn.id)
 	if err == nil && found.Running {
@@ -368,7 +371,7 @@ func (proc *plainProcess) Resize(ctx context.Context, size primitives.TerminalSi
 // Close implements primitives.Process.
 func (proc *plainProcess) Close() error {
 	proc.closing.Do(func() {
-		ctx, cancel := proc.p.callContext(proc.ctx)
+		ctx, cancel := proc.within(plainCall)
 		done, err := proc.hasExited(ctx)
 		cancel()
 		if !done && err == nil {

@@ -25,6 +25,10 @@ var (
 	firstScript string
 	//go:embed plain/paths.sh
 	pathsScript string
+	//go:embed plain/files.sh
+	filesScript string
+	//go:embed plain/processes.sh
+	processesScript string
 	//go:embed plain/control.sh
 	controlScript string
 	//go:embed plain/start.sh
@@ -56,7 +60,7 @@ var errShellEnded = errors.New("the shell in the container has ended")
 func (p *plain) openShell(ctx context.Context, user, handle string) (_ *shell, err error) {
 	script := controlMark + "shell=" + plainShell + " readlink=readlink" +
 		" handle=" + shellQuote(handle) + " move_exact=" + strconv.Itoa(p.image.moveExact) + " grep=" + shellQuote(p.image.grep) +
-		"\n" + pathsScript + controlScript
+		"\n" + pathsScript + filesScript + processesScript + controlScript
 	conn, err := p.attachExec(ctx, container.ExecOptions{
 		User: user, AttachStdin: true, AttachStdout: true, AttachStderr: true, WorkingDir: "/",
 		Env: []string{"PATH=" + plainPath, "LC_ALL=C", "TZ=UTC0"},

@@ -50,3 +50,19 @@ func TestAnImageWithoutAShellNeedsAGuest(t *testing.T) {
 		t.Errorf("got %v, want errors.ErrUnsupported", err)
 	}
 }
+
+// newPlain makes a sandbox without a guest for a benchmark.
+func newPlain(b *testing.B) (*docker.Sandbox, error) {
+	b.Helper()
+	s, err := docker.New(b.Context(), plainConfig(b))
+	if err != nil {
+		return nil, err
+	}
+	b.Cleanup(func() {
+		_, err := s.Terminate(context.WithoutCancel(b.Context()))
+		if err := errors.Join(err, s.Close()); err != nil {
+			b.Error(err)
+		}
+	})
+	return s, nil
+}
