@@ -8,6 +8,38 @@
 // The container ends when nobody has been connected to it for a while
 // ([Config].GraceSeconds), and the engine then removes it. So a program that
 // crashes leaves nothing behind.
+//
+// # What is left of programs that die
+//
+// Everything that is made on an engine has labels that say which program made it:
+// machine, boot, process number and when that process started, and for which
+// session, and until when it is kept. A program is dead if it can be seen that this
+// very process does not run; one of another machine, or in another container, counts
+// as neither alive nor dead. [List] shows what there is, [GC] removes what is garbage, and
+// [New] does, too, for containers and their volumes:
+//
+//	container                         program  List     GC
+//	created, never started            alive    -        leaves it: it is being made
+//	created, never started            dead     lost     removes it
+//	created, never started            unknown  lost     removes it when it is an hour old
+//	running                           alive    running  leaves it
+//	running, in its grace             dead     running  leaves it: it ends by itself; removes it with NoGrace
+//	running, others attached          any      running  leaves it
+//	running, kept                     any      running  leaves it; its guest ends it after it has expired
+//	paused                            alive    paused   leaves it
+//	paused                            dead     paused   removes it, unless others are attached: nobody counts its grace
+//	paused, kept                      dead     paused   leaves it until it has expired
+//	ended, not removed by the engine  alive    exited   leaves it: the engine is about to
+//	ended, not removed by the engine  dead     exited   removes it
+//	ended, not removed by the engine  unknown  exited   removes it when it is an hour old
+//	dead: the engine failed           any      lost     removes it
+//	being removed by the engine       any      -        leaves it
+//
+// A running or paused container of a program that is neither alive nor dead stays.
+// A container with another name than the sandbox's ID is somebody's own, made of a
+// snapshot. Volumes without a container are removed like a container that was never
+// started, folders of sockets as soon as there is no container and none is being
+// made, and images of snapshots when they have expired and are not in use.
 package docker
 
 import (
