@@ -1,8 +1,10 @@
 package testdocker
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -16,15 +18,42 @@ import (
 )
 
 // Daemon is a Docker engine of a test's own: with its own data, and without
-// networks, in a network namespace of its own: an engine that has no bridge removes
-// the one that it finds, which may be another engine's. It ends with the test.
+// networks, in namespaces of its own for networks and mounts: an engine that has no
+// bridge removes the one that it finds, which may be another engine's. It ends with
+// the test, also with one that is killed.
 type Daemon struct {
 	dir      string
 	args     []string
 	listener *os.File // a TCP socket of the test's namespace; nil is none
 	log      bytes.Buffer
-	cmd      *exec.Cmd
+	keeper   *exec.Cmd
+	orders   io.WriteCloser
+	answers  *bufio.Reader
 }
+
+// maxLog is how much of what the engine has said is shown.
+const maxLog = 4 << 10
+
+// keeperScript starts and stops the engine as it is told on its standard input, in
+// the same namespaces each time. A listener is handed over as systemd does it.
+const keeperScript = `
+exec 4<&0 5>&1 >&2 # orders, answers
+stop() {
+	[ -z "$daemon" ] && return
+	kill $daemon
+	wait $daemon
+	echo stopped $? >&5
+	daemon=
+}
+while read -r order <&4; do
+	case $order in
+	start)
+		sh -c 'LISTEN_PID=$$ exec dockerd "$@"' sh "$@" 4<&- 5>&- &
+		daemon=$! ;;
+	stop) stop ;;
+	esac
+done
+stop`
 
 // NewDaemon starts an engine with more arguments for its command. Besides its own
 // socket it listens on l, unless that is nil, which is closed with the test.
@@ -50,28 +79,55 @@ func NewDaemon(t testing.TB, l *net.TCPListener, args ...string) *Daemon {
 		d.listener = file
 		d.args = append(d.args, "--host", "fd://")
 	}
+	d.keep(t)
 	d.Start(t)
-	t.Cleanup(func() { d.Stop(t) })
 	return d
+}
+
+// keep starts the keeper, which is ended with the test.
+func (d *Daemon) keep(t testing.TB) {
+	t.Helper()
+	d.keeper = exec.Command("unshare", append([]string{"--net", "--mount", "sh", "-c", keeperScript, "sh"}, d.args...)...)
+	if d.listener != nil {
+		d.keeper.ExtraFiles = []*os.File{d.listener}
+		d.keeper.Env = append(os.Environ(), "LISTEN_FDS=1")
+	}
+	orders, err := d.keeper.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := d.keeper.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.orders, d.answers = orders, bufio.NewReader(answers)
+	d.keeper.Stderr = &d.log
+	d.keeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the test, which ends it
+	if err := d.keeper.Start(); err != nil {
+		t.Fatalf("%s: %v", instruction, err)
+	}
+	t.Cleanup(func() {
+		_ = orders.Close()
+		_, _ = io.Copy(io.Discard, d.answers) // to its end
+		if err := d.keeper.Wait(); err != nil {
+			t.Errorf("an engine of the test's own: %v", err)
+		}
+		if t.Failed() {
+			log := d.log.String()
+			t.Logf("the end of what the engine said: %s", log[max(0, len(log)-maxLog):])
+		}
+	})
 }
 
 // Host is the engine's address.
 func (d *Daemon) Host() string { return "unix://" + filepath.Join(d.dir, "s") }
 
-// Start starts the engine again after Stop, with the same data.
+// Start starts the engine, again with the same data after Stop, and waits until it
+// answers.
 func (d *Daemon) Start(t testing.TB) {
 	t.Helper()
-	d.log.Reset()
-	// A listener is handed over as systemd does it.
-	d.cmd = exec.Command("unshare", append([]string{"--net", "sh", "-c", `LISTEN_PID=$$ exec dockerd "$@"`, "sh"}, d.args...)...)
-	if d.listener != nil {
-		d.cmd.ExtraFiles = []*os.File{d.listener}
-		d.cmd.Env = append(os.Environ(), "LISTEN_FDS=1")
-	}
-	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the test, which ends it
-	if err := d.cmd.Start(); err != nil {
-		t.Fatalf("%s: %v", instruction, err)
+	if _, err := io.WriteString(d.orders, "start\n"); err != nil {
+		t.Fatal(err)
 	}
 	eng := d.Engine(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -85,8 +141,7 @@ func (d *Daemon) Start(t testing.TB) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			d.Stop(t)
-			t.Fatalf("an engine of the test's own did not start: %s", d.log.String())
+			t.Fatal("an engine of the test's own did not start")
 		}
 	}
 }
@@ -94,16 +149,12 @@ func (d *Daemon) Start(t testing.TB) {
 // Stop ends the engine as its machine would, and waits for it.
 func (d *Daemon) Stop(t testing.TB) {
 	t.Helper()
-	if d.cmd == nil {
-		return
+	if _, err := io.WriteString(d.orders, "stop\n"); err != nil {
+		t.Fatal(err)
 	}
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
+	if answer, err := d.answers.ReadString('\n'); err != nil || answer != "stopped 0\n" {
+		t.Fatalf("an engine of the test's own: %q, %v", answer, err)
 	}
-	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("an engine of the test's own: %v: %s", err, d.log.String())
-	}
-	d.cmd = nil
 }
 
 // Engine returns a client that is closed with the test.

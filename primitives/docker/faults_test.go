@@ -30,14 +30,26 @@ type underway struct {
 	proc    primitives.Process
 	out     io.ReadCloser // a file that is read
 	results map[string]chan error
+	// politely says that the sandbox had time to end its commands.
+	politely bool
+}
+
+// ended reports whether a status says that the sandbox ended the command.
+func (u *underway) ended(s primitives.ExitStatus) bool {
+	return s.Reason == primitives.ReasonLost || u.politely && s.Reason == primitives.ReasonCancelled
 }
 
 // startAll starts one of everything, all of which are known to run when it returns.
 func startAll(t *testing.T, s *docker.Sandbox) *underway {
 	t.Helper()
+	return startAllPolitely(t, s, false)
+}
+
+func startAllPolitely(t *testing.T, s *docker.Sandbox, politely bool) *underway {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
-	u := &underway{results: map[string]chan error{}}
+	u := &underway{results: map[string]chan error{}, politely: politely}
 	var err error
 	if u.proc, err = s.Exec(ctx, primitives.Command{Args: []string{"sh", "-c", "echo ready; exec sleep 1000"}}); err != nil {
 		t.Fatal(err)
@@ -62,7 +74,7 @@ func startAll(t *testing.T, s *docker.Sandbox) *underway {
 	u.do("watch", func() error { return lastError(events) })
 	u.do("run", func() error {
 		res, err := s.Run(ctx, primitives.Command{Args: []string{"sh", "-c", "echo x >started; sleep 1000"}}, primitives.RunOptions{})
-		if err == nil && res.Status.Reason == primitives.ReasonLost {
+		if err == nil && u.ended(res.Status) {
 			err = primitives.ErrUnavailable // the other way to say so
 		}
 		return err
@@ -126,7 +138,7 @@ func (u *underway) expectUnavailable(t *testing.T, s *docker.Sandbox) {
 	}
 	if status, err := u.proc.Wait(ctx); err != nil {
 		check("wait", err)
-	} else if status.Reason != primitives.ReasonLost {
+	} else if !u.ended(status) {
 		t.Errorf("wait: %+v", status)
 	}
 	_, err := io.Copy(io.Discard, u.out)

@@ -20,7 +20,7 @@ type link struct {
 	worker    worker
 	container string
 	stream    *stream // of the engine; the guest may have left it for a socket
-	arch      string // of the image's programs
+	arch      string  // of the image's programs
 
 	fate func() (primitives.State, error) // asks the engine
 

@@ -1,0 +1,81 @@
+package docker_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+func TestAnEngineThatIsRestarted(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		test func(t *testing.T, d *testdocker.Daemon, cfg docker.Config)
+	}{
+		"with all that runs":    {nil, restartEndsSandboxes},
+		"but nothing that runs": {[]string{"--live-restore"}, onWhileAway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t, testdocker.Busybox(t))
+			d := testdocker.NewDaemon(t, nil, c.args...)
+			d.Load(t, cfg.Image)
+			cfg.Host = d.Host()
+			c.test(t, d, cfg)
+		})
+	}
+}
+
+func restartEndsSandboxes(t *testing.T, d *testdocker.Daemon, cfg docker.Config) {
+	s := open(t, cfg)
+	streamed := cfg
+	streamed.NoSocket = true
+	other := open(t, streamed)
+	first, second := startAllPolitely(t, s, true), startAllPolitely(t, other, true)
+	d.Stop(t)
+	first.expectUnavailable(t, s)
+	second.expectUnavailable(t, other)
+	if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusLost {
+		t.Errorf("poll while there is no engine: %+v, %v", state, err)
+	}
+	if _, err := docker.New(t.Context(), cfg); !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("new while there is no engine: %v", err)
+	}
+	d.Start(t)
+	if state, err := s.Poll(t.Context()); err != nil || state.Running() {
+		t.Errorf("poll: %+v, %v", state, err)
+	}
+	if got := output(t, open(t, cfg), "echo", "again"); got != "again\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// onWhileAway: the socket needs no engine, the engine's own stream does.
+func onWhileAway(t *testing.T, d *testdocker.Daemon, cfg docker.Config) {
+	s := open(t, cfg)
+	streamed := cfg
+	streamed.NoSocket = true
+	other := open(t, streamed)
+	u := startAll(t, other)
+	d.Stop(t)
+	if got := output(t, s, "echo", "on"); got != "on\n" {
+		t.Errorf("over the socket: %q", got)
+	}
+	u.expectUnavailable(t, other)
+	d.Start(t)
+	// Some engines (20.10 is one) end containers then that they are to remove when
+	// they end. Whatever they do is told alike by all.
+	state, err := s.Poll(t.Context())
+	_, serr := s.Stat(t.Context(), ".")
+	if err != nil || state.Running() != (serr == nil) || serr != nil && !errors.Is(serr, primitives.ErrUnavailable) {
+		t.Errorf("poll: %+v, %v; stat: %v", state, err, serr)
+	}
+	if state, err := other.Poll(t.Context()); err != nil || state.Running() {
+		t.Errorf("poll of a handle that has lost its stream: %+v, %v", state, err)
+	}
+	if got := output(t, open(t, cfg), "echo", "again"); got != "again\n" {
+		t.Errorf("a new one: %q", got)
+	}
+}
