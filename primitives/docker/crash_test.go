@@ -269,8 +269,8 @@ func killAt(t *testing.T, cfg docker.Config, after, request string) {
 		proxy.Before(func(method, path string) {
 			if armed.Load() && form.MatchString(method+" "+path) {
 				once.Do(func() {
+					close(hit) // first: who waits for the end then looks for this
 					(<-started).kill()
-					close(hit)
 				})
 			}
 		})

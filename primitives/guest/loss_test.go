@@ -121,6 +121,38 @@ func TestTerminatedIsNotUnavailable(t *testing.T) {
 	}
 }
 
+// The guest's own answer may be faster than the end of the stream.
+func TestWhatIsUnderWayWhenTheGuestEndsIsUnavailable(t *testing.T) {
+	for range 200 {
+		f := newFake(t)
+		host, guest := net.Pipe()
+		ctx, end := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- Serve(ctx, guest, f, ServeConfig{}) }()
+		c, err := Dial(t.Context(), host, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, feed := io.Pipe()
+		written := make(chan error, 1)
+		go func() { written <- c.WriteFile(t.Context(), "x", source, primitives.WriteOptions{}) }()
+		if _, err := feed.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if err := within(t, served); !errors.Is(err, context.Canceled) {
+			t.Errorf("Serve: %v", err)
+		}
+		_ = feed.Close()
+		if err := within(t, written); !errors.Is(err, primitives.ErrUnavailable) {
+			t.Fatalf("WriteFile: %v", err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestServeEndsWithItsContext(t *testing.T) {
 	f := newFake(t)
 	host, guest := net.Pipe()

@@ -61,11 +61,11 @@ func serve(ctx context.Context, agreed *agreed, p primitives.EnvironmentPrimitiv
 	if err != nil {
 		return errors.Join(err, agreed.rw.Close())
 	}
-	opsCtx, cancel := context.WithCancel(ctx)
+	opsCtx, cancel := context.WithCancelCause(ctx)
 	s := &server{p: p, mux: mux, log: cfg.Logger, cancel: cancel, procs: make(map[uint64]attachable)}
 	err = s.accept(ctx, opsCtx)
 	_ = mux.Close()
-	cancel()
+	cancel(errBye)
 	s.ops.Wait()
 	return err
 }
@@ -75,7 +75,7 @@ type server struct {
 	p      primitives.EnvironmentPrimitive
 	mux    *session
 	log    hclog.Logger
-	cancel context.CancelFunc // of every operation
+	cancel context.CancelCauseFunc // of every operation
 	ops    sync.WaitGroup
 
 	mu    sync.Mutex
@@ -151,10 +151,16 @@ func (s *server) serve(opsCtx context.Context, f *framer) {
 	defer stop()
 	op := &operation{framer: f, cancel: cancel, body: payload[1:]}
 	if err := s.dispatch(ctx, op, code); err != nil {
+		if cause := context.Cause(opsCtx); cause != nil && !errors.Is(cause, errBye) {
+			err = fmt.Errorf("%w: the guest is told to end", primitives.ErrUnavailable)
+		}
 		// Whoever abandoned the operation may still wait to hear that it ended.
 		_ = op.sendError(err)
 	}
 }
+
+// errBye is why operations are cancelled when the host has gone or says that it goes.
+var errBye = errors.New("the host goes")
 
 func invalid(err error) error { return fmt.Errorf("%w: %w", fs.ErrInvalid, err) }
 
@@ -247,7 +253,7 @@ func (s *server) end() {
 
 // bye ends all operations and answers when they have ended.
 func (s *server) bye(f *framer) {
-	s.cancel()
+	s.cancel(errBye)
 	s.mu.Lock()
 	idle := make(chan struct{})
 	if s.idle != nil {
