@@ -1,0 +1,168 @@
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+func TestTheEngineIsTheOneThatTheDockerCommandFinds(t *testing.T) {
+	real := testdocker.Engine(t).DaemonHost()
+	const nowhere = "unix:///no/such.sock"
+	for name, c := range map[string]struct {
+		host, variable, context, current string
+		want                             error
+	}{
+		"the default":                           {"", "", "", "", nil},
+		"by the configuration":                  {nowhere, "", "", "", primitives.ErrUnavailable},
+		"the configuration before the variable": {real, nowhere, "", "", nil},
+		"by the variable":                       {"", nowhere, "", "", primitives.ErrUnavailable},
+		"the variable before contexts":          {"", real, "nowhere", "nowhere", nil},
+		"by a context":                          {"", "", "nowhere", "", primitives.ErrUnavailable},
+		"the chosen context before the current": {"", "", "real", "nowhere", nil},
+		"by the current context":                {"", "", "", "nowhere", primitives.ErrUnavailable},
+		"the context that is none":              {"", "", "default", "nowhere", nil},
+		"a context that is not there":           {"", "", "other", "", fs.ErrNotExist},
+		"a context that is damaged":             {"", "", "damaged", "", fs.ErrInvalid},
+		"a context without an address":          {"", "", "empty", "", fs.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := cleanEngineEnv(t)
+			writeContext(t, dir, "real", map[string]any{"Host": real})
+			writeContext(t, dir, "nowhere", map[string]any{"Host": nowhere})
+			writeContext(t, dir, "empty", map[string]any{})
+			damaged := filepath.Dir(filepath.Dir(writeContext(t, dir, "damaged", nil)))
+			writeFile(t, filepath.Join(dir, "contexts", "meta", filepath.Base(damaged), "meta.json"), "{")
+			writeFile(t, filepath.Join(dir, "config.json"), `{"currentContext": "`+c.current+`"}`)
+			t.Setenv("DOCKER_HOST", c.variable)
+			t.Setenv("DOCKER_CONTEXT", c.context)
+			if _, err := docker.List(t.Context(), docker.Config{Host: c.host}); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+	t.Run("a damaged configuration", func(t *testing.T) {
+		writeFile(t, filepath.Join(cleanEngineEnv(t), "config.json"), "{")
+		if _, err := docker.List(t.Context(), docker.Config{}); !errors.Is(err, fs.ErrInvalid) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// newerEngine is a mock of an engine of a newer version in front of the real one:
+// it speaks a newer version of the API only and leaves out what that has dropped.
+type newerEngine struct {
+	version string
+
+	mu    sync.Mutex
+	paths []string
+}
+
+// dropped are fields that newer versions do not have.
+func dropped() []string {
+	return []string{
+		"VirtualSize", "Container", "ContainerConfig", "DockerVersion", "Parent", // of images
+		"MacAddress", "IPAddress", "Gateway", "Bridge", "SandboxKey", // of containers, at the top of their network settings
+	}
+}
+
+func (e *newerEngine) serve(t *testing.T) (host string) {
+	socket := strings.TrimPrefix(testdocker.Engine(t).DaemonHost(), "unix://")
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	proxy := &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine"
+			r.Out.URL.Path = strings.Replace(r.Out.URL.Path, "/v"+e.version+"/", "/v1.41/", 1)
+		},
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Set("Api-Version", e.version)
+			if !strings.HasSuffix(r.Request.URL.Path, "/json") || r.StatusCode != http.StatusOK {
+				return nil
+			}
+			var answer map[string]any
+			if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
+				return err // a list is not asked for in this test
+			}
+			settings, _ := answer["NetworkSettings"].(map[string]any)
+			for _, name := range dropped() {
+				delete(answer, name)
+				delete(settings, name)
+			}
+			b, err := json.Marshal(answer)
+			r.Body = io.NopCloser(bytes.NewReader(b))
+			r.ContentLength = int64(len(b))
+			r.Header.Set("Content-Length", strconv.Itoa(len(b)))
+			return err
+		},
+	}
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e.mu.Lock()
+		e.paths = append(e.paths, r.URL.Path)
+		e.mu.Unlock()
+		if r.URL.Path != "/_ping" && !strings.HasPrefix(r.URL.Path, "/v"+e.version+"/") {
+			http.Error(w, "only version "+e.version, http.StatusBadRequest)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+	})
+	return "unix://" + l.Addr().String()
+}
+
+func TestANewerEngine(t *testing.T) {
+	e := &newerEngine{version: "1.51"}
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Host, cfg.NoSocket = e.serve(t), true
+	cfg.Network, cfg.Ports = "bridge", []docker.Port{{Container: 80}}
+	s := open(t, cfg)
+	if got := output(t, s, "echo", "hello"); got != "hello\n" {
+		t.Errorf("got %q", got)
+	}
+	if ports, err := s.Ports(t.Context()); err != nil || len(ports) != 1 || ports[0].Host == 0 {
+		t.Errorf("ports: %+v, %v", ports, err)
+	}
+	second, err := docker.Attach(t.Context(), cfg, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, second, "echo", "again"); got != "again\n" {
+		t.Errorf("got %q", got)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Contains(e.paths, "/v1.51/containers/create") {
+		t.Errorf("the engine was asked for %q", e.paths)
+	}
+}

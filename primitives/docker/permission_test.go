@@ -1,0 +1,71 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// nobodyVariable has this program list the sandboxes of the engine that it names,
+// and say what that gives.
+const nobodyVariable = "AGENTENV_TEST_LIST"
+
+func listAsNobody(host string) int {
+	_, err := docker.List(context.Background(), docker.Config{Host: host})
+	fmt.Printf("%v %v %v", errors.Is(err, fs.ErrPermission), errors.Is(err, primitives.ErrUnavailable), err)
+	return 0
+}
+
+func TestASocketThatThisUserMayNotUse(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("the tests need root, to be somebody else in turn")
+	}
+	dir, err := os.MkdirTemp("", "") // t.TempDir is for this user only
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	socket, program := filepath.Join(dir, "s"), filepath.Join(dir, "program")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if err := os.Chmod(socket, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = os.WriteFile(program, self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Dir = dir
+	cmd.Env = []string{nobodyVariable + "=unix://" + socket, "HOME=" + dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := cmd.CombinedOutput()
+	if got := string(out); err != nil || !strings.HasPrefix(got, "true true ") || !strings.Contains(got, "group of "+socket) {
+		t.Errorf("%v: %s", err, got)
+	}
+}
