@@ -4,12 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-
-	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local"
-	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // Create makes a sandbox of the configured type and prepares it. Closing the
@@ -87,81 +81,8 @@ func Remove(ctx context.Context, s Sandbox, id string) error {
 	if err != nil {
 		return err
 	}
-	p, err := b.attach(ctx, Config{Sandbox: s}, id)
-	if err != nil {
+	if err := b.remove(ctx, s, id); err != nil {
 		return fmt.Errorf("remove the sandbox: %w", err)
 	}
-	_, err = p.Terminate(ctx)
-	return errors.Join(err, p.Close())
-}
-
-// backend makes and finds sandboxes of one type.
-type backend struct {
-	create func(context.Context, Config) (primitives.EnvironmentPrimitive, error)
-	attach func(context.Context, Config, string) (primitives.EnvironmentPrimitive, error)
-	list   func(context.Context, Sandbox) ([]SandboxInfo, error)
-	gc     func(context.Context, Sandbox, GCOptions) ([]Garbage, error)
-	// history returns what is known from outside the sandbox; nil is nothing.
-	history func(context.Context, Sandbox, string) ([]LogEntry, error)
-	// present reports whether this machine is set up for the type; nil is yes.
-	present func(Sandbox) bool
-	// sharesFiles reports whether paths of this machine can be used in it.
-	sharesFiles func(context.Context, primitives.EnvironmentPrimitive) bool
-	// settings returns the block of a Sandbox that belongs to the type.
-	settings func(*Sandbox) any
-}
-
-// backends holds the types by name.
-func backends() map[string]backend {
-	return map[string]backend{
-		"local": {
-			create: func(ctx context.Context, cfg Config) (primitives.EnvironmentPrimitive, error) {
-				c, err := findLocalRunner(ctx, localConfig(cfg), cfg)
-				if err != nil {
-					return nil, err
-				}
-				c.Stay = c.Stay || cfg.Keep
-				return local.New(ctx, c)
-			},
-			attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
-				return local.Attach(ctx, localConfig(cfg), id)
-			},
-			list:        listLocal,
-			gc:          gcLocal,
-			sharesFiles: isOurs,
-			settings:    func(s *Sandbox) any { return &s.Local },
-		},
-		"docker": dockerBackend(),
-	}
-}
-
-// isOurs reports whether a local sandbox runs its commands as this program's user.
-// Another one may not be able to enter the folder of the runner.
-func isOurs(ctx context.Context, p primitives.EnvironmentPrimitive) bool {
-	home, err := p.Stat(ctx, p.Paths().Home)
-	return err == nil && home.UID == os.Geteuid()
-}
-
-// findLocalRunner names the runner where commands are to outlive this program.
-func findLocalRunner(ctx context.Context, c local.Config, cfg Config) (local.Config, error) {
-	if c.Runner != "" || !cfg.Keep {
-		return c, nil
-	}
-	name, err := bundle.Path(ctx, bundle.Config{Progress: cfg.tell})
-	if errors.Is(err, bundle.ErrNotFound) {
-		return c, nil // whoever needs it is told so
-	}
-	if err != nil {
-		return c, err
-	}
-	c.Runner, err = filepath.Abs(name)
-	return c, err
-}
-
-func localConfig(cfg Config) local.Config {
-	c := cfg.Sandbox.Local
-	if c.Runner == "" {
-		c.Runner = cfg.Runner
-	}
-	return c
+	return nil
 }

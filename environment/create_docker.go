@@ -31,13 +31,26 @@ func dockerBackend() backend {
 			c.Logger = cfg.Logger
 			return asPrimitive(docker.Attach(ctx, c, id))
 		},
+		remove: func(ctx context.Context, s Sandbox, id string) error {
+			p, err := docker.Attach(ctx, s.Docker, id)
+			return endAttached(ctx, p, err)
+		},
 		list:    listDocker,
 		history: historyOfContainer,
 		gc:      gcDocker,
+		images:  &imageStore{build: buildImage, list: listImages, remove: removeImage},
 		present: func(s Sandbox) bool { return docker.Present(s.Docker) },
 		// The container has files of its own.
 		sharesFiles: func(context.Context, primitives.EnvironmentPrimitive) bool { return false },
 		settings:    func(s *Sandbox) any { return &s.Docker },
+		paths: func(s *Sandbox) []*string {
+			all := []*string{&s.Docker.Workspace, &s.Docker.Runner}
+			for i := range s.Docker.Mounts {
+				all = append(all, &s.Docker.Mounts[i].Source)
+			}
+			return all
+		},
+		single: func(s Sandbox) bool { return s.Docker.Name != "" },
 	}
 }
 
@@ -97,4 +110,13 @@ func historyOfContainer(ctx context.Context, s Sandbox, id string) ([]LogEntry, 
 		list = append(list, LogEntry{f.Time, logEngine, f.Message})
 	}
 	return list, err
+}
+
+func gcDocker(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
+	found, err := docker.GC(ctx, s.Docker, docker.GCOptions(opts))
+	removed := make([]Garbage, 0, len(found))
+	for _, f := range found {
+		removed = append(removed, Garbage{Kind: f.Kind, ID: f.ID, Why: f.Why, Created: f.Created})
+	}
+	return removed, err
 }

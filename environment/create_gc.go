@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/agentenv-dev/agentenv/primitives/docker"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // GCOptions says what [GC] does. The zero value is what is always safe to do.
@@ -45,24 +42,6 @@ func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
 	}
 	if err != nil {
 		err = fmt.Errorf("remove what is left of sandboxes: %w", err)
-	}
-	return removed, err
-}
-
-func gcDocker(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
-	found, err := docker.GC(ctx, s.Docker, docker.GCOptions(opts))
-	removed := make([]Garbage, 0, len(found))
-	for _, f := range found {
-		removed = append(removed, Garbage{Kind: f.Kind, ID: f.ID, Why: f.Why, Created: f.Created})
-	}
-	return removed, err
-}
-
-func gcLocal(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
-	found, err := local.GC(ctx, s.Local, local.GCOptions(opts))
-	removed := make([]Garbage, 0, len(found))
-	for _, f := range found {
-		removed = append(removed, Garbage{Kind: "folder", ID: f.ID, Why: f.Why, Created: f.Created})
 	}
 	return removed, err
 }

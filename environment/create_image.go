@@ -39,9 +39,46 @@ type Image struct {
 // happens. An image that has the agent already, and an agent that needs nothing,
 // is fs.ErrExist.
 func BuildImage(ctx context.Context, cfg Config) (Image, error) {
-	if cfg.Sandbox.Type != "docker" {
-		return Image{}, fmt.Errorf("%w: sandbox: images are for the type docker", ErrConfig)
+	store, err := cfg.Sandbox.images()
+	if err != nil {
+		return Image{}, err
 	}
+	return store.build(ctx, cfg)
+}
+
+// Images returns the images with agents that there are, oldest first. The sandbox
+// must be of a type that has such, "docker".
+func Images(ctx context.Context, s Sandbox) ([]Image, error) {
+	store, err := s.images()
+	if err != nil {
+		return nil, err
+	}
+	return store.list(ctx, s)
+}
+
+// RemoveImage removes one of [Images] by its Ref. One of which there are
+// containers is fs.ErrExist, another image fs.ErrNotExist.
+func RemoveImage(ctx context.Context, s Sandbox, ref string) error {
+	store, err := s.images()
+	if err != nil {
+		return err
+	}
+	return store.remove(ctx, s, ref)
+}
+
+// images returns what holds the images with agents of the type.
+func (s Sandbox) images() (*imageStore, error) {
+	b, err := s.backend()
+	switch {
+	case err != nil:
+		return nil, err
+	case b.images == nil:
+		return nil, fmt.Errorf("%w: sandbox: choose a type with images, such as docker: %s has none", ErrConfig, s.Type)
+	}
+	return b.images, nil
+}
+
+func buildImage(ctx context.Context, cfg Config) (Image, error) {
 	c, err := dockerConfig(ctx, cfg)
 	if err != nil {
 		return Image{}, err
@@ -59,9 +96,7 @@ func BuildImage(ctx context.Context, cfg Config) (Image, error) {
 	return describeImage(with), nil
 }
 
-// Images returns the images with agents that an engine has, oldest first. The
-// sandbox must be of the type "docker".
-func Images(ctx context.Context, s Sandbox) ([]Image, error) {
+func listImages(ctx context.Context, s Sandbox) ([]Image, error) {
 	found, err := docker.Images(ctx, s.Docker)
 	list := make([]Image, 0, len(found))
 	for _, i := range found {
@@ -72,9 +107,7 @@ func Images(ctx context.Context, s Sandbox) ([]Image, error) {
 	return list, err
 }
 
-// RemoveImage removes one of [Images] by its Ref. One of which there are
-// containers is fs.ErrExist, another image fs.ErrNotExist.
-func RemoveImage(ctx context.Context, s Sandbox, ref string) error {
+func removeImage(ctx context.Context, s Sandbox, ref string) error {
 	return docker.RemoveImage(ctx, s.Docker, ref)
 }
 

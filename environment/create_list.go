@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // SandboxInfo describes a sandbox that can be attached to.
@@ -50,15 +49,4 @@ func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 		return nil, fmt.Errorf("list the sandboxes: %w", err)
 	}
 	return list, nil
-}
-
-func listLocal(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
-	found, err := local.List(ctx, s.Local)
-	list := make([]SandboxInfo, 0, len(found))
-	for _, f := range found {
-		list = append(list, SandboxInfo{
-			ID: f.ID, Type: s.Type, Status: primitives.StatusRunning, Created: f.Created, InUse: f.Owned,
-		})
-	}
-	return list, err
 }

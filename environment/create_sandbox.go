@@ -75,7 +75,7 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	for key := range settings {
-		if isSandboxType(key) {
+		if _, ok := backends()[key]; ok {
 			return fmt.Errorf("%w: sandbox: two types: %q and %q; keep one of them, and write its settings beside type", ErrConfig, s.Type, key)
 		}
 	}
@@ -84,11 +84,6 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	return decodeStrict(rest, b.settings(s), "sandbox")
-}
-
-// isSandboxType also knows the types that are still to come.
-func isSandboxType(key string) bool {
-	return slices.Contains([]string{"local", "docker", "modal"}, key)
 }
 
 // MarshalJSON writes what UnmarshalJSON reads, in the short form where it says

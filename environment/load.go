@@ -107,13 +107,10 @@ func (c *Config) resolve(dir string) {
 		}
 	}
 	abs(&c.Runner)
-	abs(&c.Sandbox.Local.Root)
-	abs(&c.Sandbox.Local.Workspace)
-	abs(&c.Sandbox.Local.Runner)
-	abs(&c.Sandbox.Docker.Workspace)
-	abs(&c.Sandbox.Docker.Runner)
-	for i := range c.Sandbox.Docker.Mounts {
-		abs(&c.Sandbox.Docker.Mounts[i].Source)
+	if b, ok := backends()[c.Sandbox.Type]; ok {
+		for _, p := range b.paths(&c.Sandbox) {
+			abs(p)
+		}
 	}
 	for _, s := range c.Workspace {
 		switch {

@@ -84,7 +84,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("%w: pool.size: say how many sandboxes to keep ready", ErrConfig)
 	case cfg.Keep:
 		return nil, fmt.Errorf("%w: keep: remove it: what waits in a pool goes with its program", ErrConfig)
-	case cfg.Sandbox.Docker.Name != "":
+	case b.single(cfg.Sandbox):
 		return nil, fmt.Errorf("%w: sandbox.name: remove it: the sandboxes of a pool need a name each", ErrConfig)
 	}
 	return newPool(ctx, cfg, func(ctx context.Context) (warm, error) {
