@@ -2,6 +2,7 @@ package environment
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -66,6 +67,27 @@ func TestPathsOfSandboxesAreThoseOfTheConfigurationsFolder(t *testing.T) {
 			if *p != filepath.Join("/conf", "here") {
 				t.Errorf("%s: path %d is %q", name, i, *p)
 			}
+		}
+	}
+}
+
+func TestPathsOfAContainerMayBeRelativeToTheConfiguration(t *testing.T) {
+	conf := t.TempDir()
+	name := filepath.Join(conf, "env.yaml")
+	text := "sandbox: {type: docker, image: x, seccomp: profile.json, workspace: src, runner: bin/envrunner, mounts: [{source: data, target: /data}]}\n"
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := LoadConfig(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := cfg.Sandbox.Docker
+	for want, got := range map[string]string{
+		"profile.json": d.Seccomp, "src": d.Workspace, "bin/envrunner": d.Runner, "data": d.Mounts[0].Source,
+	} {
+		if got != filepath.Join(conf, want) {
+			t.Errorf("%s became %q", want, got)
 		}
 	}
 }

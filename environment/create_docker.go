@@ -44,7 +44,7 @@ func dockerBackend() backend {
 		sharesFiles: func(context.Context, primitives.EnvironmentPrimitive) bool { return false },
 		settings:    func(s *Sandbox) any { return &s.Docker },
 		paths: func(s *Sandbox) []*string {
-			all := []*string{&s.Docker.Workspace, &s.Docker.Runner}
+			all := []*string{&s.Docker.Workspace, &s.Docker.Runner, &s.Docker.Seccomp}
 			for i := range s.Docker.Mounts {
 				all = append(all, &s.Docker.Mounts[i].Source)
 			}
