@@ -271,8 +271,11 @@ func TestCancelledUploadIsCancelledWhateverTheGuestSays(t *testing.T) {
 
 func TestBatchReportsEachFile(t *testing.T) {
 	c := connectCuttable(t)
-	files := []primitives.File{{Path: "missing/a", Content: []byte("x")}}
-	for i := range 600 { // more than a group
+	files := []primitives.File{{Path: "missing/a", Content: []byte("x")}, {Path: "599", Content: []byte("written again by a later group")}}
+	for i := range 600 { // more than two groups
+		if i == 300 {
+			files = append(files, primitives.File{Path: "missing/b"})
+		}
 		files = append(files, primitives.File{Path: fmt.Sprint(i), Content: []byte(strings.Repeat("x", i))})
 	}
 	files = append(files,
@@ -287,7 +290,7 @@ func TestBatchReportsEachFile(t *testing.T) {
 		if bad := strings.HasPrefix(f.Path, "missing/"); bad != errors.Is(errs[i], os.ErrNotExist) {
 			t.Errorf("%s: %v", f.Path, errs[i])
 			continue
-		} else if bad {
+		} else if bad || i == 1 {
 			continue
 		}
 		got, err := os.ReadFile(filepath.Join(c.fake.Paths().Workspace, f.Path))

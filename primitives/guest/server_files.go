@@ -145,10 +145,11 @@ func (s *server) unpack(ctx context.Context, op *operation) error {
 }
 
 // Groups of a batch: small files are handed over together, so that the engine
-// can be quick about them, larger ones alone and as a stream.
+// can be quick about them, and while the next ones arrive; larger ones alone and as
+// a stream.
 const (
-	groupBytes = 1 << 20
-	groupFiles = 256
+	groupBytes = 256 << 10
+	groupFiles = 64
 	// maxFileHeader is the longest header of a file in a batch.
 	maxFileHeader = 64 << 10
 )
@@ -157,16 +158,11 @@ func appendLength(dst []byte, n int) []byte { return binary.BigEndian.AppendUint
 
 func (s *server) writeFiles(ctx context.Context, op *operation) error {
 	b := &batch{s: s, op: op, in: bufio.NewReaderSize(op.upload(), maxFrame)}
-	for {
-		err := b.next(ctx)
-		if errors.Is(err, errBatchEnd) {
-			break
-		}
-		if err != nil {
-			return err
-		}
+	err := b.all(ctx)
+	if werr := b.finish(); err == nil {
+		err = werr
 	}
-	if err := b.flush(ctx); err != nil {
+	if err != nil {
 		return err
 	}
 	return op.reply(&empty{})
@@ -174,14 +170,35 @@ func (s *server) writeFiles(ctx context.Context, op *operation) error {
 
 var errBatchEnd = errors.New("end of the batch")
 
-// batch writes files as they arrive.
+// batch writes files as they arrive, in their order.
 type batch struct {
-	s     *server
-	op    *operation
-	in    *bufio.Reader
-	index int // of the next file
-	group []primitives.File
-	bytes int
+	s       *server
+	op      *operation
+	in      *bufio.Reader
+	index   int // of the next file
+	group   group
+	spare   group // memory for the next one
+	writing chan error
+}
+
+// group are small files and their contents, one after another.
+type group struct {
+	first    int // the index of the first
+	files    []primitives.File
+	contents []byte
+	errs     []error // what came of writing them
+}
+
+func (b *batch) all(ctx context.Context) error {
+	for {
+		err := b.next(ctx)
+		if errors.Is(err, errBatchEnd) {
+			return b.flush(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // next takes one file.
@@ -191,27 +208,43 @@ func (b *batch) next(ctx context.Context) error {
 		return err
 	}
 	if h.Size > groupBytes {
+		return b.large(ctx, &h)
+	}
+	if len(b.group.contents)+int(h.Size) > groupBytes || len(b.group.files) == groupFiles {
 		if err := b.flush(ctx); err != nil {
 			return err
 		}
-		content := &io.LimitedReader{R: b.in, N: h.Size}
-		err := b.s.p.WriteFile(ctx, h.Path, &exactReader{content}, primitives.WriteOptions{Mode: h.Mode})
-		if _, derr := io.Copy(io.Discard, content); derr != nil {
-			return derr
-		}
-		b.index++
-		return b.report(b.index-1, err)
 	}
-	content := make([]byte, h.Size)
+	if b.group.contents == nil {
+		b.group = group{files: make([]primitives.File, 0, groupFiles), contents: make([]byte, 0, groupBytes)}
+	}
+	start := len(b.group.contents)
+	b.group.contents = b.group.contents[:start+int(h.Size)]
+	content := b.group.contents[start:]
 	if _, err := io.ReadFull(b.in, content); err != nil {
 		return streamError(err)
 	}
-	b.group = append(b.group, primitives.File{Path: h.Path, Content: content, Mode: h.Mode})
+	b.group.files = append(b.group.files, primitives.File{Path: h.Path, Content: content, Mode: h.Mode})
 	b.index++
-	if b.bytes += len(content); b.bytes >= groupBytes || len(b.group) >= groupFiles {
-		return b.flush(ctx)
-	}
 	return nil
+}
+
+// large writes a file while it arrives.
+func (b *batch) large(ctx context.Context, h *fileHeader) error {
+	err := b.flush(ctx)
+	if err == nil {
+		err = b.finish()
+	}
+	if err != nil {
+		return err
+	}
+	content := &io.LimitedReader{R: b.in, N: h.Size}
+	err = b.s.p.WriteFile(ctx, h.Path, &exactReader{content}, primitives.WriteOptions{Mode: h.Mode})
+	if _, derr := io.Copy(io.Discard, content); derr != nil {
+		return derr
+	}
+	b.index++
+	return b.report(b.index-1, err)
 }
 
 func (b *batch) header() (fileHeader, error) {
@@ -240,22 +273,38 @@ func (b *batch) header() (fileHeader, error) {
 	return h, nil
 }
 
-// flush writes the group.
+// flush has the group written when the one before it has been.
 func (b *batch) flush(ctx context.Context) error {
-	if len(b.group) == 0 {
+	if err := b.finish(); err != nil || len(b.group.files) == 0 {
+		return err
+	}
+	b.group, b.spare = b.spare, b.group
+	b.group.first, b.group.files, b.group.contents = 0, b.group.files[:0], b.group.contents[:0]
+	b.spare.first = b.index - len(b.spare.files)
+	b.writing = make(chan error, 1)
+	go func() {
+		var err error
+		b.spare.errs, err = primitives.WriteFiles(ctx, b.s.p, b.spare.files)
+		b.writing <- err
+	}()
+	return nil
+}
+
+// finish waits until the group that is being written has been.
+func (b *batch) finish() error {
+	if b.writing == nil {
 		return nil
 	}
-	errs, err := primitives.WriteFiles(ctx, b.s.p, b.group)
+	err := <-b.writing
+	b.writing = nil
 	if err != nil {
 		return err
 	}
-	first := b.index - len(b.group)
-	for i, err := range errs {
-		if err := b.report(first+i, err); err != nil {
+	for i, err := range b.spare.errs {
+		if err := b.report(b.spare.first+i, err); err != nil {
 			return err
 		}
 	}
-	b.group, b.bytes = nil, 0
 	return nil
 }
 
