@@ -1,14 +1,10 @@
 package docker
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"os"
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/agentenv-dev/agentenv/internal/owner"
 )
 
 // The labels of everything that this package makes on an engine. They say whose
@@ -29,16 +25,15 @@ const (
 // ownerLabels describe this program and what cfg says about the life of what it
 // makes.
 func ownerLabels(cfg Config) map[string]string {
-	host, _ := os.Hostname() // it is for people; empty is unknown
-	pid := os.Getpid()
 	expires := ""
 	if cfg.Keep && cfg.ExpiresAfterSeconds > 0 {
 		expires = time.Now().Add(cfg.expiry()).UTC().Format(time.RFC3339)
 	}
+	self := owner.Self()
 	return map[string]string{
 		labelSession: cfg.Session, labelKeep: strconv.FormatBool(cfg.Keep), labelExpires: expires,
-		labelHost: host, labelPID: strconv.Itoa(pid), labelPIDs: pidNamespace(),
-		labelStarted: startTime(pid), labelBoot: bootID(),
+		labelHost: self.Host, labelPID: self.PID, labelPIDs: self.PIDs,
+		labelStarted: self.Started, labelBoot: self.Boot,
 	}
 }
 
@@ -50,36 +45,19 @@ func sandboxLabels(name string, cfg Config) map[string]string {
 }
 
 // ownerFate is what became of the program that made something.
-type ownerFate int
+type ownerFate = owner.Fate
 
 const (
-	// ownerUnknown: it runs, or ran, where this program cannot look: on another
-	// machine, before this machine was started, or in another container.
-	ownerUnknown ownerFate = iota
-	ownerAlive
-	ownerDead
+	ownerUnknown = owner.Unknown
+	ownerAlive   = owner.Alive
+	ownerDead    = owner.Dead
 )
 
 // findOwner looks for the program that the labels describe.
 func findOwner(labels map[string]string) ownerFate {
-	boot := bootID()
-	if boot == "" || labels[labelBoot] != boot || labels[labelPIDs] != pidNamespace() {
-		return ownerUnknown
-	}
-	pid, err := strconv.Atoi(labels[labelPID])
-	if err != nil || pid <= 0 || labels[labelStarted] == "" {
-		return ownerUnknown
-	}
-	switch startTime(pid) {
-	case labels[labelStarted]:
-		return ownerAlive
-	case "":
-		// Where programs of others are hidden, signals still find them.
-		if err := unix.Kill(pid, 0); errors.Is(err, unix.EPERM) {
-			return ownerUnknown
-		}
-	}
-	return ownerDead
+	return owner.Identity{
+		PID: labels[labelPID], PIDs: labels[labelPIDs], Started: labels[labelStarted], Boot: labels[labelBoot],
+	}.Fate()
 }
 
 // keptUntil returns whether something is to outlive its program, and until when;
@@ -87,36 +65,4 @@ func findOwner(labels map[string]string) ownerFate {
 func keptUntil(labels map[string]string) (kept bool, until time.Time) {
 	until, _ = time.Parse(time.RFC3339, labels[labelExpires])
 	return labels[labelKeep] == "true", until
-}
-
-// bootID names the run of the kernel; empty where it has no name.
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return string(bytes.TrimSpace(b))
-}
-
-// pidNamespace names the set of processes that this program sees.
-func pidNamespace() string {
-	name, _ := os.Readlink("/proc/self/ns/pid") // empty where there are none
-	return name
-}
-
-// startTime is when a process started, in ticks since boot; empty if it is gone
-// or the system does not tell. A process that has ended and was not waited for is
-// gone.
-func startTime(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return ""
-	}
-	// The name, in parentheses, may hold anything. The time is field 22, the state
-	// field 3.
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(fields) < 20 || bytes.ContainsAny(fields[0], "ZXx") {
-		return ""
-	}
-	return string(fields[19])
 }
