@@ -91,7 +91,8 @@ type Config struct {
 	// GraceSeconds is for how long the sandbox lives on when no program is
 	// connected to it any more. Zero means 60.
 	GraceSeconds int `json:"grace_seconds,omitempty"`
-	// Keep lets it live until Terminate instead.
+	// Keep lets it live until Terminate instead. A container that is ended by
+	// something else then stays, ended, with its files, until [Remove].
 	Keep bool `json:"keep,omitempty"`
 	// ExpiresAfterSeconds bounds Keep: a sandbox that is older is kept no more, and
 	// GraceSeconds counts again. Zero means that it is kept for ever; without Keep

@@ -141,7 +141,7 @@ func guestArgs(cfg Config, img image.InspectResponse) []string {
 func hostConfig(cfg Config) (*container.HostConfig, error) {
 	noInit := false // also where the engine's default is one: the guest is
 	h := &container.HostConfig{
-		AutoRemove:     true,
+		AutoRemove:     !cfg.Keep,                         // what was in a kept one that dies may be wanted
 		LogConfig:      container.LogConfig{Type: "none"}, // it would keep the guest's stream
 		NetworkMode:    container.NetworkMode(cfg.Network),
 		CapDrop:        []string{"ALL"},

@@ -29,6 +29,9 @@
 //	paused                            alive    paused   leaves it
 //	paused                            dead     paused   removes it, unless others are attached: nobody counts its grace
 //	paused, kept                      dead     paused   leaves it until it has expired
+//	ended, kept, and expired          any      exited   removes it
+//	ended by itself, kept             any      exited   removes it: it expired, or was terminated
+//	died, kept                        any      exited   leaves it until it has expired: see [Remove]
 //	ended, not removed by the engine  alive    exited   leaves it: the engine is about to
 //	ended, not removed by the engine  dead     exited   removes it
 //	ended, not removed by the engine  unknown  exited   removes it when it is an hour old
@@ -52,9 +55,8 @@ import (
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
-
-	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 const backend = "docker"
@@ -151,7 +153,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a container that
 // this package did not make. A sandbox whose container does not run is
-// [primitives.ErrUnavailable].
+// [primitives.ErrUnavailable], and so is one that is just ending.
 func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	s, err := attach(ctx, cfg, id)
 	if err != nil {
@@ -160,27 +162,46 @@ func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	return s, nil
 }
 
-func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) {
-	if !validName(id) {
-		return nil, fmt.Errorf("%w: no container can have this name", fs.ErrNotExist)
-	}
-	eng, err := connect(cfg.Host)
+func attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+	eng, found, err := find(ctx, cfg, id)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, eng.Close())
-		}
-	}()
+	s, err := attachTo(ctx, eng, found, cfg)
+	if err != nil {
+		return nil, errors.Join(err, eng.Close())
+	}
+	return s, nil
+}
+
+// find looks for the container of a sandbox, in whatever state it is.
+func find(ctx context.Context, cfg Config, id string) (*client.Client, container.InspectResponse, error) {
+	none := container.InspectResponse{}
+	if !validName(id) {
+		return nil, none, fmt.Errorf("%w: no container can have this name", fs.ErrNotExist)
+	}
+	eng, err := connect(cfg.Host)
+	if err != nil {
+		return nil, none, err
+	}
 	found, err := eng.ContainerInspect(ctx, id)
 	switch {
 	case err != nil:
-		return nil, explain(eng, err)
-	case found.Config == nil || found.Config.Labels[labelSandbox] == "":
-		return nil, fmt.Errorf("%w: the container was not made as a sandbox", fs.ErrNotExist)
-	case found.State == nil || !found.State.Running:
-		return nil, fmt.Errorf("%w: its container does not run", primitives.ErrUnavailable)
+		err = explain(eng, err)
+	case found.Config == nil || found.Config.Labels[labelSandbox] == "" || found.State == nil:
+		err = fmt.Errorf("%w: the container was not made as a sandbox", fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, none, errors.Join(err, eng.Close())
+	}
+	return eng, found, nil
+}
+
+// attachTo attaches to the container that was found. When it fails eng is still
+// open.
+func attachTo(ctx context.Context, eng *client.Client, found container.InspectResponse, cfg Config) (*Sandbox, error) {
+	if !found.State.Running {
+		return nil, notRunning(found.State)
 	}
 	if found.State.Paused {
 		if err := eng.ContainerUnpause(ctx, found.ID); err != nil && !cerrdefs.IsConflict(err) {

@@ -2,10 +2,14 @@ package docker
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"os"
 	"strconv"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
@@ -77,4 +81,29 @@ func exited(code int, oom bool) primitives.State {
 		}
 	}
 	return primitives.State{Status: primitives.StatusExited, Exit: exit}
+}
+
+// endedByItself reports whether the first process ended because it was to, or was
+// never of any use: its grace is over, it was terminated, or nobody shook hands with
+// it. Signals end it with other statuses.
+func endedByItself(exit primitives.ExitStatus) bool {
+	return exit.Reason == primitives.ReasonExited && exit.Code <= 1
+}
+
+// notRunning says of a container that was found what became of it.
+func notRunning(state *container.State) error {
+	switch state.Status {
+	case container.StateCreated:
+		return fmt.Errorf("%w: remove the sandbox and make a new one: its container was never started", primitives.ErrUnavailable)
+	case container.StateRemoving:
+		return fmt.Errorf("%w: its container has ended and is being removed", fs.ErrNotExist)
+	case container.StateExited:
+		cause := ""
+		if state.OOMKilled {
+			cause = " because it had used up its memory"
+		}
+		return fmt.Errorf("%w: copy what is wanted of its files with \"docker cp\", then remove it: its container has ended with status %d%s: %w",
+			primitives.ErrUnavailable, state.ExitCode, cause, os.ErrProcessDone)
+	}
+	return errGone
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/docker/client"
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // GCOptions says what [GC] does. The zero value is what is always safe to do.
@@ -152,7 +154,7 @@ func (g *collector) judge(ctx context.Context, c container.Summary) (string, err
 	case container.StateCreated:
 		return g.unused(ctx, owner, time.Unix(c.Created, 0), "its program died before it was started")
 	case container.StateExited:
-		return g.unused(ctx, owner, time.Unix(c.Created, 0), "it has ended, and its program died")
+		return g.ended(ctx, c, owner)
 	}
 	kept, until := keptUntil(c.Labels)
 	switch {
@@ -170,6 +172,26 @@ func (g *collector) judge(ctx context.Context, c container.Summary) (string, err
 		return "its program died and left it paused", nil
 	}
 	return "its program died", nil
+}
+
+// ended judges a container that has ended. What was in a kept one that did not end
+// by itself may be wanted until it expires.
+func (g *collector) ended(ctx context.Context, c container.Summary, owner ownerFate) (string, error) {
+	kept, until := keptUntil(c.Labels)
+	if !kept {
+		return g.unused(ctx, owner, time.Unix(c.Created, 0), "it has ended, and its program died")
+	}
+	if !until.IsZero() && time.Now().After(until) {
+		return "it has ended, and has expired", nil
+	}
+	state, err := fate(ctx, g.eng, c.ID)
+	switch {
+	case err != nil:
+		return "", err
+	case state.Status == primitives.StatusTerminated, state.Status == primitives.StatusExited && endedByItself(state.Exit):
+		return "it has ended by itself", nil
+	}
+	return "", nil
 }
 
 // abandonedAfter is how old something becomes before it is sure that no program,

@@ -69,6 +69,10 @@ func TestWhatGCTakes(t *testing.T) {
 		{name: "of-a-snapshot", owner: "dead", state: "created", otherName: true},
 		{name: "half-made-keep", owner: "dead", state: "created", kept: "true", status: primitives.StatusLost, taken: true},
 		{name: "ended", owner: "dead", state: "exited", status: primitives.StatusExited, taken: true},
+		{name: "ended-kept", owner: "alive", state: "exited", kept: "true", status: primitives.StatusExited, taken: true},
+		{name: "died-kept", owner: "dead", state: "died", kept: "true", expires: later, status: primitives.StatusExited},
+		{name: "died-expired", owner: "alive", state: "died", kept: "true", expires: past, status: primitives.StatusExited, taken: true},
+		{name: "died", owner: "dead", state: "died", status: primitives.StatusExited, taken: true},
 		{name: "in-grace", owner: "dead", state: "running", status: primitives.StatusRunning, noGrace: true},
 		{name: "attached", owner: "dead", state: "running", inUse: true, status: primitives.StatusRunning},
 		{name: "kept", owner: "dead", state: "running", kept: "true", expires: later, status: primitives.StatusRunning},
@@ -136,7 +140,7 @@ func TestWhatGCTakes(t *testing.T) {
 			t.Errorf("GC with %+v took\n%q, not\n%q", c.opts, got, c.want)
 		}
 	}
-	if list, err = docker.List(t.Context(), cfg); err != nil || len(list) != 7 {
+	if list, err = docker.List(t.Context(), cfg); err != nil || len(list) != 8 {
 		t.Errorf("left: %+v, %v", list, err)
 	}
 }
@@ -145,8 +149,11 @@ func TestWhatGCTakes(t *testing.T) {
 func fabricate(t *testing.T, eng *client.Client, name, state string, c *container.Config, inUse bool) {
 	t.Helper()
 	c.Cmd = []string{"sleep", "1000"}
-	if state == "exited" {
+	switch state {
+	case "exited":
 		c.Cmd = []string{"true"}
+	case "died":
+		c.Cmd = []string{"sh", "-c", "exit 137"}
 	}
 	made, err := eng.ContainerCreate(t.Context(), c, &container.HostConfig{NetworkMode: "none"}, nil, nil, name)
 	if err != nil {
@@ -175,7 +182,7 @@ func fabricate(t *testing.T, eng *client.Client, name, state string, c *containe
 		}
 	}
 	switch state {
-	case "exited":
+	case "exited", "died":
 		ended, failed := eng.ContainerWait(t.Context(), made.ID, container.WaitConditionNotRunning)
 		select {
 		case <-ended:

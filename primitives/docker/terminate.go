@@ -28,17 +28,22 @@ func marksEnd(m events.Message) bool {
 }
 
 // mark tells the other handles that Terminate was called, while this one goes on.
-// What it returns waits for that. It may fail: what counts is that the container
-// goes, and it may be going already.
+// What it returns waits for that.
 func (s *Sandbox) mark(ctx context.Context) (wait func()) {
 	marked := make(chan struct{})
 	go func() {
 		defer close(marked)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
-		defer cancel()
-		_ = s.eng.ContainerKill(ctx, s.link.container, endSignal)
+		markEnd(ctx, s.eng, s.link.container)
 	}()
 	return func() { <-marked }
+}
+
+// markEnd marks a container as terminated, also when ctx is done. It may fail: what
+// counts is that the container goes, and it may be going already.
+func markEnd(ctx context.Context, eng *client.Client, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
+	defer cancel()
+	_ = eng.ContainerKill(ctx, id, endSignal)
 }
 
 const (

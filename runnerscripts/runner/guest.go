@@ -64,6 +64,9 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 	}
 	if err := g.serve(ctx, stdin, stdout, stderr); err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
+		if ctx.Err() != nil {
+			return exitTerminated
+		}
 		return exitFailed
 	}
 	return exitOK
@@ -110,8 +113,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	if err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
 	}
-	guests.await(ctx, sandbox, g.stay, until)
-	return nil
+	return guests.await(ctx, sandbox, g.stay, until)
 }
 
 // open makes the sandbox or attaches to it.

@@ -56,8 +56,9 @@ func (g *guests) any() bool {
 const awaitInterval = time.Second
 
 // await returns when no guest was attached for so long, but not before until and
-// never if stay is negative; at once when the sandbox was terminated or ctx is done.
-func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration, until time.Time) {
+// never if stay is negative; at once when the sandbox was terminated. The error is
+// the context's, if that is done first.
+func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration, until time.Time) error {
 	every := awaitInterval
 	if stay > 0 {
 		every = min(every, max(stay/4, time.Millisecond))
@@ -67,14 +68,15 @@ func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimit
 	for last := time.Now(); stay < 0 || time.Since(last) < stay || time.Now().Before(until); {
 		select {
 		case <-ctx.Done():
-			return
+			return ctx.Err()
 		case <-tick.C:
 		}
 		if state, err := sandbox.Poll(ctx); err == nil && !state.Running() {
-			return
+			return nil
 		}
 		if g.any() {
 			last = time.Now()
 		}
 	}
+	return nil
 }

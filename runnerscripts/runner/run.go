@@ -21,6 +21,9 @@ const (
 	exitOK     = 0
 	exitFailed = 1 // the result says why
 	exitUsage  = 2
+	// exitTerminated is that of a guest that a signal told to end, while it was
+	// wanted: as a shell has it of SIGTERM.
+	exitTerminated = 128 + 15
 )
 
 const usage = `envrunner works inside a sandbox. Its commands speak JSON lines on standard input

@@ -1,0 +1,117 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// awaitEnd waits until a container has ended, however.
+func awaitEnd(t *testing.T, eng *client.Client, id string) {
+	t.Helper()
+	ended, failed := eng.ContainerWait(t.Context(), id, container.WaitConditionNotRunning)
+	select {
+	case <-ended:
+	case err := <-failed:
+		t.Fatal(err)
+	case <-time.After(patience):
+		t.Fatal("it does not end")
+	}
+}
+
+func listed(t *testing.T, id string) (docker.Info, bool) {
+	t.Helper()
+	list, err := docker.List(t.Context(), docker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list, func(i docker.Info) bool { return i.ID == id })
+	if i < 0 {
+		return docker.Info{}, false
+	}
+	return list[i], true
+}
+
+func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
+	eng := testdocker.Engine(t)
+	for name, end := range map[string]func(id string) error{
+		"killed":  func(id string) error { return eng.ContainerKill(t.Context(), id, "KILL") },
+		"stopped": func(id string) error { return eng.ContainerStop(t.Context(), id, container.StopOptions{}) },
+		"stopped, and nobody is connected": func(id string) error {
+			return eng.ContainerStop(t.Context(), id, container.StopOptions{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.Keep, cfg.ReadOnly = true, true // so that there is a volume
+			s, err := docker.New(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				err := docker.Remove(context.WithoutCancel(t.Context()), docker.Config{}, s.ID())
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+				if !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("removed again: %v", err)
+				}
+			})
+			if err := s.WriteFile(t.Context(), "work", strings.NewReader("of hours"), primitives.WriteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(s.Paths().Workspace, "work")
+			found, err := eng.ContainerInspect(t.Context(), s.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(name, "connected") {
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := end(s.ID()); err != nil {
+				t.Fatal(err)
+			}
+			awaitEnd(t, eng, s.ID())
+			if _, err := docker.GC(t.Context(), docker.Config{}, docker.GCOptions{NoGrace: true}); err != nil {
+				t.Fatal(err)
+			}
+			if info, ok := listed(t, s.ID()); !ok || info.Status != primitives.StatusExited || !info.Kept {
+				t.Errorf("in the list: %t, %+v", ok, info)
+			}
+			_, err = docker.Attach(t.Context(), docker.Config{}, s.ID())
+			if !errors.Is(err, primitives.ErrUnavailable) || !strings.Contains(err.Error(), "has ended with status") {
+				t.Errorf("attach: %v", err)
+			}
+			body, _, err := eng.CopyFromContainer(t.Context(), s.ID(), file)
+			if err != nil {
+				t.Fatalf("its files: %v", err)
+			}
+			_ = body.Close()
+			if err := docker.Remove(t.Context(), docker.Config{}, s.ID()); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := listed(t, s.ID()); ok {
+				t.Error("it is still there")
+			}
+			for _, m := range found.Mounts {
+				if _, err := eng.VolumeInspect(t.Context(), m.Name); m.Name != "" && err == nil {
+					t.Errorf("the volume %s was left", m.Name)
+				}
+			}
+		})
+	}
+}
