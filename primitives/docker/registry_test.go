@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
@@ -62,7 +63,8 @@ func startRegistry(t *testing.T) *mockRegistry {
 		t.Fatal(err)
 	}
 	config, err := json.Marshal(map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux", "config": map[string]any{},
+		"architecture": runtime.GOARCH, "os": "linux",
+		"config": map[string]any{"Labels": testdocker.Labels()}, // what is left is noticed
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest(layer.Bytes())}},
 	})
 	if err != nil {
@@ -88,6 +90,7 @@ func startRegistry(t *testing.T) *mockRegistry {
 		host: l.Addr().String(), manifest: manifest,
 		blobs: map[string][]byte{digest(config): config, digest(layer.Bytes()): layer.Bytes()},
 	}
+	t.Cleanup(func() { forgetImages(t, r.host) })
 	server := &http.Server{Handler: r}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
@@ -148,11 +151,18 @@ func (r *mockRegistry) fetched() int {
 	return r.pulls
 }
 
-// forget removes an image from the engine.
-func forget(t *testing.T, ref string) {
+// forgetImages removes what came from a registry from the engine.
+func forgetImages(t *testing.T, registry string) {
 	t.Helper()
-	if _, err := testdocker.Engine(t).ImageRemove(context.WithoutCancel(t.Context()), ref, image.RemoveOptions{Force: true, PruneChildren: true}); err != nil {
-		t.Error(err)
+	eng, ctx := testdocker.Engine(t), context.WithoutCancel(t.Context())
+	found, err := eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("reference", registry+"/*/*"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range found {
+		if _, err := eng.ImageRemove(ctx, i.ID, image.RemoveOptions{Force: true, PruneChildren: true}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -194,12 +204,8 @@ func TestImagesArePulledByTheirPolicy(t *testing.T) {
 		if got := min(1, r.fetched()-before); got != c.fetches {
 			t.Errorf("%s: fetched %d times", c.name, got)
 		}
-		if c.name == "missing" {
-			ref := cfg.Image
-			t.Cleanup(func() { forget(t, ref) })
-			if !slices.Contains(told, "fetching the image "+cfg.Image) || !slices.Contains(told, "fetched the image "+cfg.Image) {
-				t.Errorf("told %q", told)
-			}
+		if c.name == "missing" && (!slices.Contains(told, "fetching the image "+cfg.Image) || !slices.Contains(told, "fetched the image "+cfg.Image)) {
+			t.Errorf("told %q", told)
 		}
 	}
 
@@ -262,7 +268,6 @@ func TestCredentialsAreThoseOfTheDockerCommand(t *testing.T) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 			if err == nil {
-				forget(t, cfg.Image)
 				return
 			}
 			if strings.Contains(err.Error(), password) || strings.Contains(err.Error(), encoded(password)) {
@@ -298,6 +303,5 @@ func TestAPullThatIsCancelledEndsAtOnce(t *testing.T) {
 	}
 	if _, err := testdocker.Engine(t).ImageInspect(t.Context(), cfg.Image); err == nil {
 		t.Error("the image is there")
-		forget(t, cfg.Image)
 	}
 }
