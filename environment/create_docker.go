@@ -32,8 +32,7 @@ func dockerBackend() backend {
 			return asPrimitive(docker.Attach(ctx, c, id))
 		},
 		remove: func(ctx context.Context, s Sandbox, id string) error {
-			p, err := docker.Attach(ctx, s.Docker, id)
-			return endAttached(ctx, p, err)
+			return docker.Remove(ctx, s.Docker, id)
 		},
 		list:    listDocker,
 		history: historyOfContainer,
