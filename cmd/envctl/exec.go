@@ -100,16 +100,35 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 		return execFailure(err)
 	}
 	status, err := f.connect(ctx, proc)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() == nil:
+		return execFailure(besideSandbox(env.ID(), err))
+	case err != nil:
 		return execFailure(err)
-	}
-	if ctx.Err() != nil && status.Reason == primitives.ReasonCancelled {
+	case status.Reason == primitives.ReasonCancelled && ctx.Err() != nil:
 		return ctx.Err()
+	case status.Signal != "" && status.Reason != primitives.ReasonTimeout && ctx.Err() == nil:
+		// Whoever ended the sandbox ended its commands first, by a signal, too.
+		if gone := besideSandbox(env.ID(), env.Healthy(ctx)); gone != nil {
+			return execFailure(gone)
+		}
+	}
+	if status.Reason == primitives.ReasonOOM {
+		fmt.Fprintln(f.app.err, "envctl: give the sandbox more memory, for example with --memory: it ran out of it")
 	}
 	if code := exitCode(status); code != exitOK {
 		return &exitError{code: code}
 	}
 	return nil
+}
+
+// besideSandbox says of a command which could not go on because its sandbox has
+// ended where to look; other errors stay as they are.
+func besideSandbox(id string, err error) error {
+	if errors.Is(err, primitives.ErrTerminated) || errors.Is(err, primitives.ErrUnavailable) {
+		return fmt.Errorf("see 'envctl logs %s' for what happened: the sandbox ended before the command: %w", id, err)
+	}
+	return err
 }
 
 // open attaches to a sandbox or makes a new one.
@@ -196,10 +215,12 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	streams.Go(func() { errErr = copyStream(f.app.err, proc.Stderr()) })
 	status, err := proc.Wait(context.WithoutCancel(ctx))
 	if err != nil {
-		err = errors.Join(err, proc.Close()) // which ends the streams, too
+		_ = proc.Close() // which ends the streams, too; why is known already
+		streams.Wait()
+		return status, err
 	}
 	streams.Wait()
-	return status, errors.Join(err, outErr, errErr, proc.Close())
+	return status, errors.Join(outErr, errErr, proc.Close())
 }
 
 // copyStream copies, and closes the source when nobody takes its output any
