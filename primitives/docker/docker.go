@@ -153,7 +153,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a container that
 // this package did not make. A sandbox whose container does not run is
-// [primitives.ErrUnavailable], and so is one that is just ending.
+// [primitives.ErrUnavailable], until it is removed.
 func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	s, err := attach(ctx, cfg, id)
 	if err != nil {
@@ -201,7 +201,7 @@ func find(ctx context.Context, cfg Config, id string) (*client.Client, container
 // open.
 func attachTo(ctx context.Context, eng *client.Client, found container.InspectResponse, cfg Config) (*Sandbox, error) {
 	if !found.State.Running {
-		return nil, notRunning(found.State)
+		return nil, notRunning(found)
 	}
 	if found.State.Paused {
 		if err := eng.ContainerUnpause(ctx, found.ID); err != nil && !cerrdefs.IsConflict(err) {
@@ -210,7 +210,7 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	}
 	l, err := join(ctx, eng, found.ID, found.Config.Labels, cfg)
 	if err != nil {
-		return nil, explain(eng, err)
+		return nil, explainJoin(ctx, eng, found.ID, err)
 	}
 	l.arch = found.Config.Labels[labelArch]
 	made := configOf(found.Config.Labels)

@@ -14,6 +14,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // wrap says where an error came from.
@@ -36,9 +37,12 @@ func (k *kind) Unwrap() []error { return []error{k.error, k.is} }
 // explain adds the contract's sentinel to an error of the engine, and to one of
 // the way to it what can be done.
 func explain(eng *client.Client, err error) error {
+	_, unmet := errors.AsType[*guest.HandshakeError](err)
 	switch {
 	case err == nil:
 		return nil
+	case unmet:
+		return err // the engine has done its part, as far as can be seen
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case cerrdefs.IsNotFound(err):

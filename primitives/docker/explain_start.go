@@ -12,16 +12,48 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
+
+// explainJoin looks whether a container has ended meanwhile where there was no way
+// into it.
+func explainJoin(ctx context.Context, eng *client.Client, id string, err error) error {
+	if ctx.Err() != nil {
+		return explain(eng, err)
+	}
+	attempts := 1
+	if brokeOff(err) {
+		attempts = fateAttempts // the stream may be ahead of the engine
+	}
+	tick := time.NewTicker(fatePause)
+	defer tick.Stop()
+	for range attempts {
+		found, ierr := eng.ContainerInspect(ctx, id)
+		switch {
+		case cerrdefs.IsNotFound(ierr):
+			return fmt.Errorf("%w: its container has ended just now", fs.ErrNotExist)
+		case ierr != nil:
+			return explain(eng, ierr)
+		case found.State == nil || !found.State.Running:
+			return notRunning(found)
+		}
+		<-tick.C
+	}
+	return explain(eng, err)
+}
 
 // explainStart looks for the reason why the engine could not start a container
 // where it has no kind of error for it, and then looks itself.
 func explainStart(ctx context.Context, eng *client.Client, id string, cfg Config, err error) error {
+	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet && ctx.Err() == nil {
+		return fmt.Errorf("set runner to the envrunner program of this version, unless the cause is another: the guest did not answer: %w", err)
+	}
 	if !cerrdefs.IsInternal(err) {
 		return err
 	}

@@ -91,13 +91,16 @@ func endedByItself(exit primitives.ExitStatus) bool {
 }
 
 // notRunning says of a container that was found what became of it.
-func notRunning(state *container.State) error {
-	switch state.Status {
-	case container.StateCreated:
+func notRunning(found container.InspectResponse) error {
+	state := found.State
+	switch {
+	case state == nil:
+		return errGone
+	case state.Status == container.StateCreated:
 		return fmt.Errorf("%w: remove the sandbox and make a new one: its container was never started", primitives.ErrUnavailable)
-	case container.StateRemoving:
+	case state.Status == container.StateRemoving, found.HostConfig != nil && found.HostConfig.AutoRemove:
 		return fmt.Errorf("%w: its container has ended and is being removed", fs.ErrNotExist)
-	case container.StateExited:
+	case state.Status == container.StateExited:
 		cause := ""
 		if state.OOMKilled {
 			cause = " because it had used up its memory"

@@ -1,0 +1,84 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// advisesAnEngine reports whether somebody is told to start an engine that runs.
+func advisesAnEngine(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "start the Docker engine")
+}
+
+// TestAttachToASandboxThatIsJustEnding ends it between the requests of Attach.
+func TestAttachToASandboxThatIsJustEnding(t *testing.T) {
+	for _, at := range []string{"/exec", "/start"} {
+		for _, keep := range []bool{false, true} {
+			name := "before " + at
+			if keep {
+				name += ", kept"
+			}
+			t.Run(name, func(t *testing.T) {
+				cfg := config(t, testdocker.Busybox(t))
+				cfg.Keep = keep
+				eng, s := testdocker.Engine(t), open(t, cfg)
+				p := testdocker.NewProxy(t)
+				var once sync.Once
+				p.Before(func(_, path string) {
+					if strings.HasSuffix(path, at) {
+						once.Do(func() { endNow(t, eng, s.ID()) })
+					}
+				})
+				cfg.Host = p.Host()
+				other, err := docker.Attach(t.Context(), cfg, s.ID())
+				if err == nil {
+					t.Fatal("attached", other.Close())
+				}
+				gone := errors.Is(err, fs.ErrNotExist)
+				ended := errors.Is(err, primitives.ErrUnavailable) && errors.Is(err, os.ErrProcessDone)
+				if keep && !ended || !gone && !ended || errors.Is(err, fs.ErrExist) || advisesAnEngine(err) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+	}
+}
+
+// endNow ends a container and waits until it has ended.
+func endNow(t *testing.T, eng *client.Client, id string) {
+	if err := eng.ContainerKill(context.WithoutCancel(t.Context()), id, "KILL"); err != nil {
+		t.Error(err)
+	}
+	for running := true; running && t.Context().Err() == nil; {
+		found, err := eng.ContainerInspect(t.Context(), id)
+		running = err == nil && found.State.Running
+	}
+}
+
+func TestARunnerThatIsNoGuest(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Runner = busybox
+	s, err := docker.New(t.Context(), cfg)
+	if err == nil {
+		t.Fatal("no error", s.Close())
+	}
+	if !errors.Is(err, primitives.ErrUnavailable) || advisesAnEngine(err) {
+		t.Errorf("got %v", err)
+	}
+}
