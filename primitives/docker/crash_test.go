@@ -33,7 +33,7 @@ const crashVariable = "AGENTENV_TEST_CRASH"
 // runToCrash is that program: it goes through the life of a sandbox, says where it
 // is, and goes on with each line that it reads.
 func runToCrash(config string) int {
-	ctx := context.Background() //nolint:forbidigo // this is a main
+	ctx := context.Background()
 	in := bufio.NewReader(os.Stdin)
 	if err := goThroughLife(ctx, config, func(format string, a ...any) {
 		fmt.Printf(format+"\n", a...)

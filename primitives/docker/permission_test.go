@@ -31,7 +31,7 @@ func TestASocketThatThisUserMayNotUse(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("the tests need root, to be somebody else in turn")
 	}
-	dir, err := os.MkdirTemp("", "") // t.TempDir is for this user only
+	dir, err := os.MkdirTemp("", "") //nolint:usetesting // TempDir is for this user only
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -141,7 +141,7 @@ func TestOnlyFoldersOfContainersThatAreGoneAreRemoved(t *testing.T) {
 	must(t, os.Mkdir(foreign, 0o755))
 	folders["foreign"] = foreign
 	// What a socket's name is must not matter to its removal.
-	l, err := net.Listen("unix", filepath.Join(folders["gone"], "s")) //nolint:noctx // a local socket
+	l, err := net.Listen("unix", filepath.Join(folders["gone"], "s"))
 	if err == nil {
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		_ = l.Close()
