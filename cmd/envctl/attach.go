@@ -31,13 +31,14 @@ end, also when the program that began it was killed; if none runs, what happened
 the last one. Ctrl-C lets go of it: the query goes on.
 
 With prompts, go on with the conversation of a sandbox that 'envctl run --keep' has
-left. A query whose end nobody has seen yet comes first. Ctrl-C interrupts.
+left. A query whose end nobody has seen yet comes first. Ctrl-C interrupts. Variables
+that --env gave are stored nowhere: give them again.
 
 When the agent asks for permission and this is no terminal, it is denied, unless the
 program that made the sandbox is there to answer. The exit status is 1 if a query
 failed, also one that somebody else began.`,
 		Example: `  envctl attach 3f2a
-  envctl attach 3f2a "Now add a test"
+  envctl attach 3f2a -e ANTHROPIC_API_KEY "Now add a test"
   envctl attach --json 3f2a | jq -r .type`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -127,10 +128,12 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 			cancel()
 		}
 	}()
+	told := false // query_failed was printed, which says what err does
 	for ev, err := range events {
 		if err != nil {
-			return reported(err)
+			return w.reported(ctx, err, told)
 		}
+		told = ev.Type == runnerscripts.TypeQueryFailed
 		w.seq++
 		ev.Seq = w.seq
 		if err := w.show.event(ev); err != nil {
@@ -178,10 +181,16 @@ func (w *attachment) respond(ctx context.Context, req runnerscripts.PermissionRe
 	_ = w.env.Respond(ctx, req.ID, decision)
 }
 
-// reported is the error of a query whose query_failed event was printed already.
-func reported(err error) error {
-	if _, ok := errors.AsType[*environment.QueryError](err); ok {
-		return &exitError{code: exitFailure}
+// reported is the error of a query. One that was told is not printed again.
+func (w *attachment) reported(ctx context.Context, err error, told bool) error {
+	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+	switch {
+	case !told || ctx.Err() != nil:
+		return err
+	case ok && failure.Code == runnerscripts.FailInvalidRequest:
+		return usagef("choose a sandbox that 'envctl run --keep' has left: no agent is known to have run in %s", w.env.ID())
+	case errors.Is(err, environment.ErrConfig):
+		return &exitError{code: exitUsage}
 	}
-	return err
+	return &exitError{code: exitFailure}
 }

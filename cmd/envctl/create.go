@@ -27,7 +27,11 @@ there. End it with 'envctl rm ID'.`,
 			if err != nil {
 				return err
 			}
-			cfg.Workspace = append(cfg.Workspace, w.sources()...)
+			given, err := w.sources()
+			if err != nil {
+				return err
+			}
+			cfg.Workspace = append(cfg.Workspace, given...)
 			cfg.Keep = true
 			env, err := environment.Create(cmd.Context(), cfg)
 			if err != nil {

@@ -218,16 +218,16 @@ func (f *imageRemoveFlags) remove(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
-// findImage finds an image by its name with the tag, of which the end may be left
-// out.
+// findImage finds an image by its name with the tag, of which the end or all may
+// be left out.
 func findImage(list []environment.Image, name string) (environment.Image, error) {
 	var found []environment.Image
 	for _, i := range list {
 		if i.Ref == name {
 			return i, nil
 		}
-		_, tag, _ := strings.Cut(i.Ref, ":")
-		if name != "" && (strings.Contains(name, ":") && strings.HasPrefix(i.Ref, name) || strings.HasPrefix(tag, name)) {
+		repository, tag, _ := strings.Cut(i.Ref, ":")
+		if name != "" && (name == repository || strings.Contains(name, ":") && strings.HasPrefix(i.Ref, name) || strings.HasPrefix(tag, name)) {
 			found = append(found, i)
 		}
 	}

@@ -62,3 +62,16 @@ func TestImages(t *testing.T) {
 		"BASE": base.Ref, "BUSYBOX": engine.Image,
 	}, "sandbox: docker\n")
 }
+
+func TestAnImageIsFoundByTheBeginningOfItsName(t *testing.T) {
+	list := []environment.Image{{Ref: "agentenv-a:12ab"}, {Ref: "agentenv-b:34cd"}, {Ref: "agentenv-b:34ef"}}
+	for name, want := range map[string]string{
+		"agentenv-a:12ab": "agentenv-a:12ab", "agentenv-b:34c": "agentenv-b:34cd", "34e": "agentenv-b:34ef", "agentenv-a": "agentenv-a:12ab",
+		"agentenv-b": "", "34": "", "agentenv": "", "": "",
+	} {
+		got, err := findImage(list, name)
+		if got.Ref != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", name, got.Ref, err, want)
+		}
+	}
+}

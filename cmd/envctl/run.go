@@ -111,7 +111,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 			err = errors.Join(err, f.writePatch(context.WithoutCancel(ctx), env))
 		}
 		if f.keep {
-			fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec %[1]s -- sh', end it with 'envctl rm %[1]s'\n", env.ID())
+			fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n", env.ID())
 		}
 	}
 	return errors.Join(err, s.Close())
@@ -147,7 +147,11 @@ func (f *runFlags) configure() (environment.Config, error) {
 		}
 		cfg.Agent.Config = data
 	}
-	cfg.Workspace = append(cfg.Workspace, f.sources()...)
+	given, err := f.sources()
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Workspace = append(cfg.Workspace, given...)
 	return cfg, f.check()
 }
 
@@ -265,7 +269,7 @@ func failed(err error) error {
 	switch {
 	case !errors.As(err, &q):
 		return err
-	case errors.Is(err, environment.ErrConfig):
+	case errors.Is(err, environment.ErrConfig), q.Failure.Code == runnerscripts.FailUnknownAgent:
 		return &exitError{code: exitUsage}
 	}
 	return &exitError{code: exitFailure}

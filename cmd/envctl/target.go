@@ -31,7 +31,7 @@ func (t *target) flags(cmd *cobra.Command) {
 
 // envFlag adds the flag for variables of the agent or command.
 func (t *target) envFlag(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVarP(&t.env, "env", "e", nil, "variable of the sandbox, KEY=VALUE, or KEY to pass this program's own on")
+	cmd.Flags().StringArrayVarP(&t.env, "env", "e", nil, "variable of the agent or command, KEY=VALUE, or KEY to pass this program's own on")
 }
 
 // load returns the configuration: the file, and over it the flags. Without a type

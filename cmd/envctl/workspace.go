@@ -24,10 +24,13 @@ func (w *workspaceFlags) flags(cmd *cobra.Command) {
 	fl.StringVar(&w.tar, "tar", "", "unpack this tar file into the workspace")
 }
 
-// sources are those of the flags.
-func (w *workspaceFlags) sources() []environment.Source {
+// sources are those of the flags, which must name what exists on this machine.
+func (w *workspaceFlags) sources() ([]environment.Source, error) {
 	var list []environment.Source
 	if w.folder != "" {
+		if info, err := os.Stat(w.folder); err != nil || !info.IsDir() {
+			return nil, usagef("give --folder an existing folder, not %q", w.folder)
+		}
 		list = append(list, environment.Source{Folder: &environment.Folder{Path: w.folder, Gitignore: w.gitignore}})
 	}
 	if w.git != "" {
@@ -35,9 +38,12 @@ func (w *workspaceFlags) sources() []environment.Source {
 		list = append(list, environment.Source{Git: &environment.Git{URL: repository(url), Ref: ref}})
 	}
 	if w.tar != "" {
+		if _, err := os.Stat(w.tar); err != nil {
+			return nil, usagef("give --tar an existing file: %w", err)
+		}
 		list = append(list, environment.Source{Tar: &environment.Tar{Path: w.tar}})
 	}
-	return list
+	return list, nil
 }
 
 // repository makes the path of a repository on this machine absolute, because
