@@ -1,7 +1,6 @@
 package claude
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
 // conversation is a session of Claude Code: one process at a time, which stays
@@ -34,7 +34,7 @@ type conversation struct {
 	resumed     bool
 
 	mu        sync.Mutex
-	process   *process
+	process   *child.Process
 	over      bool // no process may be started any more
 	replies   map[string]chan<- controlResponse
 	questions map[string]question
@@ -60,7 +60,7 @@ type query struct {
 
 // Prompt runs one query to its end.
 func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
-	q := &query{uuid: newUUID(), done: make(chan struct{})}
+	q := &query{uuid: agent.NewUUID(), done: make(chan struct{})}
 	c.mu.Lock()
 	c.query = q
 	c.mu.Unlock()
@@ -77,14 +77,14 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: blockID(q.uuid, 0), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
-	// A write error means that the program has ended; p.done tells it better.
-	_ = p.send(userLine{Type: "user", Message: userMessage{Role: "user", Content: text}, UUID: q.uuid})
+	// A write error means that the program has ended; p.Done() tells it better.
+	_ = p.Send(userLine{Type: "user", Message: userMessage{Role: "user", Content: text}, UUID: q.uuid})
 	select {
 	case <-q.done:
-	case <-p.done:
+	case <-p.Done():
 		c.withdrawAll()
 	case <-ctx.Done():
-		p.kill()
+		p.Kill()
 		c.withdrawAll()
 		return c.completed(q), context.Cause(ctx)
 	}
@@ -96,7 +96,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	case !finished:
 		return done, &runnerscripts.ScriptFailure{
 			Code:    runnerscripts.FailAgent,
-			Message: "send the prompt again, which resumes the conversation: Claude Code crashed: " + p.crash(),
+			Message: "send the prompt again, which resumes the conversation: Claude Code crashed: " + p.Crash(),
 		}
 	case result != nil:
 		done.StopReason, err = outcome(*result, cancelled)
@@ -116,7 +116,7 @@ func (c *conversation) completed(q *query) runnerscripts.QueryCompleted {
 }
 
 // running returns the process, started again if it has ended.
-func (c *conversation) running(ctx context.Context) (*process, error) {
+func (c *conversation) running(ctx context.Context) (*child.Process, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
 	c.mu.Lock()
@@ -126,17 +126,17 @@ func (c *conversation) running(ctx context.Context) (*process, error) {
 		return nil, errClosed()
 	}
 	select {
-	case <-p.done:
+	case <-p.Done():
 		return c.start(ctx)
 	default:
 		return p, nil
 	}
 }
 
-func errClosed() error { return invalid("start the conversation again: it is closed") }
+func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
 
 // start starts the program and waits until it can take a prompt.
-func (c *conversation) start(ctx context.Context) (*process, error) {
+func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 	c.mu.Lock()
 	model, mode := c.model, c.mode
 	c.mu.Unlock()
@@ -161,7 +161,7 @@ func (c *conversation) start(ctx context.Context) (*process, error) {
 	defer cancel()
 	reply, err := c.request(ctx, p, init)
 	if err != nil {
-		p.kill()
+		p.Kill()
 		return nil, err
 	}
 	c.offerCommands(reply)
@@ -169,13 +169,13 @@ func (c *conversation) start(ctx context.Context) (*process, error) {
 }
 
 // startProcess makes a new process the conversation's, unless that is closed.
-func (c *conversation) startProcess(cmd command) (*process, error) {
+func (c *conversation) startProcess(cmd command) (*child.Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return nil, errClosed()
 	}
-	p, err := start(cmd, c.handle)
+	p, err := child.Start(cmd.Command, c.handle)
 	if err != nil {
 		return nil, startFailure(err)
 	}
@@ -231,7 +231,7 @@ func (c *conversation) Interrupt(context.Context) error {
 		return nil
 	}
 	c.mu.Unlock()
-	p.interrupt()
+	interrupt(p)
 	return nil
 }
 
@@ -287,9 +287,9 @@ func (c *conversation) Close() error {
 		c.mu.Unlock()
 		if busy {
 			// At the end of its input it would finish the turn first.
-			p.signal(syscall.SIGTERM)
+			p.Signal(syscall.SIGTERM)
 		}
-		p.close()
+		p.Close()
 		c.withdrawAll()
 	})
 	return nil
@@ -304,7 +304,7 @@ func (c *conversation) watch(ctx context.Context) {
 		p := c.process
 		c.over = true
 		c.mu.Unlock()
-		p.kill()
+		p.Kill()
 	})
 	c.unwatch = func() {
 		if !stop() {
@@ -314,7 +314,7 @@ func (c *conversation) watch(ctx context.Context) {
 }
 
 // request sends a control request and waits for its reply.
-func (c *conversation) request(ctx context.Context, p *process, body any) (json.RawMessage, error) {
+func (c *conversation) request(ctx context.Context, p *child.Process, body any) (json.RawMessage, error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -328,34 +328,20 @@ func (c *conversation) request(ctx context.Context, p *process, body any) (json.
 		delete(c.replies, id)
 		c.mu.Unlock()
 	}()
-	// A write error means that the program has ended; p.done tells it better.
-	_ = p.send(controlLine{Type: "control_request", RequestID: id, Request: raw})
+	// A write error means that the program has ended; p.Done() tells it better.
+	_ = p.Send(controlLine{Type: "control_request", RequestID: id, Request: raw})
 	select {
 	case r := <-reply:
 		if r.Subtype != "success" {
-			return nil, invalid("ask Claude Code for something that it can do: %s", r.Error)
+			return nil, agent.Invalid("ask Claude Code for something that it can do: %s", r.Error)
 		}
 		return r.Response, nil
-	case <-p.done:
+	case <-p.Done():
 		return nil, &runnerscripts.ScriptFailure{
 			Code:    runnerscripts.FailAgent,
-			Message: "check the agent's model, mode and settings: Claude Code has ended: " + p.crash(),
+			Message: "check the agent's model, mode and settings: Claude Code has ended: " + p.Crash(),
 		}
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-}
-
-// newUUID returns a random UUID.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
-
-// shown is the start of a line, for a diagnostic.
-func shown(line []byte) string {
-	const most = 1024
-	return string(bytes.ToValidUTF8(line[:min(len(line), most)], []byte("\uFFFD")))
 }

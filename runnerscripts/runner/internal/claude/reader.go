@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // handle takes a line of the program. It runs on the reader's goroutine, one
@@ -16,32 +17,16 @@ func (c *conversation) handle(line []byte) {
 		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
 	}
 	if c.raw {
-		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, rawLine(line))
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, agent.RawLine(line))
 	}
 	var h head
 	if err := json.Unmarshal(line, &h); err != nil {
-		c.unreadable(line, err)
+		agent.EmitUnreadable(c.out, programTitle, line, err)
 		return
 	}
 	if err := c.dispatch(h, line); err != nil {
-		c.unreadable(line, err)
+		agent.EmitUnreadable(c.out, programTitle, line, err)
 	}
-}
-
-// rawLine is a copy of the line, as a JSON string if it is no JSON.
-func rawLine(line []byte) json.RawMessage {
-	if json.Valid(line) {
-		return bytes.Clone(line)
-	}
-	data, _ := json.Marshal(string(line)) // a string always has a JSON
-	return data
-}
-
-func (c *conversation) unreadable(line []byte, err error) {
-	data, _ := json.Marshal(map[string]string{"line": shown(line), "error": err.Error()})
-	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-		Level: "warn", Message: "Claude Code printed a line that is not understood", Data: data,
-	})
 }
 
 func (c *conversation) dispatch(h head, line []byte) error {
@@ -111,13 +96,13 @@ func (c *conversation) initialize(l systemLine) {
 func (c *conversation) queryStarted() {
 	c.mu.Lock()
 	q, p := c.query, c.process
-	interrupt := q != nil && !q.started && q.interrupt
+	early := q != nil && !q.started && q.interrupt
 	if q != nil {
 		q.started = true
 	}
 	c.mu.Unlock()
-	if interrupt {
-		p.interrupt()
+	if early {
+		interrupt(p)
 	}
 }
 
@@ -209,7 +194,7 @@ func (c *conversation) asked(l controlLine) {
 	c.mu.Unlock()
 	// It must not wait for an answer that never comes. If it has ended, it does
 	// not.
-	_ = p.send(controlLine{Type: "control_response", Response: &controlResponse{
+	_ = p.Send(controlLine{Type: "control_response", Response: &controlResponse{
 		Subtype: "error", RequestID: l.RequestID, Error: "this client answers can_use_tool only, not " + r.Subtype,
 	}})
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
@@ -42,7 +43,7 @@ var recorded = []struct {
 		if err := f.api.WaitHeld(f.t.Context()); err != nil {
 			f.t.Fatal(err)
 		}
-		f.out.wait(f.t.Context(), f.t, ofType(runnerscripts.TypeAgentMessage))
+		f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 		if err := c.Interrupt(f.t.Context()); err != nil {
 			f.t.Fatal(err)
 		}
@@ -86,7 +87,7 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 func (f *fixture) save(name string) {
 	f.t.Helper()
 	var lines bytes.Buffer
-	for _, e := range f.out.all() {
+	for _, e := range f.out.All() {
 		if e.Type == runnerscripts.TypeRaw && !bytes.HasPrefix(e.Payload, []byte(`{"type":"control_response"`)) {
 			lines.Write(append(e.Payload, '\n'))
 		}
