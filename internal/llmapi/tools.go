@@ -31,6 +31,7 @@ func writeFile(offered []string, path string) (block, bool) {
 		offered,
 		variant{"Write", map[string]any{"file_path": path, "content": fileContent}},
 		variant{"Edit", map[string]any{"file_path": path, "old_string": "", "new_string": fileContent}},
+		variant{"write", map[string]any{"filePath": path, "content": fileContent}},
 	)
 }
 
@@ -41,6 +42,7 @@ func runCommand(offered []string, command string) (block, bool) {
 	return choose(
 		offered,
 		variant{"Bash", map[string]any{"command": command, "description": "Run a command"}},
+		variant{"bash", map[string]any{"command": command, "description": "Run a command"}},
 	)
 }
 
@@ -57,7 +59,9 @@ func delegate(background bool) maker {
 			"subagent_type":     "general-purpose",
 			"run_in_background": background,
 		}
-		return choose(offered, variant{"Agent", input}, variant{"Task", input})
+		return choose(offered, variant{"Agent", input}, variant{"Task", input}, variant{"task", map[string]any{
+			"description": input["description"], "prompt": input["prompt"], "subagent_type": "general",
+		}})
 	}
 }
 
