@@ -32,6 +32,7 @@ func writeFile(offered []string, path string) (block, bool) {
 		variant{"Write", map[string]any{"file_path": path, "content": fileContent}},
 		variant{"Edit", map[string]any{"file_path": path, "old_string": "", "new_string": fileContent}},
 		variant{"write", map[string]any{"filePath": path, "content": fileContent}},
+		variant{"write_file", map[string]any{"file_path": path, "content": fileContent}},
 	)
 }
 
@@ -43,6 +44,7 @@ func runCommand(offered []string, command string) (block, bool) {
 		offered,
 		variant{"Bash", map[string]any{"command": command, "description": "Run a command"}},
 		variant{"bash", map[string]any{"command": command, "description": "Run a command"}},
+		variant{"run_shell_command", map[string]any{"command": command, "description": "Run a command"}},
 	)
 }
 
