@@ -1,0 +1,133 @@
+package acp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+)
+
+// name is the agent's name in requests.
+const name = "acp"
+
+// Driver drives the agent that agent.command of a session starts. The zero value
+// is ready to use.
+type Driver struct {
+	patience time.Duration // how long the program may take to start; zero means startTime
+	silence  time.Duration // how long it may say nothing; zero means silenceTime
+}
+
+var _ agent.Driver = Driver{}
+
+// Settings are agent.config of a session.
+type Settings struct {
+	// AuthMethod is the id of one of the agent's ways to log in, for agents that
+	// need one before each session. Empty means none.
+	AuthMethod string `json:"auth_method,omitempty"`
+}
+
+// settings decodes and checks what the session says of the agent.
+func settings(s runnerscripts.Session) (Settings, error) {
+	var set Settings
+	a := s.Agent
+	if len(a.Command) == 0 {
+		return set, agent.Invalid(`name the agent's program in agent.command, for example ["opencode", "acp"]: the agent %q has no program of its own`, name)
+	}
+	if len(a.Config) > 0 {
+		if err := decodeStrict(a.Config, &set); err != nil {
+			return set, agent.Invalid(`correct agent.config, which may have "auth_method": %v`, err)
+		}
+	}
+	switch {
+	case a.SystemPrompt != "":
+		return set, agent.Unsupported("leave agent.system_prompt out: ACP has no way to give one to an agent")
+	case a.MaxTurns != 0:
+		return set, agent.Unsupported("leave agent.max_turns out: ACP has no way to limit an agent")
+	case !agent.IsUUID(s.SessionID):
+		return set, agent.Invalid("give session_id as a UUID, not %q", s.SessionID)
+	}
+	return set, nil
+}
+
+// Recipe says that nothing can be installed: the program is the user's choice.
+func (Driver) Recipe() runnerscripts.Recipe { return runnerscripts.Recipe{Agent: name} }
+
+// Setup looks for the program and restores the transcript. What the agent itself
+// remembers is in files of its own, which this driver does not know.
+func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+	if _, err := settings(req.Session); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if _, err := launch(req.Session); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if req.Transcript == nil {
+		return runnerscripts.SetupData{}, nil
+	}
+	return runnerscripts.SetupData{}, agent.RestoreFile(recordFile(req.Session), req.Transcript.Main)
+}
+
+// launch is the command that starts the program.
+func launch(s runnerscripts.Session) (child.Command, error) {
+	env := child.Environ(map[string]string{"HOME": s.Paths.Home}, s.Agent.Env)
+	argv, err := child.Find(s.Agent.Command, env)
+	if err != nil {
+		return child.Command{}, &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailAgentMissing,
+			Message: fmt.Sprintf("install the agent in the sandbox, or correct agent.command: %v", err),
+		}
+	}
+	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env}, nil
+}
+
+// Start starts the program; a session that has a record goes on, if the agent can.
+func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
+	set, err := settings(req.Session)
+	if err != nil {
+		return nil, err
+	}
+	rec := &recorder{Sink: out, file: recordFile(req.Session)}
+	conv, err := Start(ctx, Config{
+		Query:      req,
+		Out:        rec,
+		Program:    fmt.Sprintf("the agent %q", req.Agent.Command[0]),
+		Launch:     func(string) (child.Command, error) { return launch(req.Session) },
+		AuthMethod: set.AuthMethod,
+		History:    func() (History, error) { return readHistory(req.Session) },
+		Began:      rec.began,
+		StartTime:  d.patience,
+		Silence:    d.silence,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return recorded{Conversation: conv, recorder: rec}, nil
+}
+
+// Transcript reads what was recorded of the session.
+func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
+	if _, err := settings(req.Session); err != nil {
+		return runnerscripts.Transcript{}, err
+	}
+	text, err := agent.ReadIfExists(recordFile(req.Session))
+	if err != nil {
+		return runnerscripts.Transcript{}, err
+	}
+	t := runnerscripts.Transcript{Main: text}
+	if !req.Events {
+		return t, nil
+	}
+	return t, replay(ctx, text, out)
+}
+
+// decodeStrict decodes JSON that has no unknown fields.
+func decodeStrict(data json.RawMessage, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	return dec.Decode(v)
+}

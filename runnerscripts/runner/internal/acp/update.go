@@ -1,0 +1,212 @@
+package acp
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// translator makes events of updates.
+type translator struct {
+	out           agent.Sink
+	wholeThoughts bool
+
+	mu       sync.Mutex
+	prompts  int // so far
+	promptID string
+	blocks   int                     // of the prompt so far
+	open     runnerscripts.EventType // kind of the block that grows; empty if none does
+	message  string                  // the agent's own id of that block, if it has one
+	draft    []draft                 // the blocks since the last tool call
+	calls    map[string]bool         // known tool calls; true for those that have not ended
+	cost     float64                 // of the session, as the agent last said it
+	spent    float64                 // of the query that runs
+}
+
+// draft is a block of an answer that is being made.
+type draft struct {
+	id  string
+	typ runnerscripts.EventType
+}
+
+func newTranslator(out agent.Sink, wholeThoughts bool) *translator {
+	return &translator{out: out, wholeThoughts: wholeThoughts, calls: map[string]bool{}}
+}
+
+// prompt reports words of the user, which start a query.
+func (t *translator) prompt(text string) {
+	t.mu.Lock()
+	t.prompts++
+	t.promptID = PromptID(t.prompts, text)
+	t.blocks, t.open, t.message, t.draft, t.spent = 1, "", "", nil, 0
+	id := BlockID(t.promptID, 0)
+	t.mu.Unlock()
+	t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
+		BlockID: id, Content: runnerscripts.Content{Type: "text", Text: text},
+	})
+}
+
+// PromptID is the start of the ids of the blocks of a prompt: its number in the
+// session, from 1, and a hash of its text. The hash is for prompts that an agent
+// has lost, whose number comes again.
+func PromptID(number int, text string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(text)) // never fails
+	return fmt.Sprintf("p%d-%08x", number, h.Sum32())
+}
+
+// BlockID is the id of a block of a prompt; the prompt itself has the index 0.
+func BlockID(promptID string, index int) string { return fmt.Sprintf("%s-%d", promptID, index) }
+
+// update reports what the agent says.
+func (t *translator) update(u Update) error {
+	switch runnerscripts.EventType(u.Kind) {
+	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
+		return t.chunk(runnerscripts.EventType(u.Kind), u.Raw)
+	case runnerscripts.TypeUserMessage:
+		return nil // an echo of the prompt
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
+		var call runnerscripts.ToolCall
+		if err := json.Unmarshal(u.Raw, &call); err != nil {
+			return err
+		}
+		t.toolCall(call)
+		return nil
+	case runnerscripts.TypePlan:
+		return pass[runnerscripts.Plan](t, u)
+	case runnerscripts.TypeUsageUpdate:
+		return t.usage(u)
+	}
+	// Also those that only the reader of events may know.
+	return pass[map[string]json.RawMessage](t, u)
+}
+
+// pass passes an update on in the shape of its payload.
+func pass[T any](t *translator, u Update) error {
+	var payload T
+	if err := json.Unmarshal(u.Raw, &payload); err != nil {
+		return err
+	}
+	if m, ok := any(payload).(map[string]json.RawMessage); ok {
+		delete(m, "sessionUpdate")
+	}
+	t.out.Emit(runnerscripts.MainConversation, runnerscripts.EventType(u.Kind), payload)
+	return nil
+}
+
+func (t *translator) chunk(typ runnerscripts.EventType, raw json.RawMessage) error {
+	var c struct {
+		MessageID string                `json:"messageId"`
+		Content   runnerscripts.Content `json:"content"`
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	whole := t.wholeThoughts && typ == runnerscripts.TypeAgentThought
+	if t.open != typ || t.message != c.MessageID || whole {
+		t.draft = append(t.draft, draft{id: BlockID(t.promptID, t.blocks), typ: typ})
+		t.blocks++
+		t.open, t.message = typ, c.MessageID
+	}
+	id := t.draft[len(t.draft)-1].id
+	t.mu.Unlock()
+	t.out.Emit(runnerscripts.MainConversation, typ, runnerscripts.ContentChunk{BlockID: id, Content: c.Content})
+	return nil
+}
+
+// toolCall reports a tool call or an update of one. The first that is heard of a
+// call is its start, whatever the agent calls it.
+func (t *translator) toolCall(call runnerscripts.ToolCall) {
+	typ := runnerscripts.TypeToolCallUpdate
+	t.mu.Lock()
+	t.open, t.draft = "", nil
+	if _, known := t.calls[call.ToolCallID]; !known {
+		typ = runnerscripts.TypeToolCall
+		if call.Status == "" {
+			call.Status = runnerscripts.ToolPending
+		}
+	}
+	ended := call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed
+	if typ == runnerscripts.TypeToolCall || call.Status != "" {
+		t.calls[call.ToolCallID] = !ended
+	}
+	t.mu.Unlock()
+	t.out.Emit(runnerscripts.MainConversation, typ, call)
+}
+
+// busy reports whether a tool call has not ended.
+func (t *translator) busy() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, open := range t.calls {
+		if open {
+			return true
+		}
+	}
+	return false
+}
+
+// endCalls ends the tool calls that the agent leaves open.
+func (t *translator) endCalls() {
+	t.mu.Lock()
+	var ids []string
+	for id, open := range t.calls {
+		if open {
+			ids = append(ids, id)
+			t.calls[id] = false
+		}
+	}
+	t.mu.Unlock()
+	for _, id := range ids {
+		t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, runnerscripts.ToolCall{
+			ToolCallID: id, Status: runnerscripts.ToolFailed,
+		})
+	}
+}
+
+// takeBack empties the blocks of an answer that the agent does not remember.
+func (t *translator) takeBack() {
+	t.mu.Lock()
+	blocks := t.draft
+	t.draft, t.open = nil, ""
+	t.mu.Unlock()
+	for _, b := range blocks {
+		t.out.Emit(runnerscripts.MainConversation, b.typ, runnerscripts.ContentChunk{
+			BlockID: b.id, Content: runnerscripts.Content{Type: "text"}, Snapshot: true,
+		})
+	}
+}
+
+// usage reports how full the context is; the cost beside it is cumulative.
+func (t *translator) usage(u Update) error {
+	var payload struct {
+		runnerscripts.UsageUpdate
+		Cost *struct {
+			Amount   float64 `json:"amount"`
+			Currency string  `json:"currency"`
+		} `json:"cost"`
+	}
+	if err := json.Unmarshal(u.Raw, &payload); err != nil {
+		return err
+	}
+	if c := payload.Cost; c != nil && c.Currency == "USD" {
+		t.mu.Lock()
+		t.spent += max(c.Amount-t.cost, 0)
+		t.cost = c.Amount
+		t.mu.Unlock()
+	}
+	t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUsageUpdate, payload.UsageUpdate)
+	return nil
+}
+
+// costOfQuery is what the agent said that the query cost so far, in dollars.
+func (t *translator) costOfQuery() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.spent
+}
