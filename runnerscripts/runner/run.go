@@ -10,8 +10,10 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/claude"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/gemini"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/schema"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
@@ -57,7 +59,9 @@ type app struct {
 func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, args []string) int {
 	a := &app{stdin: stdin, stdout: runnerscripts.NewEncoder(stdout), stderr: stderr}
 	a.agents = map[string]agent.Driver{
+		"acp":    acp.Driver{},
 		"claude": claude.Driver{},
+		"gemini": gemini.Driver{},
 		"script": script.New(script.Config{Print: a.stdout.WriteLine}),
 	}
 	switch {
