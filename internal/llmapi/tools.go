@@ -31,6 +31,7 @@ func writeFile(offered []string, path string) (block, bool) {
 		offered,
 		variant{"Write", map[string]any{"file_path": path, "content": fileContent}},
 		variant{"Edit", map[string]any{"file_path": path, "old_string": "", "new_string": fileContent}},
+		variant{"apply_patch", map[string]any{"input": "*** Begin Patch\n*** Add File: " + path + "\n+" + fileContent + "*** End Patch\n"}},
 		variant{"write", map[string]any{"filePath": path, "content": fileContent}},
 		variant{"write_file", map[string]any{"file_path": path, "content": fileContent}},
 	)
@@ -43,6 +44,7 @@ func runCommand(offered []string, command string) (block, bool) {
 	return choose(
 		offered,
 		variant{"Bash", map[string]any{"command": command, "description": "Run a command"}},
+		variant{"exec_command", map[string]any{"cmd": command}},
 		variant{"bash", map[string]any{"command": command, "description": "Run a command"}},
 		variant{"run_shell_command", map[string]any{"command": command, "description": "Run a command"}},
 	)

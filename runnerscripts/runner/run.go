@@ -13,6 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/claude"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/codex"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/gemini"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/schema"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
@@ -61,6 +62,7 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 	a.agents = map[string]agent.Driver{
 		"acp":    acp.Driver{},
 		"claude": claude.Driver{},
+		"codex":  codex.Driver{},
 		"gemini": gemini.Driver{},
 		"script": script.New(script.Config{Print: a.stdout.WriteLine}),
 	}

@@ -1,0 +1,22 @@
+package codex
+
+import "github.com/agentenv-dev/agentenv/runnerscripts"
+
+const (
+	npmPackage = "@openai/codex"
+	// testedVersion is the one that this driver's tests run.
+	testedVersion = "0.169.0"
+)
+
+// Recipe installs the program from npm, which chooses the one for the platform.
+// That runs without Node: see native. It brings its own search tool; git is what
+// it calls besides, and git fetches with the certificates.
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent:   agentName,
+		Program: programName,
+		Version: testedVersion,
+		Debian:  []string{"ca-certificates", "git"},
+		NPM:     []string{npmPackage + "@" + testedVersion},
+	}
+}
