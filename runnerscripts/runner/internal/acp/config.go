@@ -40,8 +40,8 @@ type Config struct {
 	// Allows says whether a mode of Modes allows a tool call without asking.
 	Allows func(mode string, call runnerscripts.ToolCall) bool
 
-	// Translate may change an update of the agent, or return nil to swallow it.
-	Translate func(Update) []Update
+	// Translate may change an update of the agent.
+	Translate func(Update) Update
 	// Usage is what a query cost, where the agent's reply does not say it in
 	// ACP's own way.
 	Usage func(reply acpsdk.PromptResponse) runnerscripts.Usage
@@ -69,6 +69,8 @@ type History struct {
 	SessionID string
 	// Prompts is the number of prompts in it, for the ids of blocks.
 	Prompts int
+	// Cost is what it cost so far, in dollars, if the agent counts that by session.
+	Cost float64
 	// Updates is the number of updates that the agent repeats of it even after it
 	// has said that the session is loaded.
 	Updates int

@@ -19,6 +19,9 @@ const (
 	startTime   = 90 * time.Second
 	silenceTime = 15 * time.Minute
 	cancelTime  = 20 * time.Second
+	// cancelAgain is how often an interrupt is sent: an agent that takes messages
+	// at the same time may lose one that follows its prompt closely.
+	cancelAgain = time.Second
 )
 
 // conversation is a session of an agent: one process at a time, which stays
@@ -30,7 +33,7 @@ type conversation struct {
 	starting sync.Mutex // held while a process is looked for or started
 	ending   sync.Once
 	unwatch  func()         // ends the watch over Start's context
-	asking   sync.WaitGroup // handlers of permission requests
+	asking   sync.WaitGroup // handlers of permission requests, interrupts
 
 	mu        sync.Mutex
 	peer      *peer
@@ -47,9 +50,8 @@ type conversation struct {
 
 // query is a prompt that is worked on.
 type query struct {
-	peer      *peer // once the prompt is sent
-	cancelled bool  // somebody asked to stop it
-	stop      chan struct{}
+	cancelled bool          // somebody asked to stop it
+	stop      chan struct{} // closed then
 }
 
 // Start starts an agent and its session; one that has a history goes on. ctx
@@ -84,7 +86,7 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 
 // Prompt runs one query to its end.
 func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
-	q := &query{stop: make(chan struct{}, 1)}
+	q := &query{stop: make(chan struct{})}
 	c.mu.Lock()
 	c.query = q
 	c.mu.Unlock()
@@ -125,32 +127,35 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 	defer cancel()
 	result := make(chan outcome, 1)
 	p.heard.Store(time.Now().UnixNano())
+	select {
+	case <-p.prompts: // the last one's, which had ended first
+	default:
+	}
 	go func() {
 		reply, err := call[acpsdk.PromptResponse](asking, p, acpsdk.AgentMethodSessionPrompt, acpsdk.PromptRequest{
 			SessionId: p.session, Prompt: []acpsdk.ContentBlock{acpsdk.TextBlock(text)},
 		})
 		result <- outcome{reply, err}
 	}()
-	<-p.prompts // so that an interrupt does not overtake it
-	c.mu.Lock()
-	q.peer = p
-	cancelled := q.cancelled
-	c.mu.Unlock()
-	if cancelled {
-		q.stop <- struct{}{}
-	}
 	watch := time.NewTicker(max(c.cfg.Silence/10, time.Millisecond))
 	defer watch.Stop()
-	var late <-chan time.Time
+	sent, stop := p.prompts, q.stop
+	var late, again <-chan time.Time
 	for {
 		select {
 		case o := <-result:
 			return c.outcome(ctx, p, q, o.reply, o.err)
-		case <-q.stop:
-			p.notify(ctx, acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session})
+		case <-sent:
+			sent = nil
+		case <-stop:
+			stop = nil
 			timer := time.NewTimer(c.cfg.CancelTime)
 			defer timer.Stop()
 			late = timer.C
+			repeat := time.NewTicker(cancelAgain)
+			defer repeat.Stop()
+			again = repeat.C
+		case <-again:
 		case <-late:
 			// It does not heed the interrupt; the conversation is resumed with the
 			// next prompt.
@@ -170,6 +175,20 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 			<-result
 			return acpsdk.PromptResponse{}, context.Cause(ctx)
 		}
+		if sent == nil && stop == nil { // it must not overtake the prompt
+			c.background(func() {
+				p.notify(ctx, acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session})
+			})
+		}
+	}
+}
+
+// background runs what may have to wait until the program reads its input.
+func (c *conversation) background(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.asking.Go(do)
 	}
 }
 
@@ -263,11 +282,8 @@ func (c *conversation) Interrupt(context.Context) error {
 		return nil
 	}
 	q.cancelled = true
-	sent := q.peer != nil
+	close(q.stop)
 	c.mu.Unlock()
-	if sent {
-		q.stop <- struct{}{}
-	}
 	c.withdrawAll()
 	return nil
 }

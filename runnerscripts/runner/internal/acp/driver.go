@@ -10,6 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
 // name is the agent's name in requests.
@@ -18,22 +19,24 @@ const name = "acp"
 // Driver drives the agent that agent.command of a session starts. The zero value
 // is ready to use.
 type Driver struct {
-	patience time.Duration // how long the program may take to start; zero means startTime
-	silence  time.Duration // how long it may say nothing; zero means silenceTime
+	// How long the program may take to start, say nothing, and take to heed an
+	// interrupt; zero means startTime, silenceTime and cancelTime.
+	patience, silence, cancel time.Duration
 }
 
 var _ agent.Driver = Driver{}
 
-// Settings are agent.config of a session.
-type Settings struct {
+// settings are agent.config of a session.
+type settings struct {
 	// AuthMethod is the id of one of the agent's ways to log in, for agents that
 	// need one before each session. Empty means none.
 	AuthMethod string `json:"auth_method,omitempty"`
 }
 
-// settings decodes and checks what the session says of the agent.
-func settings(s runnerscripts.Session) (Settings, error) {
-	var set Settings
+// check decodes agent.config, and refuses what this driver cannot do instead of
+// ignoring it.
+func check(s runnerscripts.Session) (settings, error) {
+	var set settings
 	a := s.Agent
 	if len(a.Command) == 0 {
 		return set, agent.Invalid(`name the agent's program in agent.command, for example ["opencode", "acp"]: the agent %q has no program of its own`, name)
@@ -60,7 +63,7 @@ func (Driver) Recipe() runnerscripts.Recipe { return runnerscripts.Recipe{Agent:
 // Setup looks for the program and restores the transcript. What the agent itself
 // remembers is in files of its own, which this driver does not know.
 func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
-	if _, err := settings(req.Session); err != nil {
+	if _, err := check(req.Session); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
 	if _, err := launch(req.Session); err != nil {
@@ -69,7 +72,7 @@ func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnersc
 	if req.Transcript == nil {
 		return runnerscripts.SetupData{}, nil
 	}
-	return runnerscripts.SetupData{}, agent.RestoreFile(recordFile(req.Session), req.Transcript.Main)
+	return runnerscripts.SetupData{}, agent.RestoreFile(record.File(req.Session), req.Transcript.Main)
 }
 
 // launch is the command that starts the program.
@@ -87,11 +90,11 @@ func launch(s runnerscripts.Session) (child.Command, error) {
 
 // Start starts the program; a session that has a record goes on, if the agent can.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
-	set, err := settings(req.Session)
+	set, err := check(req.Session)
 	if err != nil {
 		return nil, err
 	}
-	rec := &recorder{Sink: out, file: recordFile(req.Session)}
+	rec := record.New(out, record.File(req.Session))
 	conv, err := Start(ctx, Config{
 		Query:      req,
 		Out:        rec,
@@ -99,9 +102,12 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		Launch:     func(string) (child.Command, error) { return launch(req.Session) },
 		AuthMethod: set.AuthMethod,
 		History:    func() (History, error) { return readHistory(req.Session) },
-		Began:      rec.began,
+		Began: func(id, program, version string) error {
+			return rec.Note(madeSession{SessionID: id, Agent: program, Version: version})
+		},
 		StartTime:  d.patience,
 		Silence:    d.silence,
+		CancelTime: d.cancel,
 	})
 	if err != nil {
 		return nil, err
@@ -111,18 +117,13 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 
 // Transcript reads what was recorded of the session.
 func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
-	if _, err := settings(req.Session); err != nil {
+	if _, err := check(req.Session); err != nil {
 		return runnerscripts.Transcript{}, err
 	}
-	text, err := agent.ReadIfExists(recordFile(req.Session))
-	if err != nil {
-		return runnerscripts.Transcript{}, err
-	}
-	t := runnerscripts.Transcript{Main: text}
 	if !req.Events {
-		return t, nil
+		out = nil
 	}
-	return t, replay(ctx, text, out)
+	return record.Transcript(ctx, req.Session, out)
 }
 
 // decodeStrict decodes JSON that has no unknown fields.

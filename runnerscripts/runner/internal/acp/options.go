@@ -148,10 +148,15 @@ func (c *conversation) SetMode(ctx context.Context, mode string) error {
 	if err != nil {
 		return err
 	}
+	// Noted first: what the agent tells of its own mode meanwhile is no news then.
+	before := c.noteMode(mode)
 	if err := c.applyMode(ctx, p, mode); err != nil {
+		c.noteMode(before)
 		return err
 	}
-	c.modeIs(mode)
+	if mode != before {
+		c.tellMode(mode)
+	}
 	return nil
 }
 
@@ -171,13 +176,30 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
-// modeIs notes the mode that is in force, and tells a new one.
-func (c *conversation) modeIs(mode string) {
+// noteMode notes the mode that is in force, and returns the one before.
+func (c *conversation) noteMode(mode string) string {
 	c.mu.Lock()
-	changed := mode != "" && mode != c.mode
+	defer c.mu.Unlock()
+	before := c.mode
 	c.mode = mode
+	return before
+}
+
+func (c *conversation) tellMode(mode string) {
+	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
+}
+
+// agentMode takes a mode that the agent tells. One below the mode that the driver
+// keeps is no news.
+func (c *conversation) agentMode(mode string) {
+	c.mu.Lock()
+	below, kept := c.cfg.Modes[c.mode]
+	news := mode != "" && mode != c.mode && !(kept && below == mode)
+	if news {
+		c.mode = mode
+	}
 	c.mu.Unlock()
-	if changed {
-		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
+	if news {
+		c.tellMode(mode)
 	}
 }

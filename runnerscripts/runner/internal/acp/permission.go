@@ -21,7 +21,7 @@ type question struct {
 // permissionRequest is what the agent asks, in the shape of this project's own
 // payloads, which is ACP's.
 type permissionRequest struct {
-	ToolCall runnerscripts.ToolCall           `json:"toolCall"`
+	ToolCall json.RawMessage                  `json:"toolCall"` // a runnerscripts.ToolCall
 	Options  []runnerscripts.PermissionOption `json:"options"`
 }
 
@@ -35,7 +35,12 @@ func (c *conversation) requested(ctx context.Context, method string, params json
 		return nil, acpsdk.NewMethodNotFound(method)
 	}
 	var r permissionRequest
-	if err := json.Unmarshal(params, &r); err != nil {
+	err := json.Unmarshal(params, &r)
+	var call runnerscripts.ToolCall
+	if err == nil {
+		call, err = c.toolCall(r.ToolCall)
+	}
+	if err != nil {
 		c.unreadable(params, err)
 		return nil, acpsdk.NewInvalidParams(err.Error())
 	}
@@ -47,23 +52,44 @@ func (c *conversation) requested(ctx context.Context, method string, params json
 	c.asking.Add(1)
 	c.mu.Unlock()
 	defer c.asking.Done()
-	return c.permission(ctx, r), nil
+	return c.permission(ctx, call, r.Options), nil
+}
+
+// toolCall is the tool call of a permission request, with what it shows.
+func (c *conversation) toolCall(raw json.RawMessage) (runnerscripts.ToolCall, error) {
+	var said runnerscripts.ToolCall
+	if err := json.Unmarshal(raw, &said); err != nil {
+		return said, err
+	}
+	u := Update{Kind: string(runnerscripts.TypeToolCall), Raw: raw}
+	if c.cfg.Translate != nil {
+		u = c.cfg.Translate(u)
+	}
+	var call runnerscripts.ToolCall
+	if err := json.Unmarshal(u.Raw, &call); err != nil {
+		return said, err
+	}
+	if len(call.Content) == 0 {
+		call.Content = said.Content
+	}
+	return call, nil
 }
 
 func cancelled() acpsdk.RequestPermissionResponse {
 	return acpsdk.RequestPermissionResponse{Outcome: acpsdk.NewRequestPermissionOutcomeCancelled()}
 }
 
-// permission answers by the mode, or asks and waits.
-func (c *conversation) permission(ctx context.Context, r permissionRequest) acpsdk.RequestPermissionResponse {
-	if o, ok := c.allowed(r); ok {
-		r.ToolCall.Status = runnerscripts.ToolInProgress
-		c.call(r.ToolCall)
+// permission answers by the mode, or asks and waits. Some agents do not tell of
+// the tool call otherwise.
+func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCall, options []runnerscripts.PermissionOption) acpsdk.RequestPermissionResponse {
+	if o, ok := c.allowed(call, options); ok {
+		call.Status = runnerscripts.ToolInProgress
+		c.translate.asked(call)
 		return selected(o)
 	}
-	r.ToolCall.Status = runnerscripts.ToolPending
-	c.call(r.ToolCall)
-	q := &question{options: r.Options, answer: make(chan acpsdk.RequestPermissionResponse, 1)}
+	call.Status = runnerscripts.ToolPending
+	c.translate.asked(call)
+	q := &question{options: options, answer: make(chan acpsdk.RequestPermissionResponse, 1)}
 	c.mu.Lock()
 	if c.over || c.query == nil || c.query.cancelled {
 		c.mu.Unlock()
@@ -74,7 +100,7 @@ func (c *conversation) permission(ctx context.Context, r permissionRequest) acps
 	c.questions[id] = q
 	c.mu.Unlock()
 	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
-		ID: id, ToolCall: r.ToolCall, Options: r.Options,
+		ID: id, ToolCall: call, Options: options,
 	})
 	select {
 	case answer := <-q.answer:
@@ -85,40 +111,22 @@ func (c *conversation) permission(ctx context.Context, r permissionRequest) acps
 	}
 }
 
-// call reports the tool call of a permission request, which some agents do not
-// tell otherwise.
-func (c *conversation) call(call runnerscripts.ToolCall) {
-	raw, err := json.Marshal(call)
-	if err != nil {
-		panic(fmt.Sprintf("a tool call that was JSON is none: %v", err)) // cannot happen: it came from JSON
-	}
-	updates := []Update{{Kind: string(runnerscripts.TypeToolCall), Raw: raw}}
-	if c.cfg.Translate != nil {
-		updates = c.cfg.Translate(updates[0])
-	}
-	for _, u := range updates {
-		if err := c.translate.update(u); err != nil {
-			c.unreadable(u.Raw, err)
-		}
-	}
-}
-
 // allowed reports whether the mode that the driver keeps allows a tool call, and
 // by which option.
-func (c *conversation) allowed(r permissionRequest) (runnerscripts.PermissionOption, bool) {
+func (c *conversation) allowed(call runnerscripts.ToolCall, options []runnerscripts.PermissionOption) (runnerscripts.PermissionOption, bool) {
 	c.mu.Lock()
 	mode := c.mode
 	c.mu.Unlock()
-	if _, own := c.cfg.Modes[mode]; !own || !c.cfg.Allows(mode, r.ToolCall) {
+	if _, own := c.cfg.Modes[mode]; !own || !c.cfg.Allows(mode, call) {
 		return runnerscripts.PermissionOption{}, false
 	}
-	i := slices.IndexFunc(r.Options, func(o runnerscripts.PermissionOption) bool {
+	i := slices.IndexFunc(options, func(o runnerscripts.PermissionOption) bool {
 		return o.Kind == runnerscripts.AllowOnce
 	})
 	if i < 0 {
 		return runnerscripts.PermissionOption{}, false
 	}
-	return r.Options[i], true
+	return options[i], true
 }
 
 func selected(o runnerscripts.PermissionOption) acpsdk.RequestPermissionResponse {

@@ -51,9 +51,7 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 			return nil, false, err
 		}
 	}
-	c.translate.mu.Lock()
-	c.translate.prompts = max(c.translate.prompts, h.Prompts)
-	c.translate.mu.Unlock()
+	c.translate.goOn(h)
 	c.mu.Lock()
 	if c.over {
 		c.mu.Unlock()
@@ -255,14 +253,11 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 	if c.repeats(u) {
 		return
 	}
-	updates := []Update{u}
 	if c.cfg.Translate != nil {
-		updates = c.cfg.Translate(u)
+		u = c.cfg.Translate(u)
 	}
-	for _, u := range updates {
-		if err := c.said(u); err != nil {
-			c.unreadable(n.Update, err)
-		}
+	if err := c.said(u); err != nil {
+		c.unreadable(n.Update, err)
 	}
 }
 
@@ -275,13 +270,7 @@ func (c *conversation) said(u Update) error {
 	if err := json.Unmarshal(u.Raw, &m); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	_, kept := c.cfg.Modes[c.mode]
-	kept = kept && c.cfg.Modes[c.mode] == m.CurrentModeID
-	c.mu.Unlock()
-	if !kept { // else it is the mode below the one that the driver keeps
-		c.modeIs(m.CurrentModeID)
-	}
+	c.agentMode(m.CurrentModeID)
 	return nil
 }
 

@@ -2,12 +2,12 @@ package acp
 
 import (
 	"encoding/json"
-	"fmt"
-	"hash/fnv"
+	"slices"
 	"sync"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
 // translator makes events of updates.
@@ -37,30 +37,25 @@ func newTranslator(out agent.Sink, wholeThoughts bool) *translator {
 	return &translator{out: out, wholeThoughts: wholeThoughts, calls: map[string]bool{}}
 }
 
+// goOn takes what there is to go on with.
+func (t *translator) goOn(h History) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.prompts, t.cost = max(t.prompts, h.Prompts), max(t.cost, h.Cost)
+}
+
 // prompt reports words of the user, which start a query.
 func (t *translator) prompt(text string) {
 	t.mu.Lock()
 	t.prompts++
-	t.promptID = PromptID(t.prompts, text)
+	t.promptID = record.PromptID(t.prompts, text)
 	t.blocks, t.open, t.message, t.draft, t.spent = 1, "", "", nil, 0
-	id := BlockID(t.promptID, 0)
+	id := record.BlockID(t.promptID, 0)
 	t.mu.Unlock()
 	t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: id, Content: runnerscripts.Content{Type: "text", Text: text},
 	})
 }
-
-// PromptID is the start of the ids of the blocks of a prompt: its number in the
-// session, from 1, and a hash of its text. The hash is for prompts that an agent
-// has lost, whose number comes again.
-func PromptID(number int, text string) string {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(text)) // never fails
-	return fmt.Sprintf("p%d-%08x", number, h.Sum32())
-}
-
-// BlockID is the id of a block of a prompt; the prompt itself has the index 0.
-func BlockID(promptID string, index int) string { return fmt.Sprintf("%s-%d", promptID, index) }
 
 // update reports what the agent says.
 func (t *translator) update(u Update) error {
@@ -109,7 +104,7 @@ func (t *translator) chunk(typ runnerscripts.EventType, raw json.RawMessage) err
 	t.mu.Lock()
 	whole := t.wholeThoughts && typ == runnerscripts.TypeAgentThought
 	if t.open != typ || t.message != c.MessageID || whole {
-		t.draft = append(t.draft, draft{id: BlockID(t.promptID, t.blocks), typ: typ})
+		t.draft = append(t.draft, draft{id: record.BlockID(t.promptID, t.blocks), typ: typ})
 		t.blocks++
 		t.open, t.message = typ, c.MessageID
 	}
@@ -137,6 +132,15 @@ func (t *translator) toolCall(call runnerscripts.ToolCall) {
 	}
 	t.mu.Unlock()
 	t.out.Emit(runnerscripts.MainConversation, typ, call)
+}
+
+// asked reports a tool call that needs permission. What the request shows beside
+// a change of files is a remark on it, and not the call's content.
+func (t *translator) asked(call runnerscripts.ToolCall) {
+	call.Content = slices.DeleteFunc(slices.Clone(call.Content), func(c runnerscripts.ToolCallContent) bool {
+		return c.Type == "content"
+	})
+	t.toolCall(call)
 }
 
 // busy reports whether a tool call has not ended.
@@ -182,25 +186,36 @@ func (t *translator) takeBack() {
 	}
 }
 
-// usage reports how full the context is; the cost beside it is cumulative.
-func (t *translator) usage(u Update) error {
-	var payload struct {
-		runnerscripts.UsageUpdate
-		Cost *struct {
-			Amount   float64 `json:"amount"`
-			Currency string  `json:"currency"`
-		} `json:"cost"`
+// usageUpdate is ACP's: how full the context is, and what the session cost so far.
+type usageUpdate struct {
+	runnerscripts.UsageUpdate
+	Cost *struct {
+		Amount   float64 `json:"amount"`
+		Currency string  `json:"currency"`
+	} `json:"cost,omitempty"`
+}
+
+// dollars is the cost of the session so far, if it is known.
+func (u usageUpdate) dollars() (float64, bool) {
+	if u.Cost == nil || u.Cost.Currency != "USD" {
+		return 0, false
 	}
+	return u.Cost.Amount, true
+}
+
+// usage reports how full the context is.
+func (t *translator) usage(u Update) error {
+	var payload usageUpdate
 	if err := json.Unmarshal(u.Raw, &payload); err != nil {
 		return err
 	}
-	if c := payload.Cost; c != nil && c.Currency == "USD" {
+	if cost, ok := payload.dollars(); ok {
 		t.mu.Lock()
-		t.spent += max(c.Amount-t.cost, 0)
-		t.cost = c.Amount
+		t.spent += max(cost-t.cost, 0)
+		t.cost = cost
 		t.mu.Unlock()
 	}
-	t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUsageUpdate, payload.UsageUpdate)
+	t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUsageUpdate, payload)
 	return nil
 }
 

@@ -36,6 +36,11 @@ type Command struct {
 	// MaxLine is the longest line of output, in bytes; zero means
 	// runnerscripts.DefaultMaxLine. A longer one ends the program.
 	MaxLine int
+	// Read, if not nil, reads the output instead of a handler of lines, for
+	// programs whose empty lines matter. An error of it ends the program.
+	Read func(io.Reader) error
+	// Stderr, if not nil, gets what the program says on standard error.
+	Stderr io.Writer
 	// Ended, if not nil, removes what a program leaves behind that is killed. It
 	// is called with its id, when it and its process group have ended.
 	Ended func(pid int)
@@ -67,6 +72,9 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	p.cmd.Dir, p.cmd.Env = c.Dir, c.Env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = p.stderr
+	if c.Stderr != nil {
+		p.cmd.Stderr = io.MultiWriter(p.stderr, c.Stderr)
+	}
 	p.cmd.WaitDelay = drainTime
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -83,24 +91,36 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	}
 	_ = w.Close() // the program has its own
 	read := make(chan error, 1)
-	go func() { read <- p.read(r, c.MaxLine, handle) }()
+	if c.Read == nil {
+		c.Read = func(r io.Reader) error { return readLines(r, c.MaxLine, handle) }
+	}
+	go func() { read <- p.read(r, c.Read) }()
 	go p.wait(r, read, c.Ended)
 	return p, nil
 }
 
-// read hands the lines over until the output ends. It returns nil at its end, or
-// when a survivor holds it open for too long.
-func (p *Process) read(r io.Reader, maxLine int, handle func([]byte)) error {
+// read reads the output until it ends. It returns nil at its end, or when a
+// survivor holds it open for too long.
+func (p *Process) read(r io.Reader, from func(io.Reader) error) error {
+	err := from(r)
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	p.Signal(syscall.SIGKILL) // nobody can follow it any more
+	_, _ = io.Copy(io.Discard, r)
+	return fmt.Errorf("its output cannot be read: %w", err)
+}
+
+// readLines hands the lines over.
+func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 	lines := runnerscripts.NewLineReader(r, maxLine)
 	for {
 		line, err := lines.Next()
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded):
+		if errors.Is(err, io.EOF) {
 			return nil
-		case err != nil:
-			p.Signal(syscall.SIGKILL) // nobody can follow it any more
-			_, _ = io.Copy(io.Discard, r)
-			return fmt.Errorf("its output cannot be read: %w", err)
+		}
+		if err != nil {
+			return err
 		}
 		handle(line)
 	}
@@ -148,6 +168,17 @@ func (p *Process) Send(v any) error {
 	}
 	return nil
 }
+
+// CloseInput ends the input of the program, which may work on; again it does
+// nothing.
+func (p *Process) CloseInput() {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	_ = p.stdin.Close() // an error means that the program has ended
+}
+
+// Err returns how the program ended, nil for the exit status 0; only after Done.
+func (p *Process) Err() error { return p.exit }
 
 // Signal sends a signal to the program and its process group, unless it has
 // ended: its id may be another one's by then.

@@ -72,7 +72,11 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	live := &live{session: req.Session, workspace: workspace, out: out}
 	cfg := acp.Config{
 		Query: req, Out: out, Program: "Gemini CLI", Workspace: workspace,
-		Launch:        func(model string) (child.Command, error) { return launch(req.Session, workspace, model) },
+		Launch: func(model string) (child.Command, error) {
+			cmd, err := launch(req.Session, workspace, model)
+			cmd.Stderr = &retryWatch{out: out}
+			return cmd, err
+		},
 		ModelAtLaunch: true,
 		History:       live.history,
 		Began:         live.began,

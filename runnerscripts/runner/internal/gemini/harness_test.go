@@ -1,6 +1,7 @@
 package gemini
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,7 +15,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir, ok := os.LookupEnv(replayVariable); ok {
+		if err := runReplay(os.Stdin, os.Stdout, dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const testModel = "gemini-2.5-pro"
 
@@ -53,7 +63,13 @@ func newFixture(t *testing.T) *fixture {
 // start starts the conversation; it is closed at the end of the test.
 func (f *fixture) start() agent.Conversation {
 	f.t.Helper()
-	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: f.raw}, f.out)
+	return f.startWith(f.out)
+}
+
+// startWith is start with another sink.
+func (f *fixture) startWith(out agent.Sink) agent.Conversation {
+	f.t.Helper()
+	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: f.raw}, out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}

@@ -46,9 +46,12 @@ type chat struct {
 	path, text string
 	id         string // of the session
 	prompts    int
+	// resumable says that the program can go on with it: after an interrupted first
+	// prompt, for example, it cannot.
+	resumable bool
 }
 
-// readChat reads a file; ok is false if it is not one of a conversation.
+// readChat reads a file; ok is false if nobody has said anything in it.
 func readChat(path string) (c chat, ok bool, err error) {
 	text, err := agent.ReadIfExists(path)
 	if err != nil {
@@ -66,58 +69,75 @@ func readChat(path string) (c chat, ok bool, err error) {
 			c.prompts++
 		}
 	}
+	for _, r := range remembered(text) {
+		if _, isPrompt := r.prompt(); isPrompt || r.Type == "gemini" && r.shown() > 0 {
+			c.resumable = true
+		}
+	}
 	return c, agent.IsUUID(c.id) && c.prompts > 0, nil
 }
 
+// better reports whether c is rather the session's file than another one.
+func (c chat) better(other chat) bool {
+	if c.resumable != other.resumable {
+		return c.resumable
+	}
+	return c.prompts > other.prompts
+}
+
 // findChat finds the session's file among those that the program's starts leave.
-// It is not ok if nothing was said yet. others are the files of no conversation.
-func findChat(s runnerscripts.Session) (found chat, ok bool, others []string, err error) {
+// It is not ok if nothing was said yet. stubs are the files with which the program
+// could not go on.
+func findChat(s runnerscripts.Session) (found chat, ok bool, stubs []string, err error) {
 	entries, err := os.ReadDir(chatsDir(s))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return found, false, nil, err
 	}
 	for _, e := range entries {
-		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), sessionPrefix) || !strings.HasSuffix(e.Name(), fileSuffix) {
+		if !e.Type().IsRegular() || !isSessionFile(e.Name()) {
 			continue
 		}
-		c, isChat, err := readChat(filepath.Join(chatsDir(s), e.Name()))
-		switch {
-		case err != nil:
+		c, said, err := readChat(filepath.Join(chatsDir(s), e.Name()))
+		if err != nil {
 			return found, false, nil, err
-		case !isChat, ok && c.prompts <= found.prompts:
-			others = append(others, c.path)
-			continue
-		case ok:
-			others = append(others, found.path)
 		}
-		found, ok = c, true
+		if !c.resumable {
+			stubs = append(stubs, c.path)
+		}
+		if said && (!ok || c.better(found)) {
+			found, ok = c, true
+		}
 	}
-	return found, ok, others, nil
+	return found, ok, stubs, nil
+}
+
+func isSessionFile(name string) bool {
+	return strings.HasPrefix(name, sessionPrefix) && strings.HasSuffix(name, fileSuffix)
 }
 
 // mend makes the session's file one that the program loads and does not spoil,
-// and removes what its earlier starts left behind.
+// and removes what its earlier starts left behind. It is not ok if there is
+// nothing to go on with.
 func mend(s runnerscripts.Session) (chat, bool, error) {
-	c, ok, others, err := findChat(s)
+	c, ok, stubs, err := findChat(s)
 	if err != nil {
 		return c, false, err
 	}
-	for _, file := range others {
+	for _, file := range stubs {
 		if err := os.Remove(file); err != nil {
 			return c, false, err
 		}
 	}
-	if !ok {
+	if !ok || !c.resumable {
 		return c, false, nil
 	}
-	kept := keptFile(s, c.id)
 	if !strings.HasSuffix(c.text, "\n") { // a crash cut the last line
 		c.text += "\n"
 		if err := agent.RestoreFile(c.path, c.text); err != nil {
 			return c, false, err
 		}
 	}
-	if c.path != kept {
+	if kept := keptFile(s, c.id); c.path != kept {
 		if err := os.Rename(c.path, kept); err != nil {
 			return c, false, err
 		}
@@ -171,6 +191,9 @@ func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
 	if !agent.IsUUID(id) {
 		return agent.Invalid("restore a transcript of the Gemini CLI: this one does not begin with the id of a session")
 	}
+	if err := clearChats(s); err != nil {
+		return err
+	}
 	if err := agent.RestoreFile(keptFile(s, id), t.Main); err != nil {
 		return err
 	}
@@ -185,8 +208,25 @@ func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
 	return nil
 }
 
-// record is a line of a file of a session.
-type record struct {
+// clearChats removes what another conversation, or an earlier state of this one,
+// has left.
+func clearChats(s runnerscripts.Session) error {
+	entries, err := os.ReadDir(chatsDir(s))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type().IsRegular() && isSessionFile(e.Name()) {
+			if err := os.Remove(filepath.Join(chatsDir(s), e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// entry is a line of a file of a session.
+type entry struct {
 	SessionID string          `json:"sessionId"` // of the first line
 	Kind      string          `json:"kind"`
 	ID        string          `json:"id"` // of a message; one that comes again replaces it
@@ -255,7 +295,7 @@ func (c content) text() string {
 }
 
 // prompt returns the words of the user, if the record has any.
-func (r record) prompt() (string, bool) {
+func (r entry) prompt() (string, bool) {
 	text := r.Content.text()
 	if r.Type != "user" || strings.TrimSpace(text) == "" || hasAnyPrefix(strings.TrimSpace(text), "<session_context>", "<hook_context>") {
 		return "", false
@@ -273,10 +313,10 @@ func hasAnyPrefix(s string, prefixes ...string) bool {
 }
 
 // records are the whole lines of a file.
-func records(text string) func(yield func(record) bool) {
-	return func(yield func(record) bool) {
+func records(text string) func(yield func(entry) bool) {
+	return func(yield func(entry) bool) {
 		for line := range strings.Lines(text) {
-			var r record
+			var r entry
 			if json.Unmarshal([]byte(line), &r) != nil {
 				continue // cut by a crash, or of a newer version
 			}
@@ -285,4 +325,53 @@ func records(text string) func(yield func(record) bool) {
 			}
 		}
 	}
+}
+
+// remembered are the messages that the program has of a session when it loads it,
+// in their order.
+func remembered(text string) []entry {
+	var order []string
+	messages := map[string]entry{}
+	keep := func(r entry) {
+		if _, known := messages[r.ID]; !known {
+			order = append(order, r.ID)
+		}
+		messages[r.ID] = r
+	}
+	for r := range records(text) {
+		var set struct {
+			Messages []entry `json:"messages"`
+		}
+		switch {
+		case r.ID != "":
+			keep(r)
+		case r.Set != nil && json.Unmarshal(r.Set, &set) == nil && set.Messages != nil:
+			order, messages = nil, map[string]entry{}
+			for _, m := range set.Messages {
+				keep(m)
+			}
+		}
+	}
+	list := make([]entry, 0, len(order))
+	for _, id := range order {
+		list = append(list, messages[id])
+	}
+	return list
+}
+
+// shown is the number of updates in which the program repeats a message.
+func (r entry) shown() int {
+	n := 0
+	for _, p := range r.Content {
+		if p.FunctionResponse != nil || p.FunctionCall != nil || strings.TrimSpace(p.Text) != "" {
+			n = 1
+		}
+	}
+	switch r.Type {
+	case "user":
+		return n
+	case "gemini":
+		return n + len(r.Thoughts) + len(r.ToolCalls)
+	}
+	return 0
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"sync"
 
 	acpsdk "github.com/coder/acp-go-sdk"
@@ -168,47 +168,38 @@ func failure(err *acpsdk.RequestError) error {
 
 // repeated is the number of updates in which the program repeats a session.
 func repeated(text string) int {
-	var order []string
-	messages := map[string]record{}
-	keep := func(r record) {
-		if _, known := messages[r.ID]; !known {
-			order = append(order, r.ID)
-		}
-		messages[r.ID] = r
-	}
-	for r := range records(text) {
-		var set struct {
-			Messages []record `json:"messages"`
-		}
-		switch {
-		case r.ID != "":
-			keep(r)
-		case r.Set != nil && json.Unmarshal(r.Set, &set) == nil && set.Messages != nil:
-			order, messages = nil, map[string]record{}
-			for _, m := range set.Messages {
-				keep(m)
-			}
-		}
-	}
 	n := 0
-	for _, id := range order {
-		r := messages[id]
-		switch r.Type {
-		case "user":
-			n += r.Content.shown()
-		case "gemini":
-			n += len(r.Thoughts) + r.Content.shown() + len(r.ToolCalls)
-		}
+	for _, r := range remembered(text) {
+		n += r.shown()
 	}
 	return n
 }
 
-// shown is 1 if the program shows anything of a message.
-func (c content) shown() int {
-	for _, p := range c {
-		if p.FunctionResponse != nil || p.FunctionCall != nil || strings.TrimSpace(p.Text) != "" {
-			return 1
+// retryPattern is what the program says on standard error when the model's API
+// has failed and it tries again, which may go on for minutes.
+var retryPattern = regexp.MustCompile(`^Attempt (\d+) failed with status (\d+)\. Retrying`)
+
+// retryWatch passes the program's retries on as events.
+type retryWatch struct {
+	out  agent.Sink
+	line []byte
+}
+
+func (w *retryWatch) Write(p []byte) (int, error) {
+	for _, b := range p {
+		if b != '\n' {
+			if len(w.line) < 256 { // a longer one is none of those
+				w.line = append(w.line, b)
+			}
+			continue
 		}
+		if m := retryPattern.FindSubmatch(w.line); m != nil {
+			w.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+				Level:   "warn",
+				Message: fmt.Sprintf("the model's API failed with status %s; another try follows try %s", m[2], m[1]),
+			})
+		}
+		w.line = w.line[:0]
 	}
-	return 0
+	return len(p), nil
 }

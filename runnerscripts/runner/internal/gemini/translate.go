@@ -11,6 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
 // modeNotice begins a chunk of an answer that is none: the program tells so that
@@ -21,14 +22,14 @@ const modeNotice = "[MODE_UPDATE] "
 const noSubject = "****\n"
 
 // translateUpdate makes of an update of the program what the others send.
-func translateUpdate(u acp.Update) []acp.Update {
+func translateUpdate(u acp.Update) acp.Update {
 	switch runnerscripts.EventType(u.Kind) {
 	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
-		return []acp.Update{translateChunk(u)}
+		return translateChunk(u)
 	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
-		return []acp.Update{translateCall(u)}
+		return translateCall(u)
 	}
-	return []acp.Update{u}
+	return u
 }
 
 func translateChunk(u acp.Update) acp.Update {
@@ -38,13 +39,13 @@ func translateChunk(u acp.Update) acp.Update {
 	}
 	if u.Kind == string(runnerscripts.TypeAgentThought) {
 		c.Content.Text = strings.TrimPrefix(c.Content.Text, noSubject)
-		return update(runnerscripts.TypeAgentThought, c)
+		return newUpdate(runnerscripts.TypeAgentThought, c)
 	}
 	mode, ok := strings.CutPrefix(c.Content.Text, modeNotice)
 	if !ok || !slices.Contains([]string{modeDefault, modeAutoEdit, modeYOLO, modePlan}, mode) {
 		return u
 	}
-	return update(runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
+	return newUpdate(runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
 }
 
 func translateCall(u acp.Update) acp.Update {
@@ -60,17 +61,21 @@ func translateCall(u acp.Update) acp.Update {
 	if json.Unmarshal(u.Raw, &call) != nil {
 		return u
 	}
+	ended := call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed
 	for _, c := range call.Content {
+		if c.Type == "content" && !ended {
+			continue // a remark on the input
+		}
 		if c.Meta.Kind == "add" {
 			c.OldText = nil
 		}
 		call.ToolCall.Content = append(call.ToolCall.Content, c.ToolCallContent)
 	}
 	call.Name = toolName(call.ToolCallID)
-	return update(runnerscripts.EventType(u.Kind), call.ToolCall)
+	return newUpdate(runnerscripts.EventType(u.Kind), call.ToolCall)
 }
 
-func update(typ runnerscripts.EventType, payload any) acp.Update {
+func newUpdate(typ runnerscripts.EventType, payload any) acp.Update {
 	raw, err := json.Marshal(payload)
 	if err != nil {
 		panic("a payload that was JSON is none: " + err.Error()) // cannot happen: it came from JSON
@@ -235,7 +240,7 @@ func (p *player) emit(at time.Time, typ runnerscripts.EventType, payload any) {
 
 // play tells what is new in a record: one with the id of an earlier one is the
 // same message with more in it.
-func (p *player) play(r record) {
+func (p *player) play(r entry) {
 	at, err := time.Parse(time.RFC3339, r.Time)
 	if err != nil || r.ID == "" {
 		return // it is no message
@@ -243,7 +248,7 @@ func (p *player) play(r record) {
 	if prompt, ok := r.prompt(); ok && !p.texts[r.ID] {
 		p.texts[r.ID] = true
 		p.prompts++
-		p.promptID, p.blocks = acp.PromptID(p.prompts, prompt), 0
+		p.promptID, p.blocks = record.PromptID(p.prompts, prompt), 0
 		p.say(at, runnerscripts.TypeUserMessage, prompt)
 		return
 	}
@@ -273,13 +278,13 @@ func (p *player) play(r record) {
 
 func (p *player) say(at time.Time, typ runnerscripts.EventType, text string) {
 	p.emit(at, typ, runnerscripts.ContentChunk{
-		BlockID: acp.BlockID(p.promptID, p.blocks), Content: runnerscripts.Content{Type: "text", Text: text},
+		BlockID: record.BlockID(p.promptID, p.blocks), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
 	p.blocks++
 }
 
 // results tells the calls that were rejected: only their results are recorded.
-func (p *player) results(at time.Time, r record) {
+func (p *player) results(at time.Time, r entry) {
 	for _, part := range r.Content {
 		f := part.FunctionResponse
 		if f == nil || p.calls[f.ID] {
