@@ -12,7 +12,10 @@
 //	think         thinks aloud, then answers
 //	slow-think    the same, and holds in the middle of its thoughts
 //	write-file    writes a file: "write-file `notes.txt`"
+//	edit-file     makes "new" of a line "old" in a file
 //	run-command   runs a command: "run-command `go version`"
+//	escalate      asks to run it outside the agent's own sandbox, where it has one
+//	call-tool     calls a tool by its name: "call-tool `add {"a":1}`"
 //	two-tools     calls two tools in one message
 //	subagent      hands a task to a subagent, which runs a command
 //	background    the same, and goes on without waiting for it
@@ -27,5 +30,5 @@
 // argument. A text without one is answered like plain-text. A scenario whose tool
 // the agent does not offer answers in words that say so.
 //
-// There is one file per API (so far anthropic.go) over one engine (scenario.go).
+// There is one file per API over one engine (scenario.go).
 package llmapi

@@ -62,6 +62,10 @@ func (r responsesRequest) question() question {
 	var q question
 	for _, t := range r.Tools {
 		q.tools = append(q.tools, t.names("")...)
+		if t.Type == "tool_search" {
+			// Codex knows this one without offering it; a model would search first.
+			q.tools = append(q.tools, codexSpawn)
+		}
 	}
 	for _, item := range r.Input {
 		switch {
@@ -75,10 +79,16 @@ func (r responsesRequest) question() question {
 	return q
 }
 
+// codexSpawn is the tool of Codex that starts a subagent.
+const codexSpawn = "multi_agent_v1/spawn_agent"
+
 // names are those under which a tool can be called; in a namespace they have its
 // name before them.
 func (t responsesTool) names(space string) []string {
-	if len(t.Tools) == 0 {
+	switch {
+	case t.Name == "":
+		return []string{t.Type} // one that the vendor defines
+	case len(t.Tools) == 0:
 		return []string{space + t.Name}
 	}
 	var list []string

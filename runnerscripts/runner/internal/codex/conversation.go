@@ -1,9 +1,11 @@
 package codex
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"syscall"
 	"time"
@@ -29,6 +31,7 @@ type conversation struct {
 	// Of the reader's goroutine only, or while there is none.
 	translate   *translator
 	meter       meter
+	early       [][]byte // lines about threads that nobody knows yet
 	initialized bool
 
 	mu        sync.Mutex
@@ -37,8 +40,12 @@ type conversation struct {
 	thread    string
 	questions map[string]question
 	query     *query
-	model     string // empty: the program's own choice
-	mode      string
+	// working are the turns of subagents by their thread; empty before the start.
+	working map[string]string
+	model   string // empty: the program's own choice
+	usual   string // the program's own choice
+	mode    string
+	planned bool // the last turn made a plan
 }
 
 // query is a prompt that is worked on.
@@ -46,7 +53,9 @@ type query struct {
 	turn      string // its id; empty before its start
 	cancelled bool   // somebody asked to stop it
 	told      bool   // the program was told so
-	end       *turn  // how it ended
+	end       *turn  // how its turn ended
+	finished  bool
+	abandoned bool // subagents still work
 	usage     runnerscripts.Usage
 	done      chan struct{}
 }
@@ -67,11 +76,8 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
-	if err := p.call(ctx, "turn/start", c.turnParams(text), nil); err != nil && !errors.Is(err, errEnded) {
-		if ctx.Err() != nil {
-			p.Kill()
-			return c.completed(q), err
-		}
+	err = p.call(ctx, "turn/start", c.turnParams(text), nil)
+	if _, refused := errors.AsType[*rpcError](err); refused {
 		return runnerscripts.QueryCompleted{}, agent.Invalid("check agent.model and the settings in agent.config: %v", err)
 	}
 	select {
@@ -79,22 +85,39 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	case <-p.Done():
 	case <-ctx.Done():
 		p.Kill()
-		c.withdrawAll()
+		c.ended(p)
 		return c.completed(q), context.Cause(ctx)
 	}
 	c.withdrawAll()
 	c.mu.Lock()
-	end, cancelled := q.end, q.cancelled
+	end, finished, cancelled, abandoned := q.end, q.finished, q.cancelled, q.abandoned
 	c.mu.Unlock()
 	done := c.completed(q)
-	if end == nil {
+	if !finished {
+		c.ended(p)
 		return done, agent.Failed("send the prompt again, which resumes the conversation: Codex crashed: %s", p.Crash())
 	}
 	if end.Status == turnInterrupted {
 		c.endTerminals(ctx, p)
 	}
-	done.StopReason, err = outcome(*end, cancelled)
+	if cancelled && abandoned {
+		c.interruptSubagents(p)
+	}
+	done.StopReason, err = outcome(*end, cancelled, abandoned)
 	return done, err
+}
+
+// ended tells of what a program that has ended leaves unfinished.
+func (c *conversation) ended(p *peer) {
+	c.withdrawAll()
+	c.starting.Lock()
+	defer c.starting.Unlock()
+	c.mu.Lock()
+	last := c.peer == p
+	c.mu.Unlock()
+	if last { // else it was done before the next one was started
+		c.translate.endAll()
+	}
 }
 
 // endTerminals ends the commands that an interrupt has left running.
@@ -120,6 +143,11 @@ func (c *conversation) turnParams(text string) map[string]any {
 	}
 	if m, err := findMode(c.mode); err == nil {
 		params["approvalPolicy"], params["sandboxPolicy"] = m.approval, m.policy
+		// It takes the place of other settings, so it is told only when it matters.
+		if m.plans || c.planned {
+			params["collaborationMode"] = m.collaboration(cmp.Or(c.model, c.usual))
+		}
+		c.planned = m.plans
 	}
 	if c.model != "" {
 		params["model"] = c.model
@@ -171,7 +199,8 @@ func (c *conversation) start(ctx context.Context) (*peer, error) {
 	if err := makeFolders(c.session); err != nil {
 		return nil, err
 	}
-	c.meter = meter{}
+	c.meter, c.early = meter{}, nil
+	c.translate.endAll()
 	p, err := c.startProcess(cmd)
 	if err != nil {
 		return nil, err
@@ -200,6 +229,7 @@ func (c *conversation) startProcess(cmd child.Command) (*peer, error) {
 	}
 	p.Process = process
 	c.peer = p
+	clear(c.working) // they have ended with the last one
 	return p, nil
 }
 
@@ -207,12 +237,26 @@ func (c *conversation) startProcess(cmd child.Command) (*peer, error) {
 // the prompt is kept until it does.
 func (c *conversation) Interrupt(context.Context) error {
 	c.mu.Lock()
-	if c.query != nil && c.query.end == nil {
+	if c.query != nil {
 		c.query.cancelled = true
+		c.finishQuery()
 	}
 	c.mu.Unlock()
 	c.tellInterrupt()
 	return nil
+}
+
+// interruptSubagents stops the subagents of a query that was interrupted.
+func (c *conversation) interruptSubagents(p *peer) {
+	c.mu.Lock()
+	working := maps.Clone(c.working)
+	clear(c.working)
+	c.mu.Unlock()
+	for thread, turn := range working {
+		if turn != "" {
+			p.send("turn/interrupt", map[string]any{"threadId": thread, "turnId": turn}, nil)
+		}
+	}
 }
 
 // tellInterrupt passes an interrupt on, if there is one and the turn has started.

@@ -47,6 +47,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		out:       out,
 		translate: newTranslator(out),
 		questions: map[string]question{},
+		working:   map[string]string{},
 		model:     req.Agent.Model,
 		mode:      modeOf(req.Agent),
 		patience:  cmp.Or(d.patience, startTime),

@@ -1,11 +1,12 @@
 package codex
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
-
-	"go.uber.org/goleak"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
@@ -13,8 +14,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testModel is one of Codex's own catalogue, so that it offers all its tools.
 const testModel = "gpt-5.5"
@@ -104,6 +103,38 @@ func (f *fixture) answer(c agent.Conversation, d runnerscripts.PermissionDecisio
 	}
 }
 
+// promptAndAnswer runs a query and answers each permission request of it. It
+// returns how many there were.
+func (f *fixture) promptAndAnswer(c agent.Conversation, text string, d runnerscripts.PermissionDecision) int {
+	f.t.Helper()
+	before := len(f.out.All())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Prompt(f.t.Context(), "query", text)
+		f.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionIdle, struct{}{})
+		ended <- err
+	}()
+	for seen, asked := before, 0; ; {
+		n := 0
+		e := f.out.Wait(f.t.Context(), f.t, func(e runnerscripts.Event) bool {
+			n++
+			return n > seen && (e.Type == runnerscripts.TypePermissionRequest || e.Type == runnerscripts.TypeSessionIdle)
+		})
+		seen = n
+		if e.Type == runnerscripts.TypeSessionIdle {
+			if err := <-ended; err != nil {
+				f.t.Fatalf("prompt %q: %v", text, err)
+			}
+			return asked
+		}
+		asked++
+		req := agenttest.Payload[runnerscripts.PermissionRequest](f.t, e)
+		if err := c.Respond(f.t.Context(), req.ID, d); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
 // workspaceFile is the path of a file in the workspace.
 func (f *fixture) workspaceFile(name string) string {
 	return filepath.Join(f.session.Paths.Workspace, name)
@@ -141,4 +172,25 @@ func (f *fixture) lastRequest() llmapi.Request {
 		f.t.Fatal("the model was asked nothing")
 	}
 	return all[len(all)-1]
+}
+
+// waitForEnd waits until a process, which is not the test's own child, has ended.
+func waitForEnd(t *testing.T, pid string) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for {
+		status, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+		if err != nil || strings.Contains(string(status), ") Z ") {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Errorf("the process %s still runs", pid)
+			return
+		}
+	}
 }

@@ -42,26 +42,38 @@ type payload struct {
 	} `json:"info"`
 
 	Cwd string `json:"cwd"` // turn_context
+
+	DurationMS int64           `json:"duration_ms"` // task_complete, turn_aborted
+	Error      json.RawMessage `json:"error"`
 }
 
 // history replays a rollout.
 type history struct {
 	*translator
-	conv string
-	cwd  string
+	conv   string
+	thread string
+	cwd    string
+	// subs are the rollouts of subagents, by thread.
+	subs map[string]string
 	// items are the tool calls that have an item of their own, by id.
 	items map[string]bool
 }
 
 // replay emits the conversation of a transcript, with the recorded times.
 func replay(ctx context.Context, t runnerscripts.Transcript, tr *translator) error {
-	return replayRollout(ctx, t.Main, runnerscripts.MainConversation, tr)
+	h := &history{translator: tr, conv: runnerscripts.MainConversation, subs: map[string]string{}}
+	for _, s := range t.Subagents {
+		h.subs[s.ID] = s.Transcript
+	}
+	return h.replay(ctx, t.Main)
 }
 
-func replayRollout(ctx context.Context, rollout, conv string, tr *translator) error {
-	h := &history{translator: tr, conv: conv, items: map[string]bool{}}
+func (h *history) replay(ctx context.Context, rollout string) error {
+	h.items = map[string]bool{}
 	err := eachRecord(rollout, func(_ record, p payload) error {
-		var i item
+		var i struct {
+			ID string `json:"id"`
+		}
 		if p.Type == "item_completed" && json.Unmarshal(p.Item, &i) == nil {
 			h.items[i.ID] = true
 		}
@@ -71,9 +83,35 @@ func replayRollout(ctx context.Context, rollout, conv string, tr *translator) er
 		return err
 	}
 	return eachRecord(rollout, func(r record, p payload) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		h.record(r, p)
-		return ctx.Err()
+		return h.subagents(ctx, p)
 	})
+}
+
+// subagents replays those that an item has started, right after it.
+func (h *history) subagents(ctx context.Context, p payload) error {
+	if p.Type != "item_completed" {
+		return nil
+	}
+	i, err := storedItem(p.Item)
+	if err != nil || i.Tool != toolSpawn {
+		return nil //nolint:nilerr // what is no item starts no subagent
+	}
+	for _, thread := range i.ReceiverThreadIDs {
+		rollout, ok := h.subs[thread]
+		delete(h.subs, thread)
+		if !ok {
+			continue
+		}
+		sub := &history{translator: h.translator, conv: i.ID, thread: thread, subs: h.subs}
+		if err := sub.replay(ctx, rollout); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (h *history) record(r record, p payload) {
@@ -97,10 +135,15 @@ func (h *history) event(at time.Time, p payload) {
 		if p.Info != nil && h.conv == runnerscripts.MainConversation {
 			h.contextUse(at, p.Info.Last.TotalTokens, p.Info.Window)
 		}
+	case "task_started":
+		h.endTurn(at, h.conv) // the last one, if a crash has ended it
 	case "task_complete", "turn_aborted":
 		h.endTurn(at, h.conv)
+		h.endSubagent(at, h.thread, p.Type == "task_complete" && isNull(p.Error), p.DurationMS)
 	}
 }
+
+func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
 // response takes what was exchanged with the model: plans, and the tool calls that
 // have come to nothing.
@@ -221,6 +264,12 @@ func reshape(typ string, stored map[string]json.RawMessage, live map[string]any)
 			list = append(list, c.live(path))
 		}
 		live["changes"] = list
+	case itemCollab:
+		var tool string
+		if err := json.Unmarshal(stored["tool"], &tool); err != nil {
+			return err
+		}
+		live["tool"] = camel(tool)
 	}
 	return nil
 }

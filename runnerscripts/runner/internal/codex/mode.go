@@ -13,6 +13,7 @@ type mode struct {
 	approval string // an approval policy of Codex
 	sandbox  string // a sandbox mode of Codex
 	policy   map[string]any
+	plans    bool // the agent makes a plan, and asks for what it needs to know
 }
 
 // askMode asks for everything but commands that are known to only read.
@@ -25,14 +26,28 @@ const askMode = "untrusted"
 func modes() []mode {
 	fullAccess := map[string]any{"type": "dangerFullAccess"}
 	return []mode{
-		{askMode, "untrusted", "danger-full-access", fullAccess},
-		{"read-only", "on-request", "read-only", map[string]any{"type": "readOnly", "networkAccess": false}},
-		{"auto", "on-request", "workspace-write", map[string]any{
+		{id: askMode, approval: "untrusted", sandbox: "danger-full-access", policy: fullAccess},
+		{id: "plan", approval: "untrusted", sandbox: "danger-full-access", policy: fullAccess, plans: true},
+		{id: "read-only", approval: "on-request", sandbox: "read-only", policy: map[string]any{
+			"type": "readOnly", "networkAccess": false,
+		}},
+		{id: "auto", approval: "on-request", sandbox: "workspace-write", policy: map[string]any{
 			"type": "workspaceWrite", "writableRoots": []string{}, "networkAccess": false,
 			"excludeTmpdirEnvVar": false, "excludeSlashTmp": false,
 		}},
-		{"full-access", "never", "danger-full-access", fullAccess},
+		{id: "full-access", approval: "never", sandbox: "danger-full-access", policy: fullAccess},
 	}
+}
+
+// collaboration is how Codex names whether it makes a plan.
+func (m mode) collaboration(model string) map[string]any {
+	kind := "default"
+	if m.plans {
+		kind = "plan"
+	}
+	return map[string]any{"mode": kind, "settings": map[string]any{
+		"model": model, "reasoning_effort": nil, "developer_instructions": nil,
+	}}
 }
 
 func modeOf(a runnerscripts.Agent) string { return cmp.Or(a.PermissionMode, askMode) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -44,13 +45,24 @@ func (c *conversation) open(ctx context.Context, p *peer) error {
 	if err != nil {
 		return err
 	}
+	if _, ok := params["modelProvider"]; !ok {
+		if err := loggedIn(ctx, p); err != nil {
+			return err
+		}
+	}
 	method := "thread/start"
 	if resume {
 		method = "thread/resume"
 		params["threadId"], params["excludeTurns"] = thread, true
 	}
 	var reply threadReply
-	if err := p.call(ctx, method, params, &reply); err != nil {
+	opened := func() {
+		c.mu.Lock()
+		c.thread, c.usual = reply.Thread.ID, reply.Model
+		c.mu.Unlock()
+		c.receiveEarly()
+	}
+	if err := p.callThen(ctx, method, params, &reply, opened); err != nil {
 		return openFailure(ctx, err)
 	}
 	if !agent.IsUUID(reply.Thread.ID) {
@@ -59,15 +71,33 @@ func (c *conversation) open(ctx context.Context, p *peer) error {
 	if err := storeThread(c.session, reply.Thread.ID); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.thread = reply.Thread.ID
-	mode := c.mode
-	c.mu.Unlock()
 	if !c.initialized {
 		c.initialized = true
+		c.mu.Lock()
+		mode := c.mode
+		c.mu.Unlock()
 		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
 			Agent: agentName, AgentVersion: agentVersion(server.UserAgent), Model: reply.Model, Mode: mode, Resumed: resume,
 		})
+	}
+	return nil
+}
+
+// loggedIn fails if the program needs a login for its own provider and has none.
+func loggedIn(ctx context.Context, p *peer) error {
+	var reply struct {
+		Account  json.RawMessage `json:"account"`
+		Requires bool            `json:"requiresOpenaiAuth"`
+	}
+	if err := p.call(ctx, "account/read", map[string]any{}, &reply); err != nil {
+		return openFailure(ctx, err)
+	}
+	if reply.Requires && isNull(reply.Account) {
+		return &runnerscripts.ScriptFailure{
+			Code: runnerscripts.FailAPI, HTTPStatus: http.StatusUnauthorized,
+			Message: "give the agent a key for the model's API, in its environment as " + envKey +
+				", or a model_provider in agent.config: Codex is not logged in",
+		}
 	}
 	return nil
 }

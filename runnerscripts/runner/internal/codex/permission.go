@@ -16,7 +16,6 @@ type question struct {
 	requestID json.RawMessage
 	method    string
 	conv      string
-	turn      string
 	options   []runnerscripts.PermissionOption
 	params    approval
 }
@@ -24,17 +23,26 @@ type question struct {
 // approval has the fields of the requests for a permission.
 type approval struct {
 	note
-	ItemID         string          `json:"itemId"`
-	Command        string          `json:"command"`
-	Cwd            string          `json:"cwd"`
-	CommandActions []action        `json:"commandActions"`
-	Reason         string          `json:"reason"`
-	ServerName     string          `json:"serverName"` // of an MCP server
-	Message        string          `json:"message"`
-	Mode           string          `json:"mode"`
-	Meta           json.RawMessage `json:"_meta"`
-	Questions      []userQuestion  `json:"questions"`
+	ItemID         string         `json:"itemId"`
+	Command        string         `json:"command"`
+	Cwd            string         `json:"cwd"`
+	CommandActions []action       `json:"commandActions"`
+	Reason         string         `json:"reason"`
+	ServerName     string         `json:"serverName"` // of an MCP server
+	Message        string         `json:"message"`
+	Meta           elicited       `json:"_meta"`
+	Questions      []userQuestion `json:"questions"`
 }
+
+// elicited tells why an MCP server asks: because it was called, or for more than
+// that.
+type elicited struct {
+	Kind string `json:"codex_approval_kind"`
+	Tool string `json:"tool_name"`
+}
+
+// elicitedCall is the kind that asks whether a tool of the server may be called.
+const elicitedCall = "mcp_tool_call"
 
 // userQuestion is one that the agent asks the user.
 type userQuestion struct {
@@ -83,8 +91,9 @@ func (c *conversation) asked(p *peer, m message) error {
 		return nil
 	}
 	q := question{
-		peer: p, requestID: bytes.Clone(m.ID), method: m.Method, conv: c.conv(a.note), turn: a.TurnID,
-		options: questionOptions(m.Method != askUser), params: a,
+		peer: p, requestID: bytes.Clone(m.ID), method: m.Method, conv: c.conv(a.note),
+		options: questionOptions(m.Method != askUser && (m.Method != askMCP || a.Meta.Kind == elicitedCall)),
+		params:  a,
 	}
 	call := c.callAsked(q, m.Params)
 	// The program counts its requests anew when it is started again.
@@ -106,10 +115,13 @@ func (c *conversation) callAsked(q question, params json.RawMessage) runnerscrip
 	case askCommand:
 		call = item{Type: itemCommand, ID: a.ItemID, Command: a.Command, Cwd: a.Cwd, CommandActions: a.CommandActions}.toolCall()
 	case askFiles:
-		call = c.translate.begun(q.conv, a.ItemID)
+		call = c.translate.openCall(q.conv, a.ItemID)
 	case askMCP:
-		call.ToolCallID = a.TurnID + "-" + a.ServerName
-		call.Name, call.Title, call.RawInput = a.ServerName, a.Message, bytes.Clone(params)
+		call = c.translate.openTool(q.conv, a.ServerName+"/"+a.Meta.Tool)
+		if call.ToolCallID == "" { // it asks for something else
+			call.ToolCallID = a.TurnID + "-" + a.ServerName
+			call.Name, call.Title, call.RawInput = a.ServerName, a.Message, bytes.Clone(params)
+		}
 	case askUser:
 		call.Name, call.RawInput = "request_user_input", bytes.Clone(params)
 		if len(a.Questions) > 0 {
@@ -174,18 +186,20 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 	if d.Interrupt && !o.Kind.Allows() && c.query != nil {
 		c.query.cancelled = true
 	}
-	thread := c.thread
 	c.mu.Unlock()
 
 	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
 		ID: id, Kind: o.Kind, Reason: "answered",
 	})
-	if d.Message != "" && !o.Kind.Allows() && !d.Interrupt && q.conv == runnerscripts.MainConversation {
+	if d.Message != "" && !o.Kind.Allows() && !d.Interrupt {
 		// A rejection has no words, so the user says them. They come first, or
 		// the model would be asked without them.
 		q.peer.send("turn/steer", map[string]any{
-			"threadId": thread, "expectedTurnId": q.turn, "input": []any{textInput(d.Message)},
+			"threadId": q.params.ThreadID, "expectedTurnId": q.params.TurnID, "input": []any{textInput(d.Message)},
 		}, nil)
+	}
+	if d.Message != "" && d.Interrupt && !o.Kind.Allows() {
+		c.log("info", "the reason of the rejection is not passed on to Codex, because the query ends with it", nil)
 	}
 	err = q.peer.answer(q.requestID, answer)
 	c.tellInterrupt()
@@ -194,10 +208,12 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 
 // answer is the answer in the program's words.
 func (q question) answer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (any, error) {
-	if q.method == askUser {
+	switch {
+	case q.method == askUser:
 		return q.userAnswer(o, d)
-	}
-	if len(d.UpdatedInput) > 0 {
+	case q.method == askMCP && q.params.Meta.Kind != elicitedCall:
+		return q.serverAnswer(o, d), nil
+	case len(d.UpdatedInput) > 0:
 		return nil, agent.Unsupported("leave updated_input out: Codex runs what it asked for or nothing")
 	}
 	decisions := map[string]string{optionAllow: "accept", optionSession: "acceptForSession", optionReject: "decline"}
@@ -210,11 +226,29 @@ func (q question) answer(o runnerscripts.PermissionOption, d runnerscripts.Permi
 	}
 	switch decision {
 	case "acceptForSession":
-		return map[string]any{"action": "accept", "content": map[string]any{}, "_meta": map[string]any{"persist": "session"}}, nil
+		return elicitation("accept", map[string]any{}, map[string]any{"persist": "session"}), nil
 	case "accept":
-		return map[string]any{"action": "accept", "content": map[string]any{}, "_meta": nil}, nil
+		return elicitation("accept", map[string]any{}, nil), nil
 	}
-	return map[string]any{"action": decision, "content": nil, "_meta": nil}, nil
+	return elicitation(decision, nil, nil), nil
+}
+
+func elicitation(action string, content, meta any) map[string]any {
+	return map[string]any{"action": action, "content": content, "_meta": meta}
+}
+
+// serverAnswer is what the user answers an MCP server: updated_input holds the
+// object that it asks for.
+func (question) serverAnswer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) map[string]any {
+	switch {
+	case !o.Kind.Allows() && d.Interrupt:
+		return elicitation("cancel", nil, nil)
+	case !o.Kind.Allows():
+		return elicitation("decline", nil, nil)
+	case len(d.UpdatedInput) > 0:
+		return elicitation("accept", d.UpdatedInput, nil)
+	}
+	return elicitation("accept", map[string]any{}, nil)
 }
 
 // userAnswer is what the user answers the agent: updated_input holds it as

@@ -15,14 +15,15 @@ type turnNote struct {
 
 // turn is the work on one prompt.
 type turn struct {
-	ID     string     `json:"id"`
-	Status string     `json:"status"`
-	Error  *turnError `json:"error"`
+	ID         string     `json:"id"`
+	Status     string     `json:"status"`
+	Error      *turnError `json:"error"`
+	DurationMS int64      `json:"durationMs"`
 }
 
 // The ends of turns.
 const (
-	turnCompleted   = "completed"
+	turnDone        = "completed"
 	turnInterrupted = "interrupted"
 )
 
@@ -76,6 +77,11 @@ type warningNote struct {
 	Summary string `json:"summary"`
 }
 
+type serverNote struct {
+	Name  string `json:"name"`
+	Error string `json:"error"` // why it did not start
+}
+
 type resolvedNote struct {
 	note
 	RequestID json.RawMessage `json:"requestId"`
@@ -126,9 +132,8 @@ type item struct {
 	Query string `json:"query"` // webSearch
 	Path  string `json:"path"`  // imageView
 
-	Prompt            string                `json:"prompt"` // collabAgentToolCall
-	ReceiverThreadIDs []string              `json:"receiverThreadIds"`
-	AgentsStates      map[string]agentState `json:"agentsStates"`
+	Prompt            string   `json:"prompt"` // collabAgentToolCall
+	ReceiverThreadIDs []string `json:"receiverThreadIds"`
 
 	raw json.RawMessage
 }
@@ -158,6 +163,9 @@ const (
 	itemCollab    = "collabAgentToolCall"
 )
 
+// toolSpawn is the tool of a collabAgentToolCall that starts a subagent.
+const toolSpawn = "spawnAgent"
+
 // The statuses of items.
 const (
 	statusInProgress = "inProgress"
@@ -182,11 +190,6 @@ type change struct {
 type changeKind struct {
 	Type     string `json:"type"` // "add", "delete", "update"
 	MovePath string `json:"move_path,omitempty"`
-}
-
-type agentState struct {
-	Status  string `json:"status"`
-	Message string `json:"message"`
 }
 
 // input is a part of a prompt.

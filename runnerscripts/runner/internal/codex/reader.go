@@ -3,6 +3,7 @@ package codex
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"time"
 	"unicode/utf8"
 
@@ -29,7 +30,7 @@ func (c *conversation) handle(p *peer, line []byte) {
 	case len(m.ID) > 0:
 		err = c.asked(p, m)
 	default:
-		err = c.notified(m.Method, m.Params)
+		c.received(m, line)
 	}
 	if err != nil {
 		agent.EmitUnreadable(c.out, programTitle, line, err)
@@ -45,6 +46,44 @@ func decode[T any](params json.RawMessage, handle func(T)) error {
 	return nil
 }
 
+// received takes a notification. One of a thread that nobody knows yet waits for
+// the end of the tool call that started it.
+func (c *conversation) received(m message, line []byte) {
+	if len(m.Params) == 0 {
+		m.Params = json.RawMessage("{}")
+	}
+	var n note
+	err := json.Unmarshal(m.Params, &n)
+	if err == nil && n.ThreadID != "" && n.ThreadID != c.threadID() && !c.translate.knows(n.ThreadID) && len(c.early) < mostEarly {
+		c.early = append(c.early, bytes.Clone(line))
+		return
+	}
+	if err == nil {
+		err = c.notified(m.Method, m.Params)
+	}
+	if err != nil {
+		agent.EmitUnreadable(c.out, programTitle, line, err)
+	}
+	if c.translate.linked {
+		c.translate.linked = false
+		c.receiveEarly()
+	}
+}
+
+// mostEarly bounds the notifications that wait.
+const mostEarly = 1000
+
+// receiveEarly takes the notifications whose thread is known by now.
+func (c *conversation) receiveEarly() {
+	waiting := c.early
+	c.early = nil
+	for _, line := range waiting {
+		var m message
+		_ = json.Unmarshal(line, &m) // it could be read before
+		c.received(m, line)
+	}
+}
+
 // notified takes what the program tells. Notifications that are not listed say
 // nothing that is not told otherwise, or are of a newer version.
 func (c *conversation) notified(method string, params json.RawMessage) error {
@@ -56,8 +95,8 @@ func (c *conversation) notified(method string, params json.RawMessage) error {
 	case "item/started":
 		return decode(params, func(n itemNote) { c.alive(n.note); c.translate.started(c.conv(n.note), n) })
 	case "item/completed":
-		return decode(params, func(n itemNote) { c.alive(n.note); c.translate.completed(c.conv(n.note), n) })
-	case "item/agentMessage/delta":
+		return decode(params, c.itemCompleted)
+	case "item/agentMessage/delta", "item/plan/delta":
 		return decode(params, func(n deltaNote) {
 			c.translate.delta(c.conv(n.note), runnerscripts.TypeAgentMessage, n.ItemID, n.Delta)
 		})
@@ -79,6 +118,8 @@ func (c *conversation) notified(method string, params json.RawMessage) error {
 		return decode(params, func(n warningNote) { c.log("warn", n.Message, bytes.Clone(params)) })
 	case "configWarning", "deprecationNotice":
 		return decode(params, func(n warningNote) { c.log("info", n.Summary, bytes.Clone(params)) })
+	case "mcpServer/startupStatus/updated":
+		return decode(params, c.serverStarted)
 	case "serverRequest/resolved":
 		return decode(params, func(n resolvedNote) { c.withdraw(string(n.RequestID)) })
 	}
@@ -100,9 +141,26 @@ func (c *conversation) alive(n note) {
 	}
 }
 
+// itemCompleted takes a finished item. A subagent that it has started works from
+// now on.
+func (c *conversation) itemCompleted(n itemNote) {
+	c.alive(n.note)
+	c.translate.completed(c.conv(n.note), n)
+	if n.Item.Type == itemCollab && n.Item.Tool == toolSpawn {
+		c.mu.Lock()
+		for _, thread := range n.Item.ReceiverThreadIDs {
+			c.working[thread] = ""
+		}
+		c.mu.Unlock()
+	}
+}
+
 func (c *conversation) turnStarted(n turnNote) {
 	c.mu.Lock()
-	if q := c.query; q != nil && n.ThreadID == c.thread && q.end == nil {
+	switch q := c.query; {
+	case n.ThreadID != c.thread:
+		c.working[n.ThreadID] = n.Turn.ID
+	case q != nil && q.end == nil:
 		q.turn = n.Turn.ID
 	}
 	c.mu.Unlock()
@@ -111,14 +169,31 @@ func (c *conversation) turnStarted(n turnNote) {
 
 func (c *conversation) turnCompleted(n turnNote) {
 	c.translate.endTurn(time.Time{}, c.conv(n.note))
+	c.translate.endSubagent(time.Time{}, n.ThreadID, n.Turn.Status == turnDone, n.Turn.DurationMS)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.query
-	if q == nil || n.ThreadID != c.thread || q.end != nil || (q.turn != "" && q.turn != n.Turn.ID) {
+	switch {
+	case n.ThreadID != c.thread:
+		delete(c.working, n.ThreadID)
+	case q != nil && q.end == nil && (q.turn == "" || q.turn == n.Turn.ID):
+		q.end = &n.Turn
+	}
+	c.finishQuery()
+}
+
+// finishQuery ends the query when its turn has ended and no subagent works any
+// more: nobody waits for one after a turn that did not complete. c.mu is held.
+func (c *conversation) finishQuery() {
+	q := c.query
+	if q == nil || q.finished || q.end == nil {
 		return
 	}
-	q.end = &n.Turn
-	close(q.done)
+	if len(c.working) == 0 || q.cancelled || q.end.Status != turnDone {
+		q.finished = true
+		q.abandoned = len(c.working) > 0
+		close(q.done)
+	}
 }
 
 // used takes a count of tokens.
@@ -133,6 +208,14 @@ func (c *conversation) used(n usageNote) {
 	c.mu.Unlock()
 	if main {
 		c.translate.contextUse(time.Time{}, n.TokenUsage.Last.TotalTokens, n.TokenUsage.ModelContextWindow)
+	}
+}
+
+// serverStarted tells of an MCP server that did not start: the agent goes on
+// without its tools.
+func (c *conversation) serverStarted(n serverNote) {
+	if n.Error != "" {
+		c.log("warn", fmt.Sprintf("check the MCP server %q in agent.config: it did not start: %s", n.Name, n.Error), nil)
 	}
 }
 

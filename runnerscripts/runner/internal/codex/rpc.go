@@ -62,26 +62,37 @@ func (p *peer) send(method string, params any, done func(message)) (cancel func(
 // call sends a request and decodes the reply into result, unless that is nil. An
 // error of the program's is an *rpcError.
 func (p *peer) call(ctx context.Context, method string, params, result any) error {
-	reply := make(chan message, 1)
-	cancel := p.send(method, params, func(m message) { reply <- m })
+	return p.callThen(ctx, method, params, result, func() {})
+}
+
+// callThen does the same, and calls then before the next line of the program is
+// read.
+func (p *peer) callThen(ctx context.Context, method string, params, result any, then func()) error {
+	reply := make(chan error, 1)
+	cancel := p.send(method, params, func(m message) { reply <- m.decode(method, result, then) })
 	defer cancel()
 	select {
-	case m := <-reply:
-		if m.Error != nil {
-			return fmt.Errorf("%s: %w", method, m.Error)
-		}
-		if result == nil {
-			return nil
-		}
-		if err := json.Unmarshal(m.Result, result); err != nil {
-			return fmt.Errorf("the reply to %s is not understood: %w", method, err)
-		}
-		return nil
+	case err := <-reply:
+		return err
 	case <-p.Done():
 		return fmt.Errorf("%s: %w: %s", method, errEnded, p.Crash())
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// decode decodes a reply.
+func (m message) decode(method string, result any, then func()) error {
+	if m.Error != nil {
+		return fmt.Errorf("%s: %w", method, m.Error)
+	}
+	if result != nil {
+		if err := json.Unmarshal(m.Result, result); err != nil {
+			return fmt.Errorf("the reply to %s is not understood: %w", method, err)
+		}
+	}
+	then()
+	return nil
 }
 
 // replied hands a reply to the request that waits for it.

@@ -16,6 +16,7 @@ func (t *translator) startCall(at time.Time, conv string, i item) {
 	call := i.toolCall()
 	call.Status = runnerscripts.ToolInProgress
 	t.calls = append(t.calls, openCall{conv, call})
+	t.begun[i.ID] = true
 	t.emit(at, conv, runnerscripts.TypeToolCall, call)
 }
 
@@ -24,8 +25,8 @@ func (t *translator) open(conv, id string) int {
 	return slices.IndexFunc(t.calls, func(c openCall) bool { return c.conv == conv && c.call.ToolCallID == id })
 }
 
-// begun is a tool call that has begun; all but its id is empty for others.
-func (t *translator) begun(conv, id string) runnerscripts.ToolCall {
+// openCall is a tool call that has begun; all but its id is empty for others.
+func (t *translator) openCall(conv, id string) runnerscripts.ToolCall {
 	if n := t.open(conv, id); n >= 0 {
 		return t.calls[n].call
 	}
@@ -47,13 +48,23 @@ func (t *translator) endCall(at time.Time, conv string, i item) {
 		if i.ExitCode != nil {
 			update.RawOutput = jsonOf(map[string]any{"exitCode": *i.ExitCode, "output": i.AggregatedOutput})
 		}
-	case itemFiles:
+	case itemFiles, itemCollab:
 	case itemMCP:
 		update.Content, update.RawOutput = i.mcpResult()
 	default:
 		update.RawOutput = i.raw
 	}
 	t.emit(at, conv, runnerscripts.TypeToolCallUpdate, update)
+}
+
+// openTool is the last open call of a tool; empty if there is none.
+func (t *translator) openTool(conv, name string) runnerscripts.ToolCall {
+	for _, c := range slices.Backward(t.calls) {
+		if c.conv == conv && c.call.Name == name {
+			return c.call
+		}
+	}
+	return runnerscripts.ToolCall{}
 }
 
 // toolCall describes the tool call that an item is.
@@ -85,8 +96,10 @@ func (i item) toolCall() runnerscripts.ToolCall {
 		call.Title, call.Kind = "View "+filepath.Base(i.Path), runnerscripts.ToolRead
 		call.Locations = []runnerscripts.Location{{Path: i.Path}}
 	case itemCollab:
-		call.Name, call.Kind = i.Tool, runnerscripts.ToolThink
-		call.Title = i.Tool
+		call.Name, call.Title, call.Kind = i.Tool, i.Tool, runnerscripts.ToolThink
+		if i.Prompt != "" {
+			call.RawInput = jsonOf(map[string]any{"prompt": i.Prompt})
+		}
 	}
 	return call
 }
@@ -188,23 +201,18 @@ func hunks(diff string) []hunk {
 
 // mcpResult is what a tool of an MCP server has answered.
 func (i item) mcpResult() ([]runnerscripts.ToolCallContent, json.RawMessage) {
-	var result struct {
-		Content []struct {
-			Type     string `json:"type"`
-			Text     string `json:"text"`
-			Data     string `json:"data"`
-			MimeType string `json:"mimeType"`
-			URI      string `json:"uri"`
-		} `json:"content"`
+	var result *struct {
+		Content           []runnerscripts.Content `json:"content"`
+		StructuredContent any                     `json:"structuredContent,omitempty"`
+		IsError           bool                    `json:"isError,omitempty"`
 	}
-	_ = json.Unmarshal(i.Result, &result) // null after a failure
-	var list []runnerscripts.ToolCallContent
-	for _, b := range result.Content {
-		c := runnerscripts.Content{Type: b.Type, Text: b.Text, Data: b.Data, MimeType: b.MimeType, URI: b.URI}
-		list = append(list, runnerscripts.ToolCallContent{Type: "content", Content: &c})
-	}
-	if len(list) > 0 || string(i.Result) != "null" && len(i.Result) > 0 {
-		return list, i.Result
+	// It is null after a failure.
+	if json.Unmarshal(i.Result, &result) == nil && result != nil {
+		var list []runnerscripts.ToolCallContent
+		for _, c := range result.Content {
+			list = append(list, runnerscripts.ToolCallContent{Type: "content", Content: &c})
+		}
+		return list, jsonOf(result)
 	}
 	var failure struct {
 		Message string `json:"message"`

@@ -44,7 +44,8 @@ func storedThread(s runnerscripts.Session) (thread string, resume bool, err erro
 	if err != nil || file == "" {
 		return thread, false, err
 	}
-	return thread, true, mend(file)
+	resume, err = mend(file)
+	return thread, resume, err
 }
 
 // findRollout returns the file of a thread; empty if there is none.
@@ -122,7 +123,7 @@ func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 			t.Main = data
 			continue
 		}
-		if meta, err := metaOf(data); err == nil && parents[meta.parent()] {
+		if meta, err := metaOf(data); err == nil && parents[meta.Parent] {
 			parents[id] = true
 			t.Subagents = append(t.Subagents, runnerscripts.SubagentTranscript{ID: id, Transcript: data})
 		}
@@ -136,8 +137,6 @@ type meta struct {
 	Timestamp time.Time `json:"timestamp"`
 	Parent    string    `json:"parent_thread_id"`
 }
-
-func (m meta) parent() string { return m.Parent }
 
 func metaOf(rollout string) (meta, error) {
 	var r struct {
@@ -189,12 +188,21 @@ func restoreRollout(s runnerscripts.Session, m meta, text string) error {
 	return agent.RestoreFile(file, text)
 }
 
-// mend ends half a last line, which a crash may have left, so that the next record
-// does not become part of it.
-func mend(file string) error {
+// mend reports whether a rollout can be resumed. A crash may have left one that the
+// program would trip over: one that has no first record yet is removed, and half a
+// last line gets an end, so that the next record does not become part of it.
+func mend(file string) (bool, error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
-		return err
+		return false, err
+	}
+	defer f.Close()
+	first, err := runnerscripts.NewLineReader(f, 0).Next()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, fmt.Errorf("read the transcript: %w", err)
+	}
+	if _, err := metaOf(string(first)); err != nil {
+		return false, os.Remove(file)
 	}
 	last := make([]byte, 1)
 	end, err := f.Seek(-1, io.SeekEnd)
@@ -204,5 +212,5 @@ func mend(file string) error {
 	if err == nil && last[0] != '\n' {
 		_, err = f.WriteString("\n")
 	}
-	return errors.Join(err, f.Close())
+	return err == nil, err
 }

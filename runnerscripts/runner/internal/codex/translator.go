@@ -19,10 +19,16 @@ type translator struct {
 
 	blocks []*piece // begun and not finished, oldest first
 	calls  []openCall
-	// threads are the conversations of threads other than the main one.
-	threads map[string]string
-	used    int64 // the context's last known use
+	begun  map[string]bool // the tool calls that have been told, by id
+	// agents are the subagents, by their thread.
+	agents map[string]subagent
+	linked bool              // a subagent has been added
+	said   map[string]string // the last words of the agent, by conversation
+	used   int64             // the context's last known use
 }
+
+// subagent is a thread that a tool call has started.
+type subagent struct{ parent, call string }
 
 // piece is a block that is being made.
 type piece struct {
@@ -38,15 +44,21 @@ type openCall struct {
 }
 
 func newTranslator(out agent.Sink) *translator {
-	return &translator{out: out, threads: map[string]string{}}
+	return &translator{out: out, begun: map[string]bool{}, agents: map[string]subagent{}, said: map[string]string{}}
 }
 
 // conversationOf is the conversation of a thread other than the main one.
 func (t *translator) conversationOf(thread string) string {
-	if conv, ok := t.threads[thread]; ok {
-		return conv
+	if a, ok := t.agents[thread]; ok {
+		return a.call
 	}
 	return thread
+}
+
+// knows reports whether a thread is that of a subagent.
+func (t *translator) knows(thread string) bool {
+	_, ok := t.agents[thread]
+	return ok
 }
 
 // emit reports an event; a zero time means now.
@@ -60,8 +72,8 @@ func (t *translator) emit(at time.Time, conv string, typ runnerscripts.EventType
 
 // started translates an item that begins.
 func (t *translator) started(conv string, n itemNote) {
-	if isMessage(n.Item.Type) {
-		return // it is told in pieces
+	if isMessage(n.Item.Type) || n.Item.ID == "" {
+		return // it is told in pieces; or nobody could tell it from others
 	}
 	t.startCall(time.Time{}, conv, n.Item)
 }
@@ -79,19 +91,52 @@ func isMessage(typ string) bool {
 // finish translates a finished item that began and ended at those times; zero
 // means now.
 func (t *translator) finish(began, ended time.Time, conv string, i item) {
+	if i.ID == "" {
+		return // nobody could tell it from others
+	}
 	switch i.Type {
 	case itemUser:
 		t.user(ended, conv, i)
 	case itemAgent, itemPlan:
+		t.said[conv] = i.Text
 		t.whole(ended, conv, runnerscripts.TypeAgentMessage, i.ID, i.Text)
 	case itemReasoning:
 		t.reasoning(ended, conv, i)
 	default:
-		if t.open(conv, i.ID) < 0 {
+		if !t.begun[i.ID] {
 			t.startCall(began, conv, i)
 		}
 		t.endCall(ended, conv, i)
+		t.startSubagents(ended, conv, i)
 	}
+}
+
+// startSubagents reports the subagents that a tool call has started.
+func (t *translator) startSubagents(at time.Time, conv string, i item) {
+	if i.Type != itemCollab || i.Tool != toolSpawn {
+		return
+	}
+	for _, thread := range i.ReceiverThreadIDs {
+		t.agents[thread], t.linked = subagent{parent: conv, call: i.ID}, true
+		t.emit(at, conv, runnerscripts.TypeSubagentStarted, runnerscripts.SubagentStarted{
+			ToolCallID: i.ID, AgentID: thread, Prompt: i.Prompt,
+		})
+	}
+}
+
+// endSubagent reports that a subagent has done what it was last told to.
+func (t *translator) endSubagent(at time.Time, thread string, completed bool, durationMS int64) {
+	a, ok := t.agents[thread]
+	if !ok {
+		return
+	}
+	end := runnerscripts.SubagentCompleted{
+		ToolCallID: a.call, AgentID: thread, Status: "failed", Output: t.said[a.call], DurationMS: durationMS,
+	}
+	if completed {
+		end.Status = "completed"
+	}
+	t.emit(at, a.parent, runnerscripts.TypeSubagentCompleted, end)
 }
 
 func (t *translator) user(at time.Time, conv string, i item) {
@@ -131,7 +176,7 @@ func thoughtID(item string, n int) string { return fmt.Sprintf("%s-t%d", item, n
 
 // delta reports what is new in a block.
 func (t *translator) delta(conv string, typ runnerscripts.EventType, id, text string) {
-	if text == "" {
+	if text == "" || id == "" {
 		return
 	}
 	p := t.piece(conv, id)
@@ -189,6 +234,16 @@ func (t *translator) endTurn(at time.Time, conv string) {
 		})
 		return true
 	})
+}
+
+// endAll ends the turns of all conversations.
+func (t *translator) endAll() {
+	for len(t.blocks) > 0 {
+		t.endTurn(time.Time{}, t.blocks[0].conv)
+	}
+	for len(t.calls) > 0 {
+		t.endTurn(time.Time{}, t.calls[0].conv)
+	}
 }
 
 // plan reports the agent's list of what it is going to do.

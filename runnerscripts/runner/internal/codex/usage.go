@@ -31,12 +31,13 @@ func (m *meter) add(n usageNote) runnerscripts.Usage {
 	}
 }
 
-// outcome says how a query ended. cancelled says that somebody asked to stop it.
-func outcome(t turn, cancelled bool) (runnerscripts.StopReason, error) {
+// outcome says how a query ended whose turn ended as t. cancelled says that somebody
+// asked to stop it, abandoned that subagents had not ended by then.
+func outcome(t turn, cancelled, abandoned bool) (runnerscripts.StopReason, error) {
 	switch {
-	case t.Status == turnInterrupted, cancelled && t.Status != turnCompleted:
+	case t.Status == turnInterrupted, cancelled && (abandoned || t.Status != turnDone):
 		return runnerscripts.StopCancelled, nil
-	case t.Status == turnCompleted:
+	case t.Status == turnDone:
 		return runnerscripts.StopEndTurn, nil
 	case t.Error == nil:
 		return "", apiFailure(turnError{Message: "the turn ended as " + t.Status})
