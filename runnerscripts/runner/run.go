@@ -15,6 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/claude"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/codex"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/gemini"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/opencode"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/schema"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
@@ -60,11 +61,12 @@ type app struct {
 func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, args []string) int {
 	a := &app{stdin: stdin, stdout: runnerscripts.NewEncoder(stdout), stderr: stderr}
 	a.agents = map[string]agent.Driver{
-		"acp":    acp.Driver{},
-		"claude": claude.Driver{},
-		"codex":  codex.Driver{},
-		"gemini": gemini.Driver{},
-		"script": script.New(script.Config{Print: a.stdout.WriteLine}),
+		"acp":      acp.Driver{},
+		"claude":   claude.Driver{},
+		"codex":    codex.Driver{},
+		"gemini":   gemini.Driver{},
+		"opencode": opencode.Driver{},
+		"script":   script.New(script.Config{Print: a.stdout.WriteLine}),
 	}
 	switch {
 	case len(args) > 0 && args[0] == "guest":

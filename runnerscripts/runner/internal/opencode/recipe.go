@@ -1,0 +1,21 @@
+package opencode
+
+import "github.com/agentenv-dev/agentenv/runnerscripts"
+
+const (
+	npmPackage = "opencode-ai"
+	// testedVersion is the one that this driver's tests run.
+	testedVersion = "1.18.33"
+)
+
+// Recipe installs the program from npm. It brings its own search tool; git is
+// what it calls besides, and git fetches with the certificates.
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent:   programName,
+		Program: programName,
+		Version: testedVersion,
+		Debian:  []string{"ca-certificates", "git"},
+		NPM:     []string{npmPackage + "@" + testedVersion},
+	}
+}
