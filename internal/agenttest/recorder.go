@@ -20,7 +20,7 @@ import (
 )
 
 // waitTime is far above what an agent takes for one event.
-const waitTime = 30 * time.Second
+const waitTime = 3 * time.Minute
 
 // Recorder is a sink of events that keeps them. Its methods may be called from any
 // goroutine. NewRecorder makes one.

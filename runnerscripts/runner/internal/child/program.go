@@ -13,7 +13,7 @@ import (
 )
 
 // versionTime is far above what programs take to tell their version.
-const versionTime = 30 * time.Second
+const versionTime = 2 * time.Minute
 
 // Find returns argv with the absolute path of its program, which is looked for in
 // the PATH of env, as the agent would. Relative folders in PATH are left out: the
