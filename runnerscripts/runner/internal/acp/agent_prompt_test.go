@@ -34,7 +34,10 @@ func (a *testAgent) Prompt(ctx context.Context, r acpsdk.PromptRequest) (acpsdk.
 	case "say":
 		p.say(ctx, rest)
 	case "options":
-		p.say(ctx, a.mode+" "+a.model)
+		a.mu.Lock()
+		options := a.mode + " " + a.model
+		a.mu.Unlock()
+		p.say(ctx, options)
 	default:
 		scene, ok := scenes()[word]
 		if !ok {

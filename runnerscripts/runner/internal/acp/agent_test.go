@@ -62,8 +62,11 @@ func runAgent(offers string) {
 	if a.has("v2") {
 		fmt.Fprintln(os.Stderr, "this agent is of another version")
 	}
-	a.conn = acpsdk.NewAgentSideConnection(a, out, os.Stdin)
+	in, feed := io.Pipe()
+	a.conn = acpsdk.NewAgentSideConnection(a, out, in)
 	a.conn.SetLogger(slog.New(slog.DiscardHandler))
+	_, err := io.Copy(feed, os.Stdin) // not before the connection is set
+	_ = feed.CloseWithError(err)
 	<-a.conn.Done()
 }
 
@@ -91,11 +94,15 @@ func (a *testAgent) Authenticate(_ context.Context, r acpsdk.AuthenticateRequest
 	if r.MethodId != "token" {
 		return acpsdk.AuthenticateResponse{}, acpsdk.NewInvalidParams("no such method")
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.loggedIn = true
 	return acpsdk.AuthenticateResponse{}, nil
 }
 
 func (a *testAgent) NewSession(context.Context, acpsdk.NewSessionRequest) (acpsdk.NewSessionResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.has("auth") && !a.loggedIn {
 		return acpsdk.NewSessionResponse{}, acpsdk.NewAuthRequired(nil)
 	}
@@ -136,6 +143,8 @@ func (a *testAgent) options() (*acpsdk.SessionModeState, *acpsdk.SessionModelSta
 }
 
 func (a *testAgent) SetSessionMode(_ context.Context, r acpsdk.SetSessionModeRequest) (acpsdk.SetSessionModeResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.mode = string(r.ModeId)
 	return acpsdk.SetSessionModeResponse{}, nil
 }
@@ -144,11 +153,15 @@ func (a *testAgent) UnstableSetSessionModel(_ context.Context, r acpsdk.Unstable
 	if r.ModelId == "none" {
 		return acpsdk.UnstableSetSessionModelResponse{}, acpsdk.NewInvalidParams("no such model")
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.model = string(r.ModelId)
 	return acpsdk.UnstableSetSessionModelResponse{}, nil
 }
 
 func (a *testAgent) SetSessionConfigOption(_ context.Context, r acpsdk.SetSessionConfigOptionRequest) (acpsdk.SetSessionConfigOptionResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	switch r.ValueId.ConfigId {
 	case "the-mode":
 		a.mode = string(r.ValueId.Value)

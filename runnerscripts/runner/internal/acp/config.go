@@ -59,7 +59,7 @@ type Config struct {
 
 	// StartTime is how long the agent may take to start, Silence how long it may
 	// say nothing while it works, and CancelTime how long it may take to heed an
-	// interrupt. Zero means 90 seconds, 15 minutes and 20 seconds.
+	// interrupt. Zero means 5 minutes, 15 minutes and 20 seconds.
 	StartTime, Silence, CancelTime time.Duration
 }
 

@@ -16,7 +16,9 @@ import (
 )
 
 const (
-	startTime   = 90 * time.Second
+	// startTime is far above what a busy machine takes: agents that run on Node
+	// start for seconds.
+	startTime   = 5 * time.Minute
 	silenceTime = 15 * time.Minute
 	cancelTime  = 20 * time.Second
 	// cancelAgain is how often an interrupt is sent: an agent that takes messages

@@ -140,7 +140,7 @@ func TestLongMessages(t *testing.T) {
 func TestAgentThatDoesNotHeedAnInterruptIsEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
-	f.driver.cancel = 100 * time.Millisecond
+	f.driver.cancel = 500 * time.Millisecond
 	c := f.start()
 	wait := f.promptAsync(c, "deaf")
 	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))

@@ -35,6 +35,8 @@ type peer struct {
 	heard atomic.Int64
 	// prompts gets one for each prompt that is sent, also if that failed.
 	prompts chan struct{}
+	// broken says that the program does not read its input any more.
+	broken atomic.Bool
 	// joined is closed when the process and the connection have ended.
 	joined chan struct{}
 
@@ -65,7 +67,7 @@ func dial(cmd child.Command, h handlers) (*peer, error) {
 	p := &peer{joined: make(chan struct{}), prompts: make(chan struct{}, 1)}
 	p.heard.Store(time.Now().UnixNano())
 	incoming, feed := io.Pipe()
-	outgoing := &lineWriter{started: make(chan struct{}), prompts: p.prompts}
+	outgoing := &lineWriter{started: make(chan struct{}), prompts: p.prompts, broken: &p.broken}
 	p.conn = acpsdk.NewConnection(h.request, outgoing, incoming)
 	p.conn.SetLogger(slog.New(slog.DiscardHandler))
 	process, err := child.Start(cmd, func(line []byte) { p.read(line, feed, h) })
@@ -122,11 +124,15 @@ type lineWriter struct {
 	started chan struct{} // closed when process is set
 	process *child.Process
 	prompts chan struct{} // gets one for each prompt that is sent
+	broken  *atomic.Bool  // set when the program does not read any more
 }
 
 func (w *lineWriter) Write(line []byte) (int, error) {
 	<-w.started
 	err := w.process.Send(json.RawMessage(line))
+	if err != nil {
+		w.broken.Store(true)
+	}
 	var l rpcLine
 	if json.Unmarshal(line, &l) == nil && l.Method == acpsdk.AgentMethodSessionPrompt {
 		w.prompts <- struct{}{}
@@ -150,7 +156,7 @@ func (p *peer) ended() bool {
 	case <-p.conn.Done():
 		return true
 	default:
-		return false
+		return p.broken.Load()
 	}
 }
 
@@ -189,8 +195,8 @@ func (p *peer) notify(ctx context.Context, method string, params any) {
 	_ = p.conn.SendNotification(ctx, method, params)
 }
 
-// crash says how the program ended; it waits for its end.
+// crash says how the program ended; one that only does not talk any more is ended.
 func (p *peer) crash(program string) error {
-	<-p.process.Done()
+	p.close()
 	return agent.Failed("send the prompt again, which resumes the conversation: %s crashed: %s", program, p.process.Crash())
 }

@@ -70,10 +70,11 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.StartTime, late)
 	defer cancel()
 	if err := c.open(ctx, p, h); err != nil {
-		p.kill()
 		if errors.Is(err, errEnded) {
+			p.close() // as it likes: how it ended is the reason
 			err = c.startFailure(errors.New(p.process.Crash()))
 		}
+		p.kill()
 		return nil, false, err
 	}
 	return p, h.SessionID != "", nil

@@ -35,13 +35,6 @@ var recorded = []struct {
 		_, err := c.Prompt(f.t.Context(), "q", "think")
 		return err
 	}},
-	{"failed", func(f *fixture, c agent.Conversation) error {
-		_, err := c.Prompt(f.t.Context(), "q", "http-400")
-		if agenttest.HasCode(err, runnerscripts.FailAPI) {
-			return nil
-		}
-		return err
-	}},
 }
 
 // answering runs a query that asks one thing.
