@@ -5,43 +5,15 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// proxy notes the hosts that are asked for, and reaches none of them.
-type proxy struct {
-	*httptest.Server
-	mu    sync.Mutex
-	hosts []string
-}
-
-func newProxy(t *testing.T) *proxy {
-	t.Helper()
-	p := &proxy{}
-	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.mu.Lock()
-		p.hosts = append(p.hosts, r.Host)
-		p.mu.Unlock()
-		http.Error(w, "no way out", http.StatusBadGateway)
-	}))
-	t.Cleanup(p.Close)
-	return p
-}
-
-func (p *proxy) asked() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.hosts
-}
-
 // through makes the agent reach everything but the scripted model through a proxy.
-func (f *fixture) through(p *proxy) {
+func (f *fixture) through(p *agenttest.Proxy) {
 	for _, key := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
 		f.session.Agent.Env[key] = p.URL
 		f.session.Agent.Env[strings.ToLower(key)] = p.URL
@@ -52,7 +24,7 @@ func (f *fixture) through(p *proxy) {
 func TestNoHostButThatOfTheModelIsContacted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	p := newProxy(t)
+	p := agenttest.StartProxy(t)
 	f.through(p)
 	f.session.Agent.PermissionMode = "full-access"
 	c := f.start()
@@ -60,7 +32,7 @@ func TestNoHostButThatOfTheModelIsContacted(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if hosts := p.asked(); len(hosts) != 0 {
+	if hosts := p.Hosts(); len(hosts) != 0 {
 		t.Errorf("hosts: %q", hosts)
 	}
 }
@@ -69,14 +41,14 @@ func TestNoHostButThatOfTheModelIsContacted(t *testing.T) {
 func TestModelElsewhereIsReachedThroughTheProxy(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	p := newProxy(t)
+	p := agenttest.StartProxy(t)
 	f.through(p)
 	f.session.Agent.Env[envBaseURL] = "https://model.invalid/v1"
 	_, err := f.start().Prompt(t.Context(), "q", "plain-text")
 	if !agenttest.HasCode(err, runnerscripts.FailAPI) {
 		t.Errorf("error %v", err)
 	}
-	if hosts := p.asked(); len(hosts) == 0 || hosts[0] != "model.invalid:443" {
+	if hosts := p.Hosts(); len(hosts) == 0 || hosts[0] != "model.invalid:443" {
 		t.Errorf("hosts: %q", hosts)
 	}
 }
