@@ -5,12 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
@@ -51,7 +53,8 @@ func newFixture(t *testing.T) *fixture {
 		}
 	})
 	f := &fixture{
-		t: t, api: api, driver: Driver{retries: 1}, // one retry is enough to see it
+		// One retry is enough to see it; a test must not fail because the machine is busy.
+		t: t, api: api, driver: Driver{retries: 1, patience: 15 * time.Minute, silence: 15 * time.Minute},
 		session: agenttest.NewSession(t, agent.NewUUID(), programName), out: agenttest.NewRecorder(),
 	}
 	f.session.Agent.Command = []string{testagents.OpenCode(t)}
@@ -171,4 +174,21 @@ func (f *fixture) lastRequest() llmapi.Request {
 		f.t.Fatal("the model was asked nothing")
 	}
 	return all[len(all)-1]
+}
+
+// offline is a conversation without a server; its events come from the test.
+func offline(out *agenttest.Recorder, sessionID string) *conversation {
+	c := &conversation{
+		session:   runnerscripts.Session{Paths: primitives.PathsIn("/session")},
+		out:       out,
+		retries:   maxRetries,
+		translate: newTranslator(out, "/session/workspace"),
+		orphans:   map[string][]event{},
+		questions: map[string]question{},
+		id:        sessionID,
+		mode:      modeBuild,
+		over:      true, // there is no server to ask for anything
+	}
+	c.translate.conversations[sessionID] = runnerscripts.MainConversation
+	return c
 }

@@ -192,7 +192,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 }
 
 // answerTime is far above what the server takes to note something.
-const answerTime = 30 * time.Second
+const answerTime = 2 * time.Minute
 
 // answer is a decision in the program's words: where to send what.
 func (q question) answer(d runnerscripts.PermissionDecision) (o runnerscripts.PermissionOption, path string, body any, err error) {
