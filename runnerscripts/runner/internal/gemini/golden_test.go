@@ -105,7 +105,11 @@ func TestRecordedRunsMakeTheseEvents(t *testing.T) {
 				t: t, session: agenttest.NewSession(t, agent.NewUUID(), programName), out: agenttest.NewRecorder(),
 			}
 			f.session.Agent.Command = []string{self}
-			f.session.Agent.Env = map[string]string{replayVariable: r.name}
+			run, err := filepath.Abs(filepath.Join("testdata", r.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.session.Agent.Env = map[string]string{replayVariable: run}
 			c := f.start()
 			if err := r.run(f, c); err != nil {
 				t.Fatal(err)
@@ -130,7 +134,7 @@ func TestRecordedRunsMakeTheseEvents(t *testing.T) {
 func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 	t.Parallel()
 	out := agenttest.NewRecorder()
-	text := recordedFile("write", "chat.jsonl", sessionFolder)
+	text := recordedFile(testdata("write", "chat.jsonl"), sessionFolder)
 	if err := replay(t.Context(), text, sessionFolder+"/workspace", out); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +155,7 @@ func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 // FuzzRecord: nothing that a file can hold may panic or leave an event that cannot
 // be read.
 func FuzzRecord(f *testing.F) {
-	for line := range strings.Lines(recordedFile("write", "chat.jsonl", sessionFolder)) {
+	for line := range strings.Lines(recordedFile(testdata("write", "chat.jsonl"), sessionFolder)) {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {

@@ -12,7 +12,7 @@ import (
 )
 
 // replayVariable makes the test's own program play a recorded run of the Gemini
-// CLI: it names the run.
+// CLI: it is the start of the paths of its files.
 const replayVariable = "GEMINI_TEST_REPLAY"
 
 // sessionFolder stands for the session's folder in recorded runs.
@@ -28,10 +28,10 @@ type rpcLine struct {
 // when the request has been read, a notification when the request has that was
 // answered next, and whatever follows a request of the agent when that is answered.
 // The session's file is there from the beginning.
-func runReplay(in io.Reader, out io.Writer, name string) error {
+func runReplay(in io.Reader, out io.Writer, run string) error {
 	folder := filepath.Dir(os.Getenv("HOME"))
-	lines := strings.Split(strings.TrimSpace(recordedFile(name, "lines.jsonl", folder)), "\n")
-	chat := recordedFile(name, "chat.jsonl", folder)
+	lines := strings.Split(strings.TrimSpace(recordedFile(run+".lines.jsonl", folder)), "\n")
+	chat := recordedFile(run+".chat.jsonl", folder)
 	id := ""
 	for r := range records(chat) {
 		if id = r.SessionID; id != "" {
@@ -106,8 +106,8 @@ func nextReply(lines []string) string {
 }
 
 // recordedFile is a file of a recorded run, for a session in that folder.
-func recordedFile(name, kind, folder string) string {
-	data, err := os.ReadFile(testdata(name, kind))
+func recordedFile(file, folder string) string {
+	data, err := os.ReadFile(file)
 	if err != nil {
 		panic(err)
 	}
