@@ -14,6 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/claude"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/codex"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/command"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/gemini"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/opencode"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/schema"
@@ -64,6 +65,7 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		"acp":      acp.Driver{},
 		"claude":   claude.Driver{},
 		"codex":    codex.Driver{},
+		"command":  command.Driver{},
 		"gemini":   gemini.Driver{},
 		"opencode": opencode.Driver{},
 		"script":   script.New(script.Config{Print: a.stdout.WriteLine}),
