@@ -14,6 +14,7 @@ type query struct {
 	accepted  bool   // the program has the message
 	busy      bool   // the program works on it: an interrupt reaches it
 	idle      bool   // it has stopped working
+	beats     int    // of the server's heart since then
 	interrupt bool   // somebody asked for one before it worked
 	cancelled bool   // somebody asked to stop it
 	limited   bool   // it reached its limit of turns

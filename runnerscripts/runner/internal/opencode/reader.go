@@ -123,7 +123,6 @@ func (c *conversation) orphan(sessionID string, e event) bool {
 		return false
 	}
 	if len(c.orphans[sessionID]) < maxOrphans {
-		e.Properties = bytes.Clone(e.Properties)
 		c.orphans[sessionID] = append(c.orphans[sessionID], e)
 	}
 	return true
@@ -158,7 +157,7 @@ func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
 		c.mu.Unlock()
 		return
 	}
-	q.idle = s.Status.Type == "idle" && (q.busy || q.problem != nil)
+	q.idle, q.beats = s.Status.Type == "idle" && (q.busy || q.problem != nil), 0
 	interrupt := false
 	if s.Status.Type != "idle" {
 		interrupt = q.interrupt && !q.busy
@@ -214,7 +213,11 @@ func (c *conversation) beat() {
 	c.passOn(true)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if q := c.query; q != nil && q.idle {
-		q.finish()
+	q := c.query
+	if q == nil || !q.idle {
+		return
+	}
+	if q.beats++; q.beats > 1 {
+		q.finish() // an answer that will not be completed any more
 	}
 }
