@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,8 @@ type guestFlags struct {
 	cfg    local.Config
 	attach string
 	adopt  string
+	env    []string
+	ownEnv bool
 	linger bool
 	stay   time.Duration
 	minAge time.Duration
@@ -33,11 +37,12 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.StringVar(&g.cfg.User, "user", "", "`user` whom commands run as")
 	fs.BoolVar(&g.cfg.Keep, "keep", false, "leave the session folder when the sandbox ends")
 	fs.Func("env", "`KEY=value` for every command; may be given often", func(s string) error {
-		g.cfg.Env = append(g.cfg.Env, s)
+		g.env = append(g.env, s)
 		return nil
 	})
+	fs.BoolVar(&g.ownEnv, "inherit-env", false, "give every command the environment of this program, too, but HOME")
 	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
-	fs.StringVar(&g.adopt, "adopt", "", "`id` of a session folder below the root to make the sandbox of: its own is no more")
+	fs.StringVar(&g.adopt, "adopt", "", "`id` of a session folder below the root to make the sandbox of: its own is no more; - is the only one there, or a new one")
 	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
 	fs.DurationVar(&g.stay, "stay", 0, "when the host has gone stay, to be attached to, until nobody was for so `long`; negative is for ever")
 	fs.DurationVar(&g.minAge, "min-age", 0, "stay in any case until the sandbox is so `old`")
@@ -48,6 +53,10 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 		fs.Usage()
 		return g, fmt.Errorf("guest takes flags only, not %q", fs.Arg(0))
 	}
+	if g.ownEnv {
+		g.cfg.Env = inherited(os.Environ())
+	}
+	g.cfg.Env = append(g.cfg.Env, g.env...)
 	return g, nil
 }
 
@@ -120,22 +129,51 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 func (g guestFlags) open(ctx context.Context) (*local.Sandbox, error) {
 	switch {
 	case g.adopt != "":
-		return local.Adopt(ctx, g.cfg, g.adopt)
-	case g.attach == "":
-		return local.New(ctx, g.cfg)
-	}
-	id := g.attach
-	if id == "-" {
-		list, err := local.List(ctx, g.cfg)
+		id, err := g.only(ctx, g.adopt)
 		if err != nil {
 			return nil, err
 		}
-		if len(list) != 1 {
-			return nil, fmt.Errorf("there are %d sandboxes below %s; name one", len(list), g.cfg.Root)
+		if id == "" {
+			return local.New(ctx, g.cfg)
 		}
-		id = list[0].ID
+		return local.Adopt(ctx, g.cfg, id)
+	case g.attach == "":
+		return local.New(ctx, g.cfg)
+	}
+	id, err := g.only(ctx, g.attach)
+	if err != nil {
+		return nil, err
+	}
+	if id == "" {
+		return nil, fmt.Errorf("there is no sandbox below %s", g.cfg.Root)
 	}
 	return local.Attach(ctx, g.cfg, id)
+}
+
+// only finds out which sandbox a "-" means; empty is none.
+func (g guestFlags) only(ctx context.Context, id string) (string, error) {
+	if id != "-" {
+		return id, nil
+	}
+	list, err := local.List(ctx, g.cfg)
+	switch {
+	case err != nil:
+		return "", err
+	case len(list) > 1:
+		return "", fmt.Errorf("there are %d sandboxes below %s; name one", len(list), g.cfg.Root)
+	case len(list) == 0:
+		return "", nil
+	}
+	return list[0].ID, nil
+}
+
+// inherited is what commands get of an environment: HOME is the sandbox's own, and
+// what is no variable is left out.
+func inherited(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
+		key, _, ok := strings.Cut(e, "=")
+		return !ok || key == "" || key == "HOME"
+	})
 }
 
 // joined makes one stream of standard input and output.
