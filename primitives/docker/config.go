@@ -42,8 +42,9 @@ type Config struct {
 	// Empty means the image's.
 	User string `json:"user,omitempty"`
 	// Env is added to the environment that the image gives to every command,
-	// entries and their meaning as in primitives.Command.Env. Whoever may inspect
-	// the container can read it.
+	// entries and their meaning as in primitives.Command.Env. Whoever may use
+	// the engine can read it, and snapshots hold it: give secrets to the commands
+	// that need them.
 	Env []string `json:"env,omitempty"`
 	// Workspace is an existing folder of the engine's machine to work in instead
 	// of one inside the container. It is used in place and never deleted. User

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,15 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 		return nil
 	})
 	fs.BoolVar(&g.ownEnv, "inherit-env", false, "give every command the environment of this program, too, but HOME")
+	fs.Func("env-from", "as --env, for each variable of this program that has the `prefix` and a number from 0 on", func(prefix string) error {
+		for i := 0; ; i++ {
+			entry := os.Getenv(prefix + strconv.Itoa(i))
+			if entry == "" {
+				return nil
+			}
+			g.cfg.Env = append(g.cfg.Env, entry)
+		}
+	})
 	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
 	fs.StringVar(&g.adopt, "adopt", "", "`id` of a session folder below the root to make the sandbox of: its own is no more; - is the only one there, or a new one")
 	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
