@@ -5,7 +5,9 @@ import (
 	"maps"
 	"path"
 	"sync"
+	"time"
 
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -18,6 +20,8 @@ type faults struct {
 	fail   map[string][]error
 	before func(method string) error
 	drop   chan struct{} // closed to end the streams that are open
+	delay  time.Duration // before each message of a stream
+	quota  int           // of sandboxes; 0 is none
 }
 
 func newFaults() *faults {
@@ -49,6 +53,33 @@ func (s *Server) FailWith(method string, err error, times int) {
 	}
 }
 
+// Throttle makes the next calls of a method fail as too many, with the time after
+// which the client shall call again.
+func (s *Server) Throttle(method string, after time.Duration, times int) error {
+	st, err := status.New(codes.ResourceExhausted, "rate limit exceeded").
+		WithDetails(pb.RPCRetryPolicy_builder{RetryAfterSecs: float32(after.Seconds())}.Build())
+	if err != nil {
+		return err
+	}
+	s.FailWith(method, st.Err(), times)
+	return nil
+}
+
+// SetQuota is how many sandboxes may run at a time; one more is refused as
+// ResourceExhausted. 0 is no limit.
+func (s *Server) SetQuota(sandboxes int) {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.faults.quota = sandboxes
+}
+
+// sandboxes is the quota.
+func (f *faults) sandboxes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.quota
+}
+
 // Before calls f at the begin of every call, with its short name, and fails the
 // call with the error that f returns. Nil ends it.
 func (s *Server) Before(f func(method string) error) {
@@ -64,6 +95,13 @@ func (s *Server) DropStreams() {
 	defer s.faults.mu.Unlock()
 	close(s.faults.drop)
 	s.faults.drop = make(chan struct{})
+}
+
+// SlowStreams delays each message that streams send from now on.
+func (s *Server) SlowStreams(delay time.Duration) {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.faults.delay = delay
 }
 
 // begin notes a call and returns the error that it shall fail with.
@@ -92,7 +130,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return handler(ctx, req)
 }
 
-// stream runs a stream's handler, whose context ends when streams are dropped.
+// stream runs a stream's handler, until streams are dropped.
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if err := s.faults.begin(path.Base(info.FullMethod)); err != nil {
 		return err
@@ -103,12 +141,49 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	s.faults.mu.Lock()
 	drop := s.faults.drop
 	s.faults.mu.Unlock()
+	ctx, cancel := context.WithCancel(ss.Context())
+	defer cancel()
 	ended := make(chan error, 1)
-	s.running.Go(func() { ended <- handler(srv, ss) })
+	s.running.Go(func() { ended <- handler(srv, &faultyStream{ServerStream: ss, ctx: ctx, faults: s.faults}) })
+	dropped := status.Error(codes.Unavailable, "the stream was dropped by the test")
 	select {
 	case err := <-ended:
 		return err
+	case <-s.ctx.Done():
+		dropped = status.Error(codes.Unavailable, "the server ends")
 	case <-drop:
-		return status.Error(codes.Unavailable, "the stream was dropped by the test")
 	}
+	cancel()
+	if !info.IsClientStream { // else it waits for the client, until this function returns
+		<-ended
+	}
+	return dropped
+}
+
+// faultyStream is a stream that a test has its hands in.
+type faultyStream struct {
+	grpc.ServerStream
+	ctx    context.Context //nolint:containedctx // as the interface has it
+	faults *faults
+}
+
+func (s *faultyStream) Context() context.Context { return s.ctx }
+
+// SendMsg sends a message, late if that is wanted.
+func (s *faultyStream) SendMsg(m any) error {
+	s.faults.mu.Lock()
+	delay := s.faults.delay
+	s.faults.mu.Unlock()
+	if delay > 0 {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-s.ctx.Done():
+		}
+	}
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
 }

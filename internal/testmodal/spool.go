@@ -7,44 +7,78 @@ import (
 	"sync"
 )
 
-// spool keeps a stream of output in a file, from where it can be read at any
-// offset and more than once: a writer is never held up by those who read.
+// spoolMemory is how much of a stream is kept in memory, in bytes, before a file
+// takes it.
+const spoolMemory = 64 << 10
+
+// spool keeps a stream of output, from where it can be read at any offset and more
+// than once: a writer is never held up by those who read.
 type spool struct {
-	file *os.File
+	dir string // where a file is made
 
 	mu    sync.Mutex
+	data  []byte
+	file  *os.File // has all, unless nil
 	size  int64
 	ended bool
 	grown chan struct{} // closed when there is more, or the end
 }
 
-// newSpool keeps its file in dir without a name, so nothing is left of it.
-func newSpool(dir string) (*spool, error) {
-	f, err := os.CreateTemp(dir, "spool-")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Remove(f.Name()); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return &spool{file: f, grown: make(chan struct{})}, nil
-}
+func newSpool(dir string) *spool { return &spool{dir: dir, grown: make(chan struct{})} }
 
 // Write adds to the end.
 func (s *spool) Write(b []byte) (int, error) {
-	n, err := s.file.WriteAt(b, s.size)
-	s.change(func() { s.size += int64(n) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := s.add(b)
+	s.size += int64(n)
+	s.wake()
 	return n, err
 }
 
-// finish says that there is no more to come.
-func (s *spool) finish() { s.change(func() { s.ended = true }) }
+// add stores b, in a file from some size on. The file has no name, so nothing is
+// left of it.
+func (s *spool) add(b []byte) (int, error) {
+	if s.file == nil && len(s.data)+len(b) <= spoolMemory {
+		s.data = append(s.data, b...)
+		return len(b), nil
+	}
+	if s.file == nil {
+		f, err := os.CreateTemp(s.dir, "spool-")
+		if err != nil {
+			return 0, err
+		}
+		s.file = f
+		if err := os.Remove(f.Name()); err != nil {
+			return 0, err
+		}
+		if _, err := f.Write(s.data); err != nil {
+			return 0, err
+		}
+		s.data = nil
+	}
+	return s.file.WriteAt(b, s.size)
+}
 
-func (s *spool) change(f func()) {
+// finish says that there is no more to come.
+func (s *spool) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f()
+	s.ended = true
+	s.wake()
+}
+
+// free gives the file back; the stream must not be read any more.
+func (s *spool) free() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file != nil {
+		_ = s.file.Close()
+	}
+}
+
+// wake tells those who wait for more; the caller holds the lock.
+func (s *spool) wake() {
 	close(s.grown)
 	s.grown = make(chan struct{})
 }
@@ -54,15 +88,15 @@ func (s *spool) change(f func()) {
 func (s *spool) next(ctx context.Context, offset int64, b []byte) (int, error) {
 	for {
 		s.mu.Lock()
-		size, ended, grown := s.size, s.ended, s.grown
-		s.mu.Unlock()
-		if offset < size {
-			n, err := s.file.ReadAt(b[:min(int64(len(b)), size-offset)], offset)
-			if n > 0 {
-				err = nil
+		if offset < s.size {
+			defer s.mu.Unlock()
+			if s.file == nil {
+				return copy(b, s.data[offset:]), nil
 			}
-			return n, err
+			return s.file.ReadAt(b[:min(int64(len(b)), s.size-offset)], offset)
 		}
+		ended, grown := s.ended, s.grown
+		s.mu.Unlock()
 		if ended {
 			return 0, io.EOF
 		}
