@@ -52,6 +52,7 @@ type asked struct {
 	id          string
 	prompted    bool // the agent has the prompt
 	interrupted bool // it is to stop, as soon as it has begun
+	settled     map[string]bool
 }
 
 // owner says what an environment does with its sandbox beside using it.
