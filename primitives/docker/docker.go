@@ -124,7 +124,10 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	l, err := launch(ctx, eng, name, cfg, img)
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
 		cfg.sharedRunner, cfg.NoSocket = "", true
-		l, err = launch(ctx, eng, name, cfg, img)
+		// If this fails as well the first error is about what cfg says.
+		if again, aerr := launch(ctx, eng, name, cfg, img); aerr == nil {
+			l, err = again, nil
+		}
 	}
 	if err != nil {
 		return nil, explain(eng, err)
