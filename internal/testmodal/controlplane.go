@@ -21,9 +21,19 @@ func creates(kind pb.ObjectCreationType) bool {
 	return kind != pb.ObjectCreationType_OBJECT_CREATION_TYPE_UNSPECIFIED
 }
 
+// AddEnvironment makes an environment besides the one that the server has. What is
+// in one is seen from all.
+func (s *Server) AddEnvironment(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names["environment/"+name] = newID("en")
+}
+
 // checkEnvironment refuses environments that the server has not; empty is its own.
-func checkEnvironment(name string) error {
-	if name != "" && name != environmentName && name != "libmodal" {
+func (s *Server) checkEnvironment(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.names["environment/"+name]; name != "" && !ok {
 		return status.Errorf(codes.NotFound, "Environment '%s' not found", name)
 	}
 	return nil
@@ -38,7 +48,7 @@ func (c *controlPlane) ClientHello(context.Context, *emptypb.Empty) (*pb.ClientH
 }
 
 func (c *controlPlane) EnvironmentGetOrCreate(_ context.Context, req *pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
-	if err := checkEnvironment(req.GetDeploymentName()); err != nil {
+	if err := c.checkEnvironment(req.GetDeploymentName()); err != nil {
 		return nil, err
 	}
 	return pb.EnvironmentGetOrCreateResponse_builder{
@@ -50,7 +60,7 @@ func (c *controlPlane) EnvironmentGetOrCreate(_ context.Context, req *pb.Environ
 }
 
 func (c *controlPlane) AppGetOrCreate(_ context.Context, req *pb.AppGetOrCreateRequest) (*pb.AppGetOrCreateResponse, error) {
-	if err := checkEnvironment(req.GetEnvironmentName()); err != nil {
+	if err := c.checkEnvironment(req.GetEnvironmentName()); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()

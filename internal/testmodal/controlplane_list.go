@@ -16,7 +16,7 @@ const pageSize = 5
 
 // SandboxListV2 lists sandboxes that were made before a time, the youngest first.
 func (c *controlPlane) SandboxListV2(_ context.Context, req *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
-	if err := checkEnvironment(req.GetEnvironmentName()); err != nil {
+	if err := c.checkEnvironment(req.GetEnvironmentName()); err != nil {
 		return nil, err
 	}
 	var page []*pb.SandboxInfo

@@ -149,7 +149,7 @@ func (c *controlPlane) SandboxTerminateV2(_ context.Context, req *pb.SandboxTerm
 }
 
 func (c *controlPlane) SandboxGetFromNameV2(_ context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
-	if err := checkEnvironment(req.GetEnvironmentName()); err != nil {
+	if err := c.checkEnvironment(req.GetEnvironmentName()); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()

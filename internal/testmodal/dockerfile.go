@@ -63,13 +63,19 @@ func (s *Server) build(img *image, lines []string, bases map[string]*image, env 
 				}
 			}
 			img.layers, img.workdir, img.env = base.layers, base.workdir, maps.Clone(base.env)
-		case "RUN":
+		case "RUN", "COPY":
 			if sb == nil {
 				if sb, err = s.buildSpace(img); err != nil {
 					return err
 				}
 			}
-			if err := sb.runStep(img, in.args, env); err != nil {
+			args := in.args
+			if in.name == "COPY" {
+				if args, err = copyCommand(args); err != nil {
+					return err
+				}
+			}
+			if err := sb.runStep(img, args, env); err != nil {
 				return err
 			}
 		default:
@@ -139,6 +145,16 @@ func (sb *sandbox) runStep(img *image, line string, secrets map[string]string) e
 		return fmt.Errorf("the command '%s' returned a non-zero code: %d", strings.Join(args, " "), e.code)
 	}
 	return nil
+}
+
+// copyCommand is a COPY as a command. All images have this machine's programs below
+// them, so what is copied from another one is here, too.
+func copyCommand(args string) (string, error) {
+	words := strings.Fields(args)
+	if len(words) != 3 || !strings.HasPrefix(words[0], "--from=") {
+		return "", fmt.Errorf("there is nothing to copy from: %s", args)
+	}
+	return fmt.Sprintf(`mkdir -p "$(dirname %[2]q)" && cp -a %[1]q %[2]q`, words[1], words[2]), nil
 }
 
 // configure does an instruction that runs nothing.

@@ -35,31 +35,31 @@ type images struct {
 	byID   map[string]*image
 	recipe map[string]*image
 	named  map[string]string // ids
+	extra  map[string]bool   // repositories that FROM finds, too
 }
 
 func newImages(dir string) *images {
-	return &images{dir: dir, byID: map[string]*image{}, recipe: map[string]*image{}, named: map[string]string{}}
+	return &images{dir: dir, byID: map[string]*image{}, recipe: map[string]*image{}, named: map[string]string{}, extra: map[string]bool{}}
 }
 
 // registry are the repositories that FROM finds, with the programs that theirs have
 // under other names than this machine's.
 var registry = map[string]map[string]string{
-	"alpine":          {"usr/bin/sh": "/usr/bin/busybox", "usr/bin/ash": "/usr/bin/busybox"},
-	"busybox":         {"usr/bin/sh": "/usr/bin/busybox", "usr/bin/ash": "/usr/bin/busybox"},
-	"buildpack-deps":  nil,
-	"debian":          nil,
-	"debian_slim":     nil,
-	"golang":          nil,
-	"node":            nil,
-	"python":          {"usr/local/bin/python": "/usr/bin/python3"},
-	"ubuntu":          nil,
-	"astral/uv":       {"usr/local/bin/python": "/usr/bin/python3"},
-	"devcontainers":   nil,
-	"library/debian":  nil,
-	"library/ubuntu":  nil,
-	"library/python":  {"usr/local/bin/python": "/usr/bin/python3"},
-	"library/node":    nil,
-	"library/busybox": nil,
+	"alpine":         {"usr/bin/sh": "/usr/bin/busybox", "usr/bin/ash": "/usr/bin/busybox"},
+	"busybox":        {"usr/bin/sh": "/usr/bin/busybox", "usr/bin/ash": "/usr/bin/busybox"},
+	"buildpack-deps": nil,
+	"debian":         nil,
+	"golang":         nil,
+	"node":           nil,
+	"python":         {"usr/local/bin/python": "/usr/bin/python3"},
+	"ubuntu":         nil,
+}
+
+// AddImage makes FROM find a repository besides the usual ones, which is like Debian.
+func (s *Server) AddImage(repository string) {
+	s.images.mu.Lock()
+	defer s.images.mu.Unlock()
+	s.images.extra[repository] = true
 }
 
 // get finds an image that is built.
@@ -100,12 +100,15 @@ func (m *images) newLayer() (string, error) {
 
 // pull makes the image of a tag, as a registry would.
 func (m *images) pull(tag string) (*image, error) {
-	repository := strings.TrimPrefix(tag, "docker.io/")
+	repository := strings.TrimPrefix(strings.TrimPrefix(tag, "docker.io/"), "library/")
 	repository, _, _ = strings.Cut(repository, "@")
 	if i := strings.LastIndexByte(repository, ':'); i > strings.LastIndexByte(repository, '/') {
 		repository = repository[:i]
 	}
 	links, known := registry[repository]
+	m.mu.Lock()
+	known = known || m.extra[repository]
+	m.mu.Unlock()
 	if !known {
 		return nil, fmt.Errorf("failed to pull %q: pull access denied, repository does not exist or may require authorization", tag)
 	}

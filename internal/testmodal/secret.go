@@ -53,7 +53,7 @@ func (s *Server) addSecret(env map[string]string, id string) error {
 }
 
 func (c *controlPlane) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
-	if err := checkEnvironment(req.GetEnvironmentName()); err != nil {
+	if err := c.checkEnvironment(req.GetEnvironmentName()); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -72,7 +72,7 @@ func (c *controlPlane) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrC
 	}
 	for _, key := range req.GetRequiredKeys() {
 		if _, ok := c.secrets[id].env[key]; !ok {
-			return nil, status.Errorf(codes.NotFound, "Secret is missing key(s): %s", key)
+			return nil, status.Errorf(codes.FailedPrecondition, "Secret is missing key(s): %s", key)
 		}
 	}
 	return pb.SecretGetOrCreateResponse_builder{SecretId: id}.Build(), nil
@@ -100,7 +100,7 @@ func (s *Server) volume(id string) (*volume, error) {
 }
 
 func (c *controlPlane) VolumeGetOrCreate(_ context.Context, req *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
-	if err := checkEnvironment(req.GetEnvironmentName()); err != nil {
+	if err := c.checkEnvironment(req.GetEnvironmentName()); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -138,4 +138,25 @@ func (c *controlPlane) VolumeDelete(_ context.Context, req *pb.VolumeDeleteReque
 	delete(c.volumes, req.GetVolumeId())
 	maps.DeleteFunc(c.names, func(_, id string) bool { return id == req.GetVolumeId() })
 	return &emptypb.Empty{}, nil
+}
+
+// AddProxy makes a named proxy, as people do in Modal's dashboard. Nothing goes
+// through it.
+func (s *Server) AddProxy(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names["proxy/"+name] = newID("pr")
+}
+
+func (c *controlPlane) ProxyGet(_ context.Context, req *pb.ProxyGetRequest) (*pb.ProxyGetResponse, error) {
+	if err := c.checkEnvironment(req.GetEnvironmentName()); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, ok := c.names["proxy/"+req.GetName()]
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "Proxy '%s' not found", req.GetName())
+	}
+	return pb.ProxyGetResponse_builder{Proxy: pb.Proxy_builder{ProxyId: id, Name: req.GetName()}.Build()}.Build(), nil
 }

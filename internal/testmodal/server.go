@@ -55,7 +55,7 @@ type Server struct {
 	sandboxes []*sandbox        // in the order they were made
 	secrets   map[string]*secret
 	volumes   map[string]*volume
-	names     map[string]string // ids of secrets and volumes, by kind and name
+	names     map[string]string // ids of what has a name, by kind and name
 }
 
 // New starts a server that ends with the test, and with it everything that runs in it.
@@ -92,6 +92,7 @@ func open(ctx context.Context, dir string) (*Server, error) {
 		dir: dir, base: filepath.Join(dir, "base"), faults: newFaults(), tokens: newTokens(), images: newImages(filepath.Join(dir, "images")),
 		apps: map[string]string{}, secrets: map[string]*secret{}, volumes: map[string]*volume{}, names: map[string]string{},
 	}
+	s.AddEnvironment(environmentName)
 	if err := os.Mkdir(s.images.dir, 0o755); err != nil {
 		return nil, err
 	}
