@@ -186,3 +186,14 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 		t.Errorf("an unknown type does not list what there is: %v", err)
 	}
 }
+
+func TestSizesMayHaveUnits(t *testing.T) {
+	cfg, err := ParseConfig([]byte("sandbox: {type: docker, image: x, memory: 512MiB, disk: 2g}"))
+	if err != nil || cfg.Sandbox.Docker.Memory != 512<<20 || cfg.Sandbox.Docker.Disk != 2<<30 {
+		t.Errorf("memory %d and disk %d, %v", cfg.Sandbox.Docker.Memory, cfg.Sandbox.Docker.Disk, err)
+	}
+	_, err = ParseConfig([]byte("sandbox: {type: docker, image: x, memory: lots}"))
+	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "sandbox.memory: ") || !strings.Contains(err.Error(), "512m") {
+		t.Errorf("a memory of lots: %v", err)
+	}
+}

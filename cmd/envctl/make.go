@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // makeFlags say what a new sandbox is like.
@@ -71,16 +71,12 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 	if m.cpus > 0 {
 		s.Docker.CPUs = m.cpus
 	}
-	switch m.memory {
-	case "":
-	case "none":
-		s.Docker.Memory = -1
-	default:
-		bytes, err := units.RAMInBytes(m.memory)
-		if err != nil || bytes <= 0 {
-			return usagef("give --memory as a number with a unit, such as 512m or 8g, not %q", m.memory)
+	if m.memory != "" {
+		size, err := primitives.ParseSize(m.memory)
+		if err != nil || size == 0 {
+			return usagef("give --memory as a number with a unit, such as 512m or 8g, or none, not %q", m.memory)
 		}
-		s.Docker.Memory = bytes
+		s.Docker.Memory = size
 	}
 	return nil
 }

@@ -171,7 +171,7 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 		h.SecurityOpt = append(h.SecurityOpt, "seccomp="+profile)
 	}
 	if cfg.Disk > 0 {
-		h.StorageOpt = map[string]string{"size": strconv.FormatInt(cfg.Disk, 10)}
+		h.StorageOpt = map[string]string{"size": strconv.FormatInt(int64(cfg.Disk), 10)}
 	}
 	if cfg.Network == "" {
 		h.NetworkMode = "bridge"
@@ -181,7 +181,7 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 	case cfg.Memory == 0:
 		h.Memory = defaultMemory
 	case cfg.Memory > 0:
-		h.Memory = cfg.Memory
+		h.Memory = int64(cfg.Memory)
 	}
 	h.MemorySwap = h.Memory
 	pids := cfg.Pids
