@@ -66,7 +66,7 @@ func explain(err error) error {
 	case codes.Canceled:
 		return &kind{err, context.Canceled}
 	case codes.DeadlineExceeded:
-		return &kind{err, context.DeadlineExceeded}
+		return &kind{err, errors.Join(context.DeadlineExceeded, primitives.ErrUnavailable)} // the caller's, or Modal's own
 	case codes.Unavailable:
 		return &kind{fmt.Errorf("look whether Modal can be reached from here, and at MODAL_SERVER_URL: %w", err), primitives.ErrUnavailable}
 	}

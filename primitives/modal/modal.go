@@ -99,7 +99,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 		return nil, explainStart(ctx, c, box, err)
 	}
 	if err := s.settle(ctx, written); err != nil {
-		return nil, errors.Join(explainStart(ctx, c, box, err), s.disconnect())
+		return nil, errors.Join(explainStart(ctx, c, box, err), s.letGo())
 	}
 	return s, nil
 }
@@ -156,8 +156,8 @@ func (c *client) image(ctx context.Context, app *sdk.App, cfg Config) (*sdk.Imag
 // Environment, Profile and Logger count, and Runner for Fork.
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a sandbox that this
-// package did not make. One that has ended is [primitives.ErrTerminated] or
-// [primitives.ErrUnavailable].
+// package did not make. One that has ended is that, too, and
+// [primitives.ErrTerminated] or [primitives.ErrUnavailable].
 func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	s, err := attach(ctx, cfg, id)
 	if err != nil {
@@ -179,34 +179,15 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 			c.Close()
 		}
 	}()
-	var box *sdk.Sandbox
-	if strings.HasPrefix(id, sandboxPrefix) {
-		box, err = c.Sandboxes.FromID(ctx, id, nil)
-	} else {
-		box, err = c.Sandboxes.FromName(ctx, cfg.app(), id, &sdk.SandboxFromNameParams{Environment: cfg.Environment})
-	}
+	box, tags, err := c.findSandbox(ctx, cfg, id)
 	if err != nil {
-		return nil, explain(err)
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, box.Detach())
 		}
 	}()
-	tags, err := box.GetTags(ctx, nil)
-	switch {
-	case err != nil:
-		return nil, explain(err)
-	case tags[tagSandbox] == "":
-		return nil, fmt.Errorf("%w: it was not made as a sandbox of agentenv", fs.ErrNotExist)
-	}
-	result, err := c.result(ctx, box.SandboxID)
-	if err != nil {
-		return nil, explain(err)
-	}
-	if f := fateOf(result); f.cause != nil {
-		return nil, f.cause
-	}
 	if err := takeOver(ctx, box, tags); err != nil {
 		return nil, explain(err)
 	}

@@ -91,12 +91,18 @@ func (s *Sandbox) startKeeping(ctx context.Context) *keeping {
 	return k
 }
 
-// stop ends it and waits for that.
-func (k *keeping) stop() {
-	if k != nil {
-		k.cancel()
-		<-k.done
+// keepTimeout is how long it may take once the sandbox is no longer needed.
+const keepTimeout = 15 * time.Second
+
+// finish waits until it is done, for a while, and then ends it.
+func (k *keeping) finish() {
+	if k == nil {
+		return
 	}
+	defer k.cancel()
+	timer := time.AfterFunc(keepTimeout, k.cancel)
+	defer timer.Stop()
+	<-k.done
 }
 
 // settle does what is left to do for a new sandbox once its guest works.
@@ -164,7 +170,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 		report.Killed = append(report.Killed, p)
 	}
 	report.Survivors = nil
-	s.keeping.stop() // it would fail
+	s.keeping.finish()
 	if err := endSandbox(ctx, s.box); err != nil {
 		return report, wrap("terminate", s.ID(), err)
 	}
@@ -223,16 +229,16 @@ const urlsTimeout = 50 * time.Second
 func (s *Sandbox) Close() error {
 	s.closing.Do(func() {
 		s.closed.Store(true)
-		s.closeErr = s.disconnect()
+		s.closeErr = errors.Join(s.letGo(), s.box.Detach())
+		s.client.Close()
 	})
 	return wrap("close", s.ID(), s.closeErr)
 }
 
-func (s *Sandbox) disconnect() error {
-	s.keeping.stop()
+// letGo ends what this handle does in the sandbox.
+func (s *Sandbox) letGo() error {
+	s.keeping.finish()
 	err := s.worker.Close()
 	s.link.stream.join(sendTimeout)
-	err = errors.Join(err, s.box.Detach())
-	s.client.Close()
 	return err
 }

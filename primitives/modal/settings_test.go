@@ -1,0 +1,97 @@
+package modal_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/modal"
+)
+
+func TestTheEnvironmentOfCommands(t *testing.T) {
+	s := newServer(t)
+	s.AddSecret("keys", map[string]string{"FROM_SECRET": "secret", "OVER": "secret"})
+	cfg := config(t)
+	cfg.Dockerfile = []string{"ENV FROM_IMAGE=image OVER=image"}
+	cfg.Secrets = []string{"keys"}
+	cfg.Env = []string{"FROM_CONFIG=config", "OVER=config"}
+	box := open(t, cfg)
+	script := `echo "$FROM_IMAGE $FROM_SECRET $FROM_CONFIG $OVER"; [ "$HOME" = ` + box.Paths().Home + ` ]`
+	if got := run(t, box, script); got != "image secret config config\n" {
+		t.Errorf("a command sees %q", got)
+	}
+	again, err := modal.Attach(t.Context(), modal.Config{}, box.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, again, script); got != "image secret config config\n" {
+		t.Errorf("through another handle a command sees %q", got)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheImageIsBuiltOfTheDockerfile(t *testing.T) {
+	newServer(t)
+	cfg := config(t)
+	cfg.Dockerfile = []string{"RUN mkdir -p /opt/tool && echo built > /opt/tool/mark", "WORKDIR /opt/tool"}
+	box := open(t, cfg)
+	if got := run(t, box, "cat /opt/tool/mark"); got != "built\n" {
+		t.Errorf("the image has %q", got)
+	}
+}
+
+func TestAWorkspaceOnAVolumeOutlivesTheSandboxAndCannotBeCopied(t *testing.T) {
+	newServer(t)
+	cfg := config(t)
+	cfg.Volumes, cfg.Workspace = map[string]string{"/data": "shared"}, "/data"
+	first := open(t, cfg)
+	if got := first.Paths().Workspace; got != "/data" {
+		t.Errorf("the workspace is %s", got)
+	}
+	if err := first.WriteFile(t.Context(), "f", strings.NewReader("from the first"), primitives.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if can := first.Capabilities(); can.Snapshot || can.Fork {
+		t.Errorf("the capabilities are %+v", can)
+	}
+	_, err := primitives.Fork(t.Context(), first, 1)
+	expectError(t, "Fork", err, errors.ErrUnsupported, "volume")
+	if _, err := first.Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b, err := primitives.ReadFile(t.Context(), open(t, cfg), "f", 0)
+	if err != nil || string(b) != "from the first" {
+		t.Errorf("the second sandbox reads %q, %v", b, err)
+	}
+}
+
+func TestWhoChangesTheRecordInTheSandboxDoesNotGetCopiesOfIt(t *testing.T) {
+	newServer(t)
+	cfg := config(t)
+	cfg.BlockNetwork = true
+	box := open(t, cfg)
+	run(t, box, `sed -i 's/"block_network":true/"block_network":false/' /agentenv/settings.json`)
+	again, err := modal.Attach(t.Context(), cfg, box.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = again.Fork(t.Context(), 1)
+	expectError(t, "Fork", err, errors.ErrUnsupported, "changed")
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPortsHaveAddresses(t *testing.T) {
+	newServer(t)
+	cfg := config(t)
+	cfg.Ports = []int{8080}
+	box := open(t, cfg)
+	urls, err := box.URLs(t.Context())
+	if err != nil || !strings.HasPrefix(urls[8080], "https://") {
+		t.Errorf("%v, %v", urls, err)
+	}
+}
