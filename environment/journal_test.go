@@ -3,11 +3,15 @@ package environment
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // asking is a turn that asks for something, says a text, and asks again.
@@ -148,5 +152,26 @@ func TestLogsSayHowARunnerDied(t *testing.T) {
 	}
 	if !strings.Contains(log, "the runner") {
 		t.Errorf("the log is\n%s", log)
+	}
+}
+
+func TestAnAgentThatNoFeedReachesIsEndedAndSaysWhy(t *testing.T) {
+	binary, err := bundle.Path(t.Context(), bundle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runner := filepath.Join(t.TempDir(), "envrunner")
+	script := "#!/bin/sh\nif [ \"$1\" = feed ]; then echo no way in >&2; exit 1; fi\nexec " + binary + " \"$@\"\n"
+	if err := os.WriteFile(runner, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	env := create(t, Config{Sandbox: sandbox(t), Keep: true, Agent: scenario(t, waiting("never")), Runner: runner})
+	removeLater(t, env)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // half as long as the agent waits for another feed
+	defer cancel()
+	_, err = collect(ctx, env, Query{Prompt: "go"})
+	var failed *ScriptError
+	if !errors.As(err, &failed) || !strings.Contains(err.Error(), "no way in") || ctx.Err() != nil {
+		t.Errorf("the query ended with %v", err)
 	}
 }
