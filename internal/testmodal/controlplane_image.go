@@ -84,16 +84,7 @@ func (img *image) result() *pb.GenericResult {
 	if img.err == nil {
 		return result(pb.GenericResult_GENERIC_STATUS_SUCCESS)
 	}
-	tail := make([]byte, maxLogTail)
-	n, _ := img.log.next(context.Background(), max(0, img.log.length()-maxLogTail), tail) //nolint:forbidigo // it is there and needs no waiting
-	return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_FAILURE, Exception: string(tail[:n])}.Build()
-}
-
-// length is how much there is.
-func (s *spool) length() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.size
+	return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_FAILURE, Exception: img.log.tail(maxLogTail)}.Build()
 }
 
 // free gives back what the logs hold.
@@ -175,9 +166,7 @@ func (c *controlPlane) ImageDelete(_ context.Context, req *pb.ImageDeleteRequest
 	c.images.mu.Lock()
 	defer c.images.mu.Unlock()
 	delete(c.images.byID, img.id)
-	for _, known := range []map[string]*image{c.images.recipe} {
-		maps.DeleteFunc(known, func(_ string, other *image) bool { return other == img })
-	}
+	maps.DeleteFunc(c.images.recipe, func(_ string, other *image) bool { return other == img })
 	maps.DeleteFunc(c.images.named, func(_, id string) bool { return id == img.id })
 	if img.log != nil {
 		img.log.free()

@@ -10,7 +10,7 @@ import (
 )
 
 func (c *controlPlane) SandboxCreateV2(_ context.Context, req *pb.SandboxCreateV2Request) (*pb.SandboxCreateV2Response, error) {
-	sb, err := c.create(req)
+	sb, err := c.create(newID("sb"), req)
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +21,7 @@ func (c *controlPlane) SandboxCreateV2(_ context.Context, req *pb.SandboxCreateV
 }
 
 // create starts a sandbox that nothing speaks against.
-func (c *controlPlane) create(req *pb.SandboxCreateV2Request) (*sandbox, error) {
+func (c *controlPlane) create(id string, req *pb.SandboxCreateV2Request) (*sandbox, error) {
 	def := req.GetDefinition()
 	if err := checkDefinition(def, req.GetTags()); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (c *controlPlane) create(req *pb.SandboxCreateV2Request) (*sandbox, error) 
 	if quota := c.faults.sandboxes(); quota > 0 && running >= quota {
 		return nil, status.Errorf(codes.ResourceExhausted, "Workspace limit of %d concurrent Sandboxes reached", quota)
 	}
-	sb, err := c.newSandbox(req, img, env)
+	sb, err := c.newSandbox(id, req, img, env)
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +149,15 @@ func (c *controlPlane) SandboxTerminateV2(_ context.Context, req *pb.SandboxTerm
 }
 
 func (c *controlPlane) SandboxGetFromNameV2(_ context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
+	return c.byName(req, false)
+}
+
+// SandboxGetFromName finds sandboxes of the older kind.
+func (c *controlPlane) SandboxGetFromName(_ context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
+	return c.byName(req, true)
+}
+
+func (c *controlPlane) byName(req *pb.SandboxGetFromNameRequest, v1 bool) (*pb.SandboxGetFromNameResponse, error) {
 	if err := c.checkEnvironment(req.GetEnvironmentName()); err != nil {
 		return nil, err
 	}
@@ -157,7 +166,7 @@ func (c *controlPlane) SandboxGetFromNameV2(_ context.Context, req *pb.SandboxGe
 	c.mu.Unlock()
 	var found *sandbox
 	for _, sb := range c.list() {
-		if ok && sb.app == app && sb.nameNow() == req.GetSandboxName() && (sb.runs() || req.GetIncludeTerminated()) {
+		if ok && sb.app == app && isV1(sb.id) == v1 && sb.nameNow() == req.GetSandboxName() && (sb.runs() || req.GetIncludeTerminated()) {
 			found = sb
 		}
 	}
@@ -165,11 +174,6 @@ func (c *controlPlane) SandboxGetFromNameV2(_ context.Context, req *pb.SandboxGe
 		return nil, status.Errorf(codes.NotFound, "Sandbox with name '%s' not found in App '%s'", req.GetSandboxName(), req.GetAppName())
 	}
 	return pb.SandboxGetFromNameResponse_builder{SandboxId: found.id}.Build(), nil
-}
-
-// SandboxGetFromName finds sandboxes of the older kind, of which there are none.
-func (c *controlPlane) SandboxGetFromName(_ context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
-	return nil, status.Errorf(codes.NotFound, "Sandbox with name '%s' not found in App '%s'", req.GetSandboxName(), req.GetAppName())
 }
 
 func (c *controlPlane) SandboxSetName(_ context.Context, req *pb.SandboxSetNameRequest) (*pb.SandboxSetNameResponse, error) {

@@ -144,7 +144,10 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	s.running.Go(func() { ended <- handler(srv, &faultyStream{ServerStream: ss, ctx: ctx, faults: s.faults}) })
+	s.running.Go(func() {
+		defer close(ended)
+		ended <- handler(srv, &faultyStream{ServerStream: ss, ctx: ctx, faults: s.faults})
+	})
 	dropped := status.Error(codes.Unavailable, "the stream was dropped by the test")
 	select {
 	case err := <-ended:
@@ -155,7 +158,8 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	}
 	cancel()
 	if !info.IsClientStream { // else it waits for the client, until this function returns
-		<-ended
+		for range ended { // to the end, which its context has come to
+		}
 	}
 	return dropped
 }

@@ -2,7 +2,6 @@ package testmodal
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,12 +64,8 @@ func (e *execution) runTools(sb *sandbox, c command) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(sb.server.ctx)
 	e.stdin, e.eof = stdin, func() { _ = stdin.Close() }
-	e.kill = func() {
-		cancel()
-		_ = in.Close()
-	}
+	e.kill = func() { _ = in.Close() } // every request that takes its time reads from it
 	stdout, stderr := e.stdout, e.stderr
 	if stdout == nil {
 		stdout = newSpool(sb.dir)
@@ -78,7 +73,7 @@ func (e *execution) runTools(sb *sandbox, c command) error {
 	sb.running.Go(func() {
 		defer e.kill()
 		t := tools{stdin: in, stdout: stdout}
-		if err := sb.space.inside(func() error { return t.run(ctx, req) }); err != nil {
+		if err := sb.space.inside(func() error { return t.run(req) }); err != nil {
 			e.code = 1
 			if stderr != nil {
 				_ = json.NewEncoder(stderr).Encode(describe(err))
@@ -96,7 +91,7 @@ func (e *execution) runTools(sb *sandbox, c command) error {
 }
 
 // run answers a request.
-func (t tools) run(ctx context.Context, req toolsRequest) error {
+func (t tools) run(req toolsRequest) error {
 	switch {
 	case req.ReadFile != nil:
 		return t.read(req.ReadFile.Path)
@@ -115,7 +110,7 @@ func (t tools) run(ctx context.Context, req toolsRequest) error {
 	case req.Remove != nil:
 		return remove(req.Remove.Path, req.Remove.Recursive)
 	case req.Watch != nil:
-		return t.watch(ctx, *req.Watch)
+		return t.watch(*req.Watch)
 	default:
 		return &toolsError{Kind: "NotSupported", Message: "no such request"}
 	}
@@ -246,7 +241,7 @@ func describeFile(path string) (fileInfo, error) {
 		return fileInfo{}, errors.ErrUnsupported
 	}
 	f := fileInfo{
-		Name: info.Name(), Path: path, Type: "file", Size: info.Size(), Mode: uint32(st.Mode),
+		Name: info.Name(), Path: path, Type: "file", Size: info.Size(), Mode: uint32(st.Mode), //nolint:unconvert // has 16 bits on some systems
 		Permissions: fmt.Sprintf("%04o", st.Mode&0o7777), Modified: float64(info.ModTime().UnixNano()) / 1e9,
 		Owner: nameOf("/etc/passwd", st.Uid), Group: nameOf("/etc/group", st.Gid),
 	}

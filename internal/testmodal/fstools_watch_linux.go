@@ -1,7 +1,6 @@
 package testmodal
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -38,8 +37,8 @@ type rawEvent struct {
 	path         string
 }
 
-// watch says what changes until its time is over, stdin ends or ctx does.
-func (t tools) watch(ctx context.Context, req watchRequest) error {
+// watch says what changes until its time is over or stdin ends.
+func (t tools) watch(req watchRequest) error {
 	path, err := filepath.EvalSymlinks(req.Path)
 	if err != nil {
 		return err
@@ -56,8 +55,6 @@ func (t tools) watch(ctx context.Context, req watchRequest) error {
 	if req.Timeout != nil {
 		w.end = time.Now().Add(time.Duration(*req.Timeout) * time.Second)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = w.file.Close() })
-	defer stop()
 	closed := make(chan struct{})
 	go func() { // who watches ends it by closing stdin
 		defer close(closed)

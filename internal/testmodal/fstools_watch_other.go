@@ -2,9 +2,7 @@
 
 package testmodal
 
-import "context"
-
 // watch needs Linux.
-func (t tools) watch(context.Context, watchRequest) error {
+func (t tools) watch(watchRequest) error {
 	return &toolsError{Kind: "NotSupported", Message: "Watching needs Linux"}
 }

@@ -29,7 +29,8 @@ type sandbox struct {
 	volumes    []*mountedVolume
 	entrypoint *execution     // nil is none
 	running    sync.WaitGroup // what goes on in it
-	saving     sync.Mutex     // by who makes an image of it
+	saving     sync.Mutex     // by who makes an image of it, or writes by an index
+	stdinIndex uint32         // of the last write
 	gone       chan struct{}  // closed when nothing of it is left
 
 	mu      sync.Mutex
@@ -50,10 +51,10 @@ type sandbox struct {
 }
 
 // newSandbox starts a sandbox.
-func (s *Server) newSandbox(req *pb.SandboxCreateV2Request, img *image, env map[string]string) (*sandbox, error) {
+func (s *Server) newSandbox(id string, req *pb.SandboxCreateV2Request, img *image, env map[string]string) (*sandbox, error) {
 	def := req.GetDefinition()
 	sb := &sandbox{
-		server: s, id: newID("sb"), task: newID("ta"), app: req.GetAppId(), definition: def, image: img,
+		server: s, id: id, task: newID("ta"), app: req.GetAppId(), definition: def, image: img,
 		env: maps.Clone(img.env), created: time.Now(), name: def.GetName(), tags: tagMap(req.GetTags()),
 		execs: map[string]*execution{}, mounted: map[string]bool{}, saved: map[string]string{}, tokens: map[string]time.Time{},
 		network: def.GetNetworkAccess(), gone: make(chan struct{}), ended: make(chan struct{}), tunnels: openTunnels(def.GetOpenPorts().GetPorts()),

@@ -58,13 +58,11 @@ func makeBase(dir string) error {
 			return err
 		}
 	}
-	args := []string{"-a", "--parents"}
+	args := []string{"cp", "-a", "--parents"}
 	for _, name := range baseFiles {
 		if info, err := os.Lstat("/" + name); err == nil && (filepath.Dir(name) != "." || info.Mode()&os.ModeSymlink != 0) {
 			args = append(args, name)
 		}
 	}
-	cp := exec.Command("cp", append(args, dir)...)
-	cp.Dir = "/"
-	return runTool(cp)
+	return runTool(&exec.Cmd{Path: cpPath, Args: append(args, dir), Dir: "/"})
 }

@@ -103,7 +103,7 @@ func (o spaceOptions) enterRoot() error {
 		}
 		defer func() { _ = unix.Close(trees[i]) }()
 	}
-	if err := os.Chdir(root); err != nil { //nolint:usetesting // of this thread alone
+	if err := os.Chdir(root); err != nil { // of this thread alone
 		return err
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {

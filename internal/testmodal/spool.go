@@ -87,18 +87,9 @@ func (s *spool) wake() {
 // end of a stream that is finished.
 func (s *spool) next(ctx context.Context, offset int64, b []byte) (int, error) {
 	for {
-		s.mu.Lock()
-		if offset < s.size {
-			defer s.mu.Unlock()
-			if s.file == nil {
-				return copy(b, s.data[offset:]), nil
-			}
-			return s.file.ReadAt(b[:min(int64(len(b)), s.size-offset)], offset)
-		}
-		ended, grown := s.ended, s.grown
-		s.mu.Unlock()
-		if ended {
-			return 0, io.EOF
+		n, grown, err := s.read(offset, b)
+		if grown == nil {
+			return n, err
 		}
 		select {
 		case <-grown:
@@ -106,6 +97,34 @@ func (s *spool) next(ctx context.Context, offset int64, b []byte) (int, error) {
 			return 0, ctx.Err()
 		}
 	}
+}
+
+// read reads what there is at an offset. If there is nothing yet, it returns what
+// tells that there is more.
+func (s *spool) read(offset int64, b []byte) (n int, grown <-chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case offset < s.size && s.file == nil:
+		return copy(b, s.data[offset:]), nil, nil
+	case offset < s.size:
+		n, err = s.file.ReadAt(b[:min(int64(len(b)), s.size-offset)], offset)
+		return n, nil, err
+	case s.ended:
+		return 0, nil, io.EOF
+	default:
+		return 0, s.grown, nil
+	}
+}
+
+// tail is the end of what there is, at most n bytes of it.
+func (s *spool) tail(n int64) string {
+	s.mu.Lock()
+	offset := max(0, s.size-n)
+	s.mu.Unlock()
+	b := make([]byte, n)
+	read, _, _ := s.read(offset, b) // what cannot be read is not there
+	return string(b[:read])
 }
 
 // drain passes everything from an offset to send, to the end of the stream.

@@ -5,6 +5,9 @@ import (
 	"os/exec"
 )
 
+// cpPath is the program that copies.
+const cpPath = "/bin/cp"
+
 // runTool runs a program of this machine; its output is part of the error.
 func runTool(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -16,5 +19,5 @@ func runTool(cmd *exec.Cmd) error {
 // copyTree copies what is in a directory into another one that exists, with owners,
 // modes, times, and the marks by which layers say what is gone.
 func copyTree(from, to string) error {
-	return runTool(exec.Command("cp", "-au", from+"/.", to))
+	return runTool(&exec.Cmd{Path: cpPath, Args: []string{"cp", "-au", from + "/.", to}})
 }
