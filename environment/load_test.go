@@ -169,7 +169,7 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 		want error
 	}{
 		"no type":       {Config{}, ErrConfig},
-		"unknown type":  {Config{Sandbox: Sandbox{Type: "modal"}}, ErrConfig},
+		"unknown type":  {Config{Sandbox: Sandbox{Type: "nowhere"}}, ErrConfig},
 		"bad source":    {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{}}}, ErrConfig},
 		"escaping file": {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{Files: []File{{Path: "../x"}}}}}, primitives.ErrPathEscape},
 		"no such root":  {Config{Sandbox: Sandbox{Type: "local", Local: local.Config{Root: "/dev/null/x"}}}, nil},
@@ -181,7 +181,7 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 			t.Errorf("%s: error %v, want %v", name, err, c.want)
 		}
 	}
-	_, err := Create(t.Context(), Config{Sandbox: Sandbox{Type: "modal"}})
+	_, err := Create(t.Context(), Config{Sandbox: Sandbox{Type: "nowhere"}})
 	if err == nil || !strings.Contains(err.Error(), "local") {
 		t.Errorf("an unknown type does not list what there is: %v", err)
 	}
