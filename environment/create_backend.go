@@ -44,6 +44,7 @@ func backends() map[string]backend {
 	return map[string]backend{
 		"local":  localBackend(),
 		"docker": dockerBackend(),
+		"modal":  modalBackend(),
 	}
 }
 
