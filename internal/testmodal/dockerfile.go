@@ -121,9 +121,10 @@ func (sb *sandbox) runStep(img *image, line string, secrets map[string]string) e
 	}
 	env := maps.Clone(img.env)
 	maps.Copy(env, secrets)
-	dir := img.workdir
-	if dir == "" {
-		dir = "/"
+	dir := path.Clean("/" + img.workdir)
+	err := sb.space.inside(func() error { return os.MkdirAll(dir, 0o755) })
+	if err != nil {
+		return err
 	}
 	e, err := sb.start(command{args: args, env: env, dir: dir, stdout: true, stderr: true})
 	if err != nil {

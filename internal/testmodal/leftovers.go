@@ -31,8 +31,11 @@ func Main(m *testing.M) {
 }
 
 // leftovers says what this process has left.
-func leftovers() error {
-	errs := []error{goleak.Find()}
+func leftovers() error { return errors.Join(goleak.Find(), leftBehind()) }
+
+// leftBehind is leftovers without goroutines.
+func leftBehind() error {
+	var errs []error
 	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("%s%d-*", dirPrefix, os.Getpid())))
 	errs = append(errs, err)
 	for _, dir := range dirs {

@@ -36,28 +36,38 @@ func (s *spool) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// add stores b, in a file from some size on. The file has no name, so nothing is
-// left of it.
+// add stores b, in a file from some size on.
 func (s *spool) add(b []byte) (int, error) {
 	if s.file == nil && len(s.data)+len(b) <= spoolMemory {
 		s.data = append(s.data, b...)
 		return len(b), nil
 	}
 	if s.file == nil {
-		f, err := os.CreateTemp(s.dir, "spool-")
+		f, err := nameless(s.dir)
 		if err != nil {
 			return 0, err
 		}
 		s.file = f
-		if err := os.Remove(f.Name()); err != nil {
-			return 0, err
-		}
 		if _, err := f.Write(s.data); err != nil {
 			return 0, err
 		}
 		s.data = nil
 	}
 	return s.file.WriteAt(b, s.size)
+}
+
+// nameless makes a file without a name. The caller may be on a thread that is in a
+// sandbox, where dir is not: it is made on another one.
+func nameless(dir string) (f *os.File, err error) {
+	made := make(chan struct{})
+	go func() {
+		defer close(made)
+		if f, err = os.CreateTemp(dir, "spool-"); err == nil {
+			err = os.Remove(f.Name())
+		}
+	}()
+	<-made
+	return f, err
 }
 
 // finish says that there is no more to come.
