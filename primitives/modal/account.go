@@ -3,9 +3,16 @@ package modal
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
+
+// Arch is what Modal's machines are, as in runtime.GOARCH; they run Linux.
+const Arch = "amd64"
 
 // Present reports whether this machine has credentials of Modal, in the environment
 // or in the file of Modal's own tools. It contacts nobody, so they may not be good.
@@ -72,4 +79,35 @@ func buildImage(ctx context.Context, cfg Config) (string, error) {
 		return "", err
 	}
 	return image.ImageID, nil
+}
+
+// Look returns what became of a sandbox, also of one that has ended. Of cfg only App,
+// Environment and Profile count. An unknown ID is fs.ErrNotExist.
+func Look(ctx context.Context, cfg Config, id string) (primitives.State, error) {
+	state, err := look(ctx, cfg, id)
+	return state, wrap("look", id, err)
+}
+
+func look(ctx context.Context, cfg Config, id string) (primitives.State, error) {
+	if !validName(id) {
+		return primitives.State{}, fmt.Errorf("%w: no sandbox can have this ID or name", fs.ErrNotExist)
+	}
+	c, err := connect(cfg)
+	if err != nil {
+		return primitives.State{}, err
+	}
+	defer c.Close()
+	box, tags, err := c.lookUp(ctx, cfg, id)
+	if err != nil {
+		return primitives.State{}, err
+	}
+	defer func() { _ = box.Detach() }()
+	if tags[tagSandbox] == "" {
+		return primitives.State{}, errNotOurs
+	}
+	result, err := c.result(ctx, box.SandboxID)
+	if err != nil {
+		return primitives.State{}, explain(err)
+	}
+	return fateOf(result).state, nil
 }

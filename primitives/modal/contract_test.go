@@ -12,21 +12,16 @@ import (
 
 // TestContract runs the whole contract over the server, or at Modal: see realAccount.
 func TestContract(t *testing.T) {
-	if !*realAccount {
-		useServer(t)
+	h := harness(config(t))
+	// Other programs that take part use the server of the first one.
+	if !*realAccount && os.Getenv("PRIMITIVESTEST_CLIENT") == "" {
+		s := startServer(t)
+		h.Destroy = func(_ context.Context, p primitives.EnvironmentPrimitive) error { return s.destroy(p.ID()) }
 	}
-	primitivestest.Run(t, harness(config(t)))
+	primitivestest.Run(t, h)
 }
 
-// useServer starts a server, unless the test runs as another program, which uses
-// that of the first one.
-func useServer(t *testing.T) {
-	t.Helper()
-	if os.Getenv("PRIMITIVESTEST_CLIENT") == "" {
-		newServer(t)
-	}
-}
-
+// harness makes sandboxes that are alike.
 func harness(cfg modal.Config) primitivestest.Harness {
 	return primitivestest.Harness{
 		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
@@ -42,9 +37,6 @@ func harness(cfg modal.Config) primitivestest.Harness {
 		},
 		Forget: func(ctx context.Context, snapshot string) error {
 			return modal.RemoveSnapshot(ctx, cfg, snapshot)
-		},
-		Destroy: func(ctx context.Context, p primitives.EnvironmentPrimitive) error {
-			return killGuests(ctx, p.ID())
 		},
 	}
 }

@@ -3,6 +3,7 @@ package modal_test
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 
@@ -28,7 +29,16 @@ import (
 // on demand.
 var realAccount = flag.Bool("modal", os.Getenv("AGENTENV_TEST_MODAL") == "1", "run the contract with a real account of Modal")
 
-func TestMain(m *testing.M) { testmodal.Main(m) }
+func TestMain(m *testing.M) {
+	if config := os.Getenv(serverVariable); config != "" {
+		if err := serve(config, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	testmodal.Main(m)
+}
 
 // newServer starts a server and has this test use it.
 func newServer(t *testing.T) *testmodal.Server {

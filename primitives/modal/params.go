@@ -94,6 +94,7 @@ func guestArgs(cfg Config) []string {
 	}
 	args := []string{
 		guestProgram, "guest", "--root", guestRoot, "--stay", stay.String(), "--keep", "--inherit-env", "--adopt", "-",
+		"--env", "MODAL_TASK_ID", "--env", "MODAL_IMAGE_ID", // Modal's own, and different in copies
 	}
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.Workspace)

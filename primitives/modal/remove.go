@@ -33,10 +33,30 @@ func remove(ctx context.Context, cfg Config, id string) error {
 	return errors.Join(endSandbox(ctx, box), box.Detach())
 }
 
+var errNotOurs = fmt.Errorf("%w: it was not made as a sandbox of agentenv", fs.ErrNotExist)
+
 // findSandbox finds a live sandbox that this package made, and its tags. Whoever
 // gets one detaches from it.
-func (c *client) findSandbox(ctx context.Context, cfg Config, id string) (_ *sdk.Sandbox, _ map[string]string, err error) {
-	var box *sdk.Sandbox
+func (c *client) findSandbox(ctx context.Context, cfg Config, id string) (*sdk.Sandbox, map[string]string, error) {
+	box, tags, err := c.lookUp(ctx, cfg, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if tags[tagSandbox] == "" {
+		return nil, nil, errors.Join(errNotOurs, box.Detach())
+	}
+	result, err := c.result(ctx, box.SandboxID)
+	if err != nil {
+		return nil, nil, errors.Join(explain(err), box.Detach())
+	}
+	if f := fateOf(result); f.cause != nil {
+		return nil, nil, errors.Join(&kind{f.cause, fs.ErrNotExist}, box.Detach())
+	}
+	return box, tags, nil
+}
+
+// lookUp finds a sandbox, and its tags. Whoever gets one detaches from it.
+func (c *client) lookUp(ctx context.Context, cfg Config, id string) (box *sdk.Sandbox, tags map[string]string, err error) {
 	if strings.HasPrefix(id, sandboxPrefix) {
 		box, err = c.Sandboxes.FromID(ctx, id, nil)
 	} else {
@@ -45,24 +65,8 @@ func (c *client) findSandbox(ctx context.Context, cfg Config, id string) (_ *sdk
 	if err != nil {
 		return nil, nil, explain(err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, box.Detach())
-		}
-	}()
-	tags, err := box.GetTags(ctx, nil)
-	switch {
-	case err != nil:
-		return nil, nil, explain(err)
-	case tags[tagSandbox] == "":
-		return nil, nil, fmt.Errorf("%w: it was not made as a sandbox of agentenv", fs.ErrNotExist)
-	}
-	result, err := c.result(ctx, box.SandboxID)
-	if err != nil {
-		return nil, nil, explain(err)
-	}
-	if f := fateOf(result); f.cause != nil {
-		return nil, nil, &kind{f.cause, fs.ErrNotExist}
+	if tags, err = box.GetTags(ctx, nil); err != nil {
+		return nil, nil, errors.Join(explain(err), box.Detach())
 	}
 	return box, tags, nil
 }
