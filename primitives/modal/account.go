@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -89,23 +90,19 @@ func Look(ctx context.Context, cfg Config, id string) (primitives.State, error) 
 }
 
 func look(ctx context.Context, cfg Config, id string) (primitives.State, error) {
-	if !validName(id) {
-		return primitives.State{}, fmt.Errorf("%w: no sandbox can have this ID or name", fs.ErrNotExist)
+	if !validName(id) || !strings.HasPrefix(id, sandboxPrefix) {
+		return primitives.State{}, fmt.Errorf("%w: no sandbox can have this ID", fs.ErrNotExist)
 	}
 	c, err := connect(cfg)
 	if err != nil {
 		return primitives.State{}, err
 	}
 	defer c.Close()
-	box, tags, err := c.lookUp(ctx, cfg, id)
-	if err != nil {
+	if _, err := c.findApp(ctx, cfg, false); err != nil {
 		return primitives.State{}, err
 	}
-	defer func() { _ = box.Detach() }()
-	if tags[tagSandbox] == "" {
-		return primitives.State{}, errNotOurs
-	}
-	result, err := c.result(ctx, box.SandboxID)
+	// Not by its tags: Modal may have forgotten those of one that has ended.
+	result, err := c.result(ctx, id)
 	if err != nil {
 		return primitives.State{}, explain(err)
 	}

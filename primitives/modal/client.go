@@ -104,12 +104,9 @@ func isOld(id string) bool {
 	if len(suffix) != oldLength {
 		return false
 	}
-	for _, r := range suffix {
-		if !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z') {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(suffix, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
 }
 
 // result asks how a sandbox has ended; nil means that it has not.

@@ -22,16 +22,16 @@ import (
 func expectError(t *testing.T, what string, err, want error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want) //nolint:errorlint // only shown
+		t.Errorf("%s: %v, want %v", what, err, want)
 		return
 	}
 	var where *primitives.Error
 	if !errors.As(err, &where) || where.Backend != "modal" {
-		t.Errorf("%s: %v does not say that it is of modal", what, err) //nolint:errorlint // only shown
+		t.Errorf("%s: %v does not say that it is of modal", what, err)
 	}
 	for _, w := range words {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%s: %v does not say %q", what, err, w) //nolint:errorlint // only shown
+			t.Errorf("%s: %v does not say %q", what, err, w)
 		}
 	}
 }

@@ -110,7 +110,10 @@ func (s *Sandbox) settle(ctx context.Context, settings []byte) error {
 	if err := s.writeRecord(ctx, settings); err != nil {
 		return err
 	}
-	return awaitReady(ctx, s.box, s.cfg.Ready)
+	if err := awaitReady(ctx, s.box, s.cfg.Ready); err != nil {
+		return err
+	}
+	return ctx.Err() // nobody may want it any more
 }
 
 // ID returns Modal's ID of the sandbox.

@@ -112,7 +112,7 @@ func (s *stream) send() {
 func (s *stream) next(spare []byte) (data []byte, last, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !(s.hurry && len(s.queue) > 0) && !s.closed {
+	for (!s.hurry || len(s.queue) == 0) && !s.closed {
 		s.change.Wait()
 	}
 	if s.cut {
