@@ -219,3 +219,31 @@ func (c *controlPlane) SandboxCreateConnectTokenV2(_ context.Context, req *pb.Sa
 		Url: "https://" + sb.id + ".test.modal.host", Token: newJWT(sb.id, time.Now().Add(time.Hour)),
 	}.Build(), nil
 }
+
+// SandboxGetExitSnapshotV2 waits for the image that was made at a sandbox's end.
+func (c *controlPlane) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.SandboxGetExitSnapshotRequest) (*pb.SandboxGetExitSnapshotResponse, error) {
+	sb, err := c.sandbox(req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if !sb.wantsExitSnapshot() {
+		return nil, invalid("Exit snapshot is not enabled for this sandbox")
+	}
+	answer := pb.SandboxGetExitSnapshotResponse_builder{}
+	timer := time.NewTimer(time.Duration(req.GetTimeout() * float32(time.Second)))
+	defer timer.Stop()
+	select {
+	case <-sb.gone:
+		answer.Success = pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: sb.atExit}.Build()
+	case <-timer.C:
+		answer.Pending = &pb.SandboxGetExitSnapshotResponse_Pending{}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return answer.Build(), nil
+}
+
+// wantsExitSnapshot says whether an image is made at the sandbox's end.
+func (sb *sandbox) wantsExitSnapshot() bool {
+	return sb.definition.GetExperimentalOptionsV2()["enable_exit_snapshot"] == "true"
+}

@@ -323,3 +323,55 @@ func TestAWriteThatNobodyReadsIsGivenUpByTheStatus(t *testing.T) {
 		}
 	}
 }
+
+func TestAnExecGoesOnAfterTheNetworkWasCut(t *testing.T) {
+	s, mc := open(t)
+	sb := create(t, mc, nil)
+	p, err := sb.Exec(t.Context(), []string{"cat"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(p.Stdout)
+	for i := range 5 {
+		want := fmt.Sprint("line ", i)
+		if _, err := io.WriteString(p.Stdin, want+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if !lines.Scan() || lines.Text() != want {
+			t.Fatalf("read %q, %v; want %q", lines.Text(), lines.Err(), want)
+		}
+		s.CutConnections()
+	}
+	s.SetDown(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := sb.Poll(ctx, nil); err == nil {
+		t.Error("a call passed the network that is down")
+	}
+	s.SetDown(false)
+	if err := p.Stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code, err := p.Wait(t.Context(), nil); err != nil || code != 0 {
+		t.Errorf("exit %d, %v", code, err)
+	}
+}
+
+func TestTheServerTellsWhatSandboxesWereMadeFrom(t *testing.T) {
+	s, mc := open(t)
+	sb := create(t, mc, &modal.SandboxCreateParams{CPU: 2, MemoryMiB: 512, Regions: []string{"us-east-1"}})
+	def := s.Definition(sb.SandboxID)
+	if def.GetResources().GetMilliCpu() != 2000 || def.GetResources().GetMemoryMb() != 512 || def.GetTimeoutSecs() != 300 {
+		t.Errorf("made from %v", def)
+	}
+	err := sb.UpdateNetworkPolicy(t.Context(), &modal.SandboxUpdateNetworkPolicyParams{
+		OutboundCIDRAllowlist:   &modal.Allowlist{Entries: []string{"10.0.0.0/8"}},
+		OutboundDomainAllowlist: &modal.Allowlist{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.NetworkAccess(sb.SandboxID).GetAllowedCidrs(); len(got) != 1 || got[0] != "10.0.0.0/8" {
+		t.Errorf("allowed %q", got)
+	}
+}

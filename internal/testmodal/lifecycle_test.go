@@ -268,3 +268,23 @@ func TestTheEntrypointsEndIsTheSandboxes(t *testing.T) {
 		}
 	}
 }
+
+func TestAnImageCanBeMadeOfASandboxesEnd(t *testing.T) {
+	needRoot(t)
+	_, mc := open(t)
+	sb := create(t, mc, &modal.SandboxCreateParams{
+		Command: []string{"sh", "-c", "echo last > /root/words"}, ExperimentalOptions: map[string]any{"enable_exit_snapshot": true},
+	})
+	img, err := sb.ExperimentalGetExitSnapshot(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored, err := mc.Sandboxes.Create(t.Context(), app(t, mc), img, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	detach(t, restored)
+	if out, _ := run(t, restored, "cat", "/root/words"); out != "last\n" {
+		t.Errorf("restored: %q", out)
+	}
+}

@@ -96,6 +96,9 @@ func (sb *sandbox) tryCommand(ctx context.Context, args []string) (bool, error) 
 	select {
 	case <-e.done:
 		return e.code == 0 && e.signal == 0, nil
+	case <-sb.ended:
+		e.kill()
+		return false, errEnded
 	case <-ctx.Done():
 		e.kill()
 		return false, ctx.Err()

@@ -32,6 +32,7 @@ type sandbox struct {
 	saving     sync.Mutex     // by who makes an image of it, or writes by an index
 	stdinIndex uint32         // of the last write
 	gone       chan struct{}  // closed when nothing of it is left
+	atExit     string         // after gone: the image made at its end
 
 	mu      sync.Mutex
 	name    string
@@ -88,7 +89,7 @@ func (sb *sandbox) open() error {
 		return err
 	}
 	dirs := []string{sb.workdir()}
-	if _, ok := sb.definition.GetExperimentalOptionsV2()["enable_docker"]; ok {
+	if sb.definition.GetExperimentalOptionsV2()["enable_docker"] == "true" {
 		dirs = append(dirs, "/var/lib/docker")
 	}
 	err = sb.space.inside(func() error {
@@ -99,12 +100,23 @@ func (sb *sandbox) open() error {
 		}
 		return nil
 	})
-	if err == nil && len(sb.definition.GetEntrypointArgs()) > 0 {
-		err = sb.startEntrypoint()
+	if err == nil {
+		err = sb.begin()
 	}
 	if err != nil {
 		_ = sb.space.close()
-		return err
+	}
+	return err
+}
+
+// begin starts the entrypoint and the clocks; an end of either waits for both.
+func (sb *sandbox) begin() error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if len(sb.definition.GetEntrypointArgs()) > 0 {
+		if err := sb.startEntrypoint(); err != nil {
+			return err
+		}
 	}
 	sb.startClocks()
 	return nil
@@ -150,8 +162,6 @@ func (sb *sandbox) startEntrypoint() error {
 
 // startClocks starts the clocks that end the sandbox.
 func (sb *sandbox) startClocks() {
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
 	sb.life = time.AfterFunc(time.Duration(sb.definition.GetTimeoutSecs())*time.Second, func() {
 		sb.end(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
 	})
@@ -244,6 +254,14 @@ func (sb *sandbox) clear() {
 	errClose := sb.space.close()
 	sb.running.Wait()
 	sb.commitVolumes()
+	if sb.wantsExitSnapshot() {
+		img, err := sb.snapshot()
+		if err != nil {
+			sb.server.report("snapshot at the end of a sandbox", err)
+		} else {
+			sb.atExit = img.id
+		}
+	}
 	if err := os.RemoveAll(sb.dir); err != nil || errClose != nil {
 		sb.server.report("end a sandbox", errClose, err)
 	}

@@ -36,7 +36,7 @@ type Options struct {
 // Server speaks Modal's protocol. Its methods are safe for concurrent use.
 type Server struct {
 	dir, base string
-	listener  net.Listener
+	network   *network
 	grpc      *grpc.Server
 	faults    *faults
 	tokens    tokens
@@ -99,10 +99,11 @@ func open(ctx context.Context, dir string) (*Server, error) {
 	if err := makeBase(s.base); err != nil {
 		return nil, err
 	}
-	var err error
-	if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
 		return nil, err
 	}
+	s.network = newNetwork(l)
 	s.ctx, s.stop = context.WithCancel(ctx)
 	s.grpc = grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
@@ -112,7 +113,7 @@ func open(ctx context.Context, dir string) (*Server, error) {
 	)
 	pb.RegisterModalClientServer(s.grpc, &controlPlane{Server: s})
 	pb.RegisterTaskCommandRouterServer(s.grpc, &router{Server: s})
-	s.running.Go(func() { _ = s.grpc.Serve(s.listener) })
+	s.running.Go(func() { _ = s.grpc.Serve(s.network) })
 	return s, nil
 }
 
@@ -155,14 +156,35 @@ func (s *Server) report(what string, errs ...error) {
 }
 
 // URL is the address for MODAL_SERVER_URL.
-func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
+func (s *Server) URL() string { return "http://" + s.network.Addr().String() }
 
 // routerURL is the address that is told to clients. They demand https of it, and
 // then use plain text because the control plane is on the loopback interface.
-func (s *Server) routerURL() string { return "https://" + s.listener.Addr().String() }
+func (s *Server) routerURL() string { return "https://" + s.network.Addr().String() }
 
 // Credentials are the only token that the server accepts.
 func (s *Server) Credentials() (id, secret string) { return s.tokens.id, s.tokens.secret }
+
+// Definition is what a sandbox was made from; nil if there is none with this id.
+func (s *Server) Definition(id string) *pb.Sandbox {
+	sb, err := s.sandbox(id)
+	if err != nil {
+		return nil
+	}
+	return sb.definition
+}
+
+// NetworkAccess is the policy that was last set for a sandbox; nil if there is none
+// with this id. Only the one that blocks the network from the start is enforced.
+func (s *Server) NetworkAccess(id string) *pb.NetworkAccess {
+	sb, err := s.sandbox(id)
+	if err != nil {
+		return nil
+	}
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.network
+}
 
 // Environ are the variables, as "NAME=value", that lead a client of a process of its
 // own to the server. config is the path of an empty file.
