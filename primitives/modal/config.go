@@ -82,7 +82,8 @@ type Config struct {
 	// means 24 hours, which is as much as there is.
 	TimeoutSeconds int `json:"timeout_seconds,omitempty"`
 	// IdleTimeoutSeconds is for how long the sandbox lives on when no program is
-	// connected to it any more, and twice as long if the last one died. Zero means 60.
+	// connected to it any more. Until Modal has noticed takes a minute more, and
+	// another one if the last program died. Zero means 60.
 	IdleTimeoutSeconds int `json:"idle_timeout_seconds,omitempty"`
 	// Keep lets it live for TimeoutSeconds instead.
 	Keep bool `json:"keep,omitempty"`

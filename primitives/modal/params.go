@@ -18,8 +18,8 @@ func (c *client) params(ctx context.Context, cfg Config) (*sdk.SandboxCreatePara
 		Timeout: cfg.timeout(), EncryptedPorts: cfg.Ports, BlockNetwork: cfg.BlockNetwork,
 	}
 	if !cfg.Keep {
-		// Modal counts when no command runs. The guest, which is one, counts first.
-		p.IdleTimeout = cfg.idle()
+		// Modal counts when no command runs. The guest, which is one, counts before.
+		p.IdleTimeout = min(cfg.idle(), defaultIdle)
 	}
 	if len(cfg.AllowCIDRs)+len(cfg.AllowDomains) > 0 {
 		// The kind that is not given is not open.
