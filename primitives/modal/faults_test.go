@@ -180,7 +180,7 @@ func TestWhateverFailsInNewLeavesNothing(t *testing.T) {
 
 func TestACancelledNewLeavesNothing(t *testing.T) {
 	s := newServer(t)
-	for _, method := range []string{"ImageGetOrCreate", "TaskExecStart", "TaskExecStdinWrite"} {
+	for _, method := range []string{"ImageGetOrCreate", "SandboxCreateV2", "TaskExecStart", "TaskExecStdinWrite"} {
 		t.Run(method, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			s.Before(func(called string) error {

@@ -61,7 +61,9 @@ func judge(tags map[string]string, opts GCOptions) string {
 	switch {
 	case findOwner(tags) != owner.Dead:
 		return "" // somebody may use it
-	case tags[tagKeep] == "true":
+	case tags[tagKeep] == keepSoon:
+		return "its program died while it was made"
+	case tags[tagKeep] == keepDone:
 		return "" // Modal ends it in time
 	case !opts.NoGrace:
 		return "" // its guest counts the grace

@@ -100,7 +100,9 @@ func TestGCEndsOnlyWhatProgramsHaveLeftThatDied(t *testing.T) {
 	alive, elsewhere, abandoned := open(t, config(t)), open(t, config(t)), open(t, config(t))
 	cfg := config(t)
 	cfg.Keep = true
-	kept := open(t, cfg)
+	kept, unfinished := open(t, cfg), open(t, cfg)
+	disown(t, unfinished.ID())
+	retag(t, unfinished.ID(), func(tags map[string]string) { tags["agentenv-keep"] = "soon" })
 	move(t, elsewhere.ID())
 	disown(t, abandoned.ID())
 	disown(t, kept.ID())
@@ -117,8 +119,8 @@ func TestGCEndsOnlyWhatProgramsHaveLeftThatDied(t *testing.T) {
 		}
 		return strings.Join(ids, " ")
 	}
-	if got := garbage(modal.GCOptions{}); got != "" {
-		t.Errorf("within its grace it ends %s", got)
+	if got := garbage(modal.GCOptions{}); got != unfinished.ID() {
+		t.Errorf("within their grace it ends %q, want only %q, which nobody has finished", got, unfinished.ID())
 	}
 	if got := garbage(modal.GCOptions{NoGrace: true, DryRun: true}); got != abandoned.ID() {
 		t.Errorf("it would end %q, want %q", got, abandoned.ID())

@@ -110,7 +110,7 @@ func describe(f *pb.SandboxInfo) Info {
 	tags := tagsOf(f)
 	info := Info{
 		ID: f.GetId(), Name: f.GetName(), Image: f.GetImageId(), Created: created(f), Status: primitives.StatusRunning,
-		Owned: findOwner(tags) == owner.Alive, Kept: tags[tagKeep] == "true", Expires: expires(tags),
+		Owned: findOwner(tags) == owner.Alive, Kept: tags[tagKeep] == keepDone, Expires: expires(tags),
 		Session: tags[tagSession], Owner: describeOwner(tags),
 	}
 	if r := f.GetTaskInfo().GetResult(); r != nil {

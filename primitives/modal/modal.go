@@ -19,6 +19,7 @@
 //
 //	sandbox                  program  GC
 //	running                  alive    leaves it
+//	kept, never complete     dead     ends it: its program died while it was made
 //	running                  unknown  leaves it: it runs, or ran, where this program cannot look
 //	running, in its grace    dead     leaves it: it ends by itself; ends it with NoGrace
 //	running, kept            dead     leaves it until Modal ends it
@@ -81,7 +82,8 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if err != nil {
 		return nil, err
 	}
-	box, err := c.makeSandbox(ctx, app, cfg, sandboxTags(cfg, digest(written)))
+	tags := sandboxTags(cfg, digest(written))
+	box, err := c.makeSandbox(ctx, app, cfg, tags)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +100,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if err := s.begin(ctx, guestArgs(cfg), missing); err != nil {
 		return nil, explainStart(ctx, c, box, err)
 	}
-	if err := s.settle(ctx, written); err != nil {
+	if err := s.settle(ctx, written, tags); err != nil {
 		return nil, errors.Join(explainStart(ctx, c, box, err), s.letGo())
 	}
 	return s, nil
@@ -115,7 +117,17 @@ func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags
 		return nil, err
 	}
 	params.Tags = tags
-	box, err := c.Sandboxes.Create(ctx, app, image, params)
+	// Modal does not stop when it is no longer listened to: so that nothing is left
+	// behind, its answer is waited for.
+	patient, cancel := outlast(ctx, endTimeout)
+	defer cancel()
+	box, err := c.Sandboxes.Create(patient, app, image, params)
+	if ctx.Err() != nil {
+		if err == nil {
+			err = errors.Join(endSandbox(ctx, box), box.Detach())
+		}
+		return nil, errors.Join(ctx.Err(), explain(err))
+	}
 	if err != nil {
 		err = explain(err)
 		if errors.Is(err, fs.ErrExist) {

@@ -18,11 +18,19 @@ const (
 	tagSandbox  = tagPrefix             // always tagIs
 	tagSession  = tagPrefix + "-for"    // Config.Session, of which as much as fits
 	tagExpires  = tagPrefix + "-until"  // when Modal ends it, in seconds since 1970
-	tagKeep     = tagPrefix + "-keep"   // Config.Keep
+	tagKeep     = tagPrefix + "-keep"   // with Config.Keep: keepSoon, and keepDone once it is complete
 	tagHost     = tagPrefix + "-host"   // the maker's machine
 	tagOwner    = tagPrefix + "-owner"  // the maker's boot, process namespace, number and start
 	tagSettings = tagPrefix + "-config" // the digest of the settings: see record
 	tagIs       = "1"
+)
+
+// What tagKeep says. Nobody counts the grace of a sandbox that is to be kept and was
+// not finished, and that nobody can use.
+const (
+	keepNot  = "no"
+	keepSoon = "soon"
+	keepDone = "yes"
 )
 
 // ownerTags describe this program.
@@ -57,7 +65,10 @@ func describeOwner(tags map[string]string) string {
 func sandboxTags(cfg Config, settings string) map[string]string {
 	tags := ownerTags()
 	tags[tagSandbox], tags[tagSettings] = tagIs, settings
-	tags[tagKeep] = strconv.FormatBool(cfg.Keep)
+	tags[tagKeep] = keepNot
+	if cfg.Keep {
+		tags[tagKeep] = keepSoon
+	}
 	tags[tagExpires] = strconv.FormatInt(time.Now().Add(cfg.timeout()).Unix(), 10)
 	if session := plain(cfg.Session); session != "" {
 		tags[tagSession] = session

@@ -106,12 +106,18 @@ func (k *keeping) finish() {
 }
 
 // settle does what is left to do for a new sandbox once its guest works.
-func (s *Sandbox) settle(ctx context.Context, settings []byte) error {
+func (s *Sandbox) settle(ctx context.Context, settings []byte, tags map[string]string) error {
 	if err := s.writeRecord(ctx, settings); err != nil {
 		return err
 	}
 	if err := awaitReady(ctx, s.box, s.cfg.Ready); err != nil {
 		return err
+	}
+	if s.cfg.Keep {
+		tags[tagKeep] = keepDone
+		if err := s.box.SetTags(ctx, tags, nil); err != nil {
+			return explain(err)
+		}
 	}
 	return ctx.Err() // nobody may want it any more
 }
