@@ -332,6 +332,23 @@ func (c Config) progress(message string) {
 	}
 }
 
+// patience is how long something may take before somebody is told.
+const patience = 2 * time.Second
+
+// tellLater tells what is done if stop is not called soon.
+func (c Config) tellLater(message string) (stop func()) {
+	told := make(chan struct{})
+	timer := time.AfterFunc(patience, func() {
+		defer close(told)
+		c.progress(message)
+	})
+	return func() {
+		if !timer.Stop() {
+			<-told
+		}
+	}
+}
+
 // onVolume reports whether the workspace is on a volume, which no image holds.
 func (c Config) onVolume() bool {
 	for at := range c.Volumes {

@@ -287,7 +287,7 @@ func terminateElsewhere(t *testing.T, box *modal.Sandbox) {
 
 func killGuest(t *testing.T, box *modal.Sandbox) {
 	t.Helper()
-	if err := killGuests(t.Context(), box.ID()); err != nil {
+	if err := signalGuests(t.Context(), box.ID(), "KILL"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -366,6 +366,54 @@ func TestANetworkThatIsCutEndsWhatIsUnderWay(t *testing.T) {
 		t.Errorf("the sandbox says %q", got)
 	}
 	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAGuestThatDoesNotAnswerIsLost(t *testing.T) {
+	newServer(t)
+	cfg := modal.WithKeepAlive(config(t), time.Second)
+	box := open(t, cfg)
+	p, err := box.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := signalGuests(t.Context(), box.ID(), "STOP"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = box.Stat(t.Context(), ".")
+	expectError(t, "Stat", err, primitives.ErrUnavailable, "attach")
+	if status, err := p.Wait(t.Context()); err == nil && status.Reason != primitives.ReasonLost {
+		t.Errorf("the command ends with %+v, want that it is lost", status)
+	}
+	_ = p.Close()
+	if state, err := box.Poll(t.Context()); err != nil || state.Status != primitives.StatusLost {
+		t.Errorf("Poll: %+v, %v, want lost", state, err)
+	}
+}
+
+func TestACallThatNeverReturnsHoldsNobodyUp(t *testing.T) {
+	s := newServer(t)
+	cfg := modal.WithKeepAlive(config(t), time.Second)
+	box, err := modal.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	never := make(chan struct{})
+	s.Before(func(method string) error {
+		if method == stdinWrite {
+			<-never
+		}
+		return nil
+	})
+	_, err = box.Stat(t.Context(), ".")
+	expectError(t, "Stat", err, primitives.ErrUnavailable, "attach")
+	if err := box.Close(); err != nil {
+		t.Error(err)
+	}
+	s.Before(nil)
+	close(never)
+	if err := modal.Remove(t.Context(), cfg, box.ID()); err != nil {
 		t.Error(err)
 	}
 }

@@ -35,7 +35,7 @@ const (
 	// fateAttempts: how often it is asked whether a sandbox ended whose stream did.
 	fateAttempts = 20
 	// sendTimeout is how long Close waits for a call that is under way.
-	sendTimeout = 15 * time.Second
+	sendTimeout = 5 * time.Second
 )
 
 // dial starts a guest in a sandbox and shakes hands with it.

@@ -99,8 +99,8 @@ func run(t *testing.T, s primitives.EnvironmentPrimitive, script string) string 
 	return string(res.Stdout)
 }
 
-// killGuests ends the guests in a sandbox from outside, as a machine that fails would.
-func killGuests(ctx context.Context, id string) error {
+// signalGuests sends the guests in a sandbox a signal from outside.
+func signalGuests(ctx context.Context, id, signal string) error {
 	mc, err := sdk.NewClient()
 	if err != nil {
 		return err
@@ -113,9 +113,9 @@ func killGuests(ctx context.Context, id string) error {
 	defer func() { _ = box.Detach() }()
 	p, err := box.Exec(ctx, []string{"sh", "-c", `for p in /proc/[0-9]*; do
 		case $(tr '\0' ' ' <$p/cmdline 2>/dev/null) in
-		/agentenv/runner/envrunner\ guest*) kill -KILL ${p#/proc/} ;;
+		/agentenv/runner/envrunner\ guest*) kill -$0 ${p#/proc/} ;;
 		esac
-	done`}, &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
+	done`, signal}, &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
 	if err != nil {
 		return err
 	}

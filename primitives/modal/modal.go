@@ -151,7 +151,7 @@ func (c *client) image(ctx context.Context, app *sdk.App, cfg Config) (*sdk.Imag
 	}
 	image = image.DockerfileCommands(cfg.Dockerfile, nil)
 	if image.ImageID == "" {
-		cfg.progress("Modal builds the image of " + cfg.Image + ", unless it has it")
+		defer cfg.tellLater("Modal builds the image of " + cfg.Image)()
 	}
 	built, err := image.Build(ctx, app, nil)
 	if err != nil {

@@ -37,6 +37,15 @@ func readRunner(file string) (*runner, error) {
 	return &runner{file: file, name: imageName + hex.EncodeToString(sum.Sum(nil)[:20])}, nil
 }
 
+// Runner returns where in the sandbox a runner of this machine lies; empty if it is
+// not the one that the sandbox was made with, or somebody there may not run it.
+func (s *Sandbox) Runner(file string) string {
+	if s.program == nil || s.program.file != file || s.cfg.User != "" {
+		return ""
+	}
+	return guestProgram
+}
+
 // search looks for the image of a runner beside other work.
 type search struct {
 	cancel context.CancelFunc
