@@ -2,6 +2,8 @@ package testmodal_test
 
 import (
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/testmodal"
 )
 
 func BenchmarkCreate(b *testing.B) {
@@ -43,6 +45,18 @@ func BenchmarkWrite64MiB(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
 		if err := sb.Filesystem.WriteBytes(b.Context(), data, "/tmp/file", nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkStartAndClose(b *testing.B) {
+	for b.Loop() {
+		s, err := testmodal.Start(b.Context(), testmodal.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -133,7 +133,7 @@ func TestAStreamThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 func TestAnUploadThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 	s, mc := open(t)
 	sb := create(t, mc, nil)
-	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
+	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
 	written := make(chan error, 1)
 	go func() { written <- sb.Filesystem.WriteBytes(t.Context(), data, "/tmp/upload", nil) }()
 	tick := time.NewTicker(time.Millisecond)

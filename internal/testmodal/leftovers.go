@@ -36,10 +36,12 @@ func leftovers() error { return errors.Join(goleak.Find(), leftBehind()) }
 // leftBehind is leftovers without goroutines.
 func leftBehind() error {
 	var errs []error
-	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("%s%d-*", dirPrefix, os.Getpid())))
-	errs = append(errs, err)
-	for _, dir := range dirs {
-		errs = append(errs, fmt.Errorf("the directory %s", dir))
+	for _, parent := range []string{os.TempDir(), memoryDir} {
+		dirs, err := filepath.Glob(filepath.Join(parent, fmt.Sprintf("%s%d-*", dirPrefix, os.Getpid())))
+		errs = append(errs, err)
+		for _, dir := range dirs {
+			errs = append(errs, fmt.Errorf("the directory %s", dir))
+		}
 	}
 	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err == nil && strings.Contains(string(mounts), "/"+dirPrefix) {
 		errs = append(errs, errors.New("a mount"))
@@ -53,17 +55,33 @@ func leftBehind() error {
 	return errors.Join(errs...)
 }
 
+// memoryDir is in memory, on Linux. There the many small files of a root's lowest
+// layer take no time.
+const memoryDir = "/dev/shm"
+
+// baseParent is where the lowest layer of roots is made.
+func baseParent(dir string) string {
+	if info, err := os.Stat(memoryDir); err == nil && info.IsDir() && isolated() {
+		return memoryDir
+	}
+	return dir
+}
+
+// newDir makes a directory that says whose it is.
+func newDir(parent string) (string, error) {
+	return os.MkdirTemp(parent, fmt.Sprintf("%s%d-", dirPrefix, os.Getpid()))
+}
+
 // removeStale removes the directories of servers whose process was killed.
 func removeStale(dir string) {
-	if dir == "" {
-		dir = os.TempDir()
-	}
-	dirs, _ := filepath.Glob(filepath.Join(dir, dirPrefix+"*-*"))
-	for _, d := range dirs {
-		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(d), dirPrefix), "-")
-		pid, err := strconv.Atoi(number)
-		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			_ = os.RemoveAll(d) // another process may be at it, too
+	for _, parent := range []string{dir, memoryDir} {
+		dirs, _ := filepath.Glob(filepath.Join(parent, dirPrefix+"*-*"))
+		for _, d := range dirs {
+			number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(d), dirPrefix), "-")
+			pid, err := strconv.Atoi(number)
+			if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				_ = os.RemoveAll(d) // another process may be at it, too
+			}
 		}
 	}
 }

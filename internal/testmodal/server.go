@@ -75,21 +75,28 @@ func New(t testing.TB) *Server {
 
 // Start starts a server. What runs in it ends with ctx; Close must be called in any case.
 func Start(ctx context.Context, opts Options) (*Server, error) {
+	if opts.Dir == "" {
+		opts.Dir = os.TempDir()
+	}
 	removeStale(opts.Dir)
-	dir, err := os.MkdirTemp(opts.Dir, fmt.Sprintf("%s%d-", dirPrefix, os.Getpid()))
+	dir, err := newDir(opts.Dir)
 	if err != nil {
 		return nil, err
 	}
-	s, err := open(ctx, dir)
+	base, err := newDir(baseParent(opts.Dir))
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	s, err := open(ctx, dir, base)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir), os.RemoveAll(base))
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, dir string) (*Server, error) {
+func open(ctx context.Context, dir, base string) (*Server, error) {
 	s := &Server{
-		dir: dir, base: filepath.Join(dir, "base"), faults: newFaults(), tokens: newTokens(), images: newImages(filepath.Join(dir, "images")),
+		dir: dir, base: base, faults: newFaults(), tokens: newTokens(), images: newImages(filepath.Join(dir, "images")),
 		apps: map[string]string{}, secrets: map[string]*secret{}, volumes: map[string]*volume{}, names: map[string]string{},
 	}
 	s.AddEnvironment(environmentName)
@@ -143,7 +150,7 @@ func (s *Server) close() error {
 	s.images.free()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return errors.Join(append(s.problems, os.RemoveAll(s.dir))...)
+	return errors.Join(append(s.problems, os.RemoveAll(s.dir), os.RemoveAll(s.base))...)
 }
 
 // report keeps what went wrong where nobody could be told, for Close.

@@ -1,9 +1,10 @@
 package testmodal
 
 import (
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // parts are the trees that a root is put together from, each of them layers with a
@@ -45,7 +46,7 @@ var baseFiles = []string{
 	"etc/host.conf", "etc/hosts", "etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d", "etc/localtime", "etc/login.defs",
 	"etc/mime.types", "etc/nsswitch.conf", "etc/os-release", "etc/passwd", "etc/perl", "etc/profile", "etc/profile.d",
 	"etc/protocols", "etc/python3", "etc/python3.11", "etc/resolv.conf", "etc/services", "etc/shells", "etc/skel", "etc/ssl/certs",
-	"etc/ssl/openssl.cnf", "etc/terminfo", "etc/timezone",
+	"etc/ssl/openssl.cnf", "etc/terminfo", "etc/timezone", "var/lib/dpkg/status",
 }
 
 // makeBase puts the lowest layer of a root together.
@@ -58,11 +59,53 @@ func makeBase(dir string) error {
 			return err
 		}
 	}
-	args := []string{"cp", "-a", "--parents"}
 	for _, name := range baseFiles {
-		if info, err := os.Lstat("/" + name); err == nil && (filepath.Dir(name) != "." || info.Mode()&os.ModeSymlink != 0) {
-			args = append(args, name)
+		info, err := os.Lstat("/" + name)
+		if err != nil || filepath.Dir(name) == "." && info.Mode()&os.ModeSymlink == 0 {
+			continue // not here, or not a link into usr
+		}
+		if err := takeOver("/"+name, filepath.Join(dir, name)); err != nil {
+			return err
 		}
 	}
-	return runTool(&exec.Cmd{Path: cpPath, Args: append(args, dir), Dir: "/"})
+	return nil
+}
+
+// takeOver copies files, directories and links of this machine, those of them that
+// everybody may read.
+func takeOver(from, to string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		target := to + strings.TrimPrefix(path, from)
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		switch {
+		case entry.IsDir():
+			return os.MkdirAll(target, 0o755)
+		case info.Mode()&os.ModeSymlink != 0:
+			link, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+				return err
+			}
+			return os.Symlink(link, target)
+		case info.Mode().IsRegular() && info.Mode()&0o004 != 0:
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+				return err
+			}
+			return os.WriteFile(target, data, info.Mode().Perm())
+		default:
+			return nil
+		}
+	})
 }
