@@ -332,13 +332,13 @@ func (c Config) progress(message string) {
 	}
 }
 
-// patience is how long something may take before somebody is told.
-const patience = 2 * time.Second
+// tellAfter is how long something may take before somebody is told.
+const tellAfter = 2 * time.Second
 
 // tellLater tells what is done if stop is not called soon.
 func (c Config) tellLater(message string) (stop func()) {
 	told := make(chan struct{})
-	timer := time.AfterFunc(patience, func() {
+	timer := time.AfterFunc(tellAfter, func() {
 		defer close(told)
 		c.progress(message)
 	})

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 }
 
 // newServer starts a server and has this test use it.
-func newServer(t *testing.T) *testmodal.Server {
+func newServer(t testing.TB) *testmodal.Server {
 	t.Helper()
 	s := testmodal.New(t)
 	s.Setenv(t)
@@ -69,7 +69,7 @@ func config(t testing.TB) modal.Config {
 }
 
 // open makes a sandbox that ends with the test.
-func open(t *testing.T, cfg modal.Config) *modal.Sandbox {
+func open(t testing.TB, cfg modal.Config) *modal.Sandbox {
 	t.Helper()
 	s, err := modal.New(t.Context(), cfg)
 	if err != nil {

@@ -95,3 +95,52 @@ func TestPortsHaveAddresses(t *testing.T) {
 		t.Errorf("%v, %v", urls, err)
 	}
 }
+
+func TestASandboxWithAGraphicsProcessorIsLikeOthers(t *testing.T) {
+	s := newServer(t)
+	cfg := config(t)
+	cfg.GPU = "T4"
+	box := open(t, cfg)
+	if s.Calls("SandboxCreate") != 1 {
+		t.Errorf("it is not made by the older method: %v", s.CallCounts())
+	}
+	if got := run(t, box, "echo on"); got != "on\n" {
+		t.Errorf("it says %q", got)
+	}
+	if state, err := box.Poll(t.Context()); err != nil || !state.Running() {
+		t.Errorf("Poll: %+v, %v", state, err)
+	}
+	again, err := modal.Attach(t.Context(), cfg, box.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Terminate(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = box.Stat(t.Context(), ".")
+	expectError(t, "Stat", err, primitives.ErrTerminated)
+}
+
+func TestNewWaitsUntilTheSandboxIsReady(t *testing.T) {
+	newServer(t)
+	cfg := config(t)
+	cfg.Dockerfile = []string{"RUN touch /opt/ready"}
+	cfg.Ready = &modal.Probe{Command: []string{"test", "-e", "/opt/ready"}}
+	open(t, cfg)
+	cfg.Ready = &modal.Probe{Command: []string{"test", "-e", "/opt/never"}, TimeoutSeconds: 1}
+	_, err := modal.New(t.Context(), cfg)
+	expectError(t, "New", err, primitives.ErrUnavailable, "ready: ")
+}
+
+func TestASandboxWithoutNetworkReachesNothing(t *testing.T) {
+	newServer(t)
+	cfg := config(t)
+	cfg.BlockNetwork = true
+	box := open(t, cfg)
+	if got := run(t, box, "tail -n +3 /proc/net/dev | grep -v ' lo:' | wc -l"); got != "0\n" {
+		t.Errorf("it has %s interfaces beside its own", strings.TrimSpace(got))
+	}
+}
