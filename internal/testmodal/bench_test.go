@@ -1,6 +1,7 @@
 package testmodal_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
@@ -30,9 +31,10 @@ func BenchmarkExecAndWait(b *testing.B) {
 func BenchmarkWrite1KiB(b *testing.B) {
 	_, mc := open(b)
 	sb := create(b, mc, nil)
+	path := filepath.Join(workdir(b, sb), "file")
 	data := make([]byte, 1<<10)
 	for b.Loop() {
-		if err := sb.Filesystem.WriteBytes(b.Context(), data, "/tmp/file", nil); err != nil {
+		if err := sb.Filesystem.WriteBytes(b.Context(), data, path, nil); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -41,10 +43,11 @@ func BenchmarkWrite1KiB(b *testing.B) {
 func BenchmarkWrite64MiB(b *testing.B) {
 	_, mc := open(b)
 	sb := create(b, mc, nil)
+	path := filepath.Join(workdir(b, sb), "file")
 	data := make([]byte, 64<<20)
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
-		if err := sb.Filesystem.WriteBytes(b.Context(), data, "/tmp/file", nil); err != nil {
+		if err := sb.Filesystem.WriteBytes(b.Context(), data, path, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -133,9 +134,10 @@ func TestAStreamThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 func TestAnUploadThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 	s, mc := open(t)
 	sb := create(t, mc, nil)
+	path := filepath.Join(workdir(t, sb), "upload")
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
 	written := make(chan error, 1)
-	go func() { written <- sb.Filesystem.WriteBytes(t.Context(), data, "/tmp/upload", nil) }()
+	go func() { written <- sb.Filesystem.WriteBytes(t.Context(), data, path, nil) }()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for drops := 0; ; {
@@ -156,7 +158,7 @@ func TestAnUploadThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 	if s.Calls("TaskExecStdinStatus") == 0 {
 		t.Error("no stream was dropped")
 	}
-	back, err := sb.Filesystem.ReadBytes(t.Context(), "/tmp/upload", nil)
+	back, err := sb.Filesystem.ReadBytes(t.Context(), path, nil)
 	if err != nil || !bytes.Equal(back, data) {
 		t.Errorf("%d bytes of %d came back, %v", len(back), len(data), err)
 	}

@@ -60,9 +60,7 @@ var notApplying = map[string]string{
 const wantFileTests = 81
 
 func TestTheSDKsOwnTestsPassAgainstTheServer(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the SDK's tests write to the paths of their sandbox, which has a root of its own only for root on Linux")
-	}
+	needRoot(t) // they write to paths of their sandboxes
 	module := output(t, "", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/modal-labs/modal-client/go")
 	t.Run("file system", func(t *testing.T) {
 		t.Parallel()

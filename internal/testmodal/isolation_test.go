@@ -157,7 +157,8 @@ func sacrifice(t *testing.T) {
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
-	s, err := testmodal.Start(t.Context(), testmodal.Options{})
+	dir := t.TempDir()
+	s, err := testmodal.Start(t.Context(), testmodal.Options{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +175,9 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 	if n := running(t, "4711.3"); n != 0 {
 		t.Errorf("%d processes are left", n)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 	if err := testmodal.Leftovers(); err != nil {
 		t.Error(err)

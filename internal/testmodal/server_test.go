@@ -75,6 +75,13 @@ func run(t testing.TB, sb *modal.Sandbox, args ...string) (stdout string, code i
 	return string(out), code
 }
 
+// workdir is where the sandbox's commands run, which is its own in any case.
+func workdir(t testing.TB, sb *modal.Sandbox) string {
+	t.Helper()
+	out, _ := run(t, sb, "pwd")
+	return strings.TrimSpace(out)
+}
+
 // needRoot skips a test of what sandboxes have only for root on Linux.
 func needRoot(t testing.TB) {
 	t.Helper()

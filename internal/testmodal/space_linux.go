@@ -9,13 +9,34 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// isolated says that spaces have namespaces and a root of their own, which takes root.
-func isolated() bool { return os.Geteuid() == 0 }
+// isolated says that spaces have namespaces and a root of their own, which takes root
+// with all its rights, and a file system for overlays.
+var isolated = sync.OnceValue(func() bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	dir, err := newDir(os.TempDir())
+	if err != nil {
+		return false
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	opts := spaceOptions{dir: dir, base: "/etc"}
+	if err := opts.makeDirs(); err != nil {
+		return false
+	}
+	return onThread(func() error {
+		if err := privateMounts(); err != nil {
+			return err
+		}
+		return opts.mountLayers(filepath.Join(dir, "merged"), parts[0], opts.base)
+	}) == nil
+})
 
 // space is where a sandbox's processes live: namespaces for mounts and processes,
 // held by a first process. All of it ends with that process, which ends with ours,
@@ -122,8 +143,12 @@ func (o spaceOptions) enterRoot() error {
 
 // mountLayers mounts one part.
 func (o spaceOptions) mountLayers(target, part, base string) error {
-	return unix.Mount("overlay", target, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,index=off,metacopy=off",
+	err := unix.Mount("overlay", target, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,index=off,metacopy=off",
 		strings.Join(lowers(o.layers, part, base), ":"), upper(o.dir, part), filepath.Join(o.dir, "work-"+part)))
+	if err != nil {
+		return fmt.Errorf("mount an overlay of %s: %w", o.dir, err)
+	}
+	return nil
 }
 
 // lowers are the directories below a part, the upper first.
