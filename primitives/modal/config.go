@@ -39,8 +39,9 @@ type Config struct {
 	// Name finds the sandbox again, as its ID does. No other live sandbox of the app
 	// may have it. Empty means none.
 	Name string `json:"name,omitempty"`
-	// User runs everything in the sandbox that names no user itself: a name, a
-	// number, or "user:group". Empty means root.
+	// User runs every command that names no user itself: a name, a number, or
+	// "user:group". Empty means root, who reads and writes files in any case; new
+	// ones are given to User.
 	User string `json:"user,omitempty"`
 	// Env is added to the environment that the image and Secrets give to every
 	// command, entries and their meaning as in primitives.Command.Env.

@@ -12,13 +12,29 @@ import (
 
 // TestContract runs the whole contract over the server, or at Modal: see realAccount.
 func TestContract(t *testing.T) {
-	h := harness(config(t))
-	// Other programs that take part use the server of the first one.
-	if !*realAccount && os.Getenv("PRIMITIVESTEST_CLIENT") == "" {
-		s := startServer(t)
-		h.Destroy = func(_ context.Context, p primitives.EnvironmentPrimitive) error { return s.destroy(p.ID()) }
+	for _, c := range []struct {
+		name   string
+		change func(*modal.Config)
+		groups []string
+	}{
+		{"root", func(*modal.Config) {}, nil},
+		{"another user, of an image of its own", func(c *modal.Config) {
+			c.User, c.Dockerfile = "4242:4242", []string{"RUN mkdir -p /opt/tool"}
+		}, []string{"exec", "archive", "lifecycle"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := config(t)
+			c.change(&cfg)
+			h := harness(cfg)
+			h.Groups = c.groups
+			// Other programs that take part use the server of the first one.
+			if !*realAccount && os.Getenv("PRIMITIVESTEST_CLIENT") == "" {
+				s := startServer(t)
+				h.Destroy = func(_ context.Context, p primitives.EnvironmentPrimitive) error { return s.destroy(p.ID()) }
+			}
+			primitivestest.Run(t, h)
+		})
 	}
-	primitivestest.Run(t, h)
 }
 
 // harness makes sandboxes that are alike.
