@@ -40,7 +40,7 @@ func (r *router) execution(ctx context.Context, task, id string) (*execution, er
 	return nil, status.Errorf(codes.NotFound, "exec %s not found", id)
 }
 
-// running finds a task that has not ended.
+// live finds a task that has not ended.
 func (r *router) live(ctx context.Context, id string) (*sandbox, error) {
 	sb, err := r.task(ctx, id)
 	if err == nil && !sb.runs() {

@@ -106,14 +106,14 @@ func (sb *sandbox) tryCommand(ctx context.Context, args []string) (bool, error) 
 }
 
 // once makes an image, or finds the one that was made for the same key.
-func (sb *sandbox) once(key string, make func() (*image, error)) (string, error) {
+func (sb *sandbox) once(key string, save func() (*image, error)) (string, error) {
 	sb.saving.Lock()
 	defer sb.saving.Unlock()
 	if id := sb.saved[key]; id != "" && key != "" {
 		return id, nil
 	}
 	var img *image
-	if err := sb.alive(func() (err error) { img, err = make(); return err }); err != nil {
+	if err := sb.alive(func() (err error) { img, err = save(); return err }); err != nil {
 		return "", err
 	}
 	sb.saved[key] = img.id
