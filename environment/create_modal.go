@@ -24,22 +24,29 @@ func modalBackend() backend {
 			if c.Runner == "" {
 				c.Runner = cfg.Runner
 			}
-			s, err := modal.Attach(ctx, c, id)
-			if err != nil {
-				return nil, err
-			}
-			return s, nil
+			return asPrimitive(modal.Attach(ctx, c, id))
 		},
-		remove:  func(ctx context.Context, s Sandbox, id string) error { return modal.Remove(ctx, s.Modal, id) },
-		list:    listModal,
-		gc:      gcModal,
-		images:  &imageStore{build: buildModalImage, list: listModalImages, remove: removeModalImage},
-		present: func(Sandbox) bool { return modal.Present() },
-		// It runs on another machine.
-		sharesFiles: func(context.Context, primitives.EnvironmentPrimitive) bool { return false },
-		settings:    func(s *Sandbox) any { return &s.Modal },
-		paths:       func(s *Sandbox) []*string { return []*string{&s.Modal.Runner} },
-		single:      func(s Sandbox) bool { return s.Modal.Name != "" },
+		remove:   func(ctx context.Context, s Sandbox, id string) error { return modal.Remove(ctx, s.Modal, id) },
+		list:     listModal,
+		history:  historyAtModal,
+		gc:       gcModal,
+		images:   &imageStore{build: buildModalImage, list: listModalImages, remove: removeModalImage},
+		present:  func(Sandbox) bool { return modal.Present() },
+		reach:    reachModal,
+		settings: func(s *Sandbox) any { return &s.Modal },
+		paths:    func(s *Sandbox) []*string { return []*string{&s.Modal.Runner} },
+		single:   func(s Sandbox) bool { return s.Modal.Name != "" },
+	}
+}
+
+// reachModal finds the runner where the guest was put.
+func reachModal(_ context.Context, p primitives.EnvironmentPrimitive) reach {
+	return func(runner string) string {
+		s, ok := p.(*modal.Sandbox)
+		if !ok {
+			return ""
+		}
+		return s.Runner(runner)
 	}
 }
 
@@ -49,29 +56,14 @@ func createModal(ctx context.Context, cfg Config) (primitives.EnvironmentPrimiti
 		return nil, err
 	}
 	s, err := modal.New(ctx, c)
-	if err == nil {
-		return s, nil
-	}
 	if errors.Is(err, fs.ErrInvalid) && agent != "" {
 		// Is it because the agent could not be added? Modal knows what it has built.
 		if _, ierr := modal.BuildImage(ctx, c); errors.Is(ierr, fs.ErrInvalid) {
 			return nil, cannotAdd(c.Image, agent, ierr)
 		}
 	}
-	return nil, asConfigError(err)
+	return asPrimitive(s, err)
 }
-
-// asConfigError says of a setting that makes no sense that the configuration is
-// wrong.
-func asConfigError(err error) error {
-	if errors.Is(err, fs.ErrInvalid) {
-		return fmt.Errorf("%w: sandbox: %w", ErrConfig, err)
-	}
-	return err
-}
-
-// modalArch is what Modal's machines are.
-const modalArch = "amd64"
 
 // modalConfig adds to the settings of the sandbox what the environment knows, and
 // the agent's program to the image. It returns the name of that program; it is
@@ -90,7 +82,7 @@ func modalConfig(ctx context.Context, cfg Config) (c modal.Config, program strin
 		c.Runner = cfg.Runner
 	}
 	if c.Runner == "" {
-		if c.Runner, err = bundle.Path(ctx, bundle.Config{OS: "linux", Arch: modalArch, Progress: cfg.tell}); err != nil {
+		if c.Runner, err = bundle.Path(ctx, bundle.Config{OS: "linux", Arch: modal.Arch, Progress: cfg.tell}); err != nil {
 			return c, "", err
 		}
 	}
@@ -131,9 +123,25 @@ func listModal(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	found, err := modal.List(ctx, s.Modal)
 	list := make([]SandboxInfo, 0, len(found))
 	for _, f := range found {
-		list = append(list, SandboxInfo{ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned, Image: f.Image})
+		list = append(list, SandboxInfo{
+			ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned, Image: f.Image, Name: f.Name,
+		})
 	}
 	return list, err
+}
+
+// historyAtModal tells how a sandbox has ended. Modal does not say when.
+func historyAtModal(ctx context.Context, s Sandbox, id string) ([]LogEntry, error) {
+	state, err := modal.Look(ctx, s.Modal, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case state.Running():
+		return nil, nil
+	case state.Status == primitives.StatusExited:
+		return []LogEntry{{Source: logEngine, Message: fmt.Sprintf("ended with status %d", state.Exit.Code)}}, nil
+	}
+	return []LogEntry{{Source: logEngine, Message: string(state.Status)}}, nil
 }
 
 func gcModal(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
