@@ -148,7 +148,7 @@ func TestTheRunnerIsUploadedOnce(t *testing.T) {
 // await waits until it is so.
 func await(t *testing.T, so func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

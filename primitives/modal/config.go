@@ -350,6 +350,23 @@ func (c Config) tellLater(message string) (stop func()) {
 	}
 }
 
+// slowness is how long something takes before somebody is told.
+const slowness = 2 * time.Second
+
+// tellIfSlow tells Progress unless what it returns is called soon.
+func (c Config) tellIfSlow(message string) (stop func()) {
+	told := make(chan struct{})
+	timer := time.AfterFunc(slowness, func() {
+		defer close(told)
+		c.progress(message)
+	})
+	return func() {
+		if !timer.Stop() {
+			<-told
+		}
+	}
+}
+
 // onVolume reports whether the workspace is on a volume, which no image holds.
 func (c Config) onVolume() bool {
 	for at := range c.Volumes {

@@ -37,6 +37,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if program := os.Getenv(crashVariable); program != "" {
+		_, err := modal.New(context.Background(), crashConfig(program))
+		fmt.Fprintln(os.Stderr, "it was to be killed before:", err)
+		os.Exit(1)
+	}
 	testmodal.Main(m)
 }
 

@@ -24,6 +24,10 @@
 //	running, in its grace    dead     leaves it: it ends by itself; ends it with NoGrace
 //	running, kept            dead     leaves it until Modal ends it
 //
+// Of a program that is killed while it uploads the first runner Modal's own command
+// goes on to wait for the rest: such a sandbox is not idle, and ends with NoGrace or
+// when it is too old.
+//
 // A program that attaches to a sandbox whose own program is dead takes its place.
 package modal
 
