@@ -23,7 +23,7 @@ type stream struct {
 	timer  *time.Timer
 	err    error // of the last call
 	closed bool
-	cut    bool // no more calls
+	deaf   bool // no more calls: the guest is no more
 	done   chan struct{}
 }
 
@@ -66,6 +66,8 @@ func (s *stream) push(p []byte, hurry bool) (int, error) {
 		return 0, s.err
 	case s.closed:
 		return 0, net.ErrClosed
+	case s.deaf:
+		return len(p), nil
 	}
 	s.queue = append(s.queue, p...)
 	if hurry {
@@ -115,7 +117,7 @@ func (s *stream) next(spare []byte) (data []byte, last, ok bool) {
 	for (!s.hurry || len(s.queue) == 0) && !s.closed {
 		s.change.Wait()
 	}
-	if s.cut {
+	if s.deaf {
 		return nil, false, false
 	}
 	if cap(spare) > maxQueue {
@@ -146,12 +148,14 @@ func (s *stream) Close() error {
 	return s.out.Close()
 }
 
-// abandon closes the stream to a guest that is no more.
+// abandon throws away what is written from now on, for a guest that is no more. What
+// it has said can be read to its end.
 func (s *stream) abandon() {
 	s.mu.Lock()
-	s.cut = true
-	s.mu.Unlock()
-	_ = s.Close()
+	defer s.mu.Unlock()
+	s.deaf = true
+	s.queue = nil
+	s.change.Broadcast()
 }
 
 // join waits until nothing is sent any more, or for so long: a call that is under

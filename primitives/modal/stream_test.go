@@ -117,7 +117,9 @@ func TestAnAbandonedStreamSendsNothingMore(t *testing.T) {
 	<-in.entered
 	write(t, s.Write, "second")
 	s.abandon()
+	write(t, s.Write, "third")
 	in.leave <- nil
+	_ = s.Close()
 	<-s.done
 	select {
 	case p := <-in.entered:
