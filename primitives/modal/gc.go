@@ -3,8 +3,11 @@ package modal
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"time"
 
+	sdk "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/agentenv-dev/agentenv/internal/owner"
@@ -15,8 +18,7 @@ type GCOptions struct {
 	// DryRun only tells what would be ended.
 	DryRun bool
 	// NoGrace also ends sandboxes whose program has died and that still wait for
-	// somebody to attach to them, but none that is kept. One that a program of
-	// another machine has attached to meanwhile has that program.
+	// somebody to attach to them, but none that is kept or in use.
 	NoGrace bool
 }
 
@@ -43,13 +45,11 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 			if why == "" {
 				continue
 			}
-			if !opts.DryRun {
-				if err := c.end(ctx, f.GetId()); err != nil {
-					errs = append(errs, err)
-					continue
-				}
+			took, err := c.take(ctx, f.GetId(), opts)
+			errs = append(errs, err)
+			if took {
+				ended = append(ended, Garbage{"sandbox", f.GetId(), why, created(f)})
 			}
-			ended = append(ended, Garbage{"sandbox", f.GetId(), why, created(f)})
 		}
 		return errors.Join(errs...)
 	})
@@ -71,11 +71,45 @@ func judge(tags map[string]string, opts GCOptions) string {
 	return "its program died"
 }
 
-// end ends a sandbox by its ID.
-func (c *client) end(ctx context.Context, id string) error {
+// take ends a sandbox, if that is to be done and nobody uses it.
+func (c *client) take(ctx context.Context, id string, opts GCOptions) (took bool, err error) {
 	box, err := c.Sandboxes.FromID(ctx, id, nil)
 	if err != nil {
-		return explain(err)
+		return false, explain(err)
 	}
-	return errors.Join(endSandbox(ctx, box), box.Detach())
+	defer func() { err = errors.Join(err, box.Detach()) }()
+	if busy, err := c.inUse(ctx, box); busy || err != nil {
+		return false, err
+	}
+	if opts.DryRun {
+		return true, nil
+	}
+	err = endSandbox(ctx, box)
+	return err == nil, err
+}
+
+// askTimeout is how long a sandbox may take to say whether it is in use.
+const askTimeout = 10 * time.Second
+
+// inUse reports whether programs are attached to a sandbox beside the one that made
+// it, wherever they run. The sandbox is asked: one that lies lives on until Modal ends
+// it. One that has no guest is not in use.
+func (c *client) inUse(ctx context.Context, box *sdk.Sandbox) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	p, err := box.Exec(ctx, append(attachArgs(), "--attended"), &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
+	if err == nil {
+		var code int
+		if code, err = p.Wait(ctx, nil); err == nil {
+			return code == 0, nil
+		}
+	}
+	result, rerr := c.result(ctx, box.SandboxID)
+	switch {
+	case rerr == nil && fateOf(result).cause != nil:
+		return true, nil // it has ended: not our business any more
+	case errors.Is(explain(err), fs.ErrInvalid), errors.Is(explain(err), fs.ErrNotExist):
+		return false, nil // it has no guest that could be started
+	}
+	return false, fmt.Errorf("%s: ask whether it is in use: %w", box.SandboxID, explain(err))
 }

@@ -159,6 +159,35 @@ func TestWhoAttachesToAnAbandonedSandboxOwnsIt(t *testing.T) {
 	}
 }
 
+func TestGCLeavesASandboxWhoseProgramDiedToThoseWhoAreAttached(t *testing.T) {
+	newServer(t)
+	cfg := config(t)
+	box := open(t, cfg)
+	other, err := modal.Attach(t.Context(), cfg, box.ID()) // while its program lives
+	if err != nil {
+		t.Fatal(err)
+	}
+	disown(t, box.ID())
+	for _, opts := range []modal.GCOptions{{NoGrace: true, DryRun: true}, {NoGrace: true}} {
+		if found, err := modal.GC(t.Context(), modal.Config{}, opts); err != nil || len(found) != 0 {
+			t.Errorf("with %+v GC ends %+v, %v, which is in use", opts, found, err)
+		}
+	}
+	if got := run(t, other, "echo on"); got != "on\n" {
+		t.Errorf("the sandbox says %q", got)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() bool { // the other guest ends
+		found, err := modal.GC(t.Context(), modal.Config{}, modal.GCOptions{NoGrace: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found) == 1
+	})
+}
+
 func TestASandboxThatNobodyMadeHereIsNotFound(t *testing.T) {
 	newServer(t)
 	cfg := config(t)

@@ -22,6 +22,7 @@
 //	kept, never complete     dead     ends it: its program died while it was made
 //	running                  unknown  leaves it: it runs, or ran, where this program cannot look
 //	running, in its grace    dead     leaves it: it ends by itself; ends it with NoGrace
+//	running, in use          dead     leaves it: another program is attached to it
 //	running, kept            dead     leaves it until Modal ends it
 //
 // Of a program that is killed while it uploads the first runner Modal's own command

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
@@ -25,6 +27,7 @@ type guestFlags struct {
 	env    []string
 	ownEnv bool
 	linger bool
+	ask    bool
 	stay   time.Duration
 	minAge time.Duration
 }
@@ -54,6 +57,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
 	fs.StringVar(&g.adopt, "adopt", "", "`id` of a session folder below the root to make the sandbox of: its own is no more; - is the only one there, or a new one")
 	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
+	fs.BoolVar(&g.ask, "attended", false, "serve nothing: exit with 0 if guests are attached to the sandbox of --attach, and with 1 if not")
 	fs.DurationVar(&g.stay, "stay", 0, "when the host has gone stay, to be attached to, until nobody was for so `long`; negative is for ever")
 	fs.DurationVar(&g.minAge, "min-age", 0, "stay in any case until the sandbox is so `old`")
 	if err := fs.Parse(args); err != nil {
@@ -80,6 +84,12 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 		}
 		fmt.Fprintf(stderr, "envrunner: %v\n", err)
 		return exitUsage
+	}
+	if g.ask {
+		if attended, err := g.attended(ctx); err != nil || !attended {
+			return exitFailed
+		}
+		return exitOK
 	}
 	if err := g.serve(ctx, stdin, stdout, stderr); err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
@@ -133,6 +143,20 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
 	}
 	return guests.await(ctx, sandbox, g.stay, until)
+}
+
+// attended reports whether guests are attached to the sandbox. It changes nothing
+// there.
+func (g guestFlags) attended(ctx context.Context) (bool, error) {
+	id, err := g.only(ctx, g.attach)
+	if err != nil || id == "" {
+		return false, err
+	}
+	guests, err := openGuests(primitives.PathsIn(filepath.Join(g.cfg.Root, id)).App)
+	if err != nil {
+		return false, err
+	}
+	return guests.any(), guests.Close()
 }
 
 // open makes the sandbox or attaches to it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -76,5 +77,34 @@ func TestCommandsInheritTheGuestsEnvironmentIfTheyAreTo(t *testing.T) {
 		if want := c.want + client.Paths().Home + "\n"; err != nil || string(res.Stdout) != want {
 			t.Errorf("with %q a command prints %q, %v, want %q", c.flags, res.Stdout, err, want)
 		}
+	}
+}
+
+func TestAGuestTellsWhetherOthersAreAttached(t *testing.T) {
+	root := t.TempDir()
+	attended := func() bool {
+		t.Helper()
+		err := exec.CommandContext(t.Context(), runnerFile(t), "guest", "--root", root, "--attach", "-", "--attended").Run()
+		if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != 1) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	if attended() {
+		t.Error("where there is no sandbox somebody is attached")
+	}
+	serveGuestWith(t, nil, "--root", root)
+	if attended() {
+		t.Error("the guest that made the sandbox counts as attached")
+	}
+	cmd, client := serveGuestWith(t, nil, "--root", root, "--attach", "-", "--linger")
+	if !attended() {
+		t.Error("nobody is attached")
+	}
+	if err := errors.Join(client.Close(), cmd.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	if attended() {
+		t.Error("a guest that has ended is still attached")
 	}
 }
