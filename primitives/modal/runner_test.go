@@ -2,6 +2,7 @@ package modal_test
 
 import (
 	"testing"
+	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 
@@ -60,6 +61,35 @@ func TestARunnerThatCannotBeRunIsReplaced(t *testing.T) {
 	image := publishAsRunner(t, cfg, "this is no program")
 	expectUpload(t, s, cfg)
 	await(t, func() bool { return runnerImage(t, cfg) != image })
+}
+
+func TestTheRunnerIsKeptBeforeAnybodyCanChangeIt(t *testing.T) {
+	s := newServer(t)
+	s.Before(func(method string) error {
+		if method == "TaskSnapshotDirectory" {
+			<-time.After(200 * time.Millisecond) // New has time to return, if it does not wait
+		}
+		return nil
+	})
+	cfg := config(t)
+	box := open(t, cfg)
+	if s.Calls("ImagePublish") != 1 {
+		t.Errorf("New has returned, and the runner is not kept: %v", s.CallCounts())
+	}
+	snapshot, err := box.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Where somebody may have changed the programs that the runner is uploaded with it
+	// is not kept.
+	if err := modal.RemoveSnapshot(t.Context(), cfg, runnerImage(t, cfg)); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Image = snapshot
+	expectUpload(t, s, cfg)
+	if s.Calls("ImagePublish") != 1 {
+		t.Error("the runner of a sandbox that is a copy of another is kept")
+	}
 }
 
 func TestARunnerWhoseImageIsGoneIsReplaced(t *testing.T) {

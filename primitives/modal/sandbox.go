@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,14 +67,16 @@ func (s *Sandbox) begin(ctx context.Context, args []string, again func(context.C
 		return err
 	}
 	s.link, s.worker = l, l.worker
-	if s.program != nil && again == nil {
+	if s.program != nil && again == nil && !strings.HasPrefix(s.cfg.Image, imagePrefix) {
 		s.keeping = s.startKeeping(ctx)
 	}
 	return nil
 }
 
 // keeping is what New does beside its own work: it keeps the runner that it had to
-// upload.
+// upload. Every later sandbox trusts that: so New does not return before, after which
+// somebody in the sandbox could change it. Nor is it kept of a sandbox whose image may
+// be a snapshot of another, where programs of that other one may run already.
 type keeping struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -91,18 +94,29 @@ func (s *Sandbox) startKeeping(ctx context.Context) *keeping {
 	return k
 }
 
-// keepTimeout is how long it may take once the sandbox is no longer needed.
-const keepTimeout = 15 * time.Second
+// keepTimeout is how long New waits for it when nothing else is left to do.
+const keepTimeout = 30 * time.Second
 
 // finish waits until it is done, for a while, and then ends it.
-func (k *keeping) finish() {
+func (k *keeping) finish(ctx context.Context) {
 	if k == nil {
 		return
 	}
-	defer k.cancel()
-	timer := time.AfterFunc(keepTimeout, k.cancel)
-	defer timer.Stop()
-	<-k.done
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	select {
+	case <-k.done:
+	case <-ctx.Done():
+	}
+	k.stop()
+}
+
+// stop ends it.
+func (k *keeping) stop() {
+	if k != nil {
+		k.cancel()
+		<-k.done
+	}
 }
 
 // settle does what is left to do for a new sandbox once its guest works.
@@ -119,6 +133,7 @@ func (s *Sandbox) settle(ctx context.Context, settings []byte, tags map[string]s
 			return explain(err)
 		}
 	}
+	s.keeping.finish(ctx)
 	return ctx.Err() // nobody may want it any more
 }
 
@@ -179,7 +194,6 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 		report.Killed = append(report.Killed, p)
 	}
 	report.Survivors = nil
-	s.keeping.finish()
 	if err := endSandbox(ctx, s.box); err != nil {
 		return report, wrap("terminate", s.ID(), err)
 	}
@@ -246,7 +260,7 @@ func (s *Sandbox) Close() error {
 
 // letGo ends what this handle does in the sandbox.
 func (s *Sandbox) letGo() error {
-	s.keeping.finish()
+	s.keeping.stop()
 	err := s.worker.Close()
 	s.link.stream.join(sendTimeout)
 	return err
