@@ -19,13 +19,17 @@ type faults struct {
 	calls  map[string]int
 	fail   map[string][]error
 	before func(method string) error
-	drop   chan struct{} // closed to end the streams that are open
-	delay  time.Duration // before each message of a stream
-	quota  int           // of sandboxes; 0 is none
+	lose   map[string]int
+	lost   map[string]any // answers, by the keys of their calls
+	drop   chan struct{}  // closed to end the streams that are open
+	delay  time.Duration  // before each message of a stream
+	quota  int            // of sandboxes; 0 is none
 }
 
 func newFaults() *faults {
-	return &faults{calls: map[string]int{}, fail: map[string][]error{}, drop: make(chan struct{})}
+	return &faults{
+		calls: map[string]int{}, fail: map[string][]error{}, lose: map[string]int{}, lost: map[string]any{}, drop: make(chan struct{}),
+	}
 }
 
 // Calls is how often a method was called, by its short name ("TaskExecStart"); what
@@ -51,6 +55,36 @@ func (s *Server) FailWith(method string, err error, times int) {
 	for range times {
 		s.faults.fail[method] = append(s.faults.fail[method], err)
 	}
+}
+
+// LoseAnswers lets the next calls of a method do their work and loses the answers, as
+// a network does that is cut meanwhile. A call of the control plane that is made again
+// with the key of a lost one gets its answer and does nothing, as the SDK relies on.
+func (s *Server) LoseAnswers(method string, times int) {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.faults.lose[method] += times
+}
+
+// loses says whether the answer of a call with a key is lost now.
+func (f *faults) loses(method, key string, answer any) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lose[method] == 0 {
+		return false
+	}
+	f.lose[method]--
+	if key != "" {
+		f.lost[key] = answer
+	}
+	return true
+}
+
+// lostAnswer is what a call with this key has answered before; nil is nothing.
+func (f *faults) lostAnswer(key string) any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lost[key]
 }
 
 // Throttle makes the next calls of a method fail as too many, with the time after
@@ -127,7 +161,16 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := s.tokens.check(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
-	return handler(ctx, req)
+	key := header(ctx, "x-idempotency-key")
+	if answer := s.faults.lostAnswer(key); answer != nil {
+		return answer, nil
+	}
+	method := path.Base(info.FullMethod)
+	answer, err := handler(ctx, req)
+	if err == nil && s.faults.loses(method, key, answer) {
+		return nil, status.Errorf(codes.Unavailable, "the answer of %s was lost by the test", method)
+	}
+	return answer, err
 }
 
 // stream runs a stream's handler, until streams are dropped.

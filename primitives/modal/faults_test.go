@@ -149,6 +149,71 @@ func TestACallThatIsPutOffIsMadeAgain(t *testing.T) {
 	}
 }
 
+func TestWhatIsMadeAgainForALostAnswerIsDoneOnce(t *testing.T) {
+	s := newServer(t)
+	for _, method := range []string{"AppGetOrCreate", "ImageGetOrCreate", "SandboxCreateV2", "TaskExecStart", stdinWrite, "SandboxTagsSetV2"} {
+		s.LoseAnswers(method, 2)
+	}
+	cfg := config(t)
+	cfg.Name, cfg.Keep = "mine", true
+	box := open(t, cfg)
+	if list, err := modal.List(t.Context(), modal.Config{}); err != nil || len(list) != 1 || list[0].ID != box.ID() {
+		t.Errorf("there are %+v, %v", list, err)
+	}
+	s.LoseAnswers(stdinWrite, 3)
+	run(t, box, "echo once >>f")
+	if got := run(t, box, "cat f"); got != "once\n" {
+		t.Errorf("the command has written %q", got)
+	}
+	s.LoseAnswers("TaskSnapshotFilesystem", 1)
+	if _, err := box.Snapshot(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAServerThatHangsHoldsNobodyUp(t *testing.T) {
+	s := newServer(t)
+	cfg := config(t)
+	cfg.Ports = []int{8080}
+	box := open(t, cfg)
+	run(t, box, "true") // the stream works
+	hang := make(chan struct{})
+	s.Before(func(string) error { <-hang; return nil })
+	defer close(hang)
+	defer s.Before(nil)
+	id := box.ID()
+	for name, call := range map[string]func(ctx context.Context) error{
+		"New":       func(ctx context.Context) error { _, err := modal.New(ctx, cfg); return err },
+		"Attach":    func(ctx context.Context) error { _, err := modal.Attach(ctx, cfg, id); return err },
+		"Look":      func(ctx context.Context) error { _, err := modal.Look(ctx, cfg, id); return err },
+		"List":      func(ctx context.Context) error { _, err := modal.List(ctx, cfg); return err },
+		"GC":        func(ctx context.Context) error { _, err := modal.GC(ctx, cfg, modal.GCOptions{}); return err },
+		"Remove":    func(ctx context.Context) error { return modal.Remove(ctx, cfg, id) },
+		"Check":     func(ctx context.Context) error { return modal.Check(ctx, cfg) },
+		"Poll":      func(ctx context.Context) error { _, err := box.Poll(ctx); return err },
+		"Stat":      func(ctx context.Context) error { _, err := box.Stat(ctx, "."); return err },
+		"WriteFile": func(ctx context.Context) error { return box.WriteFile(ctx, "f", zeros{}, primitives.WriteOptions{}) },
+		"Exec": func(ctx context.Context) error {
+			_, err := box.Exec(ctx, primitives.Command{Args: []string{"true"}})
+			return err
+		},
+		"Watch": func(ctx context.Context) error { _, err := box.Watch(ctx, ".", primitives.WatchOptions{}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 300*time.Millisecond)
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() { ended <- call(ctx) }()
+			select {
+			case err := <-ended:
+				expectError(t, name, err, context.DeadlineExceeded)
+			case <-time.After(20 * time.Second):
+				t.Error("it hangs")
+			}
+		})
+	}
+}
+
 func TestWithoutRoomANewSandboxIsUnavailable(t *testing.T) {
 	s := newServer(t)
 	s.Fail("SandboxCreateV2", codes.ResourceExhausted, 100)

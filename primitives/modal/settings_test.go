@@ -2,8 +2,11 @@ package modal_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
@@ -85,6 +88,43 @@ func TestWhoChangesTheRecordInTheSandboxDoesNotGetCopiesOfIt(t *testing.T) {
 	}
 }
 
+func TestModalIsToldEverySetting(t *testing.T) {
+	s := newServer(t)
+	cfg := config(t)
+	cfg.CPU, cfg.CPULimit, cfg.MemoryMiB, cfg.MemoryLimitMiB = 0.5, 2, 256, 1024
+	cfg.Cloud, cfg.Regions, cfg.Name = "aws", []string{"us-east", "eu-west"}, "mine"
+	cfg.AllowCIDRs, cfg.AllowDomains, cfg.Ports = []string{"10.0.0.0/8"}, []string{"*.example.com"}, []int{8080}
+	cfg.TimeoutSeconds, cfg.IdleTimeoutSeconds = 600, 30
+	def := s.Definition(open(t, cfg).ID())
+	resources, network := def.GetResources(), def.GetNetworkAccess()
+	got := fmt.Sprint(
+		resources.GetMilliCpu(), resources.GetMilliCpuMax(), resources.GetMemoryMb(), resources.GetMemoryMbMax(),
+		def.GetCloudProviderStr(), def.GetSchedulerPlacement().GetRegions(), def.GetName(),
+		network.GetNetworkAccessType(), network.GetAllowedCidrs(), network.GetAllowedDomains(),
+		def.GetOpenPorts().GetPorts()[0].GetPort(), def.GetOpenPorts().GetPorts()[0].GetUnencrypted(),
+		def.GetTimeoutSecs(), def.GetIdleTimeoutSecs(),
+	)
+	want := fmt.Sprint(500, 2000, 256, 1024, "aws", cfg.Regions, "mine",
+		pb.NetworkAccess_ALLOWLIST, cfg.AllowCIDRs, cfg.AllowDomains, 8080, false, 600, 30)
+	if got != want {
+		t.Errorf("Modal is told\n%s, want\n%s", got, want)
+	}
+}
+
+func TestOnlyDomainsThatAreGivenCanBeReached(t *testing.T) {
+	s := newServer(t)
+	cfg := config(t)
+	cfg.AllowDomains, cfg.Keep = []string{"example.com"}, true
+	def := s.Definition(open(t, cfg).ID())
+	access := def.GetNetworkAccess()
+	if access.GetNetworkAccessType() != pb.NetworkAccess_ALLOWLIST || len(access.GetAllowedCidrs()) > 0 || len(access.GetAllowedDomains()) != 1 {
+		t.Errorf("Modal is told %v", access)
+	}
+	if def.GetIdleTimeoutSecs() != 0 {
+		t.Errorf("one that is kept ends when it is idle for %d seconds", def.GetIdleTimeoutSecs())
+	}
+}
+
 func TestPortsHaveAddresses(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
@@ -101,6 +141,9 @@ func TestASandboxWithAGraphicsProcessorIsLikeOthers(t *testing.T) {
 	cfg := config(t)
 	cfg.GPU = "T4"
 	box := open(t, cfg)
+	if gpu := s.Definition(box.ID()).GetResources().GetGpuConfig(); gpu.GetGpuType() != "T4" || gpu.GetCount() != 1 {
+		t.Errorf("Modal is told %v", gpu)
+	}
 	if s.Calls("SandboxCreate") != 1 {
 		t.Errorf("it is not made by the older method: %v", s.CallCounts())
 	}
