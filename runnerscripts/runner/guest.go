@@ -21,15 +21,16 @@ import (
 
 // guestFlags are the flags of "envrunner guest".
 type guestFlags struct {
-	cfg    local.Config
-	attach string
-	adopt  string
-	env    []string
-	ownEnv bool
-	linger bool
-	ask    bool
-	stay   time.Duration
-	minAge time.Duration
+	cfg     local.Config
+	attach  string
+	adopt   string
+	env     []string
+	envFrom []string
+	ownEnv  bool
+	linger  bool
+	ask     bool
+	stay    time.Duration
+	minAge  time.Duration
 }
 
 func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
@@ -46,12 +47,13 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	})
 	fs.BoolVar(&g.ownEnv, "inherit-env", false, "give every command the environment of this program, too, but HOME")
 	fs.Func("env-from", "as --env, for each variable of this program that has the `prefix` and a number from 0 on", func(prefix string) error {
+		g.envFrom = append(g.envFrom, prefix)
 		for i := 0; ; i++ {
 			entry := os.Getenv(prefix + strconv.Itoa(i))
 			if entry == "" {
 				return nil
 			}
-			g.cfg.Env = append(g.cfg.Env, entry)
+			g.env = append(g.env, entry)
 		}
 	})
 	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
@@ -68,7 +70,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 		return g, fmt.Errorf("guest takes flags only, not %q", fs.Arg(0))
 	}
 	if g.ownEnv {
-		g.cfg.Env = inherited(os.Environ())
+		g.cfg.Env = inherited(os.Environ(), g.envFrom)
 	}
 	g.cfg.Env = append(g.cfg.Env, g.env...)
 	return g, nil
@@ -202,11 +204,12 @@ func (g guestFlags) only(ctx context.Context, id string) (string, error) {
 }
 
 // inherited is what commands get of an environment: HOME is the sandbox's own, and
-// what is no variable is left out.
-func inherited(environ []string) []string {
+// what is no variable, or has one of the prefixes of --env-from, is left out.
+func inherited(environ, prefixes []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		key, _, ok := strings.Cut(e, "=")
-		return !ok || key == "" || key == "HOME"
+		return !ok || key == "" || key == "HOME" ||
+			slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 	})
 }
 

@@ -63,14 +63,16 @@ func TestTheOnlySessionFolderIsAdoptedOrANewOneIsMade(t *testing.T) {
 }
 
 func TestCommandsInheritTheGuestsEnvironmentIfTheyAreTo(t *testing.T) {
-	env := []string{"PATH=/usr/bin:/bin", "SECRET=known", "OWN=no", "HOME=/nowhere"}
-	command := primitives.Command{Args: []string{"sh", "-c", "echo $SECRET-$OWN-$HOME"}}
+	env := []string{"PATH=/usr/bin:/bin", "SECRET=known", "OWN=no", "HOME=/nowhere", "VAR_0=OWN=later", "VAR_1=MORE=x"}
+	command := primitives.Command{Args: []string{"sh", "-c", "echo $SECRET-$OWN$MORE$VAR_0-$HOME"}}
 	for _, c := range []struct {
 		flags []string
 		want  string
 	}{
-		{[]string{"--inherit-env", "--env", "OWN=yes"}, "known-yes-"},
+		{[]string{"--inherit-env", "--env", "OWN=yes"}, "known-yesOWN=later-"},
 		{[]string{"--env", "OWN=yes"}, "-yes-"},
+		{[]string{"--inherit-env", "--env", "OWN=yes", "--env-from", "VAR_"}, "known-laterx-"},
+		{[]string{"--env", "OWN=yes", "--env-from", "VAR_"}, "-laterx-"},
 	} {
 		_, client := serveGuestWith(t, env, append([]string{"--root", t.TempDir()}, c.flags...)...)
 		res, err := primitives.Run(t.Context(), client, command, primitives.RunOptions{})
