@@ -44,7 +44,9 @@ type Config struct {
 	// ones are given to User.
 	User string `json:"user,omitempty"`
 	// Env is added to the environment that the image and Secrets give to every
-	// command, entries and their meaning as in primitives.Command.Env.
+	// command, entries and their meaning as in primitives.Command.Env. It is written
+	// into the sandbox, and so into its snapshots: what they must not hold is for
+	// Secrets, or for the Env of a command.
 	Env []string `json:"env,omitempty"`
 	// Secrets are names of Modal's secrets, whose variables every command gets.
 	Secrets []string `json:"secrets,omitempty"`
@@ -124,7 +126,7 @@ const (
 	maxMemoryMiB   = 1 << 24
 	maxName        = 64
 	maxTag         = 63
-	maxEnvironment = 32 << 10 // bytes; the start of a program takes 64 KiB altogether
+	maxEnvironment = 32 << 10 // bytes; what Modal takes is not known
 )
 
 // Validate says what is wrong with the configuration whatever Modal says: an error
@@ -340,23 +342,6 @@ const tellAfter = 2 * time.Second
 func (c Config) tellLater(message string) (stop func()) {
 	told := make(chan struct{})
 	timer := time.AfterFunc(tellAfter, func() {
-		defer close(told)
-		c.progress(message)
-	})
-	return func() {
-		if !timer.Stop() {
-			<-told
-		}
-	}
-}
-
-// slowness is how long something takes before somebody is told.
-const slowness = 2 * time.Second
-
-// tellIfSlow tells Progress unless what it returns is called soon.
-func (c Config) tellIfSlow(message string) (stop func()) {
-	told := make(chan struct{})
-	timer := time.AfterFunc(slowness, func() {
 		defer close(told)
 		c.progress(message)
 	})

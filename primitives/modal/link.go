@@ -38,9 +38,9 @@ const (
 	sendTimeout = 5 * time.Second
 )
 
-// dial starts a guest in a sandbox and shakes hands with it.
-func dial(ctx context.Context, c *client, box *sdk.Sandbox, args []string, cfg Config) (*link, error) {
-	p, err := box.Exec(ctx, args, nil)
+// dial starts a guest in a sandbox, with these variables, and shakes hands with it.
+func dial(ctx context.Context, c *client, box *sdk.Sandbox, args []string, env map[string]string, cfg Config) (*link, error) {
+	p, err := box.Exec(ctx, args, &sdk.SandboxExecParams{Env: env})
 	if err != nil {
 		return nil, fmt.Errorf("start the guest: %w", explain(err))
 	}

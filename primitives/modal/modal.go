@@ -6,7 +6,8 @@
 // an operation is one message to Modal, whatever it does, and the sandbox can do
 // what Modal's own calls cannot, such as users, signals and terminals. The first
 // sandbox of an environment gets the program uploaded; it is then kept as an image,
-// which later ones mount.
+// which later ones mount. It is so before [New] returns, and never of a sandbox that is
+// made of an image's ID, as copies of others are: they all trust that program.
 //
 // The sandbox ends when nobody has been connected to it for a while
 // ([Config].IdleTimeoutSeconds), at the latest after [Config].TimeoutSeconds. So a
@@ -102,7 +103,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 		return nil, explainStart(ctx, c, box, err)
 	}
 	s := &Sandbox{client: c, box: box, cfg: cfg, program: program}
-	if err := s.begin(ctx, guestArgs(cfg), missing); err != nil {
+	if err := s.begin(ctx, guestArgs(cfg), guestEnv(cfg), missing); err != nil {
 		return nil, explainStart(ctx, c, box, err)
 	}
 	if err := s.settle(ctx, written, tags); err != nil {
@@ -209,7 +210,7 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 		return nil, explain(err)
 	}
 	s := &Sandbox{client: c, box: box, cfg: cfg}
-	if err := s.begin(ctx, attachArgs(), nil); err != nil {
+	if err := s.begin(ctx, attachArgs(), nil, nil); err != nil {
 		return nil, explainStart(ctx, c, box, err)
 	}
 	s.recall(ctx, tags[tagSettings], cfg)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
@@ -102,10 +103,20 @@ func guestArgs(cfg Config) []string {
 	if cfg.User != "" {
 		args = append(args, "--user", cfg.User)
 	}
-	for _, e := range cfg.Env {
-		args = append(args, "--env", e)
+	return append(args, "--env-from", envPrefix)
+}
+
+// envPrefix and a number are the names of the variables in which the guest gets those
+// of Config.Env: everybody in the sandbox sees its command line.
+const envPrefix = "AGENTENV_VAR_"
+
+// guestEnv puts what Config.Env says into such variables.
+func guestEnv(cfg Config) map[string]string {
+	env := make(map[string]string, len(cfg.Env))
+	for i, e := range cfg.Env {
+		env[envPrefix+strconv.Itoa(i)] = e
 	}
-	return args
+	return env
 }
 
 // attachArgs is that of one more guest, beside the first one.

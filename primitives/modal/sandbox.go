@@ -54,14 +54,14 @@ var (
 )
 
 // begin connects to a new guest. If it cannot be run, again is tried once before.
-func (s *Sandbox) begin(ctx context.Context, args []string, again func(context.Context) error) error {
-	l, err := dial(ctx, s.client, s.box, args, s.cfg)
+func (s *Sandbox) begin(ctx context.Context, args []string, env map[string]string, again func(context.Context) error) error {
+	l, err := dial(ctx, s.client, s.box, args, env, s.cfg)
 	if err != nil && again != nil && ctx.Err() == nil {
 		if aerr := again(ctx); aerr != nil {
 			return errors.Join(err, aerr)
 		}
 		again = nil
-		l, err = dial(ctx, s.client, s.box, args, s.cfg)
+		l, err = dial(ctx, s.client, s.box, args, env, s.cfg)
 	}
 	if err != nil {
 		return err

@@ -36,6 +36,16 @@ func TestTheEnvironmentOfCommands(t *testing.T) {
 	}
 }
 
+func TestVariablesAreOnNoCommandLine(t *testing.T) {
+	newServer(t)
+	cfg := config(t)
+	cfg.Env = []string{"LATER=x", "TOKEN=hunter2", "LATER", "MULTI=a\nb"}
+	script := `echo "$TOKEN $MULTI ${LATER-unset}"; env | grep -c AGENTENV_VAR; cat /proc/[0-9]*/cmdline | grep -c 'hunter[2]'; true`
+	if got := run(t, open(t, cfg), script); got != "hunter2 a\nb unset\n0\n0\n" {
+		t.Errorf("a command sees %q", got)
+	}
+}
+
 func TestTheImageIsBuiltOfTheDockerfile(t *testing.T) {
 	newServer(t)
 	cfg := config(t)

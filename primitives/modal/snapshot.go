@@ -28,6 +28,9 @@ const (
 // these files and the same Paths; all its other settings are those of its own
 // Config. See [RemoveSnapshot]; until then Modal keeps it. Volumes are not in it: a
 // sandbox with a Workspace on one is errors.ErrUnsupported.
+//
+// Nor are the memory and the processes: Modal cannot store those of a sandbox while a
+// command runs in it that was started later, which the guest is.
 func (s *Sandbox) Snapshot(ctx context.Context) (string, error) {
 	image, err := s.snapshot(ctx, sdk.NoExpiryTTL)
 	if err != nil {
