@@ -100,14 +100,12 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 		err = fmt.Errorf("make the sandbox for that user (sandbox: {type: local, user: %s}) or give --workdir a folder that %[1]s may enter: %w", f.user, err)
 	}
 	if err != nil {
-		return execFailure(err)
+		return execFailure(besideSandbox(env.ID(), err))
 	}
 	status, err := f.connect(ctx, proc)
 	switch {
-	case err != nil && ctx.Err() == nil:
-		return execFailure(besideSandbox(env.ID(), err))
 	case err != nil:
-		return execFailure(err)
+		return execFailure(besideSandbox(env.ID(), err))
 	case status.Reason == primitives.ReasonCancelled && ctx.Err() != nil:
 		return ctx.Err()
 	case status.Signal != "" && status.Reason != primitives.ReasonTimeout && ctx.Err() == nil:
