@@ -20,6 +20,10 @@ func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 		cfg := Config{Sandbox: sandbox(t), Agent: Agent{Name: "claude", Command: []string{testagents.Claude(t)}}}
 		agentWorks(t, claudeWith(cfg), "127.0.0.1:0", claudeVariables)
 	})
+	t.Run("modal", func(t *testing.T) {
+		cfg := withClaude(t, trustsCertificates) // Modal adds the agent
+		claudeWorks(t, cfg, "127.0.0.1:0")
+	})
 	for name, user := range map[string]string{"docker as root": "", "docker as a user": "tester"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

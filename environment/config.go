@@ -37,7 +37,9 @@ type Config struct {
 	// agents take nothing else. Empty means a new one.
 	SessionID string `json:"session_id,omitempty"`
 	// Keep leaves the sandbox that [Create] made alive when the environment is
-	// closed. [Attach] finds it again by its ID.
+	// closed. [Attach] finds it again by its ID. A query goes on then, with its
+	// input in the sandbox: whatever runs there as the agent's user can reach it,
+	// and so answer permission requests. The sandbox is what keeps an agent in.
 	Keep bool `json:"keep,omitempty"`
 	// Raw asks for the agent's own lines too, as runnerscripts.TypeRaw events.
 	Raw bool `json:"raw,omitempty"`

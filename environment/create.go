@@ -29,7 +29,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
-	own := owner{release: terminate, sharesFiles: b.sharesFiles(ctx, p), kept: cfg.Keep}
+	own := owner{release: terminate, reach: b.reachIn(ctx, p), kept: cfg.Keep}
 	if cfg.Keep {
 		own.release = p.Close
 	}
@@ -62,7 +62,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach to the sandbox: %w", err)
 	}
-	own := owner{release: p.Close, sharesFiles: b.sharesFiles(ctx, p), placed: true, kept: true}
+	own := owner{release: p.Close, reach: b.reachIn(ctx, p), placed: true, kept: true}
 	if cfg, err = readRecord(ctx, p, cfg); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

@@ -3,6 +3,8 @@ package environment
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -22,14 +24,22 @@ type backend struct {
 	images *imageStore
 	// present reports whether this machine is set up for the type; nil is yes.
 	present func(Sandbox) bool
-	// sharesFiles reports whether paths of this machine can be used in it.
-	sharesFiles func(context.Context, primitives.EnvironmentPrimitive) bool
+	// reach tells what of this machine lies in a sandbox already; nil is nothing.
+	reach func(context.Context, primitives.EnvironmentPrimitive) reach
 	// settings returns the block of a Sandbox that belongs to the type.
 	settings func(*Sandbox) any
 	// paths returns the settings that are paths of this machine.
 	paths func(*Sandbox) []*string
 	// single reports whether the settings are for one sandbox and no other.
 	single func(Sandbox) bool
+}
+
+// reachIn is reach for one sandbox.
+func (b backend) reachIn(ctx context.Context, p primitives.EnvironmentPrimitive) reach {
+	if b.reach == nil {
+		return nil
+	}
+	return b.reach(ctx, p)
 }
 
 // imageStore holds the images with agents of one type of sandbox.
@@ -44,7 +54,24 @@ func backends() map[string]backend {
 	return map[string]backend{
 		"local":  localBackend(),
 		"docker": dockerBackend(),
+		"modal":  modalBackend(),
 	}
+}
+
+// asPrimitive keeps a nil sandbox from becoming an interface that is not nil, and
+// says of a setting that makes no sense that the configuration is wrong.
+func asPrimitive[S primitives.EnvironmentPrimitive](s S, err error) (primitives.EnvironmentPrimitive, error) {
+	if err != nil {
+		return nil, asConfigError(err)
+	}
+	return s, nil
+}
+
+func asConfigError(err error) error {
+	if errors.Is(err, fs.ErrInvalid) {
+		return fmt.Errorf("%w: sandbox: %w", ErrConfig, err)
+	}
+	return err
 }
 
 // endAttached ends a sandbox that was attached to for that, unless that failed.

@@ -31,7 +31,7 @@ func TestEverySettingOfASandboxBelongsToOneType(t *testing.T) {
 }
 
 func TestEveryTypeSaysWhatMakesAndFindsItsSandboxes(t *testing.T) {
-	optional := map[string]bool{"history": true, "images": true, "present": true}
+	optional := map[string]bool{"history": true, "images": true, "present": true, "reach": true}
 	for name, b := range backends() {
 		v := reflect.ValueOf(b)
 		for i := range v.NumField() {

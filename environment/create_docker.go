@@ -3,8 +3,6 @@ package environment
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -34,14 +32,12 @@ func dockerBackend() backend {
 		remove: func(ctx context.Context, s Sandbox, id string) error {
 			return docker.Remove(ctx, s.Docker, id)
 		},
-		list:    listDocker,
-		history: historyOfContainer,
-		gc:      gcDocker,
-		images:  &imageStore{build: buildImage, list: listImages, remove: removeImage},
-		present: func(s Sandbox) bool { return docker.Present(s.Docker) },
-		// The container has files of its own.
-		sharesFiles: func(context.Context, primitives.EnvironmentPrimitive) bool { return false },
-		settings:    func(s *Sandbox) any { return &s.Docker },
+		list:     listDocker,
+		history:  historyOfContainer,
+		gc:       gcDocker,
+		images:   &imageStore{build: buildImage, list: listImages, remove: removeImage},
+		present:  func(s Sandbox) bool { return docker.Present(s.Docker) },
+		settings: func(s *Sandbox) any { return &s.Docker },
 		paths: func(s *Sandbox) []*string {
 			all := []*string{&s.Docker.Workspace, &s.Docker.Runner, &s.Docker.Seccomp}
 			for i := range s.Docker.Mounts {
@@ -51,18 +47,6 @@ func dockerBackend() backend {
 		},
 		single: func(s Sandbox) bool { return s.Docker.Name != "" },
 	}
-}
-
-// asPrimitive keeps a nil sandbox from becoming an interface that is not nil, and
-// says of a setting that makes no sense that the configuration is wrong.
-func asPrimitive(s *docker.Sandbox, err error) (primitives.EnvironmentPrimitive, error) {
-	switch {
-	case err == nil:
-		return s, nil
-	case errors.Is(err, fs.ErrInvalid):
-		return nil, fmt.Errorf("%w: sandbox: %w", ErrConfig, err)
-	}
-	return nil, err
 }
 
 // dockerConfig adds to the settings of the sandbox what the environment knows.

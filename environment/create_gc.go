@@ -18,7 +18,7 @@ type GCOptions struct {
 // Garbage is something that [GC] removed or would remove.
 type Garbage struct {
 	Type    string    `json:"type"` // of the sandbox, as in [Sandbox]
-	Kind    string    `json:"kind"` // "container", "volume", "image" or "folder"
+	Kind    string    `json:"kind"` // "container", "volume", "image", "folder" or "sandbox"
 	ID      string    `json:"id"`   // its name
 	Why     string    `json:"why"`  // for people
 	Created time.Time `json:"created,omitzero"`

@@ -35,7 +35,7 @@ type Image struct {
 
 // BuildImage prepares the image that [Create] would use for cfg, and returns it:
 // one with cfg.Agent on the image of cfg.Sandbox, which must be of the type
-// "docker". It is built once and then found again; cfg.Progress is told what
+// "docker" or "modal". It is built once and then found again; cfg.Progress is told what
 // happens. An image that has the agent already, and an agent that needs nothing,
 // is fs.ErrExist.
 func BuildImage(ctx context.Context, cfg Config) (Image, error) {
@@ -47,7 +47,8 @@ func BuildImage(ctx context.Context, cfg Config) (Image, error) {
 }
 
 // Images returns the images with agents that there are, oldest first. The sandbox
-// must be of a type that has such, "docker".
+// must be of a type that has such, "docker"; Modal has, but does not list them:
+// errors.ErrUnsupported.
 func Images(ctx context.Context, s Sandbox) ([]Image, error) {
 	store, err := s.images()
 	if err != nil {

@@ -18,8 +18,12 @@ type SandboxInfo struct {
 	Created time.Time         `json:"created"`
 	// InUse says that the program that made it still runs.
 	InUse bool `json:"in_use"`
-	// Image is what a container was made of; empty for other types.
+	// Image is what a container, or a sandbox at Modal, was made of; empty for
+	// other types.
 	Image string `json:"image,omitempty"`
+	// Name is what Modal knows it by besides its ID; empty for none. [Attach] and
+	// [Remove] take it, too.
+	Name string `json:"name,omitempty"`
 }
 
 // SandboxTypes returns the types that [Create] knows, sorted.
@@ -27,8 +31,8 @@ func SandboxTypes() []string { return slices.Sorted(maps.Keys(backends())) }
 
 // InstalledTypes returns the types that this machine is set up for, sorted: not
 // "docker" where neither the configuration of the docker command nor a socket
-// says that there is an engine. It contacts none, so one that is there may still
-// not answer.
+// says that there is an engine, nor "modal" without credentials. It contacts
+// nobody, so what is there may still not answer.
 func InstalledTypes() []string {
 	all := backends()
 	return slices.DeleteFunc(SandboxTypes(), func(name string) bool {

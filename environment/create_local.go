@@ -29,10 +29,10 @@ func localBackend() backend {
 			p, err := local.Attach(ctx, s.Local, id)
 			return endAttached(ctx, p, err)
 		},
-		list:        listLocal,
-		gc:          gcLocal,
-		sharesFiles: isOurs,
-		settings:    func(s *Sandbox) any { return &s.Local },
+		list:     listLocal,
+		gc:       gcLocal,
+		reach:    reachLocal,
+		settings: func(s *Sandbox) any { return &s.Local },
 		paths: func(s *Sandbox) []*string {
 			return []*string{&s.Local.Root, &s.Local.Workspace, &s.Local.Runner}
 		},
@@ -40,11 +40,17 @@ func localBackend() backend {
 	}
 }
 
-// isOurs reports whether a local sandbox runs its commands as this program's user.
-// Another one may not be able to enter the folder of the runner.
-func isOurs(ctx context.Context, p primitives.EnvironmentPrimitive) bool {
+// reachLocal finds the runner where it is, if a local sandbox runs its commands as
+// this program's user. Another one may not be able to enter its folder.
+func reachLocal(ctx context.Context, p primitives.EnvironmentPrimitive) reach {
 	home, err := p.Stat(ctx, p.Paths().Home)
-	return err == nil && home.UID == os.Geteuid()
+	if err != nil || home.UID != os.Geteuid() {
+		return nil
+	}
+	return func(runner string) string {
+		name, _ := filepath.Abs(runner) // or it is not reached
+		return name
+	}
 }
 
 // findLocalRunner names the runner where commands are to outlive this program.

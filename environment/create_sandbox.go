@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
 // Sandbox chooses the kind of sandbox and its settings. In a configuration file
@@ -19,8 +20,9 @@ import (
 //
 //	sandbox: local
 //	sandbox: {type: docker, image: golang:1.26, network: none}
+//	sandbox: {type: modal, image: golang:1.26, cpu: 2}
 type Sandbox struct {
-	// Type is the kind: "local" or "docker".
+	// Type is the kind: "local", "docker" or "modal".
 	Type string
 	// Local is for the type "local": processes of this machine.
 	Local local.Config
@@ -30,6 +32,10 @@ type Sandbox struct {
 	// come from the [Config] of the environment, and Keep is set when that of
 	// the environment is.
 	Docker docker.Config
+	// Modal is for the type "modal": a sandbox at Modal. Without an Image it is
+	// made of [DefaultImage]; if the agent is missing, Modal adds it to the image,
+	// once. Runner, Logger and Keep are as for Docker.
+	Modal modal.Config
 }
 
 // backend checks the choice and returns what makes such sandboxes.

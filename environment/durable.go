@@ -52,6 +52,7 @@ func (e *Environment) startDurable(ctx context.Context, args []string) (_ *durab
 	if d.feed, err = e.startFeed(ctx, args[0], dir); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	d.watching.Go(func() { d.watchFeed(context.WithoutCancel(ctx), e.hide) })
 	return d, nil
 }
 
@@ -69,7 +70,12 @@ func (e *Environment) startFeed(ctx context.Context, runner, dir string) (primit
 		return nil, err
 	}
 	if _, err := feed.Stdin().Write(append(env, '\n')); err != nil {
-		return nil, errors.Join(fmt.Errorf("its input: %w", err), feed.Close())
+		if exits(ctx, feed, primitives.DefaultGrace) {
+			said := &tail{hide: e.hide}
+			_, _ = io.Copy(said, feed.Stderr())
+			err = fmt.Errorf("%w: %s", err, lastLines(said.String()))
+		}
+		return nil, errors.Join(fmt.Errorf("its input cannot be reached: %w", err), feed.Close())
 	}
 	return feed, nil
 }
@@ -82,8 +88,11 @@ type durableProcess struct {
 	input string // the folder where feeds connect
 	end   func() // ends the script
 
+	watching sync.WaitGroup // of the feed
+
 	mu      sync.Mutex
 	letGo   bool
+	unfed   error // why the feed cannot reach the script
 	closing sync.Once
 	err     error
 }
@@ -91,6 +100,28 @@ type durableProcess struct {
 func newDurable(ctx context.Context, proc primitives.Process) *durableProcess {
 	ctx = context.WithoutCancel(ctx)
 	return &durableProcess{Process: proc, end: func() { endProcess(ctx, proc) }}
+}
+
+// watchFeed ends a script that its feed does not reach: nobody can tell it
+// anything, and it would wait for somebody.
+func (d *durableProcess) watchFeed(ctx context.Context, hide redactor) {
+	said := &tail{hide: hide}
+	_, _ = io.Copy(said, d.feed.Stderr())
+	status, err := d.feed.Wait(ctx)
+	if err != nil || status.Reason != primitives.ReasonExited || status.Code == 0 {
+		return // it was ended, or the sandbox was, or the script
+	}
+	d.mu.Lock()
+	d.unfed = fmt.Errorf("its input cannot be reached: %s", lastLines(said.String()))
+	d.mu.Unlock()
+	d.end()
+}
+
+// unreached is why the feed cannot reach the script; nil if it can.
+func (d *durableProcess) unreached() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.unfed
 }
 
 // endProcess ends a durable command politely, and then by force.
@@ -134,6 +165,7 @@ func (d *durableProcess) Close() error {
 		if d.feed != nil { // else it could not be started
 			d.err = d.feed.Close()
 		}
+		d.watching.Wait()
 		d.err = errors.Join(d.err, d.Process.Close())
 	})
 	return d.err

@@ -31,7 +31,8 @@ type prompted struct {
 // gave the prompt, from its beginning to its end; if none runs, what happened in
 // the last one. So the query of a program that was killed is not lost: it goes on
 // in a sandbox that is kept. Permission requests of the running query can be
-// answered and it can be interrupted, as one of this environment's own.
+// answered and it can be interrupted, as one of this environment's own; of those
+// that were answered before [Environment.Answered] knows.
 //
 // The sequence ends as that of [Environment.ExecuteQuery]. When ctx is done, the
 // loop is left or the environment is closed, the query goes on. Where none is
@@ -63,6 +64,10 @@ func (r *queryRun) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	settled, err := e.settled(ctx, last)
+	if err != nil {
+		return fmt.Errorf("follow the query: %w", err)
+	}
 	p, err := e.reattach(ctx, last)
 	if err != nil {
 		return fmt.Errorf("follow the query: %w", err)
@@ -72,7 +77,7 @@ func (r *queryRun) watch(ctx context.Context) error {
 	own := e.agent
 	e.agent = p
 	e.mu.Unlock()
-	e.setAsked(asked{id: last.QueryID, prompted: true})
+	e.setAsked(asked{id: last.QueryID, prompted: true, settled: settled})
 	err = r.follow(ctx, p)
 	e.setAsked(asked{})
 	p.leave()

@@ -81,8 +81,8 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	cfg := e.cfg
 	cfg.SessionID, cfg.Workspace, cfg.Agent = uuid.NewString(), nil, e.session().Agent
 	own := owner{
-		release:     func() error { return end(ctx, p) },
-		sharesFiles: e.owner.sharesFiles, placed: true, kept: e.owner.kept,
+		release: func() error { return end(ctx, p) },
+		reach:   e.owner.reach, placed: true, kept: e.owner.kept,
 	}
 	if own.kept {
 		own.release = p.Close
@@ -123,8 +123,9 @@ func (e *Environment) forgetQueries(ctx context.Context) error {
 
 // Snapshot keeps the files of the sandbox as they are now, the agent's memory
 // included, and returns the snapshot's identity, of which new sandboxes can be made:
-// for Docker it is an image, see docker.Config. Processes are no part of it. While a
-// query runs it is [ErrBusy]; other errors are those of primitives.Snapshot.
+// for Docker and Modal it is an image, see docker.Config and docker.RemoveSnapshot,
+// and those of modal. Processes are no part of it. While a query runs it is [ErrBusy]; other errors are those of
+// primitives.Snapshot.
 func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {

@@ -152,7 +152,7 @@ func checkKeys(value any, t reflect.Type, where string) error {
 		t = t.Elem()
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		return nil // it checks by itself
+		return checkValue(value, t, where)
 	}
 	if !fits(value, t.Kind()) {
 		return fmt.Errorf("%w: %s: give %s, not %s", ErrConfig, where, wanted(t.Kind()), given(value))
@@ -188,6 +188,18 @@ func checkKeys(value any, t reflect.Type, where string) error {
 		}
 	}
 	return nil
+}
+
+// checkValue has a type say itself whether it takes a value.
+func checkValue(value any, t reflect.Type, where string) error {
+	data, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(data, reflect.New(t).Interface())
+	}
+	if err == nil || errors.Is(err, ErrConfig) {
+		return err // it says where
+	}
+	return fmt.Errorf("%w: %s: %w", ErrConfig, where, err)
 }
 
 // fits reports whether a decoded value can be read into a type of this kind.

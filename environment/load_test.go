@@ -169,7 +169,7 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 		want error
 	}{
 		"no type":       {Config{}, ErrConfig},
-		"unknown type":  {Config{Sandbox: Sandbox{Type: "modal"}}, ErrConfig},
+		"unknown type":  {Config{Sandbox: Sandbox{Type: "nowhere"}}, ErrConfig},
 		"bad source":    {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{}}}, ErrConfig},
 		"escaping file": {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{Files: []File{{Path: "../x"}}}}}, primitives.ErrPathEscape},
 		"no such root":  {Config{Sandbox: Sandbox{Type: "local", Local: local.Config{Root: "/dev/null/x"}}}, nil},
@@ -181,8 +181,19 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 			t.Errorf("%s: error %v, want %v", name, err, c.want)
 		}
 	}
-	_, err := Create(t.Context(), Config{Sandbox: Sandbox{Type: "modal"}})
+	_, err := Create(t.Context(), Config{Sandbox: Sandbox{Type: "nowhere"}})
 	if err == nil || !strings.Contains(err.Error(), "local") {
 		t.Errorf("an unknown type does not list what there is: %v", err)
+	}
+}
+
+func TestSizesMayHaveUnits(t *testing.T) {
+	cfg, err := ParseConfig([]byte("sandbox: {type: docker, image: x, memory: 512MiB, disk: 2g}"))
+	if err != nil || cfg.Sandbox.Docker.Memory != 512<<20 || cfg.Sandbox.Docker.Disk != 2<<30 {
+		t.Errorf("memory %d and disk %d, %v", cfg.Sandbox.Docker.Memory, cfg.Sandbox.Docker.Disk, err)
+	}
+	_, err = ParseConfig([]byte("sandbox: {type: docker, image: x, memory: lots}"))
+	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "sandbox.memory: ") || !strings.Contains(err.Error(), "512m") {
+		t.Errorf("a memory of lots: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -31,10 +32,6 @@ const (
 	logRunner = "runner"
 	logStderr = "stderr"
 )
-
-// quietLog is how long nothing must come from a running agent until that was all
-// there is.
-const quietLog = 300 * time.Millisecond
 
 // Logs returns what happened to the agent in a sandbox that is kept, from the
 // beginning: when its queries began and how they ended, what its runner reports,
@@ -76,7 +73,7 @@ func (e *Environment) logs(ctx context.Context, follow bool, emit func(LogEntry)
 
 // logProcess reports what one execute-query has printed.
 func (e *Environment) logProcess(ctx context.Context, id string, follow bool, emit func(LogEntry) bool) error {
-	proc, err := primitives.Reattach(ctx, e.prim, id, primitives.Offset{})
+	proc, err := primitives.Reattach(ctx, e.prim, id, primitives.Offset{NoFollow: !follow})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
 		return nil // somebody has removed its output
 	}
@@ -103,26 +100,27 @@ func (e *Environment) logProcess(ctx context.Context, id string, follow bool, em
 	reading.Go(func() { readEvents(proc.Stdout(), e.maxLine, send) })
 	reading.Go(func() { readLines(proc.Stderr(), send) })
 	tasks.Go(func() { reading.Wait(); close(entries) })
-	quiet := time.NewTimer(quietLog)
-	defer quiet.Stop()
 	for {
 		select {
 		case entry, ok := <-entries:
 			switch {
+			case !ok && !follow && !hasExited(ctx, proc):
+				return nil
 			case !ok:
 				return e.logEnd(ctx, proc, emit)
 			case !emit(entry):
 				return errStopped
 			}
-			quiet.Reset(quietLog)
-		case <-quiet.C:
-			if !follow {
-				return nil
-			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// hasExited asks without waiting: the signal changes nothing in a process that
+// runs.
+func hasExited(ctx context.Context, proc primitives.Process) bool {
+	return errors.Is(proc.Signal(ctx, primitives.SIGCONT), os.ErrProcessDone)
 }
 
 // logEnd reports how a process ended, if that is worth a line.

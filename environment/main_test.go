@@ -42,7 +42,7 @@ func sandbox(t *testing.T) Sandbox {
 // boxes are the configurations of sandboxes of all types.
 func boxes(t *testing.T) map[string]Sandbox {
 	t.Helper()
-	return map[string]Sandbox{"local": sandbox(t), "docker": container(t)}
+	return map[string]Sandbox{"local": sandbox(t), "docker": container(t), "modal": atModal(t)}
 }
 
 // container returns the configuration of a small sandbox in a container.

@@ -55,7 +55,7 @@ type Pool struct {
 // warm is a sandbox that waits.
 type warm struct {
 	primitives.EnvironmentPrimitive
-	sharesFiles bool
+	reach reach
 }
 
 const (
@@ -92,7 +92,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		if err != nil {
 			return warm{}, err
 		}
-		return warm{p, b.sharesFiles(ctx, p)}, nil
+		return warm{p, b.reachIn(ctx, p)}, nil
 	}, minPatience), nil
 }
 
@@ -172,8 +172,8 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	e, err := prepare(ctx, w.EnvironmentPrimitive, cfg, owner{
-		release:     func() error { return end(ctx, w.EnvironmentPrimitive) },
-		sharesFiles: w.sharesFiles,
+		release: func() error { return end(ctx, w.EnvironmentPrimitive) },
+		reach:   w.reach,
 	})
 	if err != nil {
 		return nil, errors.Join(err, end(ctx, w.EnvironmentPrimitive))

@@ -234,7 +234,7 @@ func TestWhatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
 		made := 0
 		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (warm, error) {
 			made++
-			return warm{&stuck{hangs: made == 1}, false}, nil
+			return warm{&stuck{hangs: made == 1}, nil}, nil
 		}, time.Second)
 		synctest.Wait()
 		begun := time.Now()

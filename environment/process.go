@@ -220,7 +220,13 @@ func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptErro
 	if exited {
 		e.Status = p.status
 	}
+	var unreached error
+	if d, ok := p.proc.(*durableProcess); ok {
+		unreached = d.unreached()
+	}
 	switch {
+	case unreached != nil:
+		e.Err = unreached
 	case result != nil && result.Error != nil:
 		failure := *result.Error
 		failure.Message = p.stderr.hide.redact(failure.Message)

@@ -98,19 +98,28 @@ func installers(r runnerscripts.Recipe) []string {
 	return names
 }
 
-// instructions are the lines of a Dockerfile that follow a recipe. They leave no
-// caches in the image.
+// instructions are the lines of a Dockerfile that follow a recipe.
 func instructions(r runnerscripts.Recipe) string {
 	var lines []string
+	for _, command := range installation(r) {
+		lines = append(lines, "RUN "+command)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// installation are the commands of a shell that follow a recipe. They leave no
+// caches in the image.
+func installation(r runnerscripts.Recipe) []string {
+	var commands []string
 	if len(r.Debian) > 0 {
 		packages := strings.Join(r.Debian, " ")
-		lines = append(lines, "RUN dpkg-query --show "+packages+" >/dev/null 2>&1 || { "+
+		commands = append(commands, "dpkg-query --show "+packages+" >/dev/null 2>&1 || { "+
 			"apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "+packages+
 			" && rm -rf /var/lib/apt/lists/*; }")
 	}
 	if len(r.NPM) > 0 {
-		lines = append(lines, "RUN npm install --global --no-audit --no-fund --no-update-notifier --cache /tmp/npm-cache "+
+		commands = append(commands, "npm install --global --no-audit --no-fund --no-update-notifier --cache /tmp/npm-cache "+
 			strings.Join(r.NPM, " ")+" && rm -rf /tmp/npm-cache")
 	}
-	return strings.Join(lines, "\n")
+	return commands
 }

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -65,8 +64,10 @@ func (e *Environment) findRunner(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if e.owner.sharesFiles {
-		return filepath.Abs(name)
+	if e.owner.reach != nil {
+		if at := e.owner.reach(name); at != "" {
+			return at, nil
+		}
 	}
 	return e.installRunner(ctx, name)
 }

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/environment"
 )
 
 // TestReadmeShowsTheHelloProgram keeps the two the same.
@@ -25,6 +27,25 @@ func TestReadmeShowsTheHelloProgram(t *testing.T) {
 	_, body, _ := strings.Cut(string(program), "package main\n")
 	if want := "package main\n" + body; code != want {
 		t.Errorf("README.md shows another program than examples/hello:\n%s", code)
+	}
+}
+
+// TestTheConfigurationsOfTheReadmeAreValid reads each; a key that does not exist is an
+// error.
+func TestTheConfigurationsOfTheReadmeAreValid(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(readme), "```yaml\n")[1:]
+	if len(blocks) == 0 {
+		t.Fatal("README.md has no configuration")
+	}
+	for _, block := range blocks {
+		text, _, _ := strings.Cut(block, "```\n")
+		if _, err := environment.ParseConfig([]byte(text)); err != nil {
+			t.Errorf("%v in:\n%s", err, text)
+		}
 	}
 }
 

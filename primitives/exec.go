@@ -158,4 +158,7 @@ const (
 type Offset struct {
 	Stdout int64 `json:"stdout"`
 	Stderr int64 `json:"stderr"`
+	// NoFollow ends the streams of [Reattach] where they end at the time of the
+	// call, also when the command goes on.
+	NoFollow bool `json:"no_follow,omitempty"`
 }

@@ -149,7 +149,8 @@ type Reattacher interface {
 
 // Reattach returns a durable command again, running or finished, by the ID of
 // its Process, from this or another program. Its streams start at the given
-// offsets and follow what is still printed; its exit status is the real one.
+// offsets and follow what is still printed, unless from.NoFollow is set; its exit
+// status is the real one.
 // Closing it lets go of it again. An unknown id is fs.ErrNotExist, an offset
 // beyond what was printed fs.ErrInvalid, a sandbox without durable commands
 // errors.ErrUnsupported.

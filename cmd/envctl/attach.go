@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -86,9 +85,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		if found.inUse && f.permission == "" && answer.policy == permissionDeny {
 			w.answer = nil // whoever began it answers
 		}
-		w.following = true
 		err = w.print(ctx, env.FollowQuery(ctx))
-		w.following = false
 	}
 	switch {
 	case errors.Is(err, environment.ErrNoQuery):
@@ -113,8 +110,6 @@ type attachment struct {
 	show   printer
 	answer *answerer // nil leaves questions to others
 	seq    uint64
-	// following: what comes may have happened long ago.
-	following bool
 
 	asking sync.WaitGroup
 }
@@ -142,7 +137,7 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 		switch ev.Type {
 		case runnerscripts.TypePermissionRequest:
 			req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
-			if err != nil || w.answer == nil {
+			if err != nil || w.answer == nil || w.env.Answered(req.ID) {
 				continue
 			}
 			qctx, cancel := context.WithCancel(ctx)
@@ -158,20 +153,9 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 	return nil
 }
 
-// replayed is how long after a question its answer comes at most, if it was given
-// before this program was there.
-const replayed = 300 * time.Millisecond
-
 // respond answers a question, unless it is withdrawn before or somebody has
 // answered it.
 func (w *attachment) respond(ctx context.Context, req runnerscripts.PermissionRequest) {
-	if w.following {
-		select {
-		case <-time.After(replayed):
-		case <-ctx.Done():
-			return
-		}
-	}
 	decision := w.answer.decide(ctx, req)
 	if ctx.Err() != nil {
 		return

@@ -42,7 +42,6 @@ there. End it with 'envctl rm ID'.`,
 		},
 	}
 	t.flags(cmd)
-	t.envFlag(cmd)
 	w.flags(cmd)
 	m.flags(cmd)
 	return cmd

@@ -39,7 +39,7 @@ func (a *app) newDoctorCmd() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what works on this machine and what is missing",
 		Long: `Check what agentenv needs: really make a sandbox, run the scripted agent in it, and
-look for the agents, the tools and the Docker engine. The exit status is 1 if the kind
+look for the agents, the tools, the Docker engine and an account at Modal. The exit status is 1 if the kind
 of sandbox that was asked for (local without --sandbox) does not work.`,
 		Example: "  envctl doctor\n  envctl doctor --sandbox docker --image golang:1.26\n  envctl doctor --json",
 		Args:    cobra.NoArgs,
@@ -86,6 +86,7 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	stop := a.newPrinter(false).waiting("checking; the first time the runner is built ...")
 	findings := checkSandbox(ctx, cfg)
 	findings = append(findings, checkDocker(ctx, cfg)...)
+	findings = append(findings, checkModal(ctx, cfg)...)
 	stop()
 	return append(findings,
 		checkTool(ctx, "git", "git", "needed for workspaces from git and for --gitignore; install git", "--version"),

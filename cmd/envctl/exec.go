@@ -73,8 +73,11 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 		return err
 	}
 	env, err := f.open(ctx, id)
-	if err != nil {
-		return execFailure(err)
+	switch {
+	case errors.Is(err, environment.ErrConfig), err != nil && ctx.Err() != nil:
+		return err
+	case err != nil:
+		return noSandbox(err)
 	}
 	defer func() {
 		if cerr := env.Close(); err == nil && cerr != nil {
@@ -97,14 +100,12 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 		err = fmt.Errorf("make the sandbox for that user (sandbox: {type: local, user: %s}) or give --workdir a folder that %[1]s may enter: %w", f.user, err)
 	}
 	if err != nil {
-		return execFailure(err)
+		return execFailure(besideSandbox(env.ID(), err))
 	}
 	status, err := f.connect(ctx, proc)
 	switch {
-	case err != nil && ctx.Err() == nil:
-		return execFailure(besideSandbox(env.ID(), err))
 	case err != nil:
-		return execFailure(err)
+		return execFailure(besideSandbox(env.ID(), err))
 	case status.Reason == primitives.ReasonCancelled && ctx.Err() != nil:
 		return ctx.Err()
 	case status.Signal != "" && status.Reason != primitives.ReasonTimeout && ctx.Err() == nil:
@@ -144,6 +145,15 @@ func (f *execFlags) open(ctx context.Context, id string) (*environment.Environme
 		return nil, err
 	}
 	return environment.Create(ctx, cfg)
+}
+
+// noSandbox is the status of a command for which there is no sandbox, whatever the
+// reason: only a command that was tried can be missing or not executable.
+func noSandbox(err error) error {
+	if status := (*exitError)(nil); errors.As(err, &status) {
+		return err
+	}
+	return &exitError{code: exitExecFailed, err: err}
 }
 
 // execFailure chooses the status of a command that did not run.

@@ -123,7 +123,7 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 	}
 	var found []environment.SandboxInfo
 	for _, info := range list {
-		if info.ID == id {
+		if info.ID == id || info.Name == id && id != "" {
 			found = []environment.SandboxInfo{info}
 			break
 		}

@@ -19,7 +19,8 @@ func (a *app) newImageCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
 		Short: "Build, list and remove images with agents",
-		Long: `Build, list and remove the images of which containers with agents are made.
+		Long: `Build, list and remove the images of which containers with agents are made, or build
+one at Modal, which lists none.
 
 A container whose image lacks the agent is made of another one, which is built on
 that image when it is first needed. 'envctl image build' does it ahead of time.`,
@@ -46,19 +47,22 @@ type imageFlags struct {
 	asJSON bool
 }
 
-// flags adds them; there is but one kind of sandbox that has images.
-func (f *imageFlags) flags(cmd *cobra.Command) {
-	fl := cmd.Flags()
-	fl.StringVarP(&f.config, "config", "c", "", "configuration file (YAML or JSON)")
-	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log what agentenv does to standard error")
-}
-
+// load returns the configuration. Without a word about it the images are Docker's:
+// there are none for local sandboxes.
 func (f *imageFlags) load() (environment.Config, error) {
 	cfg, err := f.target.load()
-	if err == nil && cfg.Sandbox.Type != "docker" {
+	if err == nil && f.sandbox == "" && (cfg.Sandbox.Type == "" || cfg.Sandbox.Type == "local") {
 		cfg.Sandbox = environment.Sandbox{Type: "docker"}
 	}
 	return cfg, err
+}
+
+// baseImage is where the configuration names the image to build on.
+func baseImage(s *environment.Sandbox) *string {
+	if s.Type == "modal" {
+		return &s.Modal.Image
+	}
+	return &s.Docker.Image
 }
 
 func (a *app) newImageBuildCmd() *cobra.Command {
@@ -67,14 +71,15 @@ func (a *app) newImageBuildCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [flags] AGENT",
 		Short: "Build an image with an agent and print its name",
-		Long: `Build an image with an agent, unless the engine has it already, and print its name,
-for --image. What the build says goes to standard error. If the base has the agent,
+		Long: `Build an image with an agent, unless the engine or Modal has it already, and print its
+name, for --image. What the build says goes to standard error. If the base has the agent,
 or the agent needs nothing, the name is that of the base.
 
 The base must be of a Debian system and have npm. Proxies are taken from HTTP_PROXY,
 HTTPS_PROXY and NO_PROXY.`,
 		Example: `  envctl image build claude
-  envctl image build claude --base my-team/dev:latest`,
+  envctl image build claude --base my-team/dev:latest
+  envctl image build claude --sandbox modal`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := f.load()
@@ -86,11 +91,11 @@ HTTPS_PROXY and NO_PROXY.`,
 				cfg.Agent = environment.Agent{Name: args[0]}
 			}
 			if base != "" {
-				cfg.Sandbox.Docker.Image = base
+				*baseImage(&cfg.Sandbox) = base
 			}
 			img, err := environment.BuildImage(cmd.Context(), cfg)
 			if errors.Is(err, fs.ErrExist) {
-				img.Ref, err = firstOf(cfg.Sandbox.Docker.Image, environment.DefaultImage), nil
+				img.Ref, err = firstOf(*baseImage(&cfg.Sandbox), environment.DefaultImage), nil
 			}
 			if err != nil {
 				return err
@@ -191,6 +196,9 @@ func (f *imageRemoveFlags) remove(ctx context.Context, names []string) error {
 		return err
 	}
 	list, err := environment.Images(ctx, cfg.Sandbox)
+	if errors.Is(err, errors.ErrUnsupported) && len(names) > 0 {
+		return f.removeUnlisted(ctx, cfg.Sandbox, names)
+	}
 	if err != nil {
 		return err
 	}
@@ -214,6 +222,19 @@ func (f *imageRemoveFlags) remove(ctx context.Context, names []string) error {
 			continue
 		}
 		remove(i)
+	}
+	return errors.Join(errs...)
+}
+
+// removeUnlisted removes images by their whole names.
+func (f *imageRemoveFlags) removeUnlisted(ctx context.Context, s environment.Sandbox, names []string) error {
+	var errs []error
+	for _, name := range names {
+		err := environment.RemoveImage(ctx, s, name)
+		if err == nil {
+			fmt.Fprintln(f.app.out, name)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
 // makeFlags say what a new sandbox is like.
@@ -18,10 +19,10 @@ type makeFlags struct {
 
 func (m *makeFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&m.image, "image", "", "image of the container (default "+environment.DefaultImage+"); implies --sandbox docker")
-	fl.StringVar(&m.network, "network", "", "network of the container: bridge, none or its name (default bridge)")
-	fl.StringVar(&m.memory, "memory", "", "most memory of the container, as in 512m or 8g, or none (default 4g)")
-	fl.Float64Var(&m.cpus, "cpus", 0, "most processors of the container, as in 1.5 (default no limit)")
+	fl.StringVar(&m.image, "image", "", "image of the sandbox (default "+environment.DefaultImage+"); implies --sandbox docker where none is chosen")
+	fl.StringVar(&m.network, "network", "", "none, or for a container: bridge or the network's name (default bridge)")
+	fl.StringVar(&m.memory, "memory", "", "most memory of the sandbox, as in 512m or 8g, or none (default 4g for a container, Modal's own there)")
+	fl.Float64Var(&m.cpus, "cpus", 0, "most processors of the sandbox, as in 1.5 (default no limit)")
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"bridge", "none"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -56,8 +57,18 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 		s.Type = "local"
 	case s.Type == "":
 		s.Type = "docker"
-	case s.Type != "docker" && given != "":
-		return usagef("use %s with --sandbox docker: the sandbox is %s", given, s.Type)
+	case s.Type == "local" && given != "":
+		return usagef("use %s with --sandbox docker or modal: the sandbox is %s", given, s.Type)
+	}
+	if m.cpus < 0 {
+		return usagef("give --cpus as a positive number, such as 1.5")
+	}
+	memory, err := m.size()
+	if err != nil {
+		return err
+	}
+	if s.Type == "modal" {
+		return m.applyModal(&s.Modal, memory)
 	}
 	if m.image != "" {
 		s.Docker.Image = m.image
@@ -65,24 +76,57 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 	if m.network != "" {
 		s.Docker.Network = m.network
 	}
-	if m.cpus < 0 {
-		return usagef("give --cpus as a positive number, such as 1.5")
-	}
 	if m.cpus > 0 {
 		s.Docker.CPUs = m.cpus
 	}
-	switch m.memory {
-	case "":
-	case "none":
-		s.Docker.Memory = -1
-	default:
-		bytes, err := units.RAMInBytes(m.memory)
-		if err != nil || bytes <= 0 {
-			return usagef("give --memory as a number with a unit, such as 512m or 8g, not %q", m.memory)
-		}
-		s.Docker.Memory = bytes
+	if memory != 0 {
+		s.Docker.Memory = memory
 	}
 	return nil
+}
+
+// Of what is a limit elsewhere Modal also wants to know how much to reserve. These
+// are its own defaults.
+const (
+	reservedCPUs = 0.125
+	reservedMiB  = 128
+)
+
+func (m *makeFlags) applyModal(c *modal.Config, memory primitives.Size) error {
+	if m.image != "" {
+		c.Image = m.image
+	}
+	switch m.network {
+	case "":
+	case "none":
+		c.BlockNetwork, c.AllowCIDRs, c.AllowDomains = true, nil, nil
+	default:
+		return usagef("give --network none, or leave it out: there is no network %q at Modal", m.network)
+	}
+	if m.cpus > 0 {
+		c.CPU, c.CPULimit = min(max(c.CPU, reservedCPUs), m.cpus), m.cpus
+	}
+	switch mib := int(memory >> 20); {
+	case memory < 0:
+		c.MemoryLimitMiB = 0
+	case memory > 0 && mib < reservedMiB:
+		return usagef("give --memory at least %dm for a sandbox at Modal", reservedMiB)
+	case memory > 0:
+		c.MemoryMiB, c.MemoryLimitMiB = min(max(c.MemoryMiB, reservedMiB), mib), mib
+	}
+	return nil
+}
+
+// size reads --memory; 0 is nothing.
+func (m *makeFlags) size() (primitives.Size, error) {
+	if m.memory == "" {
+		return 0, nil
+	}
+	size, err := primitives.ParseSize(m.memory)
+	if err != nil || size == 0 {
+		return 0, usagef("give --memory as a number with a unit, such as 512m or 8g, or none, not %q", m.memory)
+	}
+	return size, nil
 }
 
 // given names the first of the flags that was given.

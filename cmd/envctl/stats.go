@@ -42,6 +42,9 @@ what cannot be told, and a memory_limit of 0 where there is none.`,
 			if asJSON {
 				return errors.Join(printLines(a, list), failed)
 			}
+			if len(list) == 0 && failed != nil {
+				return failed
+			}
 			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "ID\tTYPE\tSTATUS\tCPU TIME\tMEMORY\tLIMIT\tPROCESSES")
 			for _, u := range list {

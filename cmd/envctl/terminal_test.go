@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -180,6 +181,10 @@ func TestAHangUpEndsTheSandbox(t *testing.T) {
 	if err := os.WriteFile(scenario, []byte(`{"turns":[{"steps":[{"run":["sleep","600"]}]}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Under nohup the tests ignore hang-ups, and what they start would inherit that.
+	hangUps := make(chan os.Signal, 1)
+	signal.Notify(hangUps, syscall.SIGHUP)
+	defer signal.Stop(hangUps)
 	s := startOnTerminal(t, "run", "--scenario", scenario, "go")
 	s.wait("sleep")
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {

@@ -20,5 +20,9 @@ func benchmarks() []benchmark {
 		{"docker ready", benchDockerReady},
 		{"docker plain", benchDockerPlain},
 		{"docker crowd", benchDockerCrowd},
+		{"modal exec", benchModalExec},
+		{"modal stream", benchModalStream},
+		{"modal files", benchModalFiles},
+		{"modal life", benchModalLife},
 	}
 }

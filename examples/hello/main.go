@@ -17,7 +17,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	env, err := environment.Create(ctx, environment.Config{
-		Sandbox: environment.Sandbox{Type: "local"}, // or "docker"
+		Sandbox: environment.Sandbox{Type: "local"}, // or "docker" or "modal"
 		Agent:   environment.Agent{Name: "script"},  // or "claude"
 	})
 	if err != nil {

@@ -87,7 +87,8 @@ func NewDaemon(t testing.TB, l *net.TCPListener, args ...string) *Daemon {
 // keep starts the keeper, which is ended with the test.
 func (d *Daemon) keep(t testing.TB) {
 	t.Helper()
-	d.keeper = exec.Command("unshare", append([]string{"--net", "--mount", "sh", "-c", keeperScript, "sh"}, d.args...)...)
+	// It ends when it has stopped the engine.
+	d.keeper = exec.CommandContext(context.WithoutCancel(t.Context()), "unshare", append([]string{"--net", "--mount", "sh", "-c", keeperScript, "sh"}, d.args...)...)
 	if d.listener != nil {
 		d.keeper.ExtraFiles = []*os.File{d.listener}
 		d.keeper.Env = append(os.Environ(), "LISTEN_FDS=1")
@@ -130,7 +131,7 @@ func (d *Daemon) Start(t testing.TB) {
 		t.Fatal(err)
 	}
 	eng := d.Engine(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

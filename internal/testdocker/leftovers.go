@@ -2,6 +2,7 @@ package testdocker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/docker/client"
 )
 
@@ -25,7 +27,7 @@ const (
 func Labels() map[string]string { return map[string]string{runLabel: os.Getenv(runVariable)} }
 
 // Main runs the tests of a package and returns the status to exit with. It fails
-// if a container or an image of theirs is left afterwards.
+// if a container, a volume or an image of theirs is left afterwards.
 func Main(m *testing.M) int {
 	if os.Getenv(runVariable) != "" {
 		return m.Run() // a program that a test started
@@ -61,7 +63,7 @@ func leftovers() error {
 			All: true, Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),
 		})
 		if err == nil && len(left) == 0 {
-			return leftImages(ctx, eng)
+			return errors.Join(leftVolumes(ctx, eng), leftImages(ctx, eng))
 		}
 		if err != nil {
 			return err
@@ -79,6 +81,23 @@ func leftovers() error {
 		}
 		return err
 	}
+}
+
+// leftVolumes removes the volumes of this run, of which none may be left.
+func leftVolumes(ctx context.Context, eng *client.Client) error {
+	left, err := eng.VolumeList(ctx, volume.ListOptions{
+		Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),
+	})
+	if err != nil {
+		return err
+	}
+	for _, v := range left.Volumes {
+		err = fmt.Errorf("volume %s was left", v.Name)
+		if rerr := eng.VolumeRemove(ctx, v.Name, true); rerr != nil && !cerrdefs.IsNotFound(rerr) {
+			err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)
+		}
+	}
+	return err
 }
 
 // leftImages removes the images of this run, of which none may be left.

@@ -43,7 +43,8 @@ func NewProxyOf(t testing.TB, host string) *Proxy {
 	if !ok {
 		t.Fatalf("these tests need an engine behind a Unix socket, not %s", host)
 	}
-	l, err := net.Listen("unix", filepath.Join(shortDir(t), "s"))
+	var config net.ListenConfig
+	l, err := config.Listen(t.Context(), "unix", filepath.Join(shortDir(t), "s"))
 	if err != nil {
 		t.Fatal(err)
 	}

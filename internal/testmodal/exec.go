@@ -1,153 +1,315 @@
 package testmodal
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/creack/pty"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// execution is one command in a sandbox, whether it is the entrypoint's or one that
-// was started later. What it wrote stays until the sandbox's end.
-type execution struct {
-	stdout, stderr *spool // nil is thrown away
-	done           chan struct{}
-	exit           syscall.WaitStatus // after done
-
-	mu       sync.Mutex
-	stdin    io.WriteCloser
-	accepted uint64 // bytes of stdin
-	closed   bool   // stdin
-	kill     func()
-}
-
 // command is what to run.
 type command struct {
-	args    []string
-	env     []string // all of it
-	dir     string
-	timeout time.Duration // 0 is none
-	stdout  bool          // keep it
-	stderr  bool
-	pty     *pb.PTYInfo // nil is none
+	args           []string
+	env            map[string]string // all of it
+	dir            string
+	timeout        time.Duration // 0 is none
+	stdout, stderr bool          // kept, not thrown away
+	pty            *pb.PTYInfo   // nil is none
 }
 
-// start runs a command in the sandbox.
+// execution is one command in a sandbox, whether it is the entrypoint or one that
+// was started later. What it wrote stays until the server's end.
+type execution struct {
+	stdout, stderr *spool // nil is thrown away
+	kill           func() // the command and what it started
+
+	done   chan struct{} // closed when the command itself has ended
+	code   int32         // after done
+	signal int32         // after done; 0 is none
+	ended  chan struct{} // closed when nobody writes any more, too
+
+	writing  sync.Mutex // by whoever writes to stdin
+	stdin    *os.File
+	eof      func() // ends stdin
+	mu       sync.Mutex
+	accepted uint64 // bytes of stdin
+	closed   bool   // stdin
+}
+
+// start runs a command in the sandbox. The caller sees to it that the sandbox is alive.
 func (sb *sandbox) start(c command) (*execution, error) {
-	e := &execution{done: make(chan struct{})}
-	var err error
+	e := &execution{done: make(chan struct{}), ended: make(chan struct{})}
 	if c.stdout {
-		if e.stdout, err = newSpool(sb.dir); err != nil {
-			return nil, err
-		}
+		e.stdout = newSpool(sb.dir)
 	}
 	if c.stderr {
-		if e.stderr, err = newSpool(sb.dir); err != nil {
-			return nil, err
-		}
+		e.stderr = newSpool(sb.dir)
 	}
-	path, err := exec.LookPath(c.args[0])
+	var err error
+	switch {
+	case c.args[0] == fsToolsPath:
+		err = e.runTools(sb, c)
+	case c.pty != nil:
+		err = e.runTerminal(sb, c)
+	default:
+		err = e.runPipes(sb, c)
+	}
 	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "%v", err)
-	}
-	cmd := &exec.Cmd{Path: path, Args: c.args, Env: c.env, Dir: c.dir, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
-	if err := e.connect(sb, cmd); err != nil {
 		return nil, err
+	}
+	if c.timeout > 0 {
+		timer := time.NewTimer(c.timeout)
+		sb.running.Go(func() {
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+				e.kill()
+			case <-e.done:
+			}
+		})
 	}
 	return e, nil
 }
 
-// connect starts the process with pipes and keeps what it writes.
-func (e *execution) connect(sb *sandbox, cmd *exec.Cmd) error {
-	stdin, err := cmd.StdinPipe()
+// runPipes runs a command with pipes.
+func (e *execution) runPipes(sb *sandbox, c command) error {
+	in, stdin, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	e.stdin = stdin
+	e.stdin, e.eof = stdin, func() { _ = stdin.Close() }
+	theirs := []*os.File{in, nil, nil}
 	var copies sync.WaitGroup
-	var ours []*os.File
-	attach := func(s *spool) (*os.File, error) {
+	for i, s := range []*spool{e.stdout, e.stderr} {
 		if s == nil {
-			return nil, nil
+			continue
 		}
 		r, w, err := os.Pipe()
 		if err != nil {
-			return nil, err
+			closeAll(append(theirs, stdin))
+			return err
 		}
-		ours = append(ours, w)
-		copies.Go(func() {
-			_, _ = io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, make([]byte, 64<<10))
-			_ = r.Close()
-			s.finish()
-		})
-		return w, nil
+		theirs[i+1] = w
+		copies.Go(func() { s.fill(r) })
 	}
-	out, err := attach(e.stdout)
-	if err == nil && out != nil {
-		cmd.Stdout = out
-	}
-	errw, err2 := attach(e.stderr)
-	if err2 == nil && errw != nil {
-		cmd.Stderr = errw
-	}
-	err = errors.Join(err, err2)
-	if err == nil {
-		err = cmd.Start()
-	}
-	for _, f := range ours {
-		_ = f.Close()
-	}
+	cmd, err := sb.spawn(c, theirs, &syscall.SysProcAttr{Setsid: true})
+	closeAll(theirs)
 	if err != nil {
+		closeAll([]*os.File{stdin})
 		copies.Wait()
 		return err
 	}
-	e.kill = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	sb.running.Go(func() {
-		_ = cmd.Wait() // the state says it
-		e.exit, _ = cmd.ProcessState.Sys().(syscall.WaitStatus)
-		close(e.done)
-		copies.Wait()
-	})
+	e.watch(sb, cmd, &copies)
 	return nil
 }
 
+// runTerminal runs a command with a terminal of its own.
+func (e *execution) runTerminal(sb *sandbox, c command) error {
+	var master, tty *os.File
+	err := sb.space.inside(func() (err error) {
+		master, tty, err = pty.Open()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_ = pty.Setsize(master, &pty.Winsize{Rows: uint16(c.pty.GetWinszRows()), Cols: uint16(c.pty.GetWinszCols())}) //nolint:gosec // sizes of terminals
+	if c.pty.GetEnvTerm() != "" {
+		c.env["TERM"] = c.pty.GetEnvTerm()
+	}
+	e.stdin, e.eof = master, func() { _, _ = master.Write([]byte{4}) }
+	cmd, err := sb.spawn(c, []*os.File{tty, tty, tty}, &syscall.SysProcAttr{Setsid: true, Setctty: true})
+	_ = tty.Close()
+	if err != nil {
+		_ = master.Close()
+		return err
+	}
+	if e.stderr != nil {
+		e.stderr.finish()
+	}
+	out := e.stdout
+	if out == nil {
+		out = newSpool(sb.dir)
+	}
+	var copies sync.WaitGroup
+	copies.Go(func() { out.fill(master) })
+	e.watch(sb, cmd, &copies)
+	return nil
+}
+
+// watch waits for the command that was started, and for what is left of its output.
+func (e *execution) watch(sb *sandbox, cmd *exec.Cmd, copies *sync.WaitGroup) {
+	e.kill = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	sb.running.Go(func() {
+		_ = cmd.Wait() // the state says it
+		if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+			e.signal = int32(w.Signal()) //nolint:gosec // a small number
+		}
+		e.code = int32(cmd.ProcessState.ExitCode()) //nolint:gosec // a byte
+		close(e.done)
+		copies.Wait()
+		close(e.ended)
+	})
+}
+
+// fill adds all that is read from a pipe or a terminal, which is closed at its end.
+func (s *spool) fill(r *os.File) {
+	_, _ = io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, make([]byte, 64<<10)) // a terminal ends with an error
+	_ = r.Close()
+	s.finish()
+}
+
+// spawn starts a process in the sandbox with its standard files; nil is nothing.
+func (sb *sandbox) spawn(c command, files []*os.File, attr *syscall.SysProcAttr) (*exec.Cmd, error) {
+	cmd := &exec.Cmd{Args: c.args, Dir: c.dir, SysProcAttr: attr, Stdin: files[0]}
+	for name, value := range c.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	if files[1] != nil {
+		cmd.Stdout = files[1]
+	}
+	if files[2] != nil {
+		cmd.Stderr = files[2]
+	}
+	err := sb.space.inside(func() error {
+		if info, err := os.Stat(c.dir); err != nil || !info.IsDir() {
+			return status.Errorf(codes.InvalidArgument, "the working directory %q is not a directory", c.dir)
+		}
+		path, err := lookPath(c.args[0], c.dir, c.env["PATH"])
+		if err != nil {
+			return status.Errorf(codes.InvalidArgument, "exec: %q: %v", c.args[0], err)
+		}
+		cmd.Path = path
+		return cmd.Start()
+	})
+	return cmd, err
+}
+
+// lookPath finds a program as a shell would that has this PATH.
+func lookPath(name, dir, path string) (string, error) {
+	if strings.Contains(name, "/") {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+		return name, executable(name)
+	}
+	for _, folder := range filepath.SplitList(path) {
+		if full := filepath.Join(folder, name); executable(full) == nil {
+			return full, nil
+		}
+	}
+	return "", exec.ErrNotFound
+}
+
+func executable(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && (info.IsDir() || info.Mode()&0o111 == 0) {
+		err = fs.ErrPermission
+	}
+	return err
+}
+
 // write adds to stdin at an offset. What was accepted before is dropped, so a call
-// can be repeated; a gap is refused.
-func (e *execution) write(offset uint64, data []byte, eof bool) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if offset > e.accepted {
-		return status.Errorf(codes.InvalidArgument, "stdin offset %d leaves a gap after %d", offset, e.accepted)
+// can be repeated; a gap is refused. It ends with ctx, with what was accepted until then.
+func (e *execution) write(ctx context.Context, offset uint64, data []byte, eof bool) error {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	accepted, closed := e.status()
+	if offset > accepted {
+		return status.Errorf(codes.InvalidArgument, "stdin offset %d leaves a gap after %d", offset, accepted)
 	}
-	if skip := e.accepted - offset; skip < uint64(len(data)) {
-		data = data[skip:]
-	} else {
-		data = nil
-	}
+	data = data[min(uint64(len(data)), accepted-offset):]
 	if len(data) > 0 {
-		if e.closed {
+		if closed {
 			return status.Error(codes.FailedPrecondition, "stdin is closed")
 		}
-		n, err := e.stdin.Write(data)
-		e.accepted += uint64(n)
-		if errors.Is(err, syscall.EPIPE) || errors.Is(err, fs.ErrClosed) {
-			return status.Error(codes.FailedPrecondition, "the command does not read stdin any more")
-		}
-		if err != nil {
+		if err := e.writeSome(ctx, data); err != nil {
 			return err
 		}
 	}
-	if eof && !e.closed {
+	if eof && !closed {
+		e.mu.Lock()
 		e.closed = true
-		_ = e.stdin.Close()
+		e.mu.Unlock()
+		e.eof()
 	}
 	return nil
+}
+
+// writeSome writes to stdin, which the caller has locked, until ctx ends.
+func (e *execution) writeSome(ctx context.Context, data []byte) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		e.interrupt()
+		close(interrupted)
+	})
+	n, err := e.stdin.Write(data)
+	if !stop() {
+		<-interrupted
+		_ = e.stdin.SetWriteDeadline(time.Time{})
+	}
+	e.mu.Lock()
+	e.accepted += uint64(n) //nolint:gosec // not negative
+	e.mu.Unlock()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return status.Error(codes.Aborted, "the write was given up")
+	case errors.Is(err, syscall.EPIPE), errors.Is(err, fs.ErrClosed), errors.Is(err, syscall.EIO):
+		return status.Error(codes.FailedPrecondition, "the command does not read stdin any more")
+	default:
+		return err
+	}
+}
+
+// interrupt ends a write to stdin that is under way.
+func (e *execution) interrupt() { _ = e.stdin.SetWriteDeadline(time.Unix(1, 0)) }
+
+// evict ends a write that is under way and returns what has been accepted.
+func (e *execution) evict() (accepted uint64, closed bool) {
+	e.interrupt()
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	_ = e.stdin.SetWriteDeadline(time.Time{})
+	return e.status()
+}
+
+func (e *execution) status() (accepted uint64, closed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.accepted, e.closed
+}
+
+// free gives back what an execution that has ended still holds.
+func (e *execution) free() {
+	_ = e.stdin.Close()
+	for _, s := range []*spool{e.stdout, e.stderr} {
+		if s != nil {
+			s.free()
+		}
+	}
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
 }

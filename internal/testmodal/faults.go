@@ -5,7 +5,9 @@ import (
 	"maps"
 	"path"
 	"sync"
+	"time"
 
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -17,11 +19,17 @@ type faults struct {
 	calls  map[string]int
 	fail   map[string][]error
 	before func(method string) error
-	drop   chan struct{} // closed to end the streams that are open
+	lose   map[string]int
+	lost   map[string]any // answers, by the keys of their calls
+	drop   chan struct{}  // closed to end the streams that are open
+	delay  time.Duration  // before each message of a stream
+	quota  int            // of sandboxes; 0 is none
 }
 
 func newFaults() *faults {
-	return &faults{calls: map[string]int{}, fail: map[string][]error{}, drop: make(chan struct{})}
+	return &faults{
+		calls: map[string]int{}, fail: map[string][]error{}, lose: map[string]int{}, lost: map[string]any{}, drop: make(chan struct{}),
+	}
 }
 
 // Calls is how often a method was called, by its short name ("TaskExecStart"); what
@@ -49,6 +57,63 @@ func (s *Server) FailWith(method string, err error, times int) {
 	}
 }
 
+// LoseAnswers lets the next calls of a method do their work and loses the answers, as
+// a network does that is cut meanwhile. A call of the control plane that is made again
+// with the key of a lost one gets its answer and does nothing, as the SDK relies on.
+func (s *Server) LoseAnswers(method string, times int) {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.faults.lose[method] += times
+}
+
+// loses says whether the answer of a call with a key is lost now.
+func (f *faults) loses(method, key string, answer any) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lose[method] == 0 {
+		return false
+	}
+	f.lose[method]--
+	if key != "" {
+		f.lost[key] = answer
+	}
+	return true
+}
+
+// lostAnswer is what a call with this key has answered before; nil is nothing.
+func (f *faults) lostAnswer(key string) any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lost[key]
+}
+
+// Throttle makes the next calls of a method fail as too many, with the time after
+// which the client shall call again.
+func (s *Server) Throttle(method string, after time.Duration, times int) error {
+	st, err := status.New(codes.ResourceExhausted, "rate limit exceeded").
+		WithDetails(pb.RPCRetryPolicy_builder{RetryAfterSecs: float32(after.Seconds())}.Build())
+	if err != nil {
+		return err
+	}
+	s.FailWith(method, st.Err(), times)
+	return nil
+}
+
+// SetQuota is how many sandboxes may run at a time; one more is refused as
+// ResourceExhausted. 0 is no limit.
+func (s *Server) SetQuota(sandboxes int) {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.faults.quota = sandboxes
+}
+
+// sandboxes is the quota.
+func (f *faults) sandboxes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.quota
+}
+
 // Before calls f at the begin of every call, with its short name, and fails the
 // call with the error that f returns. Nil ends it.
 func (s *Server) Before(f func(method string) error) {
@@ -64,6 +129,13 @@ func (s *Server) DropStreams() {
 	defer s.faults.mu.Unlock()
 	close(s.faults.drop)
 	s.faults.drop = make(chan struct{})
+}
+
+// SlowStreams delays each message that streams send from now on.
+func (s *Server) SlowStreams(delay time.Duration) {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.faults.delay = delay
 }
 
 // begin notes a call and returns the error that it shall fail with.
@@ -89,10 +161,19 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := s.tokens.check(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
-	return handler(ctx, req)
+	key := header(ctx, "x-idempotency-key")
+	if answer := s.faults.lostAnswer(key); answer != nil {
+		return answer, nil
+	}
+	method := path.Base(info.FullMethod)
+	answer, err := handler(ctx, req)
+	if err == nil && s.faults.loses(method, key, answer) {
+		return nil, status.Errorf(codes.Unavailable, "the answer of %s was lost by the test", method)
+	}
+	return answer, err
 }
 
-// stream runs a stream's handler, whose context ends when streams are dropped.
+// stream runs a stream's handler, until streams are dropped.
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if err := s.faults.begin(path.Base(info.FullMethod)); err != nil {
 		return err
@@ -103,12 +184,53 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	s.faults.mu.Lock()
 	drop := s.faults.drop
 	s.faults.mu.Unlock()
+	ctx, cancel := context.WithCancel(ss.Context())
+	defer cancel()
 	ended := make(chan error, 1)
-	s.running.Go(func() { ended <- handler(srv, ss) })
+	s.running.Go(func() {
+		defer close(ended)
+		ended <- handler(srv, &faultyStream{ServerStream: ss, ctx: ctx, faults: s.faults})
+	})
+	dropped := status.Error(codes.Unavailable, "the stream was dropped by the test")
 	select {
 	case err := <-ended:
 		return err
+	case <-s.ctx.Done():
+		dropped = status.Error(codes.Unavailable, "the server ends")
 	case <-drop:
-		return status.Error(codes.Unavailable, "the stream was dropped by the test")
 	}
+	cancel()
+	if !info.IsClientStream { // else it waits for the client, until this function returns
+		for range ended { // to the end, which its context has come to
+		}
+	}
+	return dropped
+}
+
+// faultyStream is a stream that a test has its hands in.
+type faultyStream struct {
+	grpc.ServerStream
+	ctx    context.Context //nolint:containedctx // as the interface has it
+	faults *faults
+}
+
+func (s *faultyStream) Context() context.Context { return s.ctx }
+
+// SendMsg sends a message, late if that is wanted.
+func (s *faultyStream) SendMsg(m any) error {
+	s.faults.mu.Lock()
+	delay := s.faults.delay
+	s.faults.mu.Unlock()
+	if delay > 0 {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-s.ctx.Done():
+		}
+	}
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
 }

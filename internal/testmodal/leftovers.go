@@ -1,30 +1,87 @@
 package testmodal
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-// dirPrefix begins the name of the directory of each server.
+// dirPrefix begins the name of the directory of each server; the number of its
+// process follows.
 const dirPrefix = "testmodal-"
 
 // Main runs a package's tests and then fails them if a server of theirs has left
-// something: goroutines, or directories with this process's mark.
+// something: goroutines, processes, mounts or directories.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err) //nolint:forbidigo // this is the tests' main
+		if err := leftovers(); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, "left by the tests:", err)
 			code = 1
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+fmt.Sprint(os.Getpid())+"-*")); len(left) > 0 {
-		fmt.Fprintln(os.Stderr, "left by the tests:", left) //nolint:forbidigo // this is the tests' main
-		code = 1
-	}
 	os.Exit(code) //nolint:forbidigo // this is the tests' main
+}
+
+// leftovers says what this process has left.
+func leftovers() error { return errors.Join(goleak.Find(), leftBehind()) }
+
+// leftBehind is leftovers without goroutines.
+func leftBehind() error {
+	var errs []error
+	for _, parent := range []string{os.TempDir(), memoryDir} {
+		dirs, err := filepath.Glob(filepath.Join(parent, fmt.Sprintf("%s%d-*", dirPrefix, os.Getpid())))
+		errs = append(errs, err)
+		for _, dir := range dirs {
+			errs = append(errs, fmt.Errorf("the directory %s", dir))
+		}
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err == nil && strings.Contains(string(mounts), "/"+dirPrefix) {
+		errs = append(errs, errors.New("a mount"))
+	}
+	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", os.Getpid()))
+	for _, file := range children {
+		if list, err := os.ReadFile(file); err == nil && len(strings.TrimSpace(string(list))) > 0 {
+			errs = append(errs, fmt.Errorf("the processes %s", list))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// memoryDir is in memory, on Linux. There the many small files of a root's lowest
+// layer take no time.
+const memoryDir = "/dev/shm"
+
+// baseParent is where the lowest layer of roots is made.
+func baseParent(dir string) string {
+	if info, err := os.Stat(memoryDir); err == nil && info.IsDir() && isolated() {
+		return memoryDir
+	}
+	return dir
+}
+
+// newDir makes a directory that says whose it is.
+func newDir(parent string) (string, error) {
+	return os.MkdirTemp(parent, fmt.Sprintf("%s%d-", dirPrefix, os.Getpid()))
+}
+
+// removeStale removes the directories of servers whose process was killed.
+func removeStale(dir string) {
+	for _, parent := range []string{dir, memoryDir} {
+		dirs, _ := filepath.Glob(filepath.Join(parent, dirPrefix+"*-*"))
+		for _, d := range dirs {
+			number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(d), dirPrefix), "-")
+			pid, err := strconv.Atoi(number)
+			if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				_ = os.RemoveAll(d) // another process may be at it, too
+			}
+		}
+	}
 }

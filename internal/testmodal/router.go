@@ -2,13 +2,10 @@ package testmodal
 
 import (
 	"context"
-	"errors"
-	"io"
-	"syscall"
+	"maps"
 	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -21,13 +18,12 @@ type router struct {
 
 // task finds a task for a caller who holds its token.
 func (r *router) task(ctx context.Context, id string) (*sandbox, error) {
-	r.mu.Lock()
-	sb := r.tasks[id]
-	r.mu.Unlock()
-	if sb == nil || header(ctx, "authorization") != "Bearer "+sb.jwt {
-		return nil, status.Error(codes.Unauthenticated, "the token is not one of this task")
+	for _, sb := range r.list() {
+		if sb.task == id && sb.admits(ctx) {
+			return sb, nil
+		}
 	}
-	return sb, nil
+	return nil, status.Error(codes.Unauthenticated, "the token is not one of this task, or has expired")
 }
 
 // execution finds a command.
@@ -44,102 +40,44 @@ func (r *router) execution(ctx context.Context, task, id string) (*execution, er
 	return nil, status.Errorf(codes.NotFound, "exec %s not found", id)
 }
 
+// live finds a task that has not ended.
+func (r *router) live(ctx context.Context, id string) (*sandbox, error) {
+	sb, err := r.task(ctx, id)
+	if err == nil && !sb.runs() {
+		err = errEnded
+	}
+	return sb, err
+}
+
 func (r *router) TaskExecStart(ctx context.Context, req *pb.TaskExecStartRequest) (*pb.TaskExecStartResponse, error) {
-	sb, err := r.task(ctx, req.GetTaskId())
+	sb, err := r.live(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err
 	}
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	if sb.execs[req.GetExecId()] != nil {
-		return &pb.TaskExecStartResponse{}, nil
+	if len(req.GetCommandArgs()) == 0 || req.GetExecId() == "" {
+		return nil, invalid("a command and an id are needed")
 	}
-	if sb.result != nil {
-		return nil, status.Error(codes.FailedPrecondition, "the sandbox has ended")
+	own, err := r.secretEnv(req.GetSecretIds(), req.GetSecretSources())
+	if err != nil {
+		return nil, err
 	}
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
-	for _, source := range req.GetSecretSources() {
-		for name, value := range source.GetEnv().GetContents() {
-			env = append(env, name+"="+value)
-		}
+	env := maps.Clone(sb.env)
+	maps.Copy(env, own)
+	maps.Copy(env, req.GetEnv())
+	dir := req.GetWorkdir()
+	if dir == "" {
+		dir = sb.workdir()
 	}
-	e, err := sb.start(command{
-		args: req.GetCommandArgs(), env: env, dir: req.GetWorkdir(),
-		timeout: time.Duration(req.GetTimeoutSecs()) * time.Second,
-		stdout:  req.GetStdoutConfig() == pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE,
-		stderr:  req.GetStderrConfig() == pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_PIPE,
+	err = sb.execute(req.GetExecId(), command{
+		args: req.GetCommandArgs(), env: env, dir: dir, timeout: time.Duration(req.GetTimeoutSecs()) * time.Second,
+		stdout: req.GetStdoutConfig() == pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE,
+		stderr: req.GetStderrConfig() == pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_PIPE,
+		pty:    terminal(req.GetPtyInfo()),
 	})
 	if err != nil {
 		return nil, err
 	}
-	sb.execs[req.GetExecId()] = e
 	return &pb.TaskExecStartResponse{}, nil
-}
-
-func (r *router) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest, stream grpc.ServerStreamingServer[pb.TaskExecStdioReadResponse]) error {
-	e, err := r.execution(stream.Context(), req.GetTaskId(), req.GetExecId())
-	if err != nil {
-		return err
-	}
-	s := e.stdout
-	if req.GetFileDescriptor() == pb.TaskExecStdioFileDescriptor_TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDERR {
-		s = e.stderr
-	}
-	if s == nil {
-		return nil
-	}
-	return s.drain(stream.Context(), int64(req.GetOffset()), func(data []byte, _ int64) error {
-		return stream.Send(pb.TaskExecStdioReadResponse_builder{Data: data}.Build())
-	})
-}
-
-func (r *router) TaskExecStdinWrite(ctx context.Context, req *pb.TaskExecStdinWriteRequest) (*pb.TaskExecStdinWriteResponse, error) {
-	e, err := r.execution(ctx, req.GetTaskId(), req.GetExecId())
-	if err != nil {
-		return nil, err
-	}
-	if err := e.write(req.GetOffset(), req.GetData(), req.GetEof()); err != nil {
-		return nil, err
-	}
-	return &pb.TaskExecStdinWriteResponse{}, nil
-}
-
-func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.TaskExecStdinWriteStreamRequest, pb.TaskExecStdinWriteStreamResponse]) error {
-	first, err := stream.Recv()
-	if err != nil {
-		return err
-	}
-	e, err := r.execution(stream.Context(), first.GetStart().GetTaskId(), first.GetStart().GetExecId())
-	if err != nil {
-		return err
-	}
-	offset := first.GetStart().GetOffset()
-	for {
-		msg, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := e.write(offset, msg.GetData(), msg.HasEnd()); err != nil {
-			return err
-		}
-		offset += uint64(len(msg.GetData()))
-		if msg.HasEnd() {
-			return stream.SendAndClose(&pb.TaskExecStdinWriteStreamResponse{})
-		}
-	}
-}
-
-func (r *router) TaskExecStdinStatus(ctx context.Context, req *pb.TaskExecStdinStatusRequest) (*pb.TaskExecStdinStatusResponse, error) {
-	e, err := r.execution(ctx, req.GetTaskId(), req.GetExecId())
-	if err != nil {
-		return nil, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return pb.TaskExecStdinStatusResponse_builder{NumBytesWritten: e.accepted, Closed: e.closed}.Build(), nil
 }
 
 func (r *router) TaskExecWait(ctx context.Context, req *pb.TaskExecWaitRequest) (*pb.TaskExecWaitResponse, error) {
@@ -151,17 +89,32 @@ func (r *router) TaskExecWait(ctx context.Context, req *pb.TaskExecWaitRequest) 
 	case <-e.done:
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	case <-r.ctx.Done():
+		return nil, status.Error(codes.Unavailable, "the server ends")
 	}
-	code, signal := exitOf(e.exit)
-	return pb.TaskExecWaitResponse_builder{Code: code, Signal: signal}.Build(), nil
+	answer := pb.TaskExecWaitResponse_builder{}
+	answer.Code, answer.Signal = e.exit()
+	return answer.Build(), nil
 }
 
-// exitOf is an exit as the protocol says it.
-func exitOf(w syscall.WaitStatus) (code, signal *int32) {
-	n := int32(w.ExitStatus())
-	if w.Signaled() {
-		n = int32(w.Signal())
-		return nil, &n
+func (r *router) TaskExecPoll(ctx context.Context, req *pb.TaskExecPollRequest) (*pb.TaskExecPollResponse, error) {
+	e, err := r.execution(ctx, req.GetTaskId(), req.GetExecId())
+	if err != nil {
+		return nil, err
 	}
-	return &n, nil
+	answer := pb.TaskExecPollResponse_builder{}
+	select {
+	case <-e.done:
+		answer.Code, answer.Signal = e.exit()
+	default:
+	}
+	return answer.Build(), nil
+}
+
+// exit is an end as the protocol says it: a code or a signal.
+func (e *execution) exit() (code, signal *int32) {
+	if e.signal != 0 {
+		return nil, &e.signal
+	}
+	return &e.code, nil
 }

@@ -1,30 +1,232 @@
 package testmodal
 
 import (
+	"maps"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
+
+// defaultWorkdir is where commands run that are told nothing.
+const defaultWorkdir = "/root"
 
 // sandbox is one sandbox and the one task that it has.
 type sandbox struct {
+	server     *Server
 	id, task   string
 	app        string
-	dir        string
+	dir        string // its own, removed at its end
 	definition *pb.Sandbox
+	image      *image
+	env        map[string]string // of all that runs in it
 	created    time.Time
-	jwt        string
-	running    sync.WaitGroup
-	gone       chan struct{} // closed when nothing of it is left
+	space      *space
+	volumes    []*mountedVolume
+	entrypoint *execution     // nil is none
+	running    sync.WaitGroup // what goes on in it
+	saving     sync.Mutex     // by who makes an image of it, or writes by an index
+	stdinIndex uint32         // of the last write
+	gone       chan struct{}  // closed when nothing of it is left
+	atExit     string         // after gone: the image made at its end
 
-	mu     sync.Mutex
-	name   string
-	tags   []*pb.SandboxTag
-	execs  map[string]*execution
-	result *pb.GenericResult // nil while it runs
-	ended  chan struct{}     // closed with result
+	mu      sync.Mutex
+	name    string
+	tags    map[string]string
+	execs   map[string]*execution
+	busy    int // commands that run
+	idle    *time.Timer
+	life    *time.Timer
+	ready   time.Time                 // when the probe succeeded; zero is not yet
+	mounted map[string]bool           // images, by path
+	saved   map[string]string         // images that were made, by the caller's key
+	network *pb.NetworkAccess         // as it was set last
+	tokens  map[string]time.Time      // that are accepted, with their ends
+	result  *pb.GenericResult         // nil while it runs
+	ended   chan struct{}             // closed with result
+	tunnels map[uint32]*pb.TunnelData // by port
+}
+
+// newSandbox starts a sandbox.
+func (s *Server) newSandbox(id string, req *pb.SandboxCreateV2Request, img *image, env map[string]string) (*sandbox, error) {
+	def := req.GetDefinition()
+	sb := &sandbox{
+		server: s, id: id, task: newID("ta"), app: req.GetAppId(), definition: def, image: img,
+		env: maps.Clone(img.env), created: time.Now(), name: def.GetName(), tags: tagMap(req.GetTags()),
+		execs: map[string]*execution{}, mounted: map[string]bool{}, saved: map[string]string{}, tokens: map[string]time.Time{},
+		network: def.GetNetworkAccess(), gone: make(chan struct{}), ended: make(chan struct{}), tunnels: openTunnels(def.GetOpenPorts().GetPorts()),
+	}
+	maps.Copy(sb.env, env)
+	sb.env["MODAL_SANDBOX_ID"], sb.env["MODAL_TASK_ID"] = sb.id, sb.task
+	if def.GetIncludeOidcIdentityToken() {
+		sb.env["MODAL_IDENTITY_TOKEN"] = newJWT(sb.id, time.Now().Add(time.Hour))
+	}
+	var err error
+	if sb.dir, err = os.MkdirTemp(s.dir, "sandbox-"); err != nil {
+		return nil, err
+	}
+	if err := sb.open(); err != nil {
+		return nil, err
+	}
+	return sb, nil
+}
+
+// open makes the space and starts what runs in it.
+func (sb *sandbox) open() error {
+	mounts, err := sb.mountVolumes()
+	if err != nil {
+		return err
+	}
+	sb.space, err = newSpace(spaceOptions{
+		dir: filepath.Join(sb.dir, "space"), layers: sb.image.layers, base: sb.server.base, mounts: mounts,
+		noNetwork: sb.definition.GetBlockNetwork() || sb.definition.GetNetworkAccess().GetNetworkAccessType() == pb.NetworkAccess_BLOCKED,
+	})
+	if err != nil {
+		return err
+	}
+	dirs := []string{sb.workdir()}
+	if sb.definition.GetExperimentalOptionsV2()["enable_docker"] == "true" {
+		dirs = append(dirs, "/var/lib/docker")
+	}
+	err = sb.space.inside(func() error {
+		for _, dir := range dirs {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = sb.begin()
+	}
+	if err != nil {
+		_ = sb.space.close()
+	}
+	return err
+}
+
+// begin starts the entrypoint and the clocks; an end of either waits for both.
+func (sb *sandbox) begin() error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if len(sb.definition.GetEntrypointArgs()) > 0 {
+		if err := sb.startEntrypoint(); err != nil {
+			return err
+		}
+	}
+	sb.startClocks()
+	return nil
+}
+
+// workdir is where commands run that are told nothing.
+func (sb *sandbox) workdir() string {
+	for _, dir := range []string{sb.definition.GetWorkdir(), sb.image.workdir} {
+		if dir != "" {
+			return dir
+		}
+	}
+	if !isolated() {
+		return upper(sb.space.opened.dir, parts[0])
+	}
+	return defaultWorkdir
+}
+
+// startEntrypoint starts the command whose end is the sandbox's.
+func (sb *sandbox) startEntrypoint() error {
+	e, err := sb.start(command{
+		args: sb.definition.GetEntrypointArgs(), env: maps.Clone(sb.env), dir: sb.workdir(), stdout: true, stderr: true,
+		pty: terminal(sb.definition.GetPtyInfo()),
+	})
+	if err != nil {
+		return err
+	}
+	sb.entrypoint = e
+	sb.running.Go(func() {
+		<-e.done
+		code := e.code
+		if e.signal != 0 {
+			code = 128 + e.signal
+		}
+		kind := pb.GenericResult_GENERIC_STATUS_SUCCESS
+		if code != 0 {
+			kind = pb.GenericResult_GENERIC_STATUS_FAILURE
+		}
+		sb.end(pb.GenericResult_builder{Status: kind, Exitcode: code}.Build())
+	})
+	return nil
+}
+
+// startClocks starts the clocks that end the sandbox.
+func (sb *sandbox) startClocks() {
+	sb.life = time.AfterFunc(time.Duration(sb.definition.GetTimeoutSecs())*time.Second, func() {
+		sb.end(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
+	})
+	if sb.definition.GetIdleTimeoutSecs() > 0 {
+		sb.idle = time.AfterFunc(sb.idleTimeout(), func() { sb.end(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT)) })
+	}
+}
+
+func (sb *sandbox) idleTimeout() time.Duration {
+	return time.Duration(sb.definition.GetIdleTimeoutSecs()) * time.Second
+}
+
+// active notes that commands have begun or ended: none running is idleness.
+func (sb *sandbox) active(change int) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.busyNow(change)
+}
+
+// busyNow is active for a caller who holds the lock.
+func (sb *sandbox) busyNow(change int) {
+	sb.busy += change
+	switch {
+	case sb.idle == nil || sb.result != nil:
+	case sb.busy > 0:
+		sb.idle.Stop()
+	default:
+		sb.idle.Reset(sb.idleTimeout())
+	}
+}
+
+// execute runs a command under an id; the same id twice is the same command.
+func (sb *sandbox) execute(id string, c command) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.execs[id] != nil {
+		return nil
+	}
+	if sb.result != nil {
+		return errEnded
+	}
+	e, err := sb.start(c)
+	if err != nil {
+		return err
+	}
+	sb.execs[id] = e
+	sb.busyNow(1)
+	sb.running.Go(func() {
+		<-e.done
+		sb.active(-1)
+	})
+	return nil
+}
+
+// errEnded is the answer to those who want something of a sandbox that has ended.
+var errEnded = status.Error(codes.FailedPrecondition, "the Sandbox has already finished")
+
+// alive runs f unless the sandbox has ended, which it does not meanwhile.
+func (sb *sandbox) alive(f func() error) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.result != nil {
+		return errEnded
+	}
+	return f()
 }
 
 // end ends the sandbox with a result, unless it has one. It does not wait.
@@ -36,18 +238,64 @@ func (sb *sandbox) end(result *pb.GenericResult) {
 	}
 	sb.result = result
 	close(sb.ended)
-	execs := sb.execs
-	go func() {
-		for _, e := range execs {
-			e.kill()
-		}
-		sb.running.Wait()
-		_ = os.RemoveAll(sb.dir)
-		close(sb.gone)
-	}()
+	sb.life.Stop()
+	if sb.idle != nil {
+		sb.idle.Stop()
+	}
+	sb.server.running.Go(sb.clear)
 }
 
-// resultTerminated is the end by a call.
-func resultTerminated() *pb.GenericResult {
-	return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_TERMINATED}.Build()
+// clear ends all that runs in the sandbox and removes what it has written.
+func (sb *sandbox) clear() {
+	defer close(sb.gone)
+	for _, e := range sb.all() {
+		e.kill()
+	}
+	errClose := sb.space.close()
+	sb.running.Wait()
+	sb.commitVolumes()
+	if sb.wantsExitSnapshot() {
+		img, err := sb.snapshot()
+		if err != nil {
+			sb.server.report("snapshot at the end of a sandbox", err)
+		} else {
+			sb.atExit = img.id
+		}
+	}
+	if err := os.RemoveAll(sb.dir); err != nil || errClose != nil {
+		sb.server.report("end a sandbox", errClose, err)
+	}
+}
+
+// all are the sandbox's commands.
+func (sb *sandbox) all() []*execution {
+	var all []*execution
+	for _, e := range sb.execs {
+		all = append(all, e)
+	}
+	if sb.entrypoint != nil {
+		all = append(all, sb.entrypoint)
+	}
+	return all
+}
+
+// result is one that says no more than its status.
+func result(kind pb.GenericResult_GenericStatus) *pb.GenericResult {
+	return pb.GenericResult_builder{Status: kind}.Build()
+}
+
+// terminal is what the protocol says of a terminal, and nil if none is wanted.
+func terminal(info *pb.PTYInfo) *pb.PTYInfo {
+	if !info.GetEnabled() {
+		return nil
+	}
+	return info
+}
+
+func tagMap(tags []*pb.SandboxTag) map[string]string {
+	all := map[string]string{}
+	for _, tag := range tags {
+		all[tag.GetTagName()] = tag.GetTagValue()
+	}
+	return all
 }

@@ -7,44 +7,88 @@ import (
 	"sync"
 )
 
-// spool keeps a stream of output in a file, from where it can be read at any
-// offset and more than once: a writer is never held up by those who read.
+// spoolMemory is how much of a stream is kept in memory, in bytes, before a file
+// takes it.
+const spoolMemory = 64 << 10
+
+// spool keeps a stream of output, from where it can be read at any offset and more
+// than once: a writer is never held up by those who read.
 type spool struct {
-	file *os.File
+	dir string // where a file is made
 
 	mu    sync.Mutex
+	data  []byte
+	file  *os.File // has all, unless nil
 	size  int64
 	ended bool
 	grown chan struct{} // closed when there is more, or the end
 }
 
-// newSpool keeps its file in dir without a name, so nothing is left of it.
-func newSpool(dir string) (*spool, error) {
-	f, err := os.CreateTemp(dir, "spool-")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Remove(f.Name()); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return &spool{file: f, grown: make(chan struct{})}, nil
-}
+func newSpool(dir string) *spool { return &spool{dir: dir, grown: make(chan struct{})} }
 
 // Write adds to the end.
 func (s *spool) Write(b []byte) (int, error) {
-	n, err := s.file.WriteAt(b, s.size)
-	s.change(func() { s.size += int64(n) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := s.add(b)
+	s.size += int64(n)
+	s.wake()
 	return n, err
 }
 
-// finish says that there is no more to come.
-func (s *spool) finish() { s.change(func() { s.ended = true }) }
+// add stores b, in a file from some size on.
+func (s *spool) add(b []byte) (int, error) {
+	if s.file == nil && len(s.data)+len(b) <= spoolMemory {
+		s.data = append(s.data, b...)
+		return len(b), nil
+	}
+	if s.file == nil {
+		f, err := nameless(s.dir)
+		if err != nil {
+			return 0, err
+		}
+		s.file = f
+		if _, err := f.Write(s.data); err != nil {
+			return 0, err
+		}
+		s.data = nil
+	}
+	return s.file.WriteAt(b, s.size)
+}
 
-func (s *spool) change(f func()) {
+// nameless makes a file without a name. The caller may be on a thread that is in a
+// sandbox, where dir is not: it is made on another one.
+func nameless(dir string) (f *os.File, err error) {
+	made := make(chan struct{})
+	go func() {
+		defer close(made)
+		if f, err = os.CreateTemp(dir, "spool-"); err == nil {
+			err = os.Remove(f.Name())
+		}
+	}()
+	<-made
+	return f, err
+}
+
+// finish says that there is no more to come.
+func (s *spool) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f()
+	s.ended = true
+	s.wake()
+}
+
+// free gives the file back; the stream must not be read any more.
+func (s *spool) free() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file != nil {
+		_ = s.file.Close()
+	}
+}
+
+// wake tells those who wait for more; the caller holds the lock.
+func (s *spool) wake() {
 	close(s.grown)
 	s.grown = make(chan struct{})
 }
@@ -53,18 +97,9 @@ func (s *spool) change(f func()) {
 // end of a stream that is finished.
 func (s *spool) next(ctx context.Context, offset int64, b []byte) (int, error) {
 	for {
-		s.mu.Lock()
-		size, ended, grown := s.size, s.ended, s.grown
-		s.mu.Unlock()
-		if offset < size {
-			n, err := s.file.ReadAt(b[:min(int64(len(b)), size-offset)], offset)
-			if n > 0 {
-				err = nil
-			}
+		n, grown, err := s.read(offset, b)
+		if grown == nil {
 			return n, err
-		}
-		if ended {
-			return 0, io.EOF
 		}
 		select {
 		case <-grown:
@@ -72,6 +107,34 @@ func (s *spool) next(ctx context.Context, offset int64, b []byte) (int, error) {
 			return 0, ctx.Err()
 		}
 	}
+}
+
+// read reads what there is at an offset. If there is nothing yet, it returns what
+// tells that there is more.
+func (s *spool) read(offset int64, b []byte) (n int, grown <-chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case offset < s.size && s.file == nil:
+		return copy(b, s.data[offset:]), nil, nil
+	case offset < s.size:
+		n, err = s.file.ReadAt(b[:min(int64(len(b)), s.size-offset)], offset)
+		return n, nil, err
+	case s.ended:
+		return 0, nil, io.EOF
+	default:
+		return 0, s.grown, nil
+	}
+}
+
+// tail is the end of what there is, at most n bytes of it.
+func (s *spool) tail(n int64) string {
+	s.mu.Lock()
+	offset := max(0, s.size-n)
+	s.mu.Unlock()
+	b := make([]byte, n)
+	read, _, _ := s.read(offset, b) // what cannot be read is not there
+	return string(b[:read])
 }
 
 // drain passes everything from an offset to send, to the end of the stream.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -13,10 +14,18 @@ import (
 )
 
 // tokens are what clients prove themselves with.
-type tokens struct{ id, secret, auth string }
+type tokens struct {
+	id, secret, auth string
+	mu               *sync.Mutex
+	life             *time.Duration // of the tokens of sandboxes
+}
 
 func newTokens() tokens {
-	return tokens{id: newID("ak"), secret: newID("as"), auth: newJWT("auth", time.Now().Add(time.Hour))}
+	life := time.Hour
+	return tokens{
+		id: newID("ak"), secret: newID("as"), auth: newJWT("auth", time.Now().Add(24*time.Hour)),
+		mu: &sync.Mutex{}, life: &life,
+	}
 }
 
 // newJWT mints a token of three parts. Nobody verifies its signature, which is
@@ -45,7 +54,45 @@ func (t tokens) check(ctx context.Context, method string) error {
 		return nil
 	}
 	if header(ctx, "x-modal-token-id") != t.id || header(ctx, "x-modal-token-secret") != t.secret {
-		return status.Error(codes.Unauthenticated, "Token missing or not valid")
+		return status.Error(codes.Unauthenticated, "Token missing. Could not authenticate client.")
 	}
 	return nil
+}
+
+// SetTokenLife is how long the tokens of sandboxes last that are given out from now
+// on. The SDK asks for a new one only if the last has less than 30 seconds to live.
+func (s *Server) SetTokenLife(life time.Duration) {
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	*s.tokens.life = life
+}
+
+// ExpireTokens ends all tokens of sandboxes that have been given out.
+func (s *Server) ExpireTokens() {
+	for _, sb := range s.list() {
+		sb.mu.Lock()
+		clear(sb.tokens)
+		sb.mu.Unlock()
+	}
+}
+
+// token gives out a token of the sandbox.
+func (sb *sandbox) token() string {
+	t := sb.server.tokens
+	t.mu.Lock()
+	expires := time.Now().Add(*t.life)
+	t.mu.Unlock()
+	jwt := newJWT(sb.task, expires)
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.tokens[jwt] = expires
+	return jwt
+}
+
+// admits says whether a call has one of the sandbox's tokens.
+func (sb *sandbox) admits(ctx context.Context) bool {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	expires, ok := sb.tokens[strings.TrimPrefix(header(ctx, "authorization"), "Bearer ")]
+	return ok && time.Now().Before(expires)
 }

@@ -42,8 +42,9 @@ type Config struct {
 	// Empty means the image's.
 	User string `json:"user,omitempty"`
 	// Env is added to the environment that the image gives to every command,
-	// entries and their meaning as in primitives.Command.Env. Whoever may inspect
-	// the container can read it.
+	// entries and their meaning as in primitives.Command.Env. Whoever may use
+	// the engine can read it, and snapshots hold it: give secrets to the commands
+	// that need them.
 	Env []string `json:"env,omitempty"`
 	// Workspace is an existing folder of the engine's machine to work in instead
 	// of one inside the container. It is used in place and never deleted. User
@@ -63,17 +64,17 @@ type Config struct {
 	Network string `json:"network,omitempty"`
 	// CPUs limits the processor time, in processors. Zero means no limit.
 	CPUs float64 `json:"cpus,omitempty"`
-	// Memory limits the memory, in bytes; there is no swap. Zero means 4 GiB,
-	// negative no limit.
-	Memory int64 `json:"memory,omitempty"`
+	// Memory limits the memory; there is no swap. Zero means 4 GiB, negative no
+	// limit.
+	Memory primitives.Size `json:"memory,omitempty"`
 	// Pids limits the number of processes and threads. Zero means 4096, negative
 	// no limit.
 	Pids int64 `json:"pids,omitempty"`
-	// Disk limits what is written to the container's own files, in bytes; Workspace,
-	// Mounts and the folders that are left with ReadOnly do not count. Zero means no
+	// Disk limits what is written to the container's own files; Workspace, Mounts
+	// and the folders that are left with ReadOnly do not count. Zero means no
 	// limit. Few engines can: overlay2 needs XFS with project quotas. Others refuse
 	// with errors.ErrUnsupported.
-	Disk int64 `json:"disk,omitempty"`
+	Disk primitives.Size `json:"disk,omitempty"`
 	// ReadOnly makes everything read-only but the sandbox's own folders, which
 	// are then a volume that goes with the container, /tmp, which is in memory, and
 	// Mounts.

@@ -89,6 +89,7 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 	c := &container.Config{
 		Image:       cfg.Image,
 		User:        cfg.User,
+		Env:         packEnv(cfg.Env),
 		Entrypoint:  []string{guestProgram},
 		Cmd:         guestArgs(cfg, img),
 		WorkingDir:  "/",
@@ -127,15 +128,26 @@ func guestArgs(cfg Config, img image.InspectResponse) []string {
 			args = append(args, "--adopt", folder)
 		}
 		for _, e := range img.Config.Env {
-			if !strings.HasPrefix(e, "HOME=") { // it is the sandbox's
+			// HOME is the sandbox's.
+			if !strings.HasPrefix(e, "HOME=") && !strings.HasPrefix(e, envPrefix) {
 				args = append(args, "--env", e)
 			}
 		}
 	}
-	for _, e := range cfg.Env {
-		args = append(args, "--env", e)
+	return append(args, "--env-from", envPrefix)
+}
+
+// envPrefix and a number are the names of the variables in which the first process
+// gets those of Config.Env: every user of the machine sees its command line.
+const envPrefix = "AGENTENV_VAR_"
+
+// packEnv puts what Config.Env says into such variables.
+func packEnv(env []string) []string {
+	packed := make([]string, len(env))
+	for i, e := range env {
+		packed[i] = fmt.Sprintf("%s%d=%s", envPrefix, i, e)
 	}
-	return args
+	return packed
 }
 
 func hostConfig(cfg Config) (*container.HostConfig, error) {
@@ -159,7 +171,7 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 		h.SecurityOpt = append(h.SecurityOpt, "seccomp="+profile)
 	}
 	if cfg.Disk > 0 {
-		h.StorageOpt = map[string]string{"size": strconv.FormatInt(cfg.Disk, 10)}
+		h.StorageOpt = map[string]string{"size": strconv.FormatInt(int64(cfg.Disk), 10)}
 	}
 	if cfg.Network == "" {
 		h.NetworkMode = "bridge"
@@ -169,7 +181,7 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 	case cfg.Memory == 0:
 		h.Memory = defaultMemory
 	case cfg.Memory > 0:
-		h.Memory = cfg.Memory
+		h.Memory = int64(cfg.Memory)
 	}
 	h.MemorySwap = h.Memory
 	pids := cfg.Pids

@@ -56,6 +56,7 @@ import (
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
 )
 
@@ -120,31 +121,40 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if !cfg.noGuest {
 		cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
 	}
-	id, err := makeContainer(ctx, eng, name, cfg, img)
-	if cfg.sharedRunner != "" && cerrdefs.IsInvalidArgument(err) {
-		cfg.sharedRunner = "" // the engine may not have the file
-		id, err = makeContainer(ctx, eng, name, cfg, img)
+	l, err := launch(ctx, eng, name, cfg, img)
+	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
+		cfg.sharedRunner, cfg.NoSocket = "", true
+		// If this fails as well the first error is about what cfg says.
+		if again, aerr := launch(ctx, eng, name, cfg, img); aerr == nil {
+			l, err = again, nil
+		}
 	}
 	if err != nil {
 		return nil, explain(eng, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
-		}
-	}()
+	l.arch = img.Architecture
+	s := newSandbox(eng, name, l, cfg)
+	s.sweep = sweep
+	return s, nil
+}
+
+// launch makes a container, starts it and finds the way into it. When it fails
+// nothing is left.
+func launch(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse) (*link, error) {
+	id, err := makeContainer(ctx, eng, name, cfg, img)
+	if err != nil {
+		return nil, err
+	}
 	start := startContainer
 	if cfg.noGuest {
 		start = startPlain
 	}
 	l, err := start(ctx, eng, id, name, cfg)
 	if err != nil {
-		return nil, explain(eng, explainStart(ctx, eng, id, cfg, err))
+		err = explainStart(ctx, eng, id, cfg, err)
+		return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
 	}
-	l.arch = img.Architecture
-	s := newSandbox(eng, name, l, cfg)
-	s.sweep = sweep
-	return s, nil
+	return l, nil
 }
 
 // Attach returns a live sandbox of [New] by its ID, also one that another program

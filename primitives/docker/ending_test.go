@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
@@ -80,5 +81,29 @@ func TestARunnerThatIsNoGuest(t *testing.T) {
 	}
 	if !errors.Is(err, primitives.ErrUnavailable) || advisesAnEngine(err) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestRemoveEndsASandboxThatLetsNobodyIn fills it with processes, so that no guest
+// can be started beside the first one.
+func TestRemoveEndsASandboxThatLetsNobodyIn(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Pids = 40
+	s := open(t, cfg)
+	if res := script(t, s, "while sleep 1000 & do :; done"); res.Status.Success() {
+		t.Fatalf("there is room: %+v", res)
+	}
+	other, err := docker.Attach(t.Context(), cfg, s.ID())
+	if err == nil {
+		t.Fatal("somebody came in", other.Close())
+	}
+	if !errors.Is(err, primitives.ErrUnavailable) || advisesAnEngine(err) {
+		t.Errorf("attach: %v", err)
+	}
+	if err := docker.Remove(t.Context(), cfg, s.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := testdocker.Engine(t).ContainerInspect(t.Context(), s.ID()); !cerrdefs.IsNotFound(err) {
+		t.Errorf("it is still there: %v", err)
 	}
 }

@@ -111,6 +111,7 @@ func (s *Sandbox) forkOne(ctx context.Context, img image.InspectResponse) (_ *Sa
 	if err != nil {
 		return nil, errors.Join(explain(eng, err), removeContainer(ctx, eng, id), dropLink(eng, cfg.Name))
 	}
+	l.arch = img.Architecture
 	c := newSandbox(eng, cfg.Name, l, cfg)
 	c.forkedFrom = img.ID
 	return c, nil

@@ -44,8 +44,11 @@ type Garbage struct {
 func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 	var removed []Garbage
 	err := ask("gc", cfg, func(eng *client.Client) error {
-		var err error
-		removed, err = (&collector{eng: eng, opts: opts}).collect(ctx)
+		// Without an engine this is said once, not for everything that is looked for.
+		_, err := eng.Ping(ctx)
+		if err == nil {
+			removed, err = (&collector{eng: eng, opts: opts}).collect(ctx)
+		}
 		return err
 	})
 	return removed, err

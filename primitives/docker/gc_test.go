@@ -3,9 +3,11 @@ package docker_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -228,4 +230,11 @@ func fabricateImages(t *testing.T, eng *client.Client, labels map[string]string,
 		}
 	}
 	return "past:1"
+}
+
+func TestGCSaysOnceThatThereIsNoEngine(t *testing.T) {
+	_, err := docker.GC(t.Context(), docker.Config{Host: "unix:///no/such.sock"}, docker.GCOptions{})
+	if !errors.Is(err, primitives.ErrUnavailable) || strings.Count(err.Error(), "start the Docker engine") != 1 {
+		t.Errorf("got %v", err)
+	}
 }

@@ -115,3 +115,22 @@ func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
 		})
 	}
 }
+
+// TestAKeptSandboxThatNobodyHasSeenIsGarbage kills its program before it could have
+// told anybody about it, or after it has ended it.
+func TestAKeptSandboxThatNobodyHasSeenIsGarbage(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Keep = true
+	for name, at := range map[string]struct{ after, request string }{
+		"create":     {"", "POST /containers/create"},
+		"attach":     {"", "POST /containers/[^/]+/attach"},
+		"start":      {"", "POST /containers/[^/]+/start"},
+		"terminate":  {"attached", "DELETE /containers/[^/]+"},
+		"terminated": {"terminated", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			killAt(t, cfg, at.after, at.request)
+		})
+	}
+}

@@ -80,7 +80,7 @@ func TestLimitsHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := found.HostConfig
-		if h.Init == nil || *h.Init || h.Privileged || h.MemorySwap != cfg.Memory || h.LogConfig.Type != "none" || found.Config.Tty || found.Config.Labels["mine"] != "yes" {
+		if h.Init == nil || *h.Init || h.Privileged || h.MemorySwap != int64(cfg.Memory) || h.LogConfig.Type != "none" || found.Config.Tty || found.Config.Labels["mine"] != "yes" {
 			t.Errorf("got %+v, %+v", h, found.Config)
 		}
 	})

@@ -30,11 +30,12 @@ func statusError(status int, text string) error {
 		return err
 	}
 	const most = 200
-	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")
+	text = strings.TrimSpace(text)
+	text = strings.ToValidUTF8(text[:min(len(text), most)], "?")
 	if text == "" {
 		text = "a program of the image failed with status " + strconv.Itoa(status)
 	}
-	return fmt.Errorf("%w: %s", errImage, text[:min(len(text), most)])
+	return fmt.Errorf("%w: %s", errImage, text)
 }
 
 // errImage is a failure of a program of the image that has no name of its own.

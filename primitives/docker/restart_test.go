@@ -31,7 +31,7 @@ func TestAnEngineThatIsRestarted(t *testing.T) {
 func restartEndsSandboxes(t *testing.T, d *testdocker.Daemon, cfg docker.Config) {
 	s := open(t, cfg)
 	streamed := cfg
-	streamed.NoSocket = true
+	streamed.NoSocket, streamed.Keep = true, true
 	other := open(t, streamed)
 	first, second := startAllPolitely(t, s, true), startAllPolitely(t, other, true)
 	d.Stop(t)
@@ -49,6 +49,13 @@ func restartEndsSandboxes(t *testing.T, d *testdocker.Daemon, cfg docker.Config)
 	}
 	if got := output(t, open(t, cfg), "echo", "again"); got != "again\n" {
 		t.Errorf("got %q", got)
+	}
+	// What is kept is there, and is removed without a guest.
+	if state, err := other.Poll(t.Context()); err != nil || state.Status != primitives.StatusExited {
+		t.Errorf("poll of a kept one: %+v, %v", state, err)
+	}
+	if err := docker.Remove(t.Context(), cfg, other.ID()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,14 +1,19 @@
 package docker
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // An engine of this machine need not be sent the runner: it can mount the file. That
@@ -35,6 +40,14 @@ func sharedRunner(eng *client.Client, runner string) string {
 		return "" // it would have to get another label
 	}
 	return file
+}
+
+// mayBeMounts reports whether a container could not be made or started because the
+// engine does not have, or may not mount, what this package has it mount, for all
+// that the error says: engines have no kind of error for that.
+func mayBeMounts(err error) bool {
+	known := errors.Is(err, primitives.ErrUnknownUser) || errors.Is(err, fs.ErrExist) || errors.Is(err, errors.ErrUnsupported)
+	return !known && (cerrdefs.IsInvalidArgument(err) || cerrdefs.IsInternal(err))
 }
 
 // runnerMount mounts it where install would copy it to.

@@ -37,8 +37,8 @@ const (
 // image, frozen meanwhile so that its files fit together, and returns the image's
 // name. [New] with that as Config.Image makes a sandbox with these files and the
 // same Paths; all its other settings are those of its own Config. See [Snapshots]
-// and [RemoveSnapshot]. Like the container, the image shows Config.Env to those who
-// may inspect it.
+// and [RemoveSnapshot]. The files of the session, which are in the image, hold
+// Config.Env.
 //
 // What is in volumes and mounted folders is not in an image: a sandbox with
 // ReadOnly or a Workspace is errors.ErrUnsupported.
@@ -88,6 +88,7 @@ func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]str
 		Config: &container.Config{
 			Entrypoint: []string{guestProgram}, Cmd: []string{"guest", "--root", guestRoot},
 			Labels: s.imageLabels(labels),
+			Env:    packEnv(make([]string, len(s.cfg.Env))), // takes them back
 		},
 	})
 	if err != nil {

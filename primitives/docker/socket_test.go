@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -14,13 +15,31 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
+// lockedBuffer may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // TestTheGuestIsReachedByASocket follows one container through the hands of those
 // who may and may not use its socket.
 func TestTheGuestIsReachedByASocket(t *testing.T) {
 	runtime := t.TempDir()
 	t.Setenv("XDG_RUNTIME_DIR", runtime)
 	moved := func(cfg *docker.Config) func() bool {
-		var log bytes.Buffer
+		var log lockedBuffer // also what New does beside its own work is told
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: &log})
 		return func() bool { return strings.Contains(log.String(), "socket=true") }
 	}

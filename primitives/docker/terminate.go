@@ -90,16 +90,33 @@ func removeContainer(ctx context.Context, eng *client.Client, id string) error {
 	return explain(eng, err)
 }
 
-// awaitRemoval waits until a container is removed.
+// awaitRemoval waits until a container is removed. It also looks itself now and then:
+// engines (20.10 is one) may never answer who asks at the moment of the removal.
 func awaitRemoval(ctx context.Context, eng *client.Client, id string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	gone, failed := eng.ContainerWait(ctx, id, container.WaitConditionRemoved)
-	select {
-	case end := <-gone:
-		if end.Error != nil && end.Error.Message != "" {
-			return fmt.Errorf("remove the container: %w", errors.New(end.Error.Message))
+	tick := time.NewTicker(removePause)
+	defer tick.Stop()
+	for {
+		select {
+		case end := <-gone:
+			if end.Error != nil && end.Error.Message != "" {
+				return fmt.Errorf("remove the container: %w", errors.New(end.Error.Message))
+			}
+			return nil
+		case err := <-failed:
+			return err
+		case <-tick.C:
+			if _, err := eng.ContainerInspect(ctx, id); !cerrdefs.IsNotFound(err) {
+				continue
+			}
+			cancel()
+			select { // whatever it is: the client waits until it is taken
+			case <-gone:
+			case <-failed: //nolint:errcheck // the container is gone
+			}
+			return nil
 		}
-		return nil
-	case err := <-failed:
-		return err
 	}
 }

@@ -39,7 +39,7 @@ func (s *Sandbox) readUsage(ctx context.Context) (primitives.Usage, error) {
 	if limit == 0 {
 		limit = defaultMemory
 	}
-	return usage(stats, max(limit, 0)), nil
+	return usage(stats, int64(max(limit, 0))), nil
 }
 
 // usage reads what the engine says, with either version of control groups.

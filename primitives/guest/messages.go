@@ -61,6 +61,7 @@ func codeExitStatus(c *codec, v *primitives.ExitStatus) {
 func codeOffset(c *codec, v *primitives.Offset) {
 	c.int64(&v.Stdout)
 	c.int64(&v.Stderr)
+	c.bool(&v.NoFollow)
 }
 
 func codeWriteOptions(c *codec, v *primitives.WriteOptions) {

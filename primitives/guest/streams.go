@@ -34,6 +34,9 @@ type session struct {
 func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*session, error) {
 	s := &session{open: make(map[*framer]struct{}), files: make(map[uint32][]*os.File)}
 	g := &guard{in: a.in, rw: a.rw, host: host, onEnd: s.wake, claim: s.keep, release: s.claim}
+	if host {
+		g.lazy, _ = a.rw.(lazyWriter)
+	}
 	if a.pipes != nil {
 		g.pass = newRights(a.pipes)
 		if !host {

@@ -64,6 +64,7 @@ const (
 	muxGoAway = 3
 
 	muxSYN = 1
+	muxFIN = 4
 	// muxRights in the flags, which yamux passes over, says that descriptors
 	// come with the frame.
 	muxRights = 1 << 15
@@ -89,6 +90,8 @@ type guard struct {
 	// onEnd is called before yamux learns that the byte stream has ended; it
 	// may be called again.
 	onEnd func()
+	// lazy is rw of a host if that can wait for company; nil if it cannot.
+	lazy lazyWriter
 	// pass carries descriptors to the guest; nil over streams that cannot.
 	pass *rights
 	// claim gives what came with a frame to its stream, and release takes what is
@@ -209,6 +212,10 @@ func (g *guard) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 	}
+	if g.lazy != nil && !g.heldBody && len(g.held) == 0 && isEnd(p) {
+		n, err := g.lazy.WriteLater(p)
+		return n, g.lost(err)
+	}
 	g.heldBody = false
 	if len(p) <= smallBody {
 		g.held = append(g.held, p...)
@@ -219,6 +226,18 @@ func (g *guard) Write(p []byte) (int, error) {
 	}
 	n, err := g.rw.Write(p)
 	return n, g.lost(err)
+}
+
+// lazyWriter is a byte stream on which every write costs much, such as a call of a
+// service. WriteLater is Write for what the guest does not wait for: it may be sent a
+// moment later, together with what is written next.
+type lazyWriter interface {
+	WriteLater(p []byte) (int, error)
+}
+
+// isEnd reports whether a frame says nothing but that no more comes on its stream.
+func isEnd(p []byte) bool {
+	return len(p) == muxHeader && p[1] == muxWindow && binary.BigEndian.Uint16(p[2:]) == muxFIN && binary.BigEndian.Uint32(p[8:]) == 0
 }
 
 // attach marks the header of a frame that descriptors are to go with.

@@ -222,10 +222,10 @@ func (s *Sandbox) openDurable(ctx context.Context, id string, from primitives.Of
 	if err := readJSON(filepath.Join(d.dir, startedFile), &d.start); err != nil {
 		return nil, err
 	}
-	if d.out, err = d.openTail(stdoutFile, from.Stdout); err != nil {
+	if d.out, err = d.openTail(stdoutFile, from.Stdout, from.NoFollow); err != nil {
 		return nil, err
 	}
-	if d.err, err = d.openTail(stderrFile, from.Stderr); err != nil {
+	if d.err, err = d.openTail(stderrFile, from.Stderr, from.NoFollow); err != nil {
 		return nil, errors.Join(err, d.out.Close())
 	}
 	if d.watch, err = d.watchSupervisor(); err != nil {

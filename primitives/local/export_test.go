@@ -42,3 +42,6 @@ func HalfCopy(t testing.TB, s *Sandbox) string {
 	}
 	return st.ID
 }
+
+// RootFolders is where List, Attach and GC look.
+var RootFolders = rootFolders

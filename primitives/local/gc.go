@@ -42,7 +42,7 @@ type Garbage struct {
 func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 	var removed []Garbage
 	var errs []error
-	for _, root := range rootFolders(cfg) {
+	for _, root := range rootFolders(cfg, os.Geteuid()) {
 		entries, err := os.ReadDir(root)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

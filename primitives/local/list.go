@@ -25,7 +25,7 @@ type Info struct {
 // first. Of cfg only Root counts. It does not attach to them.
 func List(ctx context.Context, cfg Config) ([]Info, error) {
 	var list []Info
-	for _, root := range rootFolders(cfg) {
+	for _, root := range rootFolders(cfg, os.Geteuid()) {
 		entries, err := os.ReadDir(root)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -81,7 +81,7 @@ func find(cfg Config, id string) (*state, error) {
 	if id == "" || strings.ContainsAny(id, "/\x00") || id[0] == '.' {
 		return nil, fmt.Errorf("%w: this is not the id of a local sandbox", fs.ErrNotExist)
 	}
-	roots := rootFolders(cfg)
+	roots := rootFolders(cfg, os.Geteuid())
 	var st state
 	var errs []error
 	for _, root := range roots {
@@ -100,14 +100,18 @@ func find(cfg Config, id string) (*state, error) {
 	return nil, fmt.Errorf("no sandbox below %s: %w", strings.Join(roots, " or "), errors.Join(errs...))
 }
 
-// rootFolders returns where sandboxes may have been made, the one of this user's
-// and the one of those that run as another user.
-func rootFolders(cfg Config) []string {
+// rootFolders returns where sandboxes of a user may have been made: the one of the
+// user's own and, for root, the one of those that run as another user.
+func rootFolders(cfg Config, euid int) []string {
 	if cfg.Root != "" {
 		return []string{cfg.Root}
 	}
+	makers := []identity{{}}
+	if euid == 0 {
+		makers = append(makers, identity{cred: &syscall.Credential{}})
+	}
 	var roots []string
-	for _, who := range []identity{{}, {cred: &syscall.Credential{}}} {
+	for _, who := range makers {
 		if root, err := rootFolder(cfg, who); err == nil {
 			roots = append(roots, root)
 		}

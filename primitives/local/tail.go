@@ -19,10 +19,14 @@ type tail struct {
 	f    *os.File
 	shut chan struct{}
 	once sync.Once
+	// still: it ends after the next left bytes, whatever is printed.
+	still bool
+	left  int64
 }
 
-// openTail opens one of the output files at an offset.
-func (d *durable) openTail(name string, from int64) (*tail, error) {
+// openTail opens one of the output files at an offset. Still, it ends where the
+// file ends now.
+func (d *durable) openTail(name string, from int64, still bool) (*tail, error) {
 	f, err := os.Open(filepath.Join(d.dir, name))
 	if err != nil {
 		return nil, err
@@ -37,7 +41,7 @@ func (d *durable) openTail(name string, from int64) (*tail, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &tail{d: d, f: f, shut: make(chan struct{})}, nil
+	return &tail{d: d, f: f, shut: make(chan struct{}), still: still, left: info.Size() - from}, nil
 }
 
 // tailPause bounds how long a change can go unnoticed where the system gives no
@@ -47,6 +51,14 @@ const tailPause = 50 * time.Millisecond
 func (t *tail) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
+	}
+	if t.still {
+		if t.left == 0 {
+			return 0, io.EOF
+		}
+		n, err := t.f.Read(p[:min(int64(len(p)), t.left)])
+		t.left -= int64(n)
+		return n, err
 	}
 	for {
 		// Both are looked at before reading: what is printed meanwhile rings.

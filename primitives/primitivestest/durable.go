@@ -76,6 +76,16 @@ func durableReadRules() []rule {
 				expect(t, "stderr", s.readAll(t, again.Stderr()), c.err)
 			}
 		}),
+		durableRule("the output so far of a durable command that goes on can be read to its end", func(t testingT, s *sandbox) {
+			p := s.durable(t, "out", "0123456789\n", "err", "abcdef\n", "await", "go", "out", "more\n")
+			s.expectLines(t, p.Stdout(), "0123456789", 1)
+			s.expectLines(t, p.Stderr(), "abcdef", 1)
+			again := s.reattach(t, p.ID(), primitives.Offset{Stdout: 4, Stderr: 5, NoFollow: true})
+			expect(t, "stdout", s.readAll(t, again.Stdout()), "456789\n")
+			expect(t, "stderr", s.readAll(t, again.Stderr()), "f\n")
+			s.write(t, "go", "")
+			expect(t, "status", s.wait(t, again).Success(), true)
+		}),
 		durableRule("an offset beyond the output is fs.ErrInvalid", func(t testingT, s *sandbox) {
 			p := s.durable(t, "out", "0123456789")
 			s.wait(t, p)

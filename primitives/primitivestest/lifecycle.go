@@ -80,7 +80,7 @@ func crowdRules() []rule {
 					res, err := primitives.Run(t.Context(), s.EnvironmentPrimitive, s.command("cat", "exit", fmt.Sprint(i)),
 						primitives.RunOptions{Stdin: strings.NewReader(text)})
 					if err != nil || string(res.Stdout) != text || res.Status.Code != i {
-						t.Errorf("command %d: %q %+v %v", i, res.Stdout, res.Status, err)
+						t.Errorf("command %d: %q %q %+v %v", i, res.Stdout, res.Stderr, res.Status, err)
 					}
 				})
 			}

@@ -205,6 +205,12 @@ func lifecycleMutants() []mutant {
 				return primitives.Reattach(ctx, f.EnvironmentPrimitive, id, primitives.Offset{})
 			}
 		})},
+		{"Reattach always follows", "the output so far of a durable command that goes on can be read to its end", broken(func(f *faults) {
+			f.reattach = func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
+				from.NoFollow = false
+				return primitives.Reattach(ctx, f.EnvironmentPrimitive, id, from)
+			}
+		})},
 		{"closing a durable command ends it", "closing a durable command only lets go of it", brokenProcess(func(p *processFaults) {
 			p.close = func() error {
 				_ = p.Signal(context.Background(), primitives.SIGKILL) // or it has ended

@@ -116,7 +116,7 @@ func broken(fault func(f *faults)) func(p primitives.EnvironmentPrimitive) primi
 func brokenCapabilities(change func(c *primitives.Capabilities)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.can = func() primitives.Capabilities {
-			c := f.EnvironmentPrimitive.Capabilities()
+			c := f.Capabilities()
 			change(&c)
 			return c
 		}

@@ -221,8 +221,8 @@ func feed(ctx context.Context, stdin io.ReadCloser, dir string) error {
 	_, err = io.Copy(conn, stdin)
 	_ = conn.Close() // what was written has arrived
 	tasks.Wait()
-	if errors.Is(err, io.ErrClosedPipe) || ctx.Err() != nil {
-		return nil
+	if errors.Is(err, io.ErrClosedPipe) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || ctx.Err() != nil {
+		return nil // the script has ended, and says why
 	}
 	return err
 }

@@ -136,6 +136,28 @@ func TestAFeedEndsWithItsScript(t *testing.T) {
 	}
 }
 
+func TestAFeedWhoseScriptEndsWhileItSpeaksIsNoFailure(t *testing.T) {
+	dir := t.TempDir()
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- feed(t.Context(), r, dir) }()
+	go func() {
+		_, err := io.WriteString(w, "[]\n")
+		for err == nil { // it goes on until nobody listens
+			_, err = io.WriteString(w, strings.Repeat("x", 1<<16)+"\n")
+		}
+	}()
+	if err := fed(t, dir, tooLong)().Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWhoIsNoFeedIsNotHeard(t *testing.T) {
 	dir := t.TempDir()
 	listening := fed(t, dir, tooLong)

@@ -7,21 +7,30 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // guestFlags are the flags of "envrunner guest".
 type guestFlags struct {
-	cfg    local.Config
-	attach string
-	adopt  string
-	linger bool
-	stay   time.Duration
-	minAge time.Duration
+	cfg     local.Config
+	attach  string
+	adopt   string
+	env     []string
+	envFrom []string
+	ownEnv  bool
+	linger  bool
+	ask     bool
+	stay    time.Duration
+	minAge  time.Duration
 }
 
 func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
@@ -33,12 +42,24 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.StringVar(&g.cfg.User, "user", "", "`user` whom commands run as")
 	fs.BoolVar(&g.cfg.Keep, "keep", false, "leave the session folder when the sandbox ends")
 	fs.Func("env", "`KEY=value` for every command; may be given often", func(s string) error {
-		g.cfg.Env = append(g.cfg.Env, s)
+		g.env = append(g.env, s)
 		return nil
 	})
+	fs.BoolVar(&g.ownEnv, "inherit-env", false, "give every command the environment of this program, too, but HOME")
+	fs.Func("env-from", "as --env, for each variable of this program that has the `prefix` and a number from 0 on", func(prefix string) error {
+		g.envFrom = append(g.envFrom, prefix)
+		for i := 0; ; i++ {
+			entry := os.Getenv(prefix + strconv.Itoa(i))
+			if entry == "" {
+				return nil
+			}
+			g.env = append(g.env, entry)
+		}
+	})
 	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
-	fs.StringVar(&g.adopt, "adopt", "", "`id` of a session folder below the root to make the sandbox of: its own is no more")
+	fs.StringVar(&g.adopt, "adopt", "", "`id` of a session folder below the root to make the sandbox of: its own is no more; - is the only one there, or a new one")
 	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
+	fs.BoolVar(&g.ask, "attended", false, "serve nothing: exit with 0 if guests are attached to the sandbox of --attach, and with 1 if not")
 	fs.DurationVar(&g.stay, "stay", 0, "when the host has gone stay, to be attached to, until nobody was for so `long`; negative is for ever")
 	fs.DurationVar(&g.minAge, "min-age", 0, "stay in any case until the sandbox is so `old`")
 	if err := fs.Parse(args); err != nil {
@@ -48,6 +69,10 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 		fs.Usage()
 		return g, fmt.Errorf("guest takes flags only, not %q", fs.Arg(0))
 	}
+	if g.ownEnv {
+		g.cfg.Env = inherited(os.Environ(), g.envFrom)
+	}
+	g.cfg.Env = append(g.cfg.Env, g.env...)
 	return g, nil
 }
 
@@ -61,6 +86,12 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 		}
 		fmt.Fprintf(stderr, "envrunner: %v\n", err)
 		return exitUsage
+	}
+	if g.ask {
+		if attended, err := g.attended(ctx); err != nil || !attended {
+			return exitFailed
+		}
+		return exitOK
 	}
 	if err := g.serve(ctx, stdin, stdout, stderr); err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
@@ -116,26 +147,70 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	return guests.await(ctx, sandbox, g.stay, until)
 }
 
+// attended reports whether guests are attached to the sandbox. It changes nothing
+// there.
+func (g guestFlags) attended(ctx context.Context) (bool, error) {
+	id, err := g.only(ctx, g.attach)
+	if err != nil || id == "" {
+		return false, err
+	}
+	guests, err := openGuests(primitives.PathsIn(filepath.Join(g.cfg.Root, id)).App)
+	if err != nil {
+		return false, err
+	}
+	return guests.any(), guests.Close()
+}
+
 // open makes the sandbox or attaches to it.
 func (g guestFlags) open(ctx context.Context) (*local.Sandbox, error) {
 	switch {
 	case g.adopt != "":
-		return local.Adopt(ctx, g.cfg, g.adopt)
-	case g.attach == "":
-		return local.New(ctx, g.cfg)
-	}
-	id := g.attach
-	if id == "-" {
-		list, err := local.List(ctx, g.cfg)
+		id, err := g.only(ctx, g.adopt)
 		if err != nil {
 			return nil, err
 		}
-		if len(list) != 1 {
-			return nil, fmt.Errorf("there are %d sandboxes below %s; name one", len(list), g.cfg.Root)
+		if id == "" {
+			return local.New(ctx, g.cfg)
 		}
-		id = list[0].ID
+		return local.Adopt(ctx, g.cfg, id)
+	case g.attach == "":
+		return local.New(ctx, g.cfg)
+	}
+	id, err := g.only(ctx, g.attach)
+	if err != nil {
+		return nil, err
+	}
+	if id == "" {
+		return nil, fmt.Errorf("there is no sandbox below %s", g.cfg.Root)
 	}
 	return local.Attach(ctx, g.cfg, id)
+}
+
+// only finds out which sandbox a "-" means; empty is none.
+func (g guestFlags) only(ctx context.Context, id string) (string, error) {
+	if id != "-" {
+		return id, nil
+	}
+	list, err := local.List(ctx, g.cfg)
+	switch {
+	case err != nil:
+		return "", err
+	case len(list) > 1:
+		return "", fmt.Errorf("there are %d sandboxes below %s; name one", len(list), g.cfg.Root)
+	case len(list) == 0:
+		return "", nil
+	}
+	return list[0].ID, nil
+}
+
+// inherited is what commands get of an environment: HOME is the sandbox's own, and
+// what is no variable, or has one of the prefixes of --env-from, is left out.
+func inherited(environ, prefixes []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
+		key, _, ok := strings.Cut(e, "=")
+		return !ok || key == "" || key == "HOME" ||
+			slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+	})
 }
 
 // joined makes one stream of standard input and output.

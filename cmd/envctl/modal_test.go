@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/agentenv-dev/agentenv/internal/testmodal"
+)
+
+// TestAtModal runs the scripts in testdata/modal, each with sandboxes on the server of
+// the tests, which speaks Modal's protocol.
+func TestAtModal(t *testing.T) {
+	runScripts(t, testscript.Params{Dir: "testdata/modal"}, modalServer(t), "sandbox: {type: modal, image: \"debian:12\", idle_timeout_seconds: 60}\n")
+}
+
+// modalServer starts a server and returns the variables that lead to it.
+func modalServer(t *testing.T) map[string]string {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "modal.toml")
+	if err := os.WriteFile(config, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	vars := make(map[string]string)
+	for _, entry := range testmodal.New(t).Environ(config) {
+		name, value, _ := strings.Cut(entry, "=")
+		vars[name] = value
+	}
+	return vars
+}
+
+// TestClaudeAtModal runs the script that Claude Code passes on this machine with a
+// sandbox at Modal instead, of an image that the agent is added to.
+func TestClaudeAtModal(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("run this as root, on Linux: the server of the tests builds no images otherwise")
+	}
+	vars := modalServer(t)
+	vars["ANTHROPIC_BASE_URL"] = startModel(t, "127.0.0.1:0")
+	runScripts(t, testscript.Params{Files: []string{"testdata/script/claude.txtar"}}, vars, `sandbox:
+  type: modal
+  image: node:22
+  # npm in a sandbox of the server trusts what this machine does
+  dockerfile: [ENV NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt]
+`)
+}

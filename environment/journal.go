@@ -1,0 +1,70 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Answered reports whether a permission request of the query that
+// [Environment.FollowQuery] follows was settled before it was followed: answered,
+// withdrawn, or over with its query. Nobody waits for an answer to it.
+func (e *Environment) Answered(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.asked.settled[id]
+}
+
+// settled returns the permission requests of a query that were settled by now,
+// according to what is kept of its events.
+func (e *Environment) settled(ctx context.Context, at prompted) (map[string]bool, error) {
+	proc, err := primitives.Reattach(ctx, e.prim, at.Process, primitives.Offset{Stdout: at.Offset, NoFollow: true})
+	if err != nil {
+		return nil, err
+	}
+	settled, err := readSettled(proc.Stdout(), e.maxLine, at.QueryID)
+	if err = errors.Join(err, proc.Close()); err != nil {
+		return nil, fmt.Errorf("read what it has asked: %w", err)
+	}
+	return settled, nil
+}
+
+// readSettled is settled for events, the last of which may be half a line.
+func readSettled(r io.Reader, maxLine int, query string) (map[string]bool, error) {
+	settled := make(map[string]bool) // by the requests there were
+	lines := runnerscripts.NewLineReader(r, maxLine)
+	for {
+		line, err := lines.Next()
+		switch {
+		case errors.Is(err, io.EOF) || err == nil && lines.Unterminated():
+			return settled, nil
+		case err != nil:
+			return nil, err
+		}
+		ev, err := runnerscripts.DecodeEvent(line)
+		if err != nil {
+			continue // whoever follows the query is told
+		}
+		switch ev.Type {
+		case runnerscripts.TypePermissionRequest:
+			if req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev); err == nil {
+				settled[req.ID] = false
+			}
+		case runnerscripts.TypePermissionResolved:
+			if done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev); err == nil {
+				settled[done.ID] = true
+			}
+		case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+			if ev.QueryID == query {
+				for id := range settled {
+					settled[id] = true
+				}
+				return settled, nil
+			}
+		}
+	}
+}

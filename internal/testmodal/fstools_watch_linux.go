@@ -1,0 +1,182 @@
+package testmodal
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// watchMask is what a watch is told.
+const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_DELETE_SELF |
+	unix.IN_MOVED_FROM | unix.IN_MOVED_TO
+
+// renameGap is how long the second half of a rename may come after the first one.
+const renameGap = 20 * time.Millisecond
+
+// inotify is a watch that is under way.
+type inotify struct {
+	tools
+	req   watchRequest
+	fd    int
+	file  *os.File  // the same
+	end   time.Time // zero is never
+	paths map[int32]string
+	moved *rawEvent // the first half of a rename
+}
+
+// rawEvent is one that the system has told.
+type rawEvent struct {
+	mask, cookie uint32
+	path         string
+}
+
+// watch says what changes until its time is over or stdin ends.
+func (t tools) watch(req watchRequest) error {
+	path, err := filepath.EvalSymlinks(req.Path)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	w := &inotify{tools: t, req: req, fd: fd, file: os.NewFile(uintptr(fd), "inotify"), paths: map[int32]string{}} //nolint:gosec // a descriptor
+	defer func() { _ = w.file.Close() }()
+	if err := w.add(path, false); err != nil {
+		return err
+	}
+	if req.Timeout != nil {
+		w.end = time.Now().Add(time.Duration(*req.Timeout) * time.Second)
+	}
+	closed := make(chan struct{})
+	go func() { // who watches ends it by closing stdin
+		defer close(closed)
+		_, _ = io.Copy(io.Discard, t.stdin)
+		_ = w.file.Close()
+	}()
+	err = w.loop()
+	_ = t.stdin.Close()
+	<-closed
+	return err
+}
+
+// add watches a path, and below it if that was asked for. What is in a directory
+// that has just been made is told as made, too: it may have been there before the watch.
+func (w *inotify) add(path string, fresh bool) error {
+	wd, err := unix.InotifyAddWatch(w.fd, path, watchMask)
+	if err != nil {
+		return err
+	}
+	w.paths[int32(wd)] = path //nolint:gosec // the system's own type
+	if !w.req.Recursive {
+		return nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil //nolint:nilerr // not a directory, or gone again
+	}
+	for _, entry := range entries {
+		full := filepath.Join(path, entry.Name())
+		if fresh {
+			w.emit(w.req, "Create", full)
+		}
+		if entry.IsDir() {
+			if err := w.add(full, fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// loop reads events to the end of the watch.
+func (w *inotify) loop() error {
+	b := make([]byte, 64<<10)
+	for {
+		deadline := w.end
+		if w.moved != nil {
+			deadline = time.Now().Add(renameGap)
+		}
+		if err := w.file.SetReadDeadline(deadline); err != nil {
+			return nil //nolint:nilerr // closed: the end
+		}
+		n, err := w.file.Read(b)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && w.moved != nil:
+			w.flush()
+		case err != nil:
+			w.flush()
+			return nil //nolint:nilerr // its time is over, or it was closed
+		default:
+			w.parse(b[:n])
+		}
+	}
+}
+
+// parse tells apart what one read has brought.
+func (w *inotify) parse(b []byte) {
+	for len(b) >= unix.SizeofInotifyEvent {
+		order := binary.NativeEndian
+		wd, mask, cookie, size := int32(order.Uint32(b)), order.Uint32(b[4:]), order.Uint32(b[8:]), order.Uint32(b[12:]) //nolint:gosec // as it was
+		name := strings.TrimRight(string(b[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+size]), "\x00")
+		b = b[unix.SizeofInotifyEvent+size:]
+		path, ok := w.paths[wd]
+		if !ok {
+			continue
+		}
+		if mask&unix.IN_IGNORED != 0 {
+			delete(w.paths, wd)
+			continue
+		}
+		w.tell(rawEvent{mask, cookie, filepath.Join(path, name)})
+	}
+}
+
+// tell says one event, or keeps it if it may be the first half of a rename.
+func (w *inotify) tell(e rawEvent) {
+	if w.moved != nil && e.mask&unix.IN_MOVED_TO != 0 && e.cookie == w.moved.cookie {
+		w.emit(w.req, "Rename", w.moved.path, e.path)
+		w.moved = nil
+		w.follow(e)
+		return
+	}
+	w.flush()
+	switch {
+	case e.mask&unix.IN_MOVED_FROM != 0:
+		w.moved = &e
+	case e.mask&unix.IN_MOVED_TO != 0:
+		w.emit(w.req, "RenameTo", e.path)
+		w.follow(e)
+	case e.mask&unix.IN_CREATE != 0:
+		w.emit(w.req, "Create", e.path)
+		w.follow(e)
+	case e.mask&(unix.IN_DELETE|unix.IN_DELETE_SELF) != 0:
+		w.emit(w.req, "Remove", e.path)
+	case e.mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0:
+		w.emit(w.req, "Modify", e.path)
+	case e.mask&unix.IN_CLOSE_WRITE != 0:
+		w.emit(w.req, "Access", e.path)
+	}
+}
+
+// follow watches a directory that has come.
+func (w *inotify) follow(e rawEvent) {
+	if w.req.Recursive && e.mask&unix.IN_ISDIR != 0 {
+		_ = w.add(e.path, true) // it may be gone again
+	}
+}
+
+// flush says the first half of a rename whose second half is not in sight.
+func (w *inotify) flush() {
+	if w.moved != nil {
+		w.emit(w.req, "RenameFrom", w.moved.path)
+		w.moved = nil
+	}
+}

@@ -1,0 +1,185 @@
+package testmodal_test
+
+import (
+	"bufio"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	modal "github.com/modal-labs/modal-client/go"
+
+	"github.com/agentenv-dev/agentenv/internal/testmodal"
+)
+
+// running counts the processes of this machine that have an argument.
+func running(t testing.TB, arg string) int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(data), "\x00"+arg+"\x00") && strings.HasPrefix(string(data), "sleep\x00") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestASandboxSeesNothingOfTheMachineButItsPrograms(t *testing.T) {
+	needRoot(t)
+	t.Setenv("TESTMODAL_SECRET", "the machine's")
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, mc := open(t)
+	sb := create(t, mc, &modal.SandboxCreateParams{Env: map[string]string{"OWN": "value"}})
+	if _, code := run(t, sb, "test", "-e", secret); code == 0 {
+		t.Error("a file of the test is there")
+	}
+	if out, _ := run(t, sb, "ls", "/root", "/tmp", "/home"); out != "/home:\n\n/root:\n\n/tmp:\n" {
+		t.Errorf("files of the machine: %q", out)
+	}
+	if out, _ := run(t, sb, "sh", "-c", "set -- /proc/[0-9]*; echo $#"); out != "2\n" { // the first one and the shell
+		t.Errorf("%s processes", out)
+	}
+	out, _ := run(t, sb, "env")
+	for line := range strings.Lines(out) {
+		name, _, _ := strings.Cut(line, "=")
+		switch name {
+		case "OWN", "PATH", "HOME", "MODAL_SANDBOX_ID", "MODAL_TASK_ID":
+		default:
+			t.Errorf("the variable %q", line)
+		}
+	}
+	if !strings.Contains(out, "OWN=value\n") {
+		t.Errorf("variables: %q", out)
+	}
+}
+
+func TestSandboxesDoNotSeeEachOther(t *testing.T) {
+	needRoot(t)
+	_, mc := open(t)
+	one, two := create(t, mc, nil), create(t, mc, nil)
+	if _, code := run(t, one, "sh", "-c", "echo x > /tmp/mine; echo x > /usr/local/mine"); code != 0 {
+		t.Fatalf("exit %d", code)
+	}
+	for _, path := range []string{"/tmp/mine", "/usr/local/mine"} {
+		if _, code := run(t, two, "test", "-e", path); code == 0 {
+			t.Errorf("%s is seen by the other one", path)
+		}
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is this machine's", path)
+		}
+	}
+}
+
+func TestABlockedNetworkIsNone(t *testing.T) {
+	needRoot(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mc := open(t)
+	for blocked, want := range map[bool]bool{false: true, true: false} {
+		sb := create(t, mc, &modal.SandboxCreateParams{BlockNetwork: blocked})
+		if _, code := run(t, sb, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/"+port); (code == 0) != want {
+			t.Errorf("blocked %v: exit %d", blocked, code)
+		}
+	}
+}
+
+// victim is set in a process that makes a sandbox and waits to be killed.
+const victim = "TESTMODAL_VICTIM"
+
+func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
+	needRoot(t)
+	if os.Getenv(victim) != "" {
+		sacrifice(t)
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), victim+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var dir string
+	for lines := bufio.NewScanner(out); dir == "" && lines.Scan(); {
+		dir, _ = strings.CutPrefix(lines.Text(), "directory ")
+		if !filepath.IsAbs(dir) {
+			dir = ""
+		}
+	}
+	if running(t, "4711.2") == 0 || dir == "" {
+		t.Errorf("nothing runs in %q", dir)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	deadline := time.After(10 * time.Second)
+	for running(t, "4711.2") > 0 {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("processes are left")
+		}
+	}
+	testmodal.New(t) // the next server removes what the system does not
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the directory is left: %v", err)
+	}
+}
+
+// sacrifice makes a sandbox and waits to be killed.
+func sacrifice(t *testing.T) {
+	s, mc := open(t)
+	sb := create(t, mc, &modal.SandboxCreateParams{Command: []string{"sleep", "4711.2"}})
+	run(t, sb, "sh", "-c", "setsid sleep 4711.2 >/dev/null 2>&1 </dev/null &")
+	_, _ = os.Stdout.WriteString("\ndirectory " + s.Dir() + "\n")
+	<-t.Context().Done()
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	s, err := testmodal.Start(t.Context(), testmodal.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mc := connect(t, s)
+	create(t, mc, &modal.SandboxCreateParams{Command: []string{"sleep", "4711.3"}})
+	sb := create(t, mc, nil)
+	if _, err := sb.Exec(t.Context(), []string{"sleep", "4711.3"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := running(t, "4711.3"); n != 0 {
+		t.Errorf("%d processes are left", n)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := testmodal.Leftovers(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,281 @@
+package testmodal
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// isolated says that spaces have namespaces and a root of their own, which takes root
+// with all its rights, and a file system for overlays.
+var isolated = sync.OnceValue(func() bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	dir, err := newDir(os.TempDir())
+	if err != nil {
+		return false
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	opts := spaceOptions{dir: dir, base: "/etc"}
+	if err := opts.makeDirs(); err != nil {
+		return false
+	}
+	return onThread(func() error {
+		if err := privateMounts(); err != nil {
+			return err
+		}
+		return opts.mountLayers(filepath.Join(dir, "merged"), parts[0], opts.base)
+	}) == nil
+})
+
+// space is where a sandbox's processes live: namespaces for mounts and processes,
+// held by a first process. All of it ends with that process, which ends with ours,
+// however that ends: it reads from a pipe.
+type space struct {
+	init   *exec.Cmd
+	pidfd  int
+	alive  *os.File // the pipe
+	flags  int      // namespaces
+	opened spaceOptions
+}
+
+// initScript is the first process of a space: it mounts what only a process of the
+// space can, and then lives as long as its standard input. As it ignores the ends of
+// its children, the system collects those of orphans.
+const initScript = `mount -t proc proc /proc && trap "" CHLD && echo ready && exec cat >/dev/null`
+
+// newSpace makes a space.
+func newSpace(opts spaceOptions) (*space, error) {
+	if err := opts.makeDirs(); err != nil {
+		return nil, err
+	}
+	if !isolated() {
+		return &space{opened: opts}, nil
+	}
+	s := &space{opened: opts, flags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	if opts.noNetwork {
+		s.flags |= unix.CLONE_NEWNET
+	}
+	err := onThread(func() error {
+		if err := opts.enterRoot(); err != nil {
+			return fmt.Errorf("make the root of a sandbox: %w", err)
+		}
+		return s.startInit()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// makeDirs makes the directories that mounts need.
+func (o spaceOptions) makeDirs() error {
+	dirs := []string{filepath.Join(o.dir, "merged")}
+	for _, part := range parts {
+		dirs = append(dirs, upper(o.dir, part), filepath.Join(o.dir, "work-"+part))
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// privateMounts gives the thread a namespace for mounts that nobody else sees.
+func privateMounts() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+}
+
+// enterRoot gives the thread a namespace for mounts with a root that is put together
+// from layers, and makes it the thread's.
+func (o spaceOptions) enterRoot() error {
+	if err := privateMounts(); err != nil {
+		return err
+	}
+	root := filepath.Join(o.dir, "merged")
+	if err := o.mountLayers(root, "root", o.base); err != nil {
+		return err
+	}
+	if err := o.mountLayers(filepath.Join(root, "usr"), "usr", "/usr"); err != nil {
+		return err
+	}
+	if err := mountDevices(filepath.Join(root, "dev")); err != nil {
+		return err
+	}
+	trees := make([]int, len(o.mounts))
+	for i, m := range o.mounts {
+		var err error
+		if trees[i], err = unix.OpenTree(unix.AT_FDCWD, m.source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC); err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(trees[i]) }()
+	}
+	if err := os.Chdir(root); err != nil { // of this thread alone
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return err
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return err
+	}
+	for i, m := range o.mounts { // only now, so links lead nowhere else
+		if err := m.attach(trees[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountLayers mounts one part.
+func (o spaceOptions) mountLayers(target, part, base string) error {
+	err := unix.Mount("overlay", target, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,index=off,metacopy=off",
+		strings.Join(lowers(o.layers, part, base), ":"), upper(o.dir, part), filepath.Join(o.dir, "work-"+part)))
+	if err != nil {
+		return fmt.Errorf("mount an overlay of %s: %w", o.dir, err)
+	}
+	return nil
+}
+
+// lowers are the directories below a part, the upper first.
+func lowers(layers []string, part, base string) []string {
+	var all []string
+	for _, layer := range layers {
+		all = append(all, upper(layer, part))
+	}
+	return append(all, base)
+}
+
+// attach mounts the tree of a directory at its path in the thread's root.
+func (m mount) attach(tree int) error {
+	if err := attach(tree, m.target); err != nil || !m.readOnly {
+		return err
+	}
+	return unix.Mount("", m.target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+}
+
+// mountDevices fills a /dev with what every program may expect.
+func mountDevices(dev string) error {
+	if err := unix.Mount("tmpfs", dev, "tmpfs", unix.MS_NOSUID, "mode=755,size=64k"); err != nil {
+		return err
+	}
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		if err := os.WriteFile(filepath.Join(dev, name), nil, 0o666); err != nil {
+			return err
+		}
+		if err := unix.Mount("/dev/"+name, filepath.Join(dev, name), "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	for _, fs := range []struct{ name, kind, data string }{
+		{"pts", "devpts", "newinstance,ptmxmode=0666,mode=620"}, {"shm", "tmpfs", "mode=1777,size=64m"},
+	} {
+		if err := os.Mkdir(filepath.Join(dev, fs.name), 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(fs.kind, filepath.Join(dev, fs.name), fs.kind, unix.MS_NOSUID|unix.MS_NOEXEC, fs.data); err != nil {
+			return err
+		}
+	}
+	for name, target := range map[string]string{
+		"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
+	} {
+		if err := os.Symlink(target, filepath.Join(dev, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startInit starts the first process, on a thread that is in the root, and waits
+// until it has done its part.
+func (s *space) startInit() error {
+	stdin, alive, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stdin.Close() }()
+	ready, stdout, err := os.Pipe()
+	if err != nil {
+		_ = alive.Close()
+		return err
+	}
+	defer func() { _ = ready.Close() }()
+	s.alive, s.pidfd = alive, -1
+	s.init = &exec.Cmd{
+		Path: "/bin/sh", Args: []string{"sh", "-c", initScript}, Env: []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin"}, Dir: "/",
+		Stdin: stdin, Stdout: stdout, Stderr: stdout,
+		SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWPID | uintptr(s.flags&unix.CLONE_NEWNET), Setsid: true, PidFD: &s.pidfd,
+		},
+	}
+	err = s.init.Start()
+	_ = stdout.Close()
+	if err != nil {
+		_ = alive.Close()
+		return err
+	}
+	if line, err := bufio.NewReader(ready).ReadString('\n'); line != "ready\n" {
+		return errors.Join(fmt.Errorf("the first process of a sandbox: %q, %w", line, err), s.close())
+	}
+	return nil
+}
+
+// inside runs f on a thread that sees the space's root, and whose children are the
+// space's processes.
+func (s *space) inside(f func() error) error {
+	if s.init == nil {
+		return f()
+	}
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return err
+		}
+		if err := unix.Setns(s.pidfd, s.flags); err != nil {
+			return fmt.Errorf("enter the sandbox: %w", err)
+		}
+		return f()
+	})
+}
+
+// close kills all processes of the space and waits for the first one, which is the
+// last to go. Nobody else may be inside.
+func (s *space) close() error {
+	if s.init == nil {
+		return nil
+	}
+	_ = s.alive.Close()
+	err := s.init.Process.Kill()
+	_ = s.init.Wait() // it was killed
+	return errors.Join(err, unix.Close(s.pidfd))
+}
+
+// onThread runs f on a thread that is thrown away, so f may change what is its own.
+func onThread(f func() error) error {
+	ended := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this function
+		if unix.Gettid() == os.Getpid() {
+			// The first thread stands for the process in /proc: it stays as it is.
+			ended <- onThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		ended <- f()
+	}()
+	return <-ended
+}

@@ -1,0 +1,30 @@
+//go:build !linux
+
+package testmodal
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// isolated says that spaces have namespaces and a root of their own: never here.
+func isolated() bool { return false }
+
+// space is where a sandbox's processes live: only a directory.
+type space struct{ opened spaceOptions }
+
+// newSpace makes a space.
+func newSpace(opts spaceOptions) (*space, error) {
+	for _, part := range parts {
+		if err := os.MkdirAll(filepath.Join(opts.dir, part), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return &space{opened: opts}, nil
+}
+
+// inside runs f.
+func (s *space) inside(f func() error) error { return f() }
+
+// close has nothing to do.
+func (s *space) close() error { return nil }

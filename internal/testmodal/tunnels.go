@@ -1,0 +1,35 @@
+package testmodal
+
+import (
+	"fmt"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+)
+
+// openTunnels says where the ports of a sandbox can be reached. Those without
+// encryption could be, as the sandbox shares this machine's network; the names of
+// the others are nobody's.
+func openTunnels(ports []*pb.PortSpec) map[uint32]*pb.TunnelData {
+	all := map[uint32]*pb.TunnelData{}
+	for i, spec := range ports {
+		host := fmt.Sprintf("ta-%s-%d.test.modal.host", newID("tu"), i)
+		data := pb.TunnelData_builder{Host: host, Port: 443, ContainerPort: spec.GetPort()}
+		if spec.GetUnencrypted() {
+			port := spec.GetPort()
+			data.UnencryptedHost, data.UnencryptedPort = &host, &port
+		}
+		all[spec.GetPort()] = data.Build()
+	}
+	return all
+}
+
+// tunnelData is what is said of the tunnels.
+func (sb *sandbox) tunnelData(encryptedOnly bool) []*pb.TunnelData {
+	var all []*pb.TunnelData
+	for _, data := range sb.tunnels {
+		if !encryptedOnly || !data.HasUnencryptedHost() {
+			all = append(all, data)
+		}
+	}
+	return all
+}

@@ -1,0 +1,127 @@
+package modal
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+)
+
+// client is a connection to Modal.
+type client struct {
+	*sdk.Client
+	conn atomic.Pointer[grpc.ClientConn]
+}
+
+// maxThrottle is for how long Modal may put off one call.
+const maxThrottle = 2 * time.Minute
+
+// profileVariable is how the SDK is told a profile.
+const profileVariable = "MODAL_PROFILE"
+
+// environment is held while the SDK reads the process's environment, which is the
+// only way to give it the name of a profile.
+var environment sync.Mutex //nolint:gochecknoglobals // guards what is global to the process
+
+// connect makes a client, which calls nobody yet.
+func connect(cfg Config) (*client, error) {
+	c := &client{}
+	wait := maxThrottle
+	params := &sdk.ClientParams{
+		Environment:     cfg.Environment,
+		Logger:          slog.New(slog.DiscardHandler), // it would write on standard error
+		MaxThrottleWait: &wait,
+		// The SDK does not tell all that Modal answers. A call on the connection
+		// itself goes through everything that the SDK does for its own.
+		GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{func(
+			ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
+			c.conn.Store(conn)
+			return invoke(ctx, method, req, reply, conn, opts...)
+		}},
+	}
+	environment.Lock()
+	defer environment.Unlock()
+	if cfg.Profile != "" {
+		before, set := os.LookupEnv(profileVariable)
+		if err := os.Setenv(profileVariable, cfg.Profile); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if set {
+				_ = os.Setenv(profileVariable, before)
+			} else {
+				_ = os.Unsetenv(profileVariable)
+			}
+		}()
+	}
+	var err error
+	if c.Client, err = sdk.NewClientWithOptions(params); err != nil {
+		return nil, fmt.Errorf("%w: correct the MODAL_ environment variables and ~/.modal.toml: %w", fs.ErrInvalid, err)
+	}
+	return c, nil
+}
+
+// control returns the control plane, which must have been called before by the
+// SDK.
+func (c *client) control() pb.ModalClientClient { return pb.NewModalClientClient(c.conn.Load()) }
+
+// findApp returns the app of the configuration. The default one is made if it is
+// missing and wanted.
+func (c *client) findApp(ctx context.Context, cfg Config, wanted bool) (*sdk.App, error) {
+	app, err := c.Apps.FromName(ctx, cfg.app(), &sdk.AppFromNameParams{
+		Environment: cfg.Environment, CreateIfMissing: wanted && cfg.App == "",
+	})
+	if err != nil {
+		err = explain(err)
+		if isNotFound(err) {
+			err = fmt.Errorf("app: make %q with \"modal app\" first, or leave it out: %w", cfg.app(), err)
+		}
+		return nil, err
+	}
+	return app, nil
+}
+
+const (
+	sandboxPrefix = "sb-"
+	imagePrefix   = "im-"
+)
+
+// isOld reports whether a sandbox has an ID of Modal's first kind, which is called by
+// other methods; those with a GPU have.
+func isOld(id string) bool {
+	const oldLength = 22
+	suffix := strings.TrimPrefix(id, sandboxPrefix)
+	if len(suffix) != oldLength {
+		return false
+	}
+	return !strings.ContainsFunc(suffix, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
+}
+
+// result asks how a sandbox has ended; nil means that it has not.
+func (c *client) result(ctx context.Context, id string) (*pb.GenericResult, error) {
+	req := pb.SandboxWaitRequest_builder{SandboxId: id, Timeout: 0}.Build()
+	wait := c.control().SandboxWaitV2
+	if isOld(id) {
+		wait = c.control().SandboxWait
+	}
+	resp, err := wait(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if r := resp.GetResult(); r != nil && r.GetStatus() != pb.GenericResult_GENERIC_STATUS_UNSPECIFIED {
+		return r, nil
+	}
+	return nil, nil //nolint:nilnil // it runs
+}

@@ -1,0 +1,363 @@
+package modal
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Config says how to make a sandbox. Image and Runner are required.
+//
+// The credentials are those of Modal's own tools: the environment variables
+// MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, else those of a profile of ~/.modal.toml.
+type Config struct {
+	// App is Modal's app that the sandbox belongs to. Empty means "agentenv", which
+	// is made if it is missing; any other must exist.
+	App string `json:"app,omitempty"`
+	// Environment is Modal's environment of the app. Empty means that of the
+	// profile.
+	Environment string `json:"environment,omitempty"`
+	// Profile chooses a profile of ~/.modal.toml. Empty means what MODAL_PROFILE
+	// says, else the active one.
+	Profile string `json:"profile,omitempty"`
+	// Image is the image to run: a registry's tag, such as node:22-bookworm-slim, or
+	// the ID of an image of Modal, such as a snapshot: "im-...".
+	Image string `json:"image,omitempty"`
+	// Dockerfile is built on top of Image: instructions as in a Dockerfile, without
+	// FROM, and without COPY of files of this machine, which Modal cannot take. They
+	// are built once, and again when they change.
+	Dockerfile []string `json:"dockerfile,omitempty"`
+	// Name finds the sandbox again, as its ID does. No other live sandbox of the app
+	// may have it. Empty means none.
+	Name string `json:"name,omitempty"`
+	// User runs every command that names no user itself: a name, a number, or
+	// "user:group". Empty means root, who reads and writes files in any case; new
+	// ones are given to User.
+	User string `json:"user,omitempty"`
+	// Env is added to the environment that the image and Secrets give to every
+	// command, entries and their meaning as in primitives.Command.Env. It is written
+	// into the sandbox, and so into its snapshots: what they must not hold is for
+	// Secrets, or for the Env of a command.
+	Env []string `json:"env,omitempty"`
+	// Secrets are names of Modal's secrets, whose variables every command gets.
+	Secrets []string `json:"secrets,omitempty"`
+	// Workspace is an existing folder of the image or of a volume to work in.
+	// Empty means a new one.
+	Workspace string `json:"workspace,omitempty"`
+	// Volumes are names of Modal's volumes by the absolute path that each is mounted
+	// at. One that is missing is made.
+	Volumes map[string]string `json:"volumes,omitempty"`
+	// CPU is how many processors are reserved, and CPULimit how many may be used
+	// at most. Zero means Modal's default, and no limit.
+	CPU      float64 `json:"cpu,omitempty"`
+	CPULimit float64 `json:"cpu_limit,omitempty"`
+	// MemoryMiB is how much memory is reserved, and MemoryLimitMiB how much may be
+	// used at most. Zero means Modal's default, and no limit.
+	MemoryMiB      int `json:"memory_mib,omitempty"`
+	MemoryLimitMiB int `json:"memory_limit_mib,omitempty"`
+	// GPU is a kind of graphics processor and how many, such as "T4" or "A100:2".
+	GPU string `json:"gpu,omitempty"`
+	// Cloud and Regions say where the sandbox may run. Empty means anywhere.
+	Cloud   string   `json:"cloud,omitempty"`
+	Regions []string `json:"regions,omitempty"`
+	// BlockNetwork leaves the sandbox without a network. AllowCIDRs and AllowDomains
+	// are all that it may reach otherwise, if there is any of them; a domain may
+	// begin with "*.".
+	BlockNetwork bool     `json:"block_network,omitempty"`
+	AllowCIDRs   []string `json:"allow_cidrs,omitempty"`
+	AllowDomains []string `json:"allow_domains,omitempty"`
+	// Ports can be reached from the internet, over TLS: see [Sandbox.URLs].
+	Ports []int `json:"ports,omitempty"`
+	// Ready is awaited before New returns. Nil is nothing beyond the guest.
+	Ready *Probe `json:"ready,omitempty"`
+	// Tags are added to the sandbox.
+	Tags map[string]string `json:"tags,omitempty"`
+	// TimeoutSeconds is how old the sandbox becomes at most, whatever it does. Zero
+	// means 24 hours, which is as much as there is.
+	TimeoutSeconds int `json:"timeout_seconds,omitempty"`
+	// IdleTimeoutSeconds is for how long the sandbox lives on when no program is
+	// connected to it any more. Until Modal has noticed takes a minute more, and
+	// another one if the last program died. Zero means 60.
+	IdleTimeoutSeconds int `json:"idle_timeout_seconds,omitempty"`
+	// Keep lets it live for TimeoutSeconds instead.
+	Keep bool `json:"keep,omitempty"`
+	// Session is written on the sandbox, for people: the conversation that it is
+	// for.
+	Session string `json:"session,omitempty"`
+	// Runner is the path on this machine of the envrunner program for Modal's
+	// machines, which are linux/amd64.
+	Runner string `json:"runner,omitempty"`
+	// Logger gets what happens to the stream; nil is silence.
+	Logger hclog.Logger `json:"-"`
+	// Progress is told, in a sentence, what takes longer than a moment, such as
+	// building the image. It may be called from any goroutine. Nil tells nobody.
+	Progress func(message string) `json:"-"`
+	// keepAlive is for tests: see guest.Config.
+	keepAlive time.Duration
+}
+
+// Probe says when a sandbox is ready: when a port takes connections, or when a
+// command exits with 0. One of both is required.
+type Probe struct {
+	Port    int      `json:"port,omitempty"`
+	Command []string `json:"command,omitempty"`
+	// TimeoutSeconds is how long it may take. Zero means 300.
+	TimeoutSeconds int `json:"timeout_seconds,omitempty"`
+}
+
+const (
+	defaultApp = "agentenv"
+	// maxTimeout is Modal's own limit.
+	maxTimeout     = 24 * time.Hour
+	defaultIdle    = 60 * time.Second
+	minIdle        = 5 * time.Second
+	defaultReady   = 300 * time.Second
+	maxCPU         = 1 << 10
+	minMemoryMiB   = 128 // what Modal takes
+	maxMemoryMiB   = 1 << 24
+	maxName        = 64
+	maxTag         = 63
+	maxEnvironment = 32 << 10 // bytes; what Modal takes is not known
+)
+
+// Validate says what is wrong with the configuration whatever Modal says: an error
+// that is fs.ErrInvalid and names the field and what to do. New does it, too.
+func (c Config) Validate() error {
+	for _, check := range []func() error{
+		c.checkNames, c.checkImage, c.checkResources, c.checkLife, c.checkNetwork, c.checkPlaces, c.checkReady, c.checkTags,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	size := 0
+	for _, e := range c.Env {
+		size += len(e)
+	}
+	if size > maxEnvironment {
+		return c.invalid("env", fmt.Sprintf("give at most %d bytes; put more into a secret or a file", maxEnvironment))
+	}
+	return (primitives.Command{Args: []string{"env"}, Env: c.Env, User: c.User}).Check()
+}
+
+func (c Config) invalid(field, advice string) error {
+	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, advice)
+}
+
+// validName reports whether something of Modal can have this name.
+func validName(s string) bool {
+	for _, r := range s {
+		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !alnum && !strings.ContainsRune("-_.", r) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxName
+}
+
+const nameAdvice = "use up to 64 letters, digits, and - _ ."
+
+func (c Config) checkNames() error {
+	switch {
+	case c.App != "" && !validName(c.App):
+		return c.invalid("app", nameAdvice)
+	case c.Environment != "" && !validName(c.Environment):
+		return c.invalid("environment", nameAdvice)
+	case c.Name != "" && !validName(c.Name):
+		return c.invalid("name", nameAdvice)
+	case strings.HasPrefix(c.Name, sandboxPrefix):
+		return c.invalid("name", "choose one that does not begin with "+sandboxPrefix+", as IDs do")
+	case c.Runner == "":
+		return c.invalid("runner", "name the envrunner program for linux/amd64")
+	case strings.Count(c.User, ":") > 1:
+		return c.invalid("user", "write it as user or user:group, by names or numbers")
+	}
+	for _, name := range c.Secrets {
+		if !validName(name) {
+			return c.invalid("secrets", nameAdvice)
+		}
+	}
+	return nil
+}
+
+func (c Config) checkImage() error {
+	if c.Image == "" || strings.ContainsAny(c.Image, " \t\r\n\x00") {
+		return c.invalid("image", "name an image, such as node:22-bookworm-slim, or give an ID, such as im-...")
+	}
+	for i, line := range c.Dockerfile {
+		field := fmt.Sprintf("dockerfile[%d]", i)
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch word = strings.ToUpper(word); {
+		case strings.ContainsRune(line, 0):
+			return c.invalid(field, "remove the NUL byte")
+		case word == "FROM":
+			return c.invalid(field, "name the base in image instead of FROM")
+		case (word == "COPY" || word == "ADD") && !strings.HasPrefix(strings.TrimSpace(rest), "--from=") && !strings.Contains(rest, "://"):
+			return c.invalid(field, "Modal takes no files of this machine; write them into the sandbox, or make them in a RUN instruction")
+		}
+	}
+	return nil
+}
+
+func (c Config) checkResources() error {
+	within := func(v, low, high float64) bool { return v == 0 || v >= low && v <= high } // not if it is not a number
+	switch {
+	case !within(c.CPU, 0.001, maxCPU):
+		return c.invalid("cpu", fmt.Sprintf("give a number of processors from 0.001 to %d, or 0 for Modal's default", maxCPU))
+	case c.CPULimit != 0 && (c.CPU == 0 || !within(c.CPULimit, c.CPU, maxCPU)):
+		return c.invalid("cpu_limit", "give at least cpu, which is needed, too")
+	case c.MemoryMiB != 0 && (c.MemoryMiB < minMemoryMiB || c.MemoryMiB > maxMemoryMiB):
+		return c.invalid("memory_mib", fmt.Sprintf("give at least %d, in MiB, or 0 for Modal's default", minMemoryMiB))
+	case c.MemoryLimitMiB != 0 && (c.MemoryMiB == 0 || c.MemoryLimitMiB < c.MemoryMiB || c.MemoryLimitMiB > maxMemoryMiB):
+		return c.invalid("memory_limit_mib", "give at least memory_mib, which is needed, too")
+	case c.GPU != "" && !regexp.MustCompile(`^[A-Za-z0-9-]+(:[1-9][0-9]?)?$`).MatchString(c.GPU):
+		return c.invalid("gpu", "write it as T4 or A100:2")
+	}
+	return nil
+}
+
+func (c Config) checkLife() error {
+	switch {
+	case c.TimeoutSeconds < 0 || c.TimeoutSeconds > int(maxTimeout/time.Second):
+		return c.invalid("timeout_seconds", fmt.Sprintf("give at most %d, or 0 for that", int(maxTimeout/time.Second)))
+	case c.IdleTimeoutSeconds != 0 && (c.IdleTimeoutSeconds < int(minIdle/time.Second) || c.IdleTimeoutSeconds > int(maxTimeout/time.Second)):
+		return c.invalid("idle_timeout_seconds", fmt.Sprintf("give at least %d, or set keep", int(minIdle/time.Second)))
+	case strings.ContainsRune(c.Session, 0):
+		return c.invalid("session", "remove the NUL byte")
+	}
+	return nil
+}
+
+func (c Config) checkNetwork() error {
+	if c.BlockNetwork && len(c.AllowCIDRs)+len(c.AllowDomains) > 0 {
+		return c.invalid("block_network", "leave it out, or allow_cidrs and allow_domains")
+	}
+	for _, s := range c.AllowCIDRs {
+		if _, err := netip.ParsePrefix(s); err != nil {
+			return c.invalid("allow_cidrs", "write each as 10.1.0.0/16")
+		}
+	}
+	for _, s := range c.AllowDomains {
+		if !regexp.MustCompile(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`).MatchString(s) {
+			return c.invalid("allow_domains", "write each as example.com or *.example.com")
+		}
+	}
+	for i, p := range c.Ports {
+		if p < 1 || p > 65535 {
+			return c.invalid(fmt.Sprintf("ports[%d]", i), "give a number from 1 to 65535")
+		}
+		if slices.Contains(c.Ports[:i], p) {
+			return c.invalid(fmt.Sprintf("ports[%d]", i), "give every port once")
+		}
+	}
+	return nil
+}
+
+func (c Config) checkPlaces() error {
+	if c.Workspace != "" && !path.IsAbs(c.Workspace) {
+		return c.invalid("workspace", "give an absolute path")
+	}
+	for at, name := range c.Volumes {
+		switch clean := path.Clean(at); {
+		case !path.IsAbs(at) || clean == "/" || strings.ContainsRune(at, 0):
+			return c.invalid("volumes", "mount each at an absolute path other than /")
+		case within(clean, guestDir) || within(guestDir, clean):
+			return c.invalid("volumes", guestDir+" is taken; choose another path")
+		case !validName(name):
+			return c.invalid("volumes", nameAdvice)
+		}
+	}
+	return nil
+}
+
+func (c Config) checkReady() error {
+	switch r := c.Ready; {
+	case r == nil:
+	case (r.Port == 0) == (len(r.Command) == 0):
+		return c.invalid("ready", "give a port or a command, one of them")
+	case r.Port < 0 || r.Port > 65535:
+		return c.invalid("ready.port", "give a number from 1 to 65535")
+	case r.TimeoutSeconds < 0:
+		return c.invalid("ready.timeout_seconds", "give a positive number, or 0 for 300")
+	}
+	return nil
+}
+
+func (c Config) checkTags() error {
+	for key, value := range c.Tags {
+		if key == "" || len(key) > maxTag || len(value) > maxTag || strings.HasPrefix(key, tagPrefix) || strings.ContainsAny(key+value, "\x00\n") {
+			return c.invalid("tags", fmt.Sprintf("give names and values of up to %d bytes, and no name that begins with %q", maxTag, tagPrefix))
+		}
+	}
+	return nil
+}
+
+// within reports whether a clean path is in a folder, or is it.
+func within(p, folder string) bool {
+	return p == folder || strings.HasPrefix(p, strings.TrimSuffix(folder, "/")+"/")
+}
+
+func (c Config) app() string {
+	if c.App == "" {
+		return defaultApp
+	}
+	return c.App
+}
+
+// timeout is how old the sandbox becomes.
+func (c Config) timeout() time.Duration {
+	if c.TimeoutSeconds == 0 {
+		return maxTimeout
+	}
+	return time.Duration(c.TimeoutSeconds) * time.Second
+}
+
+// idle is how long the sandbox waits for somebody to connect.
+func (c Config) idle() time.Duration {
+	if c.IdleTimeoutSeconds == 0 {
+		return defaultIdle
+	}
+	return time.Duration(c.IdleTimeoutSeconds) * time.Second
+}
+
+func (c Config) progress(message string) {
+	if c.Progress != nil {
+		c.Progress(message)
+	}
+}
+
+// tellAfter is how long something may take before somebody is told.
+const tellAfter = 2 * time.Second
+
+// tellLater tells what is done if stop is not called soon.
+func (c Config) tellLater(message string) (stop func()) {
+	told := make(chan struct{})
+	timer := time.AfterFunc(tellAfter, func() {
+		defer close(told)
+		c.progress(message)
+	})
+	return func() {
+		if !timer.Stop() {
+			<-told
+		}
+	}
+}
+
+// onVolume reports whether the workspace is on a volume, which no image holds.
+func (c Config) onVolume() bool {
+	for at := range c.Volumes {
+		if c.Workspace != "" && within(path.Clean(c.Workspace), path.Clean(at)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,58 @@
+package modal_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/modal"
+	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
+)
+
+// TestContract runs the whole contract over the server, or at Modal: see realAccount.
+func TestContract(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*modal.Config)
+		groups []string
+	}{
+		{"root", func(*modal.Config) {}, nil},
+		{"another user, of an image of its own", func(c *modal.Config) {
+			c.User, c.Dockerfile = "4242:4242", []string{"RUN mkdir -p /opt/tool"}
+		}, []string{"exec", "archive", "lifecycle"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := config(t)
+			c.change(&cfg)
+			h := harness(cfg)
+			h.Groups = c.groups
+			// Other programs that take part use the server of the first one.
+			if !*realAccount && os.Getenv("PRIMITIVESTEST_CLIENT") == "" {
+				s := startServer(t)
+				h.Destroy = func(_ context.Context, p primitives.EnvironmentPrimitive) error { return s.destroy(p.ID()) }
+			}
+			primitivestest.Run(t, h)
+		})
+	}
+}
+
+// harness makes sandboxes that are alike.
+func harness(cfg modal.Config) primitivestest.Harness {
+	return primitivestest.Harness{
+		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
+			return modal.New(ctx, cfg)
+		},
+		Attach: func(ctx context.Context, _, id string) (primitives.EnvironmentPrimitive, error) {
+			return modal.Attach(ctx, cfg, id)
+		},
+		Restore: func(ctx context.Context, _, snapshot string) (primitives.EnvironmentPrimitive, error) {
+			again := cfg
+			again.Image = snapshot
+			return modal.New(ctx, again)
+		},
+		Forget: func(ctx context.Context, snapshot string) error {
+			return modal.RemoveSnapshot(ctx, cfg, snapshot)
+		},
+	}
+}

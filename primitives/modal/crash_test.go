@@ -1,0 +1,70 @@
+package modal_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives/modal"
+)
+
+// crashVariable is set, to the path of the runner, where this program is started to
+// be killed while it makes a sandbox.
+const crashVariable = "AGENTENV_TEST_MODAL_CRASH"
+
+func crashConfig(program string) modal.Config {
+	return modal.Config{Image: "debian:12", Runner: program, IdleTimeoutSeconds: 5}
+}
+
+func TestAProgramThatIsKilledWhileItMakesASandboxLeavesNothing(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, method := range []string{"ImageGetOrCreate", "SandboxCreateV2", "TaskExecStart", "TaskExecStdinWriteStream", "TaskSnapshotDirectory"} {
+		t.Run(method, func(t *testing.T) {
+			s := newServer(t)
+			cmd := exec.CommandContext(t.Context(), self)
+			cmd.Env = append(os.Environ(), crashVariable+"="+runner(t))
+			var once sync.Once
+			started, called := make(chan struct{}), make(chan struct{})
+			s.Before(func(m string) error {
+				if m == method {
+					once.Do(func() {
+						<-started
+						_ = cmd.Process.Kill() // it runs: it calls
+						close(called)
+					})
+				}
+				return nil
+			})
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			close(started)
+			err := cmd.Wait()
+			select {
+			case <-called:
+			default:
+				t.Fatalf("the program has ended before: %v", err)
+			}
+			s.Before(nil)
+			if strings.HasPrefix(method, "Task") {
+				// A command runs: Modal's, which waits for the rest of the runner for
+				// ever, or the guest, which takes a minute to see that its host is dead.
+				if _, err := modal.GC(t.Context(), modal.Config{}, modal.GCOptions{NoGrace: true}); err != nil {
+					t.Error(err)
+				}
+			}
+			await(t, func() bool {
+				list, err := modal.List(t.Context(), modal.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(list) == 0
+			})
+		})
+	}
+}

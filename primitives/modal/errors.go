@@ -1,0 +1,158 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// wrap says where an error came from.
+func wrap(op, target string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &primitives.Error{Op: op, Backend: backend, Target: target, Err: err}
+}
+
+// kind is an error of Modal as the contract's sentinel. Its text is Modal's: it
+// says more.
+type kind struct {
+	error
+	is error
+}
+
+func (k *kind) Unwrap() []error { return []error{k.error, k.is} }
+
+// explain adds the contract's sentinel to an error of the SDK, and what can be done
+// where that is known.
+func explain(err error) error {
+	var known *kind
+	switch {
+	case err == nil, errors.As(err, &known):
+		return err
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	}
+	if is := sentinelOf(err); is != nil {
+		return &kind{err, is}
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return explainText(err)
+	}
+	switch s.Code() {
+	case codes.NotFound:
+		return &kind{err, fs.ErrNotExist}
+	case codes.AlreadyExists:
+		return &kind{err, fs.ErrExist}
+	case codes.InvalidArgument, codes.OutOfRange:
+		return &kind{err, fs.ErrInvalid}
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return &kind{fmt.Errorf("%s: %w", tokenAdvice, err), fs.ErrPermission}
+	case codes.Unimplemented:
+		return &kind{err, errors.ErrUnsupported}
+	case codes.ResourceExhausted:
+		return &kind{fmt.Errorf("try again later, or with fewer sandboxes at once: %w", err), primitives.ErrUnavailable}
+	case codes.Canceled:
+		return &kind{err, context.Canceled}
+	case codes.DeadlineExceeded:
+		return &kind{err, errors.Join(context.DeadlineExceeded, primitives.ErrUnavailable)} // the caller's, or Modal's own
+	case codes.Unavailable:
+		return &kind{fmt.Errorf("look whether Modal can be reached from here, and at MODAL_SERVER_URL: %w", err), primitives.ErrUnavailable}
+	}
+	return &kind{err, primitives.ErrUnavailable}
+}
+
+const tokenAdvice = "get a token with \"modal token new\", or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+
+// sentinelOf returns what an error of the SDK's own kinds means; nil is unknown.
+func sentinelOf(err error) error {
+	var (
+		notFound  sdk.NotFoundError
+		exists    sdk.AlreadyExistsError
+		invalid   sdk.InvalidError
+		conflict  sdk.ConflictError
+		exhausted sdk.ResourceExhaustedError
+		timeout   sdk.TimeoutError
+		slow      sdk.SandboxTimeoutError
+		closed    sdk.ClientClosedError
+		remote    sdk.RemoteError
+		execution sdk.ExecutionError
+		forbidden sdk.SandboxFilesystemPermissionError
+		files     sdk.SandboxFilesystemError
+	)
+	switch {
+	case errors.As(err, &notFound):
+		return fs.ErrNotExist
+	case errors.As(err, &exists):
+		return fs.ErrExist
+	case errors.As(err, &invalid), errors.As(err, &remote): // such as an image that cannot be built
+		return fs.ErrInvalid
+	case errors.As(err, &forbidden):
+		return fs.ErrPermission
+	case errors.As(err, &conflict), errors.As(err, &exhausted), errors.As(err, &timeout), errors.As(err, &slow),
+		errors.As(err, &closed), errors.As(err, &execution), errors.As(err, &files):
+		return primitives.ErrUnavailable
+	}
+	return nil
+}
+
+// explainText is for what the SDK says in words only.
+func explainText(err error) error {
+	if strings.Contains(err.Error(), "missing credentials") {
+		return &kind{fmt.Errorf("%s: %w", tokenAdvice, err), fs.ErrPermission}
+	}
+	return err
+}
+
+func isNotFound(err error) bool {
+	var notFound sdk.NotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, fs.ErrNotExist) || status.Code(err) == codes.NotFound
+}
+
+// errTimeout and its likes say why a sandbox has ended.
+var (
+	errTimeout = fmt.Errorf("%w: it has become as old as timeout_seconds allows: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+	errIdle    = fmt.Errorf("%w: nobody was connected to it for idle_timeout_seconds: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+	errGone    = fmt.Errorf("%w: Modal has ended it: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+)
+
+// fate is what became of a sandbox.
+type fate struct {
+	state primitives.State
+	cause error // why calls fail; nil while it runs
+}
+
+// Exit codes of sandboxes that were ended, as the SDK gives them.
+const timeoutCode = 124
+
+// fateOf reads a result; nil is that of a sandbox that runs.
+func fateOf(r *pb.GenericResult) fate {
+	switch r.GetStatus() {
+	case pb.GenericResult_GENERIC_STATUS_UNSPECIFIED:
+		return fate{state: primitives.State{Status: primitives.StatusRunning}}
+	case pb.GenericResult_GENERIC_STATUS_TERMINATED:
+		return fate{primitives.State{Status: primitives.StatusTerminated}, primitives.ErrTerminated}
+	case pb.GenericResult_GENERIC_STATUS_TIMEOUT:
+		return fate{exited(timeoutCode), errTimeout}
+	case pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT:
+		return fate{exited(timeoutCode), errIdle}
+	case pb.GenericResult_GENERIC_STATUS_SUCCESS, pb.GenericResult_GENERIC_STATUS_FAILURE:
+		return fate{exited(int(r.GetExitcode())), errGone}
+	}
+	return fate{primitives.State{Status: primitives.StatusLost}, fmt.Errorf("%w: %s", errGone, r.GetException())}
+}
+
+func exited(code int) primitives.State {
+	return primitives.State{Status: primitives.StatusExited, Exit: primitives.ExitStatus{Code: code, Reason: primitives.ReasonExited}}
+}

@@ -1,0 +1,115 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/agentenv-dev/agentenv/internal/owner"
+)
+
+// GCOptions says what [GC] does. The zero value is what is always safe to do.
+type GCOptions struct {
+	// DryRun only tells what would be ended.
+	DryRun bool
+	// NoGrace also ends sandboxes whose program has died and that still wait for
+	// somebody to attach to them, but none that is kept or in use.
+	NoGrace bool
+}
+
+// Garbage is something that [GC] ended or would end.
+type Garbage struct {
+	Kind    string // what it is: "sandbox"
+	ID      string
+	Why     string // for people
+	Created time.Time
+}
+
+// GC ends the sandboxes of the app that programs have left that died, as the table in
+// the package's documentation says. Of cfg only App, Environment and Profile count.
+// It may run at any time, in many programs at once.
+//
+// It goes on when something cannot be ended, and returns what was ended together
+// with the error.
+func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
+	var ended []Garbage
+	err := ask(ctx, cfg, func(c *client, found []*pb.SandboxInfo) error {
+		var errs []error
+		for _, f := range found {
+			why := judge(tagsOf(f), opts)
+			if why == "" {
+				continue
+			}
+			took, err := c.take(ctx, f.GetId(), opts)
+			errs = append(errs, err)
+			if took {
+				ended = append(ended, Garbage{"sandbox", f.GetId(), why, created(f)})
+			}
+		}
+		return errors.Join(errs...)
+	})
+	return ended, wrap("gc", cfg.app(), err)
+}
+
+// judge says why a sandbox is garbage; empty if it is not.
+func judge(tags map[string]string, opts GCOptions) string {
+	switch {
+	case findOwner(tags) != owner.Dead:
+		return "" // somebody may use it
+	case tags[tagKeep] == keepSoon:
+		return "its program died while it was made"
+	case tags[tagKeep] == keepDone:
+		return "" // Modal ends it in time
+	case !opts.NoGrace:
+		return "" // its guest counts the grace
+	}
+	return "its program died"
+}
+
+// take ends a sandbox, if that is to be done and nobody uses it.
+func (c *client) take(ctx context.Context, id string, opts GCOptions) (took bool, err error) {
+	box, err := c.Sandboxes.FromID(ctx, id, nil)
+	if err != nil {
+		return false, explain(err)
+	}
+	defer func() { err = errors.Join(err, box.Detach()) }()
+	if busy, err := c.inUse(ctx, box); busy || err != nil {
+		return false, err
+	}
+	if opts.DryRun {
+		return true, nil
+	}
+	err = endSandbox(ctx, box)
+	return err == nil, err
+}
+
+// askTimeout is how long a sandbox may take to say whether it is in use.
+const askTimeout = 10 * time.Second
+
+// inUse reports whether programs are attached to a sandbox beside the one that made
+// it, wherever they run. The sandbox is asked: one that lies lives on until Modal ends
+// it. One that has no guest is not in use.
+func (c *client) inUse(ctx context.Context, box *sdk.Sandbox) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	p, err := box.Exec(ctx, append(attachArgs(), "--attended"), &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
+	if err == nil {
+		var code int
+		if code, err = p.Wait(ctx, nil); err == nil {
+			return code == 0, nil
+		}
+	}
+	result, rerr := c.result(ctx, box.SandboxID)
+	switch {
+	case rerr == nil && fateOf(result).cause != nil:
+		return true, nil // it has ended: not our business any more
+	case errors.Is(explain(err), fs.ErrInvalid), errors.Is(explain(err), fs.ErrNotExist):
+		return false, nil // it has no guest that could be started
+	}
+	return false, fmt.Errorf("%s: ask whether it is in use: %w", box.SandboxID, explain(err))
+}

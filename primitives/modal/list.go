@@ -1,0 +1,120 @@
+package modal
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/agentenv-dev/agentenv/internal/owner"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Info describes a sandbox that [List] found.
+type Info struct {
+	ID      string
+	Name    string // empty for none
+	Image   string // Modal's ID of it
+	Created time.Time
+	Status  primitives.Status
+	// Owned says that the program that made it still runs on this machine.
+	Owned bool
+	// Kept says that it outlives its program, see [Config].Keep. Expires is when
+	// Modal ends it in any case.
+	Kept    bool
+	Expires time.Time
+	Session string // what Config.Session was, of which as much as fits
+	Owner   string // the program that made it, as host:pid, for people
+}
+
+// List returns the sandboxes of the app that this package made, whoever called it,
+// oldest first. Of cfg only App, Environment and Profile count. It does not attach
+// to them.
+func List(ctx context.Context, cfg Config) ([]Info, error) {
+	var list []Info
+	err := ask(ctx, cfg, func(_ *client, found []*pb.SandboxInfo) error {
+		for _, f := range found {
+			list = append(list, describe(f))
+		}
+		return nil
+	})
+	slices.SortFunc(list, func(a, b Info) int { return a.Created.Compare(b.Created) })
+	return list, wrap("list", cfg.app(), err)
+}
+
+// ask gives do the sandboxes of the app.
+func ask(ctx context.Context, cfg Config, do func(c *client, found []*pb.SandboxInfo) error) error {
+	c, err := connect(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	app, err := c.findApp(ctx, cfg, false)
+	if isNotFound(err) && cfg.App == "" {
+		return nil // no sandbox was made yet
+	}
+	if err != nil {
+		return err
+	}
+	found, err := c.sandboxes(ctx, app.AppID)
+	if err != nil {
+		return explain(err)
+	}
+	return do(c, found)
+}
+
+// sandboxes returns the live sandboxes of an app that this package made. The SDK's
+// own list tells nothing but their IDs.
+func (c *client) sandboxes(ctx context.Context, app string) ([]*pb.SandboxInfo, error) {
+	var all []*pb.SandboxInfo
+	seen := map[string]bool{}
+	before := 0.0
+	for {
+		resp, err := c.control().SandboxListV2(ctx, pb.SandboxListRequest_builder{
+			AppId: app, BeforeTimestamp: before,
+			Tags: []*pb.SandboxTag{pb.SandboxTag_builder{TagName: tagSandbox, TagValue: tagIs}.Build()},
+		}.Build())
+		if err != nil {
+			return nil, err
+		}
+		page := resp.GetSandboxes()
+		known := len(all)
+		for _, f := range page {
+			if !seen[f.GetId()] {
+				seen[f.GetId()] = true
+				all = append(all, f)
+			}
+		}
+		if len(all) == known { // the end, or a page that is repeated
+			return all, nil
+		}
+		before = page[len(page)-1].GetCreatedAt()
+	}
+}
+
+func tagsOf(f *pb.SandboxInfo) map[string]string {
+	tags := make(map[string]string, len(f.GetTags()))
+	for _, t := range f.GetTags() {
+		tags[t.GetTagName()] = t.GetTagValue()
+	}
+	return tags
+}
+
+// created is when a sandbox was made.
+func created(f *pb.SandboxInfo) time.Time {
+	return time.UnixMicro(int64(f.GetCreatedAt() * 1e6)).UTC()
+}
+
+func describe(f *pb.SandboxInfo) Info {
+	tags := tagsOf(f)
+	info := Info{
+		ID: f.GetId(), Name: f.GetName(), Image: f.GetImageId(), Created: created(f), Status: primitives.StatusRunning,
+		Owned: findOwner(tags) == owner.Alive, Kept: tags[tagKeep] == keepDone, Expires: expires(tags),
+		Session: tags[tagSession], Owner: describeOwner(tags),
+	}
+	if r := f.GetTaskInfo().GetResult(); r != nil {
+		info.Status = fateOf(r).state.Status
+	}
+	return info
+}

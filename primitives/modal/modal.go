@@ -1,0 +1,218 @@
+// Package modal is the sandbox that runs at Modal, https://modal.com.
+//
+// It creates the sandbox with Modal's own SDK, puts one static program into it and
+// talks to that program, the guest, over the standard streams of one command.
+// Everything but the life of the sandbox is the guest's work, see package guest: so
+// an operation is one message to Modal, whatever it does, and the sandbox can do
+// what Modal's own calls cannot, such as users, signals and terminals. The first
+// sandbox of an environment gets the program uploaded; it is then kept as an image,
+// which later ones mount. It is so before [New] returns, and never of a sandbox that is
+// made of an image's ID, as copies of others are: they all trust that program.
+//
+// The sandbox ends when nobody has been connected to it for a while
+// ([Config].IdleTimeoutSeconds), at the latest after [Config].TimeoutSeconds. So a
+// program that crashes leaves nothing behind that costs anything for long.
+//
+// # What is left of programs that die
+//
+// Tags of a sandbox say which program made it: machine, boot, process number and when
+// that process started. [List] shows what there is, and [GC] ends what is garbage:
+//
+//	sandbox                  program  GC
+//	running                  alive    leaves it
+//	kept, never complete     dead     ends it: its program died while it was made
+//	running                  unknown  leaves it: it runs, or ran, where this program cannot look
+//	running, in its grace    dead     leaves it: it ends by itself; ends it with NoGrace
+//	running, in use          dead     leaves it: another program is attached to it
+//	running, kept            dead     leaves it until Modal ends it
+//
+// Of a program that is killed while it uploads the first runner Modal's own command
+// goes on to wait for the rest: such a sandbox is not idle, and ends with NoGrace or
+// when it is too old.
+//
+// A program that attaches to a sandbox whose own program is dead takes its place.
+package modal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	sdk "github.com/modal-labs/modal-client/go"
+)
+
+const backend = "modal"
+
+// New makes a sandbox with a guest in it. ctx covers the making only. When New fails
+// nothing is left of it.
+//
+// Errors: fs.ErrInvalid for a bad configuration and an image that cannot be built,
+// fs.ErrNotExist for an app, an image or a secret that does not exist, fs.ErrExist
+// for a name that is taken, fs.ErrPermission for a token that is missing or refused,
+// [primitives.ErrUnavailable] if Modal does not answer, has no room, or the sandbox
+// ends at once.
+func New(ctx context.Context, cfg Config) (*Sandbox, error) {
+	s, err := create(ctx, cfg)
+	if err != nil {
+		return nil, wrap("create", cfg.Image, err)
+	}
+	return s, nil
+}
+
+func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	program, err := readRunner(cfg.Runner)
+	if err != nil {
+		return nil, err
+	}
+	c, err := connect(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	app, err := c.findApp(ctx, cfg, true)
+	if err != nil {
+		return nil, err
+	}
+	find := program.find(ctx, c)
+	defer find.stop()
+	written, err := cfg.record()
+	if err != nil {
+		return nil, err
+	}
+	tags := sandboxTags(cfg, digest(written))
+	box, err := c.makeSandbox(ctx, app, cfg, tags)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, endSandbox(ctx, box), box.Detach())
+		}
+	}()
+	missing, err := program.install(ctx, box, find.image(), cfg)
+	if err != nil {
+		return nil, explainStart(ctx, c, box, err)
+	}
+	s := &Sandbox{client: c, box: box, cfg: cfg, program: program}
+	if err := s.begin(ctx, guestArgs(cfg), guestEnv(cfg), missing); err != nil {
+		return nil, explainStart(ctx, c, box, err)
+	}
+	if err := s.settle(ctx, written, tags); err != nil {
+		return nil, errors.Join(explainStart(ctx, c, box, err), s.letGo())
+	}
+	return s, nil
+}
+
+// makeSandbox makes the sandbox itself.
+func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags map[string]string) (*sdk.Sandbox, error) {
+	image, err := c.image(ctx, app, cfg)
+	if err != nil {
+		return nil, err
+	}
+	params, err := c.params(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	params.Tags = tags
+	// Modal does not stop when it is no longer listened to: so that nothing is left
+	// behind, its answer is waited for.
+	patient, cancel := outlast(ctx, endTimeout)
+	defer cancel()
+	box, err := c.Sandboxes.Create(patient, app, image, params)
+	if ctx.Err() != nil {
+		if err == nil {
+			err = errors.Join(endSandbox(ctx, box), box.Detach())
+		}
+		return nil, errors.Join(ctx.Err(), explain(err))
+	}
+	if err != nil {
+		err = explain(err)
+		if errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("name: choose another, or attach to the sandbox that has it: %w", err)
+		}
+		return nil, err
+	}
+	return box, nil
+}
+
+// image builds the image of the configuration.
+func (c *client) image(ctx context.Context, app *sdk.App, cfg Config) (*sdk.Image, error) {
+	var image *sdk.Image
+	if strings.HasPrefix(cfg.Image, imagePrefix) {
+		var err error
+		if image, err = c.Images.FromID(ctx, cfg.Image, nil); err != nil {
+			return nil, fmt.Errorf("image: %w", explain(err))
+		}
+	} else {
+		image = c.Images.FromRegistry(cfg.Image, nil)
+	}
+	image = image.DockerfileCommands(cfg.Dockerfile, nil)
+	if image.ImageID == "" {
+		defer cfg.tellLater("Modal builds the image of " + cfg.Image)()
+	}
+	built, err := image.Build(ctx, app, nil)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("image: %w", explain(err))
+	}
+	return built, nil
+}
+
+// Attach returns a live sandbox of [New] by its ID or, of the configuration's app, by
+// its name, also one that another program made. Both share it. Of cfg only App,
+// Environment, Profile and Logger count, and Runner for Fork.
+//
+// An ID without a sandbox is fs.ErrNotExist, also when it is a sandbox that this
+// package did not make. One that has ended is that, too, and
+// [primitives.ErrTerminated] or [primitives.ErrUnavailable].
+func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+	s, err := attach(ctx, cfg, id)
+	if err != nil {
+		return nil, wrap("attach", id, err)
+	}
+	return s, nil
+}
+
+func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) {
+	if !validName(id) {
+		return nil, fmt.Errorf("%w: no sandbox can have this ID or name", fs.ErrNotExist)
+	}
+	c, err := connect(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	box, tags, err := c.findSandbox(ctx, cfg, id)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, box.Detach())
+		}
+	}()
+	if err := takeOver(ctx, box, tags); err != nil {
+		return nil, explain(err)
+	}
+	s := &Sandbox{client: c, box: box, cfg: cfg}
+	if err := s.begin(ctx, attachArgs(), nil, nil); err != nil {
+		return nil, explainStart(ctx, c, box, err)
+	}
+	s.recall(ctx, tags[tagSettings], cfg)
+	return s, nil
+}

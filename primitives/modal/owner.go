@@ -1,0 +1,112 @@
+package modal
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/owner"
+)
+
+// The tags of every sandbox. They say whose it is, so that nobody ends that of a
+// program that lives. Modal's rules for tags are not known: these are few, short and
+// plain.
+const (
+	tagPrefix   = "agentenv"
+	tagSandbox  = tagPrefix             // always tagIs
+	tagSession  = tagPrefix + "-for"    // Config.Session, of which as much as fits
+	tagExpires  = tagPrefix + "-until"  // when Modal ends it, in seconds since 1970
+	tagKeep     = tagPrefix + "-keep"   // with Config.Keep: keepSoon, and keepDone once it is complete
+	tagHost     = tagPrefix + "-host"   // the maker's machine
+	tagOwner    = tagPrefix + "-owner"  // the maker's boot, process namespace, number and start
+	tagSettings = tagPrefix + "-config" // the digest of the settings: see record
+	tagIs       = "1"
+)
+
+// What tagKeep says. Nobody counts the grace of a sandbox that is to be kept and was
+// not finished, and that nobody can use.
+const (
+	keepNot  = "no"
+	keepSoon = "soon"
+	keepDone = "yes"
+)
+
+// ownerTags describe this program.
+func ownerTags() map[string]string {
+	self := owner.Self()
+	return map[string]string{
+		tagHost:  plain(self.Host),
+		tagOwner: strings.Join([]string{strings.ReplaceAll(self.Boot, "-", ""), inode(self.PIDs), self.PID, self.Started}, "."),
+	}
+}
+
+// findOwner looks for the program that the tags describe.
+func findOwner(tags map[string]string) owner.Fate {
+	parts := strings.Split(tags[tagOwner], ".")
+	self := owner.Self()
+	if len(parts) != 4 || parts[0] != strings.ReplaceAll(self.Boot, "-", "") || parts[1] != inode(self.PIDs) {
+		return owner.Unknown
+	}
+	return owner.Identity{Boot: self.Boot, PIDs: self.PIDs, PID: parts[2], Started: parts[3]}.Fate()
+}
+
+// describeOwner is for people.
+func describeOwner(tags map[string]string) string {
+	parts := strings.Split(tags[tagOwner], ".")
+	if len(parts) != 4 {
+		return tags[tagHost]
+	}
+	return tags[tagHost] + ":" + parts[2]
+}
+
+// sandboxTags are all tags of a new sandbox.
+func sandboxTags(cfg Config, settings string) map[string]string {
+	tags := ownerTags()
+	tags[tagSandbox], tags[tagSettings] = tagIs, settings
+	tags[tagKeep] = keepNot
+	if cfg.Keep {
+		tags[tagKeep] = keepSoon
+	}
+	tags[tagExpires] = strconv.FormatInt(time.Now().Add(cfg.timeout()).Unix(), 10)
+	if session := plain(cfg.Session); session != "" {
+		tags[tagSession] = session
+	}
+	for key, value := range cfg.Tags {
+		tags[key] = value
+	}
+	return tags
+}
+
+// expires reads when Modal ends a sandbox; the zero time is unknown.
+func expires(tags map[string]string) time.Time {
+	seconds, err := strconv.ParseInt(tags[tagExpires], 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).UTC()
+}
+
+// inode is the number in the name of a namespace.
+func inode(namespace string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(namespace, "pid:["), "]")
+}
+
+// plain keeps of a text what every tag can hold.
+func plain(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("-_.", r):
+			return r
+		}
+		return '_'
+	}, s)
+	return s[:min(len(s), maxTag)]
+}
+
+// digest is a name for a content that fits in a tag.
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
+}

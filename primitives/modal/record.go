@@ -1,0 +1,67 @@
+package modal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/agentenv-dev/agentenv/internal/owner"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// maxRecord is how long a record can be.
+const maxRecord = 256 << 10
+
+// record writes down what a sandbox is made with, for those who attach to it and
+// make others like it. It is kept in the sandbox, and its digest in a tag, which
+// nobody in the sandbox can change.
+func (c Config) record() ([]byte, error) {
+	c.Runner, c.Name, c.Profile = "", "", ""
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxRecord {
+		return nil, c.invalid("dockerfile", fmt.Sprintf("keep the configuration below %d bytes", maxRecord))
+	}
+	return b, nil
+}
+
+func (s *Sandbox) writeRecord(ctx context.Context, settings []byte) error {
+	return s.WriteFile(ctx, guestSettings, bytes.NewReader(settings), primitives.WriteOptions{Mode: 0o600})
+}
+
+// recall reads what the sandbox was made with. What cannot be read, or was changed,
+// is no reason not to work with the sandbox; it cannot be copied.
+func (s *Sandbox) recall(ctx context.Context, sum string, ours Config) {
+	b, err := primitives.ReadFile(ctx, s, guestSettings, maxRecord)
+	if err == nil && digest(b) != sum {
+		err = errors.New("somebody in the sandbox has changed it")
+	}
+	var cfg Config
+	if err == nil {
+		err = json.Unmarshal(b, &cfg)
+	}
+	if err != nil {
+		s.strange = fmt.Errorf("%w: the record of what the sandbox was made with cannot be used: %w", errors.ErrUnsupported, err)
+		return
+	}
+	cfg.App, cfg.Environment, cfg.Profile = ours.App, ours.Environment, ours.Profile
+	cfg.Runner, cfg.Logger, cfg.Progress, cfg.keepAlive = ours.Runner, ours.Logger, ours.Progress, ours.keepAlive
+	s.cfg = cfg
+}
+
+// takeOver makes this program the sandbox's if its own has died.
+func takeOver(ctx context.Context, box *sdk.Sandbox, tags map[string]string) error {
+	if findOwner(tags) != owner.Dead {
+		return nil
+	}
+	for key, value := range ownerTags() {
+		tags[key] = value
+	}
+	return box.SetTags(ctx, tags, nil)
+}

@@ -1,0 +1,72 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	sdk "github.com/modal-labs/modal-client/go"
+)
+
+// Remove ends a live sandbox of [New] by its ID or, of the configuration's app, by
+// its name, without asking what is in it. Of cfg only App, Environment and Profile
+// count. Errors are those of [Attach].
+func Remove(ctx context.Context, cfg Config, id string) error {
+	return wrap("remove", id, remove(ctx, cfg, id))
+}
+
+func remove(ctx context.Context, cfg Config, id string) error {
+	if !validName(id) {
+		return fmt.Errorf("%w: no sandbox can have this ID or name", fs.ErrNotExist)
+	}
+	c, err := connect(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	box, _, err := c.findSandbox(ctx, cfg, id)
+	if err != nil {
+		return err
+	}
+	return errors.Join(endSandbox(ctx, box), box.Detach())
+}
+
+var errNotOurs = fmt.Errorf("%w: it was not made as a sandbox of agentenv", fs.ErrNotExist)
+
+// findSandbox finds a live sandbox that this package made, and its tags. Whoever
+// gets one detaches from it.
+func (c *client) findSandbox(ctx context.Context, cfg Config, id string) (*sdk.Sandbox, map[string]string, error) {
+	box, tags, err := c.lookUp(ctx, cfg, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if tags[tagSandbox] == "" {
+		return nil, nil, errors.Join(errNotOurs, box.Detach())
+	}
+	result, err := c.result(ctx, box.SandboxID)
+	if err != nil {
+		return nil, nil, errors.Join(explain(err), box.Detach())
+	}
+	if f := fateOf(result); f.cause != nil {
+		return nil, nil, errors.Join(&kind{f.cause, fs.ErrNotExist}, box.Detach())
+	}
+	return box, tags, nil
+}
+
+// lookUp finds a sandbox, and its tags. Whoever gets one detaches from it.
+func (c *client) lookUp(ctx context.Context, cfg Config, id string) (box *sdk.Sandbox, tags map[string]string, err error) {
+	if strings.HasPrefix(id, sandboxPrefix) {
+		box, err = c.Sandboxes.FromID(ctx, id, nil)
+	} else {
+		box, err = c.Sandboxes.FromName(ctx, cfg.app(), id, &sdk.SandboxFromNameParams{Environment: cfg.Environment})
+	}
+	if err != nil {
+		return nil, nil, explain(err)
+	}
+	if tags, err = box.GetTags(ctx, nil); err != nil {
+		return nil, nil, errors.Join(explain(err), box.Detach())
+	}
+	return box, tags, nil
+}
