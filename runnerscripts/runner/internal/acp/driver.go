@@ -58,7 +58,24 @@ func check(s runnerscripts.Session) (settings, error) {
 }
 
 // Recipe says that nothing can be installed: the program is the user's choice.
-func (Driver) Recipe() runnerscripts.Recipe { return runnerscripts.Recipe{Agent: name} }
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent: name,
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureModel,
+			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeaturePermissions,
+			runnerscripts.FeatureAllowAlways,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureSetMode,
+			runnerscripts.FeatureSetModel,
+			runnerscripts.FeatureResume,
+			runnerscripts.FeatureThinking,
+			runnerscripts.FeatureUsage,
+			runnerscripts.FeatureCost,
+		},
+	}
+}
 
 // Setup looks for the program and restores the transcript. What the agent itself
 // remembers is in files of its own, which this driver does not know.

@@ -17,5 +17,20 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		Version: testedVersion,
 		Debian:  []string{"ca-certificates", "git", "procps"},
 		NPM:     []string{npmPackage + "@" + testedVersion},
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureModel,
+			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureMaxTurns,
+			runnerscripts.FeatureSystemPrompt,
+			runnerscripts.FeaturePermissions,
+			runnerscripts.FeatureAllowAlways,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureSetMode,
+			runnerscripts.FeatureSetModel,
+			runnerscripts.FeatureResume,
+			runnerscripts.FeatureThinking,
+			runnerscripts.FeatureUsage,
+			runnerscripts.FeatureCost,
+		},
 	}
 }

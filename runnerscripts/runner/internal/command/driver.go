@@ -22,7 +22,16 @@ type Driver struct {
 var _ agent.Driver = Driver{}
 
 // Recipe says that nothing can be installed: the program is the user's own.
-func (Driver) Recipe() runnerscripts.Recipe { return runnerscripts.Recipe{Agent: name} }
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent: name,
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureSystemPrompt,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureResume,
+		},
+	}
+}
 
 // Setup looks for the program and restores the transcript.
 func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {

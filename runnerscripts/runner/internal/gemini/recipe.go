@@ -19,5 +19,18 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		Version: testedVersion,
 		Debian:  []string{"ca-certificates", "git", "ripgrep"},
 		NPM:     []string{npmPackage + "@" + testedVersion},
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureModel,
+			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureSystemPrompt,
+			runnerscripts.FeaturePermissions,
+			runnerscripts.FeatureAllowAlways,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureSetMode,
+			runnerscripts.FeatureSetModel,
+			runnerscripts.FeatureResume,
+			runnerscripts.FeatureThinking,
+			runnerscripts.FeatureUsage,
+		},
 	}
 }
