@@ -22,7 +22,7 @@ func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 	})
 	t.Run("modal", func(t *testing.T) {
 		cfg := withClaude(t, trustsCertificates) // Modal adds the agent
-		claudeWorks(t, cfg, "127.0.0.1:0")
+		agentWorks(t, claudeWith(cfg), "127.0.0.1:0", claudeVariables)
 	})
 	for name, user := range map[string]string{"docker as root": "", "docker as a user": "tester"} {
 		t.Run(name, func(t *testing.T) {

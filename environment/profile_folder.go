@@ -39,7 +39,11 @@ func (l *profileFolder) has(name string) bool {
 }
 
 func (l *profileFolder) fail(name, format string, args ...any) {
-	l.errs = append(l.errs, fmt.Errorf("%w: %s: %w", ErrConfig, path.Join(l.name, name), fmt.Errorf(format, args...)))
+	err := fmt.Errorf(format, args...)
+	if !errors.Is(err, ErrConfig) {
+		err = fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	l.errs = append(l.errs, fmt.Errorf("%s: %w", path.Join(l.name, name), err))
 }
 
 // content reads a file; one that is not there is not found.
