@@ -47,6 +47,11 @@ type Agent struct {
 	// the workspace itself brings. Leave it off for code you did not write:
 	// those are commands that run without asking.
 	TrustWorkspace bool `json:"trust_workspace,omitempty"`
+	// AllowOutside lets a permission request decide about reading and changing
+	// files outside of the workspace. Without it such a request of the agent's
+	// tools for files is refused at once. Commands are not covered: they are
+	// what the sandbox is for.
+	AllowOutside bool `json:"allow_outside,omitempty"`
 	// Env is the agent's environment beside the sandbox's own.
 	Env map[string]string `json:"env,omitempty"`
 	// Config is for the agent alone; for "script" a [Scenario].
