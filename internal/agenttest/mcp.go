@@ -57,8 +57,7 @@ func ServeMCP() bool {
 		return false
 	}
 	if err := serveStdio(log, os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		panic(err) // whose output is what an agent may show of its servers
 	}
 	return true
 }
