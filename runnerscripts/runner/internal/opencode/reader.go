@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
 	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -175,9 +174,8 @@ func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
 func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 	c.out.Emit(c.translate.conversationOf(s.SessionID), runnerscripts.TypeLog, runnerscripts.Log{
 		Level: "warn",
-		Message: fmt.Sprintf("the model's API failed: %s; try %d follows in %.1f s", s.Status.Message, s.Status.Attempt,
-			max(time.Until(at(s.Status.Next)), 0).Seconds()),
-		Data: rawJSON(s.Status),
+		Message: fmt.Sprintf("the model's API failed %d times in a row and is tried again: %s", s.Status.Attempt, s.Status.Message),
+		Data:    rawJSON(s.Status),
 	})
 	if s.Status.Attempt <= c.retries {
 		return
