@@ -62,14 +62,14 @@ func (r responsesRequest) question() question {
 	var q question
 	for _, t := range r.Tools {
 		q.tools = append(q.tools, t.names("")...)
-		if t.Type == "tool_search" {
+		if t.Type == toolSearch {
 			// Codex knows this one without offering it; a model would search first.
 			q.tools = append(q.tools, codexSpawn)
 		}
 	}
 	for _, item := range r.Input {
 		switch {
-		case strings.HasSuffix(item.Type, "_call_output"):
+		case strings.HasSuffix(item.Type, "_call_output"), item.Type == "tool_search_output":
 			q.results = append(q.results, string(item.Output))
 		case item.Role == "user" && !harnessPattern.MatchString(string(item.Content)):
 			q.texts = append(q.texts, strings.TrimSpace(string(item.Content)))
@@ -78,6 +78,10 @@ func (r responsesRequest) question() question {
 	}
 	return q
 }
+
+// toolSearch is the tool by which a model finds those that it is not offered at
+// first.
+const toolSearch = "tool_search"
 
 // codexSpawn is the tool of Codex that starts a subagent.
 const codexSpawn = "multi_agent_v1/spawn_agent"
@@ -165,6 +169,12 @@ func (r responsesRequest) itemOf(b block) map[string]any {
 		}
 	case blockTool:
 		call := "call_" + rand.Text()
+		if b.tool == toolSearch {
+			return map[string]any{
+				"type": "tool_search_call", "id": "tsc_" + rand.Text(), "call_id": call, "status": "completed",
+				"execution": "client", "arguments": b.input,
+			}
+		}
 		if r.takesText(b.tool) {
 			return map[string]any{
 				"type": "custom_tool_call", "id": "ctc_" + rand.Text(), "call_id": call, "status": "completed",
