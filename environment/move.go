@@ -56,7 +56,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (_ *Environment, er
 	if to, err = e.moving(to); err != nil {
 		return nil, err
 	}
-	start, err := e.conversation(ctx)
+	start, err := e.memory(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the conversation: %w", err)
 	}
@@ -81,6 +81,21 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (_ *Environment, er
 		return nil, errors.Join(err, moved.discard(ctx))
 	}
 	return moved, nil
+}
+
+// memory is what the agent is to remember in another sandbox.
+func (e *Environment) memory(ctx context.Context) (Setup, error) {
+	start, err := e.conversation(ctx)
+	if err != nil || start.Transcript != nil || e.cfg.Agent.Name == "" {
+		return start, err
+	}
+	// Somebody else may have talked to the agent of a sandbox that was kept.
+	t, err := e.ReadTranscript(ctx)
+	if err != nil || t.Main == "" && len(t.Subagents) == 0 {
+		return start, err
+	}
+	start.Transcript = &t
+	return start, nil
 }
 
 // moving fills in what is this environment's.

@@ -45,10 +45,10 @@ func TestASessionMovesThroughSandboxesOfEveryType(t *testing.T) {
 			t.Errorf("%s: the sandbox before: %v", typ, err)
 		}
 		prompt := []string{"two", "three", "four"}[i]
-		if got := say(t, env, prompt); !strings.Contains(got, "after: "+strings.Join([]string{"one", "two", "three"}[:i+1], " | ")) {
+		if got := say(t, env, prompt); !strings.Contains(got, "after: "+strings.Join([]string{"one", "two", "three"}[:i+1], "\n")) {
 			t.Errorf("%s: it remembers %q", typ, got)
 		}
-		if got := changes(t, env); got != "created new" {
+		if got := changes(t, env); got != "created new," {
 			t.Errorf("%s: changes are %q", typ, got)
 		}
 	}
@@ -89,8 +89,16 @@ func TestASandboxThatIsKeptMovesWithItsRecord(t *testing.T) {
 	if err := moved.Close(); err != nil {
 		t.Error(err)
 	}
-	again := attach(t, moved.ID(), to)
-	if got := changes(t, again); got != "created new" {
+	// A program that only moves it need not have talked to the agent.
+	second, err := attach(t, moved.ID(), to).Move(t.Context(), Config{Sandbox: to, Keep: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	again := attach(t, second.ID(), to)
+	if got := changes(t, again); got != "created new," {
 		t.Errorf("changes are %q", got)
 	}
 	if got := say(t, again, "two"); !strings.Contains(got, "after: one") {
@@ -101,7 +109,7 @@ func TestASandboxThatIsKeptMovesWithItsRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := changes(t, last); got != "created new" {
+	if got := changes(t, last); got != "created new," {
 		t.Errorf("changes are %q", got)
 	}
 	if data, err := primitives.ReadFile(t.Context(), last.Primitive(), "new", 100); err != nil || string(data) != "b\n" {

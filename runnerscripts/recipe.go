@@ -1,7 +1,8 @@
 package runnerscripts
 
 // PrintRecipe is the command of envrunner that prints a [Result] whose data is a
-// [Recipe]; its argument is the name of an agent. It reads nothing.
+// [Recipe]; its argument is the name of an agent. Without one the data is a list of
+// those of all agents. It reads nothing.
 const PrintRecipe = "recipe"
 
 // Recipe says what an agent can do, and what it needs in a sandbox: an image is

@@ -37,7 +37,8 @@ and output; they are meant for programs.
   envrunner setup-session     prepare a session: one request in, one result out
   envrunner execute-query     run the agent: request and control lines in, events out
   envrunner read-transcript   read the agent's history: one request in, one result out
-  envrunner recipe AGENT      print what the agent needs in a sandbox, as a result
+  envrunner recipe [AGENT]    print what the agent, or each one, can do and needs in
+                              a sandbox, as a result
   envrunner guest             serve a sandbox of this machine over standard input and
                               output, until the host closes them; see guest --help
   envrunner execute-query --input DIR
@@ -81,6 +82,8 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		return local.Supervise(ctx, args[1])
 	case len(args) == 2 && args[0] == runnerscripts.PrintRecipe:
 		return a.printRecipe(args[1])
+	case len(args) == 1 && args[0] == runnerscripts.PrintRecipe:
+		return a.printRecipes()
 	case len(args) != 1:
 		fmt.Fprint(stderr, usage)
 		return exitUsage
