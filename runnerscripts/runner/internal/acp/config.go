@@ -34,6 +34,12 @@ type Config struct {
 	// Began is called when the agent has made a new session.
 	Began func(sessionID, program, version string) error
 
+	// MCPServers are those whose tools the agent gets. The values of their
+	// environments and headers are the final ones.
+	MCPServers []runnerscripts.MCPServer
+
+	// Guard refuses tools for files, whatever the mode allows.
+	Guard agent.Guard
 	// Modes are the permission modes that the driver keeps instead of the agent,
 	// each with the agent's own mode below it.
 	Modes map[string]string
