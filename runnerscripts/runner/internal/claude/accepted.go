@@ -11,20 +11,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// settingsReply is the reply to get_settings: what the program took from where.
+// settingsReply is the reply to get_settings: what the program took.
 type settingsReply struct {
-	Sources []struct {
-		Source   string   `json:"source"`
-		Settings settings `json:"settings"`
-	} `json:"sources"`
-	Errors []struct {
+	Effective settings `json:"effective"`
+	Errors    []struct {
 		Path    string `json:"path"`
 		Message string `json:"message"`
 	} `json:"errors"`
 }
-
-// ofFlags is the source of the settings that --settings names.
-const ofFlags = "flagSettings"
 
 // accepted refuses a profile of which the program has left something out: it
 // passes over in silence what it does not understand, such as rules of permission
@@ -47,13 +41,7 @@ func (c *conversation) accepted(ctx context.Context, p *child.Process, init init
 	for _, e := range reply.Errors {
 		return agent.Invalid("correct the profile: Claude Code does not take its settings: %s: %s", e.Path, e.Message)
 	}
-	var got settings
-	for _, s := range reply.Sources {
-		if s.Source == ofFlags {
-			got = s.Settings
-		}
-	}
-	return acceptedSettings(c.profile, got)
+	return acceptedSettings(c.profile, reply.Effective)
 }
 
 func acceptedNames(p runnerscripts.Profile, init initialized) error {

@@ -183,10 +183,8 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 		return nil, err
 	}
 	var can initialized
-	if err := json.Unmarshal(reply, &can); err == nil {
-		err = c.accepted(ctx, p, can)
-	}
-	if err != nil {
+	_ = json.Unmarshal(reply, &can) // one that cannot be read offers nothing
+	if err := c.accepted(ctx, p, can); err != nil {
 		p.Kill()
 		return nil, err
 	}
