@@ -54,6 +54,9 @@ type Config struct {
 	// Ended is called after each query, before its tool calls without an end get
 	// one.
 	Ended func()
+	// Took reports, after Ended, whether the agent has taken the prompt into the
+	// conversation: a hook may have stopped it. Nil means that it always does.
+	Took func() bool
 	// Forgets says that the agent does not remember the answer that it was at when
 	// a query was interrupted or failed.
 	Forgets bool

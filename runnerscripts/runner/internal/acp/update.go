@@ -212,6 +212,23 @@ func (t *translator) endCalls() {
 	}
 }
 
+// takeBackPrompt takes back a prompt to which nothing was said, and reports whether
+// that is so.
+func (t *translator) takeBackPrompt() bool {
+	t.mu.Lock()
+	id, silent := record.BlockID(t.promptID, 0), t.blocks == 1
+	if silent {
+		t.prompts--
+	}
+	t.mu.Unlock()
+	if silent {
+		t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
+			BlockID: id, Content: runnerscripts.Content{Type: "text"}, Snapshot: true,
+		})
+	}
+	return silent
+}
+
 // takeBack empties the blocks of an answer that the agent does not remember.
 func (t *translator) takeBack() {
 	t.mu.Lock()
