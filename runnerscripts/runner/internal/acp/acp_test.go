@@ -17,6 +17,7 @@ type fixture struct {
 	t       *testing.T
 	driver  Driver
 	session runnerscripts.Session
+	profile runnerscripts.Profile
 	out     *agenttest.Recorder
 	raw     bool
 }
@@ -35,7 +36,8 @@ func newFixture(t *testing.T, offers string) *fixture {
 }
 
 func (f *fixture) tryStart() (agent.Conversation, error) {
-	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: f.raw}, f.out)
+	req := runnerscripts.QueryRequest{Session: f.session, Profile: f.profile, Raw: f.raw}
+	c, err := f.driver.Start(f.t.Context(), req, f.out)
 	if err == nil {
 		f.t.Cleanup(func() {
 			if err := c.Close(); err != nil {

@@ -33,6 +33,14 @@ func (a *testAgent) Prompt(ctx context.Context, r acpsdk.PromptRequest) (acpsdk.
 		p.say(ctx, strings.Join(earlier, " | "))
 	case "say":
 		p.say(ctx, rest)
+	case "servers":
+		a.mu.Lock()
+		servers, err := json.Marshal(a.servers)
+		a.mu.Unlock()
+		p.err = err
+		p.say(ctx, string(servers))
+	case "edit", "reads":
+		p.work(ctx, word, rest)
 	case "options":
 		a.mu.Lock()
 		options := a.mode + " " + a.model
@@ -164,12 +172,28 @@ func garbage(ctx context.Context, p *play) {
 	p.say(ctx, "still here")
 }
 
+// work asks whether it may work on a file, and says what the answer was.
+func (p *play) work(ctx context.Context, word, file string) {
+	kind := acpsdk.ToolKindRead
+	if word == "edit" {
+		kind = acpsdk.ToolKindEdit
+	}
+	p.update(ctx, acpsdk.StartToolCall("call-work", "work on "+file, acpsdk.WithStartKind(kind),
+		acpsdk.WithStartLocations([]acpsdk.ToolCallLocation{{Path: file}})))
+	// Some agents do not say again what they have said.
+	p.permission(ctx, acpsdk.ToolCallUpdate{ToolCallId: "call-work"})
+}
+
 // ask asks for permission and says what the answer was.
 func ask(ctx context.Context, p *play) {
 	title := "do it"
+	p.permission(ctx, acpsdk.ToolCallUpdate{ToolCallId: "call-ask", Title: &title, Kind: acpsdk.Ptr(acpsdk.ToolKindExecute)})
+}
+
+func (p *play) permission(ctx context.Context, call acpsdk.ToolCallUpdate) {
 	answer, err := p.agent.conn.RequestPermission(ctx, acpsdk.RequestPermissionRequest{
 		SessionId: p.id,
-		ToolCall:  acpsdk.ToolCallUpdate{ToolCallId: "call-ask", Title: &title, Kind: acpsdk.Ptr(acpsdk.ToolKindExecute)},
+		ToolCall:  call,
 		Options: []acpsdk.PermissionOption{
 			{OptionId: "yes-1", Name: "Yes", Kind: acpsdk.PermissionOptionKindAllowOnce},
 			{OptionId: "yes-2", Name: "Yes, always", Kind: acpsdk.PermissionOptionKindAllowAlways},

@@ -16,6 +16,8 @@ import (
 
 	acpsdk "github.com/coder/acp-go-sdk"
 	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 )
 
 // agentVariable makes the test's own program an agent: it says what the agent
@@ -23,6 +25,9 @@ import (
 const agentVariable = "ACP_TEST_AGENT"
 
 func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() {
+		return
+	}
 	if offers, ok := os.LookupEnv(agentVariable); ok {
 		runAgent(offers)
 		return
@@ -38,6 +43,7 @@ type testAgent struct {
 	out    io.Writer
 
 	mu       sync.Mutex
+	servers  []acpsdk.McpServer
 	cancels  map[acpsdk.SessionId]context.CancelFunc
 	mode     string
 	model    string
@@ -84,6 +90,7 @@ func (a *testAgent) Initialize(context.Context, acpsdk.InitializeRequest) (acpsd
 		r.ProtocolVersion = 2
 	}
 	r.AgentCapabilities.LoadSession = a.has("load")
+	r.AgentCapabilities.McpCapabilities.Http = a.has("http")
 	if a.has("resume") {
 		r.AgentCapabilities.SessionCapabilities.Resume = &acpsdk.SessionResumeCapabilities{}
 	}
@@ -100,9 +107,10 @@ func (a *testAgent) Authenticate(_ context.Context, r acpsdk.AuthenticateRequest
 	return acpsdk.AuthenticateResponse{}, nil
 }
 
-func (a *testAgent) NewSession(context.Context, acpsdk.NewSessionRequest) (acpsdk.NewSessionResponse, error) {
+func (a *testAgent) NewSession(_ context.Context, q acpsdk.NewSessionRequest) (acpsdk.NewSessionResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.servers = q.McpServers
 	if a.has("auth") && !a.loggedIn {
 		return acpsdk.NewSessionResponse{}, acpsdk.NewAuthRequired(nil)
 	}
@@ -173,6 +181,7 @@ func (a *testAgent) SetSessionConfigOption(_ context.Context, r acpsdk.SetSessio
 }
 
 func (a *testAgent) LoadSession(ctx context.Context, r acpsdk.LoadSessionRequest) (acpsdk.LoadSessionResponse, error) {
+	a.offered(r.McpServers)
 	prompts, err := a.kept(r.SessionId)
 	if err != nil {
 		return acpsdk.LoadSessionResponse{}, err
@@ -185,8 +194,15 @@ func (a *testAgent) LoadSession(ctx context.Context, r acpsdk.LoadSessionRequest
 }
 
 func (a *testAgent) ResumeSession(_ context.Context, r acpsdk.ResumeSessionRequest) (acpsdk.ResumeSessionResponse, error) {
+	a.offered(r.McpServers)
 	_, err := a.kept(r.SessionId)
 	return acpsdk.ResumeSessionResponse{}, err
+}
+
+func (a *testAgent) offered(servers []acpsdk.McpServer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.servers = servers
 }
 
 func (a *testAgent) CloseSession(context.Context, acpsdk.CloseSessionRequest) (acpsdk.CloseSessionResponse, error) {

@@ -34,6 +34,12 @@ type Config struct {
 	// Began is called when the agent has made a new session.
 	Began func(sessionID, program, version string) error
 
+	// MCPServers are those whose tools the agent gets. The values of their
+	// environments and headers are the final ones.
+	MCPServers []runnerscripts.MCPServer
+
+	// Guard refuses tools for files, whatever the mode allows.
+	Guard agent.Guard
 	// Modes are the permission modes that the driver keeps instead of the agent,
 	// each with the agent's own mode below it.
 	Modes map[string]string
@@ -48,6 +54,9 @@ type Config struct {
 	// Ended is called after each query, before its tool calls without an end get
 	// one.
 	Ended func()
+	// Took reports, after Ended, whether the agent has taken the prompt into the
+	// conversation: a hook may have stopped it. Nil means that it always does.
+	Took func() bool
 	// Forgets says that the agent does not remember the answer that it was at when
 	// a query was interrupted or failed.
 	Forgets bool

@@ -112,6 +112,11 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if c.cfg.Ended != nil {
 		c.cfg.Ended()
 	}
+	if err == nil && c.cfg.Took != nil && !c.cfg.Took() && c.translate.takeBackPrompt() {
+		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+			Level: "warn", Message: fmt.Sprintf("%s has not taken the prompt: a hook has stopped it", c.cfg.Program),
+		})
+	}
 	c.translate.endCalls()
 	done := runnerscripts.QueryCompleted{
 		StopReason: runnerscripts.StopReason(reply.StopReason), Usage: c.usage(reply),

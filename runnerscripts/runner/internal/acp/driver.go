@@ -64,6 +64,8 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		Supports: []runnerscripts.Feature{
 			runnerscripts.FeatureModel,
 			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureMCPStdio,
+			runnerscripts.FeatureMCPHTTP,
 			runnerscripts.FeaturePermissions,
 			runnerscripts.FeatureAllowAlways,
 			runnerscripts.FeatureInterrupt,
@@ -79,11 +81,15 @@ func (Driver) Recipe() runnerscripts.Recipe {
 
 // Setup looks for the program and restores the transcript. What the agent itself
 // remembers is in files of its own, which this driver does not know.
-func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	if _, err := check(req.Session); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
-	if _, err := launch(req.Session); err != nil {
+	cmd, err := launch(req.Session)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if err := agent.InstallServers(ctx, req.Session, req.Profile, cmd.Env); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
 	if req.Transcript == nil {
@@ -94,7 +100,7 @@ func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnersc
 
 // launch is the command that starts the program.
 func launch(s runnerscripts.Session) (child.Command, error) {
-	env := child.Environ(map[string]string{"HOME": s.Paths.Home}, s.Agent.Env)
+	env := environment(s)
 	argv, err := child.Find(s.Agent.Command, env)
 	if err != nil {
 		return child.Command{}, &runnerscripts.ScriptFailure{
@@ -105,9 +111,18 @@ func launch(s runnerscripts.Session) (child.Command, error) {
 	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env}, nil
 }
 
+// environment is the program's whole environment.
+func environment(s runnerscripts.Session) []string {
+	return child.Environ(map[string]string{"HOME": s.Paths.Home}, s.Agent.Env)
+}
+
 // Start starts the program; a session that has a record goes on, if the agent can.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	set, err := check(req.Session)
+	if err != nil {
+		return nil, err
+	}
+	servers, err := agent.Expand(agent.Servers(req.Session, req.Profile), environment(req.Session))
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +131,8 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		Query:      req,
 		Out:        rec,
 		Program:    fmt.Sprintf("the agent %q", req.Agent.Command[0]),
+		MCPServers: servers,
+		Guard:      agent.NewGuard(req.Session),
 		Launch:     func(string) (child.Command, error) { return launch(req.Session) },
 		AuthMethod: set.AuthMethod,
 		History:    func() (History, error) { return readHistory(req.Session) },

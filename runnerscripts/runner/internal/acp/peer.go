@@ -43,6 +43,7 @@ type peer struct {
 	// Set before the peer is used.
 	version string
 	init    acpsdk.InitializeResponse
+	servers []acpsdk.McpServer
 	session acpsdk.SessionId
 	options options
 }

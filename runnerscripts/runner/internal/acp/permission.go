@@ -79,9 +79,12 @@ func cancelled() acpsdk.RequestPermissionResponse {
 	return acpsdk.RequestPermissionResponse{Outcome: acpsdk.NewRequestPermissionOutcomeCancelled()}
 }
 
-// permission answers by the mode, or asks and waits. Some agents do not tell of
-// the tool call otherwise.
+// permission answers by the guard or the mode, or asks and waits. Some agents do
+// not tell of the tool call otherwise.
 func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCall, options []runnerscripts.PermissionOption) acpsdk.RequestPermissionResponse {
+	if reason, refused := c.cfg.Guard.Refuses(c.translate.wholeCall(call)); refused {
+		return c.refuse(call, options, reason)
+	}
 	if o, ok := c.allowed(call, options); ok {
 		call.Status = runnerscripts.ToolInProgress
 		c.translate.asked(call)
@@ -111,22 +114,45 @@ func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCa
 	}
 }
 
+// refuse rejects a tool call without asking.
+func (c *conversation) refuse(call runnerscripts.ToolCall, options []runnerscripts.PermissionOption, reason string) acpsdk.RequestPermissionResponse {
+	call.Status = runnerscripts.ToolPending
+	c.translate.asked(call)
+	agent.EmitRefused(c.cfg.Out, runnerscripts.MainConversation, c.translate.wholeCall(call), reason)
+	o, ok := optionOf(options, runnerscripts.RejectOnce)
+	if !ok {
+		return cancelled()
+	}
+	return withMessage(selected(o), reason)
+}
+
+// optionOf is the first option of a kind.
+func optionOf(options []runnerscripts.PermissionOption, kind runnerscripts.PermissionKind) (runnerscripts.PermissionOption, bool) {
+	i := slices.IndexFunc(options, func(o runnerscripts.PermissionOption) bool { return o.Kind == kind })
+	if i < 0 {
+		return runnerscripts.PermissionOption{}, false
+	}
+	return options[i], true
+}
+
+// withMessage adds words for the agent, for which ACP has no other place.
+func withMessage(answer acpsdk.RequestPermissionResponse, message string) acpsdk.RequestPermissionResponse {
+	if message != "" {
+		answer.Meta = map[string]any{"message": message}
+	}
+	return answer
+}
+
 // allowed reports whether the mode that the driver keeps allows a tool call, and
 // by which option.
 func (c *conversation) allowed(call runnerscripts.ToolCall, options []runnerscripts.PermissionOption) (runnerscripts.PermissionOption, bool) {
 	c.mu.Lock()
 	mode := c.mode
 	c.mu.Unlock()
-	if _, own := c.cfg.Modes[mode]; !own || !c.cfg.Allows(mode, call) {
+	if _, own := c.cfg.Modes[mode]; !own || !c.cfg.Allows(mode, c.translate.wholeCall(call)) {
 		return runnerscripts.PermissionOption{}, false
 	}
-	i := slices.IndexFunc(options, func(o runnerscripts.PermissionOption) bool {
-		return o.Kind == runnerscripts.AllowOnce
-	})
-	if i < 0 {
-		return runnerscripts.PermissionOption{}, false
-	}
-	return options[i], true
+	return optionOf(options, runnerscripts.AllowOnce)
 }
 
 func selected(o runnerscripts.PermissionOption) acpsdk.RequestPermissionResponse {
@@ -156,11 +182,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
 		ID: id, Kind: o.Kind, Reason: "answered",
 	})
-	answer := selected(o)
-	if d.Message != "" {
-		answer.Meta = map[string]any{"message": d.Message} // ACP has no other place for it
-	}
-	q.answer <- answer
+	q.answer <- withMessage(selected(o), d.Message)
 	if d.Interrupt && !o.Kind.Allows() {
 		return c.Interrupt(ctx)
 	}

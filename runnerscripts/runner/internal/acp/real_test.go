@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,7 +35,7 @@ func newRealFixture(t *testing.T, program string) (*fixture, *llmapi.Server) {
 		f.session.Agent.Command = []string{testagents.Gemini(t), "--acp", "--model", "gemini-2.5-pro"}
 		f.session.Agent.Env = map[string]string{
 			"GOOGLE_GEMINI_BASE_URL": api.URL, "GEMINI_API_KEY": "test-key", "GEMINI_CLI_NO_RELAUNCH": "true",
-			"GEMINI_CLI_TRUST_WORKSPACE": "false",
+			"GEMINI_CLI_TRUST_WORKSPACE": "true", // else it has no MCP servers
 		}
 		agenttest.WriteFile(t, filepath.Join(home, ".gemini", "settings.json"),
 			`{"security":{"auth":{"selectedType":"gemini-api-key"}},"privacy":{"usageStatisticsEnabled":false}}`)
@@ -62,26 +63,24 @@ func (f *fixture) exists(file string) bool {
 // waitAsked waits for the n-th permission request.
 func (f *fixture) waitAsked(n int) runnerscripts.PermissionRequest {
 	f.t.Helper()
-	var all []runnerscripts.PermissionRequest
-	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool {
-		all = agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest)
-		return len(all) > n
-	})
-	return all[n]
+	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(f.requests()) > n })
+	return f.requests()[n]
 }
 
 func TestRealAgents(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		program, mode, model string
+		mcpTool              string // how it names the tool of an MCP server
 		resumes              bool
 	}{
-		{"gemini", "plan", "gemini-2.5-flash", false}, // its sessions need the care of its own driver
-		{"opencode", "plan", "scripted/large", true},
+		{"gemini", "plan", "gemini-2.5-flash", "mcp_%s_add", false}, // its sessions need the care of its own driver
+		{"opencode", "plan", "scripted/large", "%s_add", true},
 	} {
 		t.Run(tt.program, func(t *testing.T) {
 			t.Parallel()
 			f, api := newRealFixture(t, tt.program)
+			mcp := f.withServers()
 			c := f.start()
 
 			// Text, and tools that are allowed once, rejected, allowed for good.
@@ -106,6 +105,14 @@ func TestRealAgents(t *testing.T) {
 			f.prompt(c, "run-command `touch made-2`")
 			if asked := agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest); len(asked) != len(decisions) {
 				t.Errorf("asked %d times", len(asked))
+			}
+
+			// MCP servers: over stdio, over HTTP, and one that is brought along.
+			for _, m := range mcp {
+				f.callMCP(c, m, fmt.Sprintf(tt.mcpTool, m.Server.Name))
+				if last := lastOf(t, api); len(last.Results) != 1 || !strings.Contains(last.Results[0], "the sum is 5") {
+					t.Errorf("%s: the model was sent the results %q", m.Server.Name, last.Results)
+				}
 			}
 
 			// Interrupt; the session goes on.
@@ -149,6 +156,60 @@ func TestRealAgents(t *testing.T) {
 			f.sameTranscript()
 		})
 	}
+}
+
+// withServers gives the session MCP servers of each kind, which get a secret.
+func (f *fixture) withServers() []*agenttest.MCP {
+	f.t.Helper()
+	servers := []*agenttest.MCP{agenttest.StdioMCP(f.t, "calc"), agenttest.HTTPMCP(f.t, "web"), agenttest.BundledMCP(f.t, "brought")}
+	f.session.Agent.Env["CALC_TOKEN"] = "the-secret"
+	servers[0].Server.Env["TOKEN"] = "${CALC_TOKEN}"
+	servers[1].Server.Headers = map[string]string{"X-Token": "${CALC_TOKEN}"}
+	for _, m := range servers {
+		f.profile.MCPServers = append(f.profile.MCPServers, m.Server)
+	}
+	// One that ends at once does no harm.
+	f.profile.MCPServers = append(f.profile.MCPServers, runnerscripts.MCPServer{Name: "broken", Command: []string{"false"}})
+	if _, err := f.driver.Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+		f.t.Fatal(err)
+	}
+	return servers
+}
+
+// callMCP lets the model call the tool of a server, which is allowed if it is asked
+// for.
+func (f *fixture) callMCP(c agent.Conversation, m *agenttest.MCP, tool string) {
+	f.t.Helper()
+	asked := len(f.requests())
+	wait := f.promptAsync(c, "call-tool `"+tool+` {"a":2,"b":3}`+"`")
+	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(m.Calls()) > 0 || len(f.requests()) > asked })
+	if all := f.requests(); len(all) > asked {
+		if err := c.Respond(f.t.Context(), all[asked].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	if _, err := wait(); err != nil {
+		f.t.Fatal(err)
+	}
+	calls := m.Calls()
+	if len(calls) != 1 {
+		f.t.Fatalf("%s was called %d times", tool, len(calls))
+	}
+	switch m.Server.Name {
+	case "calc":
+		if !slices.Contains(m.Env(), "TOKEN=the-secret") {
+			f.t.Errorf("its environment is %q", m.Env())
+		}
+	case "web":
+		if calls[0].Header.Get("X-Token") != "the-secret" {
+			f.t.Errorf("the header is %q", calls[0].Header)
+		}
+	}
+}
+
+func (f *fixture) requests() []runnerscripts.PermissionRequest {
+	f.t.Helper()
+	return agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest)
 }
 
 // lastOf is the last request to a model that offers tools: agents ask for titles,

@@ -69,7 +69,7 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 	late := c.startFailure(fmt.Errorf("it was not ready within %v", c.cfg.StartTime))
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.StartTime, late)
 	defer cancel()
-	if err := c.open(ctx, p, h); err != nil {
+	if err := c.open(ctx, p, h, cmd.Env); err != nil {
 		if errors.Is(err, errEnded) {
 			p.close() // as it likes: how it ended is the reason
 			err = c.startFailure(errors.New(p.process.Crash()))
@@ -84,8 +84,8 @@ func (c *conversation) startFailure(err error) error {
 	return agent.Failed("check that the program in agent.command is %s for this platform: %v", c.cfg.Program, err)
 }
 
-// open shakes hands and makes or loads the session.
-func (c *conversation) open(ctx context.Context, p *peer, h History) error {
+// open shakes hands and makes or loads the session. env is the agent's environment.
+func (c *conversation) open(ctx context.Context, p *peer, h History, env []string) error {
 	var err error
 	p.init, err = call[acpsdk.InitializeResponse](ctx, p, acpsdk.AgentMethodInitialize, acpsdk.InitializeRequest{
 		ProtocolVersion: acpsdk.ProtocolVersionNumber,
@@ -108,6 +108,9 @@ func (c *conversation) open(ctx context.Context, p *peer, h History) error {
 			return c.refused(err, "correct the log-in: %s answered: %s")
 		}
 	}
+	if p.servers, err = c.mcpServers(p.init.AgentCapabilities.McpCapabilities, env); err != nil {
+		return err
+	}
 	if h.SessionID == "" {
 		err = c.newSession(ctx, p, name)
 	} else {
@@ -122,7 +125,7 @@ func (c *conversation) open(ctx context.Context, p *peer, h History) error {
 // newSession makes a new session.
 func (c *conversation) newSession(ctx context.Context, p *peer, name string) error {
 	s, err := call[acpsdk.NewSessionResponse](ctx, p, acpsdk.AgentMethodSessionNew, acpsdk.NewSessionRequest{
-		Cwd: c.cfg.Workspace, McpServers: []acpsdk.McpServer{},
+		Cwd: c.cfg.Workspace, McpServers: p.servers,
 	})
 	if err != nil {
 		return c.refused(err, "read why %s makes no session: %s")
@@ -143,7 +146,7 @@ func (c *conversation) loadSession(ctx context.Context, p *peer, h History) erro
 	switch {
 	case caps.SessionCapabilities.Resume != nil:
 		s, err := call[acpsdk.ResumeSessionResponse](ctx, p, acpsdk.AgentMethodSessionResume, acpsdk.ResumeSessionRequest{
-			SessionId: p.session, Cwd: c.cfg.Workspace, McpServers: []acpsdk.McpServer{},
+			SessionId: p.session, Cwd: c.cfg.Workspace, McpServers: p.servers,
 		})
 		if err != nil {
 			return c.lost(err, format)
@@ -151,7 +154,7 @@ func (c *conversation) loadSession(ctx context.Context, p *peer, h History) erro
 		p.options = options{modes: s.Modes, models: s.Models, config: s.ConfigOptions}
 	case caps.LoadSession:
 		s, err := call[acpsdk.LoadSessionResponse](ctx, p, acpsdk.AgentMethodSessionLoad, acpsdk.LoadSessionRequest{
-			SessionId: p.session, Cwd: c.cfg.Workspace, McpServers: []acpsdk.McpServer{},
+			SessionId: p.session, Cwd: c.cfg.Workspace, McpServers: p.servers,
 		})
 		if err != nil {
 			return c.lost(err, format)

@@ -22,9 +22,15 @@ type translator struct {
 	open     runnerscripts.EventType // kind of the block that grows; empty if none does
 	message  string                  // the agent's own id of that block, if it has one
 	draft    []draft                 // the blocks since the last tool call
-	calls    map[string]bool         // known tool calls; true for those that have not ended
-	cost     float64                 // of the session, as the agent last said it
-	spent    float64                 // of the query that runs
+	calls    map[string]knownCall
+	cost     float64 // of the session, as the agent last said it
+	spent    float64 // of the query that runs
+}
+
+// knownCall is a tool call that the agent has told.
+type knownCall struct {
+	open bool                   // it has not ended
+	call runnerscripts.ToolCall // what the guard needs of it
 }
 
 // draft is a block of an answer that is being made.
@@ -34,7 +40,7 @@ type draft struct {
 }
 
 func newTranslator(out agent.Sink, wholeThoughts bool) *translator {
-	return &translator{out: out, wholeThoughts: wholeThoughts, calls: map[string]bool{}}
+	return &translator{out: out, wholeThoughts: wholeThoughts, calls: map[string]knownCall{}}
 }
 
 // goOn takes what there is to go on with.
@@ -120,18 +126,50 @@ func (t *translator) toolCall(call runnerscripts.ToolCall) {
 	typ := runnerscripts.TypeToolCallUpdate
 	t.mu.Lock()
 	t.open, t.draft = "", nil
-	if _, known := t.calls[call.ToolCallID]; !known {
+	known, told := t.calls[call.ToolCallID]
+	if !told {
 		typ = runnerscripts.TypeToolCall
 		if call.Status == "" {
 			call.Status = runnerscripts.ToolPending
 		}
 	}
-	ended := call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed
-	if typ == runnerscripts.TypeToolCall || call.Status != "" {
-		t.calls[call.ToolCallID] = !ended
+	if call.Status != "" {
+		known.open = call.Status != runnerscripts.ToolCompleted && call.Status != runnerscripts.ToolFailed
 	}
+	known.call = known.with(call)
+	t.calls[call.ToolCallID] = known
 	t.mu.Unlock()
 	t.out.Emit(runnerscripts.MainConversation, typ, call)
+}
+
+// with is what is known of a call after an update of it.
+func (k knownCall) with(update runnerscripts.ToolCall) runnerscripts.ToolCall {
+	call := k.call
+	if update.Title != "" {
+		call.Title = update.Title
+	}
+	if update.Kind != "" {
+		call.Kind = update.Kind
+	}
+	if update.Locations != nil {
+		call.Locations = update.Locations
+	}
+	if update.Content != nil {
+		call.Content = nil
+	}
+	for _, c := range update.Content {
+		if c.Type == "diff" {
+			call.Content = append(call.Content, runnerscripts.ToolCallContent{Type: c.Type, Path: c.Path})
+		}
+	}
+	return call
+}
+
+// wholeCall is a tool call with what the agent told of it before.
+func (t *translator) wholeCall(call runnerscripts.ToolCall) runnerscripts.ToolCall {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.calls[call.ToolCallID].with(call)
 }
 
 // asked reports a tool call that needs permission. What the request shows beside
@@ -147,8 +185,8 @@ func (t *translator) asked(call runnerscripts.ToolCall) {
 func (t *translator) busy() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, open := range t.calls {
-		if open {
+	for _, c := range t.calls {
+		if c.open {
 			return true
 		}
 	}
@@ -159,10 +197,11 @@ func (t *translator) busy() bool {
 func (t *translator) endCalls() {
 	t.mu.Lock()
 	var ids []string
-	for id, open := range t.calls {
-		if open {
+	for id, c := range t.calls {
+		if c.open {
 			ids = append(ids, id)
-			t.calls[id] = false
+			c.open = false
+			t.calls[id] = c
 		}
 	}
 	t.mu.Unlock()
@@ -171,6 +210,23 @@ func (t *translator) endCalls() {
 			ToolCallID: id, Status: runnerscripts.ToolFailed,
 		})
 	}
+}
+
+// takeBackPrompt takes back a prompt to which nothing was said, and reports whether
+// that is so.
+func (t *translator) takeBackPrompt() bool {
+	t.mu.Lock()
+	id, silent := record.BlockID(t.promptID, 0), t.blocks == 1
+	if silent {
+		t.prompts--
+	}
+	t.mu.Unlock()
+	if silent {
+		t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
+			BlockID: id, Content: runnerscripts.Content{Type: "text"}, Snapshot: true,
+		})
+	}
+	return silent
 }
 
 // takeBack empties the blocks of an answer that the agent does not remember.

@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -32,6 +34,45 @@ func Servers(s runnerscripts.Session, p runnerscripts.Profile) []runnerscripts.M
 		}
 	}
 	return servers
+}
+
+// variablePattern is a variable in a value of a server's environment or headers.
+var variablePattern = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+
+// Expand returns servers with the variables that their environments and headers name
+// replaced by those of env, the agent's environment. It is for agents that are told
+// their servers over a pipe: no file may have the values.
+func Expand(servers []runnerscripts.MCPServer, env []string) ([]runnerscripts.MCPServer, error) {
+	vars := map[string]string{}
+	for _, kv := range env {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			vars[name] = value
+		}
+	}
+	expanded := slices.Clone(servers)
+	for i, m := range expanded {
+		var err error
+		if expanded[i].Env, err = expandAll(m.Name, m.Env, vars); err != nil {
+			return nil, err
+		}
+		if expanded[i].Headers, err = expandAll(m.Name, m.Headers, vars); err != nil {
+			return nil, err
+		}
+	}
+	return expanded, nil
+}
+
+func expandAll(server string, values, vars map[string]string) (map[string]string, error) {
+	expanded := maps.Clone(values)
+	for key, value := range values {
+		for _, m := range variablePattern.FindAllStringSubmatch(value, -1) {
+			if _, ok := vars[m[1]]; !ok {
+				return nil, Invalid("give the agent the variable %s in agent.env: %s of the MCP server %q names it", m[1], key, server)
+			}
+		}
+		expanded[key] = variablePattern.ReplaceAllStringFunc(value, func(s string) string { return vars[s[2:len(s)-1]] })
+	}
+	return expanded, nil
 }
 
 func serverFolder(s runnerscripts.Session, m runnerscripts.MCPServer) string {

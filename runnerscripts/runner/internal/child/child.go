@@ -39,8 +39,9 @@ type Command struct {
 	// Read, if not nil, reads the output instead of a handler of lines, for
 	// programs whose empty lines matter. An error of it ends the program.
 	Read func(io.Reader) error
-	// Stderr, if not nil, gets what the program says on standard error.
-	Stderr io.Writer
+	// Stderr, if not nil, gets each line of standard error, valid during the call,
+	// and says whether it may be among what Crash shows.
+	Stderr func(line []byte) bool
 	// Ended, if not nil, removes what a program leaves behind that is killed. It
 	// is called with its id, when it and its process group have ended.
 	Ended func(pid int)
@@ -72,8 +73,9 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	p.cmd.Dir, p.cmd.Env = c.Dir, c.Env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = p.stderr
+	lines := &lineFilter{keep: c.Stderr, out: p.stderr}
 	if c.Stderr != nil {
-		p.cmd.Stderr = io.MultiWriter(p.stderr, c.Stderr)
+		p.cmd.Stderr = lines
 	}
 	p.cmd.WaitDelay = drainTime
 	stdin, err := p.cmd.StdinPipe()
@@ -95,7 +97,7 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 		c.Read = func(r io.Reader) error { return readLines(r, c.MaxLine, handle) }
 	}
 	go func() { read <- p.read(r, c.Read) }()
-	go p.wait(r, read, c.Ended)
+	go p.wait(r, read, lines, c.Ended)
 	return p, nil
 }
 
@@ -127,9 +129,10 @@ func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 }
 
 // wait reaps the program and whatever it leaves behind.
-func (p *Process) wait(r *os.File, read <-chan error, ended func(int)) {
+func (p *Process) wait(r *os.File, read <-chan error, lines *lineFilter, ended func(int)) {
 	defer close(p.done)
 	err := p.cmd.Wait()
+	lines.flush()
 	p.killGroup()
 	if ended != nil {
 		ended(p.PID())

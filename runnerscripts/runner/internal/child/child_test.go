@@ -61,6 +61,22 @@ func TestLineOverTheLimitEndsTheProgramAndIsTheReason(t *testing.T) {
 	}
 }
 
+func TestLinesOfStandardErrorAreHandedOverAndMayBeLeftOut(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	p, _ := shell(t, Command{Stderr: func(line []byte) bool {
+		seen = append(seen, string(line))
+		return !strings.HasPrefix(string(line), "noise")
+	}}, "printf 'no' >&2; printf 'ise 1\\nwords\\nnoise 2\\nlast words' >&2; exit 4")
+	<-p.Done()
+	if how := p.Crash(); how != "it ended: exit status 4: words\nlast words" {
+		t.Errorf("it ended: %s", how)
+	}
+	if want := []string{"noise 1", "words", "noise 2", "last words"}; !slices.Equal(seen, want) {
+		t.Errorf("seen: %q", seen)
+	}
+}
+
 func TestCloseEndsAProgramThatHeedsNeitherItsInputNorTerm(t *testing.T) {
 	t.Parallel()
 	p, lines := shell(t, Command{}, "trap '' TERM INT HUP; sleep 600 & echo ready; while :; do sleep 1; done")

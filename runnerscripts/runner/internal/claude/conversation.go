@@ -2,7 +2,6 @@ package claude
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -18,6 +17,8 @@ import (
 // between prompts and is started again if it has crashed.
 type conversation struct {
 	session runnerscripts.Session
+	profile runnerscripts.Profile
+	guard   agent.Guard
 	raw     bool
 	out     agent.Sink
 	// patience is how long the program may take to start.
@@ -30,13 +31,15 @@ type conversation struct {
 	// Of the reader's goroutine only, or while there is none.
 	translate   *translator
 	meter       meter
+	extras      extras
+	apiError    string // why the model's API refused, in the program's words
 	initialized bool
 	resumed     bool
 
 	mu        sync.Mutex
 	process   *child.Process
-	over      bool // no process may be started any more
-	replies   map[string]chan<- controlResponse
+	over      bool                             // no process may be started any more
+	replies   map[string]func(controlResponse) // by the request; called on the reader's goroutine
 	questions map[string]question
 	query     *query
 	model     string // empty: the program's own choice
@@ -53,9 +56,13 @@ type query struct {
 	cancelled bool   // somebody asked to stop it
 	answered  bool   // the program has said that it is done with the message
 	finished  bool
-	result    *resultLine // the last turn's
-	usage     runnerscripts.Usage
-	done      chan struct{}
+	// costBefore is what the session had cost before, in US dollars, if the profile
+	// has a budget; overBudget says that the query was stopped for it.
+	costBefore float64
+	overBudget bool
+	result     *resultLine // the last turn's
+	usage      runnerscripts.Usage
+	done       chan struct{}
 }
 
 // Prompt runs one query to its end.
@@ -74,6 +81,9 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
+	if err := c.openBudget(ctx, p, q); err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: blockID(q.uuid, 0), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
@@ -89,7 +99,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		return c.completed(q), context.Cause(ctx)
 	}
 	c.mu.Lock()
-	finished, cancelled, result := q.finished, q.cancelled, q.result
+	finished, cancelled, spent, result := q.finished, q.cancelled, q.overBudget, q.result
 	c.mu.Unlock()
 	done := c.completed(q)
 	switch {
@@ -99,7 +109,10 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 			Message: "send the prompt again, which resumes the conversation: Claude Code crashed: " + p.Crash(),
 		}
 	case result != nil:
-		done.StopReason, err = outcome(*result, cancelled)
+		done.StopReason, err = outcome(*result, cancelled || spent)
+		if spent && !cancelled && done.StopReason == runnerscripts.StopCancelled {
+			done.StopReason = runnerscripts.StopMaxRequests
+		}
 	case cancelled:
 		done.StopReason = runnerscripts.StopCancelled
 	default:
@@ -140,7 +153,7 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 	c.mu.Lock()
 	model, mode := c.model, c.mode
 	c.mu.Unlock()
-	cmd, err := launch(c.session, model, mode)
+	cmd, err := launch(c.session, c.profile, model, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +161,7 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 		return nil, err
 	}
 	c.meter, c.resumed = meter{}, cmd.resumes
+	c.extras = extras{}
 	p, err := c.startProcess(cmd)
 	if err != nil {
 		return nil, err
@@ -155,6 +169,10 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 	init := map[string]any{"subtype": "initialize", "forwardSubagentText": true}
 	if s := c.session.Agent.SystemPrompt; s != "" {
 		init["appendSystemPrompt"] = s
+	}
+	if cmd.resumes {
+		// Else it goes on with the system prompt that the conversation began with.
+		init["systemPromptSnapshot"] = false
 	}
 	late := startFailure(fmt.Errorf("it did not answer within %v", c.patience))
 	ctx, cancel := context.WithTimeoutCause(ctx, c.patience, late)
@@ -164,7 +182,13 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 		p.Kill()
 		return nil, err
 	}
-	c.offerCommands(reply)
+	var can initialized
+	_ = json.Unmarshal(reply, &can) // one that cannot be read offers nothing
+	if err := c.accepted(ctx, p, can); err != nil {
+		p.Kill()
+		return nil, err
+	}
+	c.offerCommands(can)
 	return p, nil
 }
 
@@ -191,9 +215,8 @@ func startFailure(err error) error {
 }
 
 // offerCommands tells the slash commands, in the shape of ACP.
-func (c *conversation) offerCommands(reply json.RawMessage) {
-	var r initialized
-	if err := json.Unmarshal(reply, &r); err != nil || len(r.Commands) == 0 {
+func (c *conversation) offerCommands(r initialized) {
+	if len(r.Commands) == 0 {
 		return
 	}
 	type input struct {
@@ -310,38 +333,5 @@ func (c *conversation) watch(ctx context.Context) {
 		if !stop() {
 			<-killed
 		}
-	}
-}
-
-// request sends a control request and waits for its reply.
-func (c *conversation) request(ctx context.Context, p *child.Process, body any) (json.RawMessage, error) {
-	raw, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	id, reply := rand.Text(), make(chan controlResponse, 1)
-	c.mu.Lock()
-	c.replies[id] = reply
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.replies, id)
-		c.mu.Unlock()
-	}()
-	// A write error means that the program has ended; p.Done() tells it better.
-	_ = p.Send(controlLine{Type: "control_request", RequestID: id, Request: raw})
-	select {
-	case r := <-reply:
-		if r.Subtype != "success" {
-			return nil, agent.Invalid("ask Claude Code for something that it can do: %s", r.Error)
-		}
-		return r.Response, nil
-	case <-p.Done():
-		return nil, &runnerscripts.ScriptFailure{
-			Code:    runnerscripts.FailAgent,
-			Message: "check the agent's model, mode and settings: Claude Code has ended: " + p.Crash(),
-		}
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	}
 }

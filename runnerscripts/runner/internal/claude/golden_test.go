@@ -27,9 +27,9 @@ func offlineOf(p *child.Process, out *agenttest.Recorder) *conversation {
 	return &conversation{
 		session:   runnerscripts.Session{Paths: primitives.PathsIn("/session")},
 		out:       out,
-		translate: newTranslator(out, "/session/workspace"),
+		translate: newTranslator(out, primitives.PathsIn("/session")),
 		process:   p,
-		replies:   map[string]chan<- controlResponse{},
+		replies:   map[string]func(controlResponse){},
 		questions: map[string]question{},
 	}
 }
@@ -94,7 +94,7 @@ func TestRecordedTranscriptsMakeTheSameConversationAsTheLines(t *testing.T) {
 				}}
 			}
 			stored := agenttest.NewRecorder()
-			if err := replay(t.Context(), tr, newTranslator(stored, "/session/workspace")); err != nil {
+			if err := replay(t.Context(), tr, newTranslator(stored, primitives.Paths{Workspace: "/session/workspace"})); err != nil {
 				t.Fatal(err)
 			}
 			// The prompt is the driver's own event: the program does not print it.
@@ -111,7 +111,7 @@ func TestRecordedTranscriptsMakeTheSameConversationAsTheLines(t *testing.T) {
 			if len(tr.Subagents) > 0 {
 				tr.Subagents[0].Meta = ""
 				again := agenttest.NewRecorder()
-				if err := replay(t.Context(), tr, newTranslator(again, "/session/workspace")); err != nil {
+				if err := replay(t.Context(), tr, newTranslator(again, primitives.Paths{Workspace: "/session/workspace"})); err != nil {
 					t.Fatal(err)
 				}
 				agenttest.SameConversation(t, stored.All(), again.All())
@@ -123,7 +123,7 @@ func TestRecordedTranscriptsMakeTheSameConversationAsTheLines(t *testing.T) {
 func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 	out := agenttest.NewRecorder()
 	tr := runnerscripts.Transcript{Main: readTestdata(t, "write", "main.jsonl")}
-	if err := replay(t.Context(), tr, newTranslator(out, "/session/workspace")); err != nil {
+	if err := replay(t.Context(), tr, newTranslator(out, primitives.PathsIn("/session"))); err != nil {
 		t.Fatal(err)
 	}
 	var times []string
@@ -231,7 +231,7 @@ func FuzzLine(f *testing.F) {
 		c.query = &query{uuid: "u", done: make(chan struct{})}
 		c.handle(line)
 		c.handle(line)
-		if err := replay(t.Context(), runnerscripts.Transcript{Main: string(line)}, newTranslator(out, "/w")); err != nil {
+		if err := replay(t.Context(), runnerscripts.Transcript{Main: string(line)}, newTranslator(out, primitives.Paths{Workspace: "/w"})); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -14,13 +14,19 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // fixture is a session of the real Claude Code with a scripted model.
 type fixture struct {
 	t       *testing.T
 	api     *llmapi.Server
 	session runnerscripts.Session
+	profile runnerscripts.Profile
 	out     *agenttest.Recorder
 }
 
@@ -48,7 +54,7 @@ func newFixture(t *testing.T) *fixture {
 // start starts the conversation; it is closed at the end of the test.
 func (f *fixture) start() agent.Conversation {
 	f.t.Helper()
-	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}
@@ -58,6 +64,36 @@ func (f *fixture) start() agent.Conversation {
 		}
 	})
 	return c
+}
+
+// setup writes the profile.
+func (f *fixture) setup() {
+	f.t.Helper()
+	if _, err := (Driver{}).Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+		f.t.Fatalf("setup: %v", err)
+	}
+}
+
+// homeFile is the path of a file in the session's home.
+func (f *fixture) homeFile(name string) string { return filepath.Join(f.session.Paths.Home, name) }
+
+// nothingAsked fails the test if there was a permission request.
+func (f *fixture) nothingAsked() {
+	f.t.Helper()
+	for _, r := range agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest) {
+		f.t.Errorf("asked for %s", r.ToolCall.Title)
+	}
+}
+
+// logs are the messages of the logs of that level.
+func (f *fixture) logs(level string) []string {
+	var list []string
+	for _, l := range agenttest.Payloads[runnerscripts.Log](f.t, f.out.All(), runnerscripts.TypeLog) {
+		if l.Level == level {
+			list = append(list, l.Message)
+		}
+	}
+	return list
 }
 
 // prompt runs a query that must not fail.

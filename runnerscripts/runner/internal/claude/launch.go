@@ -68,12 +68,15 @@ func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 	if err != nil {
 		return "", startFailure(err)
 	}
-	v, _, _ := strings.Cut(out, " ") // "2.1.329 (Claude Code)"
+	v, title, _ := strings.Cut(out, " ") // "2.1.329 (Claude Code)"
+	if title != "("+programTitle+")" {
+		return "", startFailure(fmt.Errorf("%s --version says %.200q", argv[0], out))
+	}
 	return v, nil
 }
 
 // launch is the command that starts, or resumes, the session.
-func launch(s runnerscripts.Session, model, mode string) (command, error) {
+func launch(s runnerscripts.Session, p runnerscripts.Profile, model, mode string) (command, error) {
 	env := environment(s)
 	argv, err := program(s.Agent, env)
 	if err != nil {
@@ -82,9 +85,7 @@ func launch(s runnerscripts.Session, model, mode string) (command, error) {
 	argv = append(argv,
 		"--input-format", "stream-json", "--output-format", "stream-json", "--verbose",
 		"--permission-prompt-tool", "stdio", "--include-partial-messages")
-	if !s.Agent.TrustWorkspace {
-		argv = append(argv, "--setting-sources", "", "--strict-mcp-config")
-	}
+	argv = append(argv, profileFlags(s, p)...)
 	if model != "" {
 		argv = append(argv, "--model", model)
 	}

@@ -119,15 +119,35 @@ func (q question) result(o runnerscripts.PermissionOption, d runnerscripts.Permi
 // ask passes a question of the program on. It runs on the reader's goroutine.
 func (c *conversation) ask(id string, r canUseTool) {
 	conv := c.translate.conversationOf(r.ToolUseID)
+	call := c.translate.toolCall(r.ToolUseID, r.ToolName, r.Input)
+	if reason, refused := c.guard.Refuses(call); refused {
+		agent.EmitRefused(c.out, conv, call, reason)
+		c.deny(id, reason)
+		return
+	}
 	q := newQuestion(conv, r)
 	c.mu.Lock()
 	c.questions[id] = q
 	c.mu.Unlock()
-	call := c.translate.toolCall(r.ToolUseID, r.ToolName, r.Input)
 	call.Status = runnerscripts.ToolPending
 	c.out.Emit(conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
 		ID: id, ToolCall: call, Options: q.options,
 	})
+}
+
+// deny answers a question without asking anybody.
+func (c *conversation) deny(id, message string) {
+	answer, err := json.Marshal(permissionResult{Behavior: "deny", Message: message})
+	if err != nil {
+		panic(fmt.Sprintf("two texts are no JSON: %v", err)) // cannot happen
+	}
+	c.mu.Lock()
+	p := c.process
+	c.mu.Unlock()
+	// If it has ended, it does not wait for the answer.
+	_ = p.Send(controlLine{Type: "control_response", Response: &controlResponse{
+		Subtype: "success", RequestID: id, Response: answer,
+	}})
 }
 
 // withdraw ends a question that nobody needs to answer any more.

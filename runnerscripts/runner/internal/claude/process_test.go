@@ -158,6 +158,40 @@ func TestNoProgramOfThatKindIsAClearError(t *testing.T) {
 	}
 }
 
+func TestProgramThatEndsWellWithoutAResultFailsTheQuery(t *testing.T) {
+	t.Parallel()
+	c, _, err := startProgram(t, answering(t, "read -r prompt\nexit 0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it is started again for the second
+		if _, err := c.Prompt(t.Context(), "q", "hello"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "send the prompt again") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+func TestLineWithoutAnEndFailsTheQuery(t *testing.T) {
+	t.Parallel()
+	c, _, err := startProgram(t, answering(t, "read -r prompt\nexec tr '\\0' x </dev/zero"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "hello"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "line") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAnotherProgramIsNotTakenForClaudeCode(t *testing.T) {
+	t.Parallel()
+	s := agenttest.NewSession(t, agent.NewUUID(), programName)
+	s.Agent.Command = []string{"/bin/echo", "9.9"}
+	_, err := Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
+	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), `says "9.9 --version"`) {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestGarbageAndLongLinesDoNotEndTheQuery(t *testing.T) {
 	t.Parallel()
 	c, out, err := startProgram(t, answering(t, `read -r prompt

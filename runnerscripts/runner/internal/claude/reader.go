@@ -32,9 +32,9 @@ func (c *conversation) handle(line []byte) {
 func (c *conversation) dispatch(h head, line []byte) error {
 	switch h.Type {
 	case "stream_event":
-		return decode(line, c.translate.stream)
+		return decode(line, c.piece)
 	case "assistant", "user":
-		return decode(line, c.translate.liveMessage)
+		return decode(line, c.message)
 	case "system":
 		return decode(line, func(l systemLine) { c.system(l, line) })
 	case "result":
@@ -60,6 +60,25 @@ func decode[T any](line []byte, handle func(T)) error {
 	return nil
 }
 
+// piece takes a piece of a message.
+func (c *conversation) piece(l streamLine) {
+	c.translate.stream(l)
+	if l.Event.Type == "message_stop" {
+		c.checkBudget()
+	}
+}
+
+// message takes a message, or what the program says in place of one.
+func (c *conversation) message(l messageLine) {
+	if l.IsAPIError {
+		_ = json.Unmarshal(l.Error, &c.apiError) // anything but a text says nothing
+	}
+	c.translate.liveMessage(l)
+	if l.Type == "user" {
+		c.checkBudget() // also after the messages of subagents, which do not come in pieces
+	}
+}
+
 func (c *conversation) system(l systemLine, line []byte) {
 	switch l.Subtype {
 	case "init":
@@ -78,6 +97,7 @@ func (c *conversation) system(l systemLine, line []byte) {
 // initialize takes the line that begins each turn.
 func (c *conversation) initialize(l systemLine) {
 	c.queryStarted()
+	c.extrasAt(l)
 	if c.initialized {
 		c.modeIs(l.PermissionMode)
 		return
@@ -132,6 +152,8 @@ func (c *conversation) lifecycle(l lifecycleLine) {
 // turnEnded takes the result of a turn; a query may have several.
 func (c *conversation) turnEnded(r resultLine) {
 	cost := c.meter.turn(r)
+	r.apiError, c.apiError = c.apiError, ""
+	c.askServers() // one may have failed meanwhile
 	c.translate.takeBack(runnerscripts.MainConversation)
 	for _, m := range r.ModelUsage {
 		if m.ContextWindow > c.translate.window {
@@ -162,23 +184,6 @@ func (c *conversation) finishQuery() {
 	if idle && (q.answered || q.result != nil) {
 		q.finished = true
 		close(q.done)
-	}
-}
-
-// replied passes a reply on to the request that waits for it.
-func (c *conversation) replied(l controlLine) {
-	if l.Response == nil {
-		return
-	}
-	c.mu.Lock()
-	waiting := c.replies[l.Response.RequestID]
-	c.mu.Unlock()
-	if waiting == nil {
-		return
-	}
-	select {
-	case waiting <- *l.Response:
-	default: // a second reply to one request
 	}
 }
 

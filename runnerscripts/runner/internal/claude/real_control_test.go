@@ -3,8 +3,13 @@ package claude
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -303,6 +308,44 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 			f.prompt(c, "plain-text")
 			_, stored := f.transcript()
 			agenttest.SameConversation(t, f.out.All(), stored.All())
+		})
+	}
+}
+
+func TestAgentThatIsNotLoggedInSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	for name, status := range map[string]int{"without a key": 0, "with a bad key": http.StatusUnauthorized} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			model, err := url.Parse(f.api.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var refuses atomic.Bool
+			pass := httputil.NewSingleHostReverseProxy(model)
+			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if refuses.Load() {
+					http.Error(w, `{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}`, status)
+					return
+				}
+				pass.ServeHTTP(w, r)
+			}))
+			t.Cleanup(front.Close)
+			f.session.Agent.Env["ANTHROPIC_BASE_URL"] = front.URL
+			refuses.Store(status != 0)
+			if status == 0 {
+				f.session.Agent.Env["ANTHROPIC_API_KEY"] = ""
+			}
+			c := f.start()
+			_, err = c.Prompt(t.Context(), "q", "plain-text")
+			failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status || !strings.HasPrefix(failure.Message, "give the agent a key") {
+				t.Errorf("error %#v", err)
+			}
+			if refuses.Swap(false) {
+				f.prompt(c, "plain-text")
+			}
 		})
 	}
 }

@@ -121,16 +121,25 @@ func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			f.session.Agent.TrustWorkspace = trusted
-			agenttest.WriteFile(t, f.workspaceFile(".claude/settings.json"),
-				`{"hooks":{"SessionStart":[{"hooks":[{"type":"command","command":"touch hook-ran"}]}]}}`)
-			agenttest.WriteFile(t, f.workspaceFile(".mcp.json"),
-				`{"mcpServers":{"evil":{"type":"stdio","command":"/bin/sh","args":["-c","touch mcp-ran"]}}}`)
-			f.prompt(f.start(), "plain-text")
-			if f.exists("hook-ran") != trusted {
-				t.Errorf("the hook ran: %v", !trusted)
+			f.evilWorkspace()
+			own := agenttest.StdioMCP(t, "own")
+			f.profile = runnerscripts.Profile{
+				Hooks:      []runnerscripts.Hook{{Event: "SessionStart", Command: "touch profile-hook-ran"}},
+				MCPServers: []runnerscripts.MCPServer{own.Server},
 			}
-			if f.exists("mcp-ran") != trusted {
-				t.Errorf("the MCP server ran: %v", !trusted)
+			f.setup()
+			f.prompt(f.start(), "plain-text")
+			if f.exists("evil-hook-ran") != trusted {
+				t.Errorf("the workspace's hook ran: %v", !trusted)
+			}
+			if f.exists("evil-mcp-ran") != trusted {
+				t.Errorf("the workspace's MCP server ran: %v", !trusted)
+			}
+			if has := strings.Contains(string(f.lastRequest().Body), "EVIL-COMMAND"); has != trusted {
+				t.Errorf("the workspace's command is there: %v", has)
+			}
+			if !f.exists("profile-hook-ran") || len(own.Requests()) == 0 {
+				t.Errorf("the profile's hook ran: %v; its server got %v", f.exists("profile-hook-ran"), own.Requests())
 			}
 		})
 	}

@@ -49,6 +49,22 @@ var recorded = []struct {
 		}
 		_, _ = wait()
 	}},
+	{"profile", func(f *fixture, c agent.Conversation) {
+		f.prompt(c, "/greet the world")
+		f.prompt(c, "call-tool `mcp__own__add {\"a\":2,\"b\":3}`")
+		f.prompt(c, "run-command `touch forbidden`")
+	}},
+}
+
+// recordedProfile is the profile of the run of that name.
+func recordedProfile(t *testing.T) runnerscripts.Profile {
+	t.Helper()
+	return runnerscripts.Profile{
+		AllowedTools: []string{"mcp__own__add", "Bash(touch *)"},
+		Commands:     []runnerscripts.SlashCommand{{Name: "greet", Description: "greets somebody", Content: "plain-text Greet $ARGUMENTS kindly."}},
+		Hooks:        []runnerscripts.Hook{{Event: "PreToolUse", Matcher: "Bash", Command: "echo not so >&2; exit 2"}},
+		MCPServers:   []runnerscripts.MCPServer{agenttest.BundledMCP(t, "own").Server, {Name: "broken", Command: []string{"/no/such/program"}}},
+	}
 }
 
 func (f *fixture) answer(c agent.Conversation, d runnerscripts.PermissionDecision) {
@@ -69,7 +85,11 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			f := newFixture(t)
-			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+			if r.name == "profile" {
+				f.profile = recordedProfile(t)
+				f.setup()
+			}
+			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile, Raw: true}, f.out)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,12 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() || serveExecutor() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // echo is a persistent executor: it answers "echo: <prompt>" to each turn, notes
 // what it gets in the file "got", and each start in the file "starts".
@@ -50,6 +55,7 @@ type fixture struct {
 	t       *testing.T
 	driver  Driver
 	session runnerscripts.Session
+	profile runnerscripts.Profile
 	out     *agenttest.Recorder
 }
 
@@ -74,7 +80,7 @@ func (f *fixture) setProfile(p any) {
 
 func (f *fixture) start() agent.Conversation {
 	f.t.Helper()
-	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}

@@ -21,6 +21,7 @@ const stopTime = 3 * time.Second
 type conversation struct {
 	session  runnerscripts.Session
 	profile  profile
+	servers  []runnerscripts.MCPServer
 	raw      bool
 	out      agent.Sink
 	recorder *record.Recorder
@@ -106,7 +107,7 @@ func (c *conversation) send(resumed bool, text string) (*child.Process, error) {
 		return nil, agent.Failed("check that the executor's command can run on this platform: %v", err)
 	}
 	c.process = p
-	_ = p.Send(newInvocation(c.session, c.profile, resumed, text))
+	_ = p.Send(newInvocation(c.session, c.profile, c.servers, resumed, text))
 	if c.profile.Lifecycle != persistent {
 		p.CloseInput()
 	}

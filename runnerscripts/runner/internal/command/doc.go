@@ -12,6 +12,11 @@
 // Both may print events of this project's own kinds beside that, one a line:
 // {"type":"tool_call","payload":{...}}.
 //
+// The session's system prompt and its MCP servers are in the invocation's
+// agent_blueprint, the latter as mcp_servers, each with its name: {"type": "stdio",
+// "command", "args", "env"} or {"type": "http", "url", "headers"}. It is for the
+// executor to start them and to use their tools.
+//
 // What an executor remembers between prompts is its own business: it gets the
 // session's id, and is told to start or to resume it.
 package command

@@ -27,6 +27,8 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		Agent: name,
 		Supports: []runnerscripts.Feature{
 			runnerscripts.FeatureSystemPrompt,
+			runnerscripts.FeatureMCPStdio,
+			runnerscripts.FeatureMCPHTTP,
 			runnerscripts.FeatureInterrupt,
 			runnerscripts.FeatureResume,
 		},
@@ -34,12 +36,16 @@ func (Driver) Recipe() runnerscripts.Recipe {
 }
 
 // Setup looks for the program and restores the transcript.
-func (Driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	p, err := check(req.Session)
 	if err != nil {
 		return runnerscripts.SetupData{}, err
 	}
-	if _, err := launch(req.Session, p); err != nil {
+	cmd, err := launch(req.Session, p)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if err := agent.InstallServers(ctx, req.Session, req.Profile, cmd.Env); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
 	if req.Transcript == nil {
@@ -58,6 +64,10 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if _, err := launch(req.Session, p); err != nil {
 		return nil, err
 	}
+	servers, err := agent.Expand(agent.Servers(req.Session, req.Profile), environment(req.Session))
+	if err != nil {
+		return nil, err
+	}
 	t, err := record.Transcript(ctx, req.Session, nil)
 	if err != nil {
 		return nil, err
@@ -70,7 +80,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	}
 	rec := record.New(out, record.File(req.Session))
 	c := &conversation{
-		session: req.Session, profile: p, raw: req.Raw, out: rec, recorder: rec,
+		session: req.Session, profile: p, servers: servers, raw: req.Raw, out: rec, recorder: rec,
 		silence: cmp.Or(d.silence, silenceTime), prompts: prompts,
 	}
 	c.watch(ctx)

@@ -93,10 +93,7 @@ func check(s runnerscripts.Session) (profile, error) {
 
 // launch is the command that starts the executor.
 func launch(s runnerscripts.Session, p profile) (child.Command, error) {
-	env := child.Environ(map[string]string{
-		"HOME":             s.Paths.Home,
-		"AGENT_SESSION_ID": s.SessionID,
-	}, s.Agent.Env)
+	env := environment(s)
 	args, err := child.Find(p.Command, env)
 	if err != nil {
 		return child.Command{}, &runnerscripts.ScriptFailure{
@@ -105,6 +102,14 @@ func launch(s runnerscripts.Session, p profile) (child.Command, error) {
 		}
 	}
 	return child.Command{Args: args, Dir: s.Paths.Workspace, Env: env}, nil
+}
+
+// environment is the executor's whole environment.
+func environment(s runnerscripts.Session) []string {
+	return child.Environ(map[string]string{
+		"HOME":             s.Paths.Home,
+		"AGENT_SESSION_ID": s.SessionID,
+	}, s.Agent.Env)
 }
 
 // schemaVersion is that of the invocation.
@@ -127,8 +132,19 @@ type parameters struct {
 
 // blueprint is an agent as the executor knows it.
 type blueprint struct {
-	Name         string `json:"name"`
-	SystemPrompt string `json:"system_prompt"`
+	Name         string               `json:"name"`
+	SystemPrompt string               `json:"system_prompt,omitempty"`
+	MCPServers   map[string]mcpServer `json:"mcp_servers,omitempty"`
+}
+
+// mcpServer is an MCP server that the executor is to use.
+type mcpServer struct {
+	Type    string            `json:"type"` // "stdio" or "http"
+	Command string            `json:"command,omitempty"`
+	Args    []string          `json:"args,omitempty"`
+	Env     map[string]string `json:"env,omitempty"` // beside the executor's own
+	URL     string            `json:"url,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
 }
 
 // turn is a further prompt for a persistent executor.
@@ -137,7 +153,9 @@ type turn struct {
 	Parameters parameters `json:"parameters"`
 }
 
-func newInvocation(s runnerscripts.Session, p profile, resumed bool, text string) invocation {
+// newInvocation is the first line of a process. servers have the values that they
+// get, not the names of variables: they are not in a file.
+func newInvocation(s runnerscripts.Session, p profile, servers []runnerscripts.MCPServer, resumed bool, text string) invocation {
 	i := invocation{
 		SchemaVersion: schemaVersion, Mode: "start", SessionID: s.SessionID,
 		Parameters: parameters{Prompt: text}, ProjectDir: s.Paths.Workspace, ExecutorConfig: p.Config,
@@ -145,8 +163,16 @@ func newInvocation(s runnerscripts.Session, p profile, resumed bool, text string
 	if resumed {
 		i.Mode = "resume"
 	}
-	if sp := s.Agent.SystemPrompt; sp != "" {
-		i.AgentBlueprint = &blueprint{Name: p.Type, SystemPrompt: sp}
+	if s.Agent.SystemPrompt == "" && len(servers) == 0 {
+		return i
+	}
+	i.AgentBlueprint = &blueprint{Name: p.Type, SystemPrompt: s.Agent.SystemPrompt, MCPServers: map[string]mcpServer{}}
+	for _, m := range servers {
+		server := mcpServer{Type: "http", URL: m.URL, Headers: m.Headers}
+		if m.URL == "" {
+			server = mcpServer{Type: "stdio", Command: m.Command[0], Args: m.Command[1:], Env: m.Env}
+		}
+		i.AgentBlueprint.MCPServers[m.Name] = server
 	}
 	return i
 }

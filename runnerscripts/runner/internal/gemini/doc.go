@@ -13,5 +13,9 @@
 //   - In a folder that is not trusted it has no modes that allow more than the
 //     default one, so the driver keeps those itself.
 //   - The workspace's settings, hooks, MCP servers, agents and .env file take
-//     effect in a trusted folder only.
+//     effect in a trusted folder only. So do the user's own hooks and MCP servers:
+//     the driver puts the former into an extension, and trusts a workspace that
+//     brings nothing of its own for the sake of the latter.
+//   - Driven, it runs no hooks around tools and none at the start, and knows no
+//     commands of the user's own.
 package gemini

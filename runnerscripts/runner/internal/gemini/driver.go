@@ -2,6 +2,7 @@ package gemini
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -41,7 +42,10 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	if err := check(req.Session); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
-	env := environment(req.Session)
+	if err := checkProfile(req.Session, req.Profile); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	env := environment(req.Session, trusts(req.Session, req.Profile))
 	argv, err := program(req.Agent, env)
 	if err != nil {
 		return runnerscripts.SetupData{}, err
@@ -51,7 +55,10 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 		return runnerscripts.SetupData{}, agent.Failed("check that the program in agent.command is the Gemini CLI for this platform: %v", err)
 	}
 	data := runnerscripts.SetupData{AgentVersion: v}
-	if err := writeSettings(req.Session); err != nil {
+	if err := writeFiles(req.Session, req.Profile); err != nil {
+		return data, err
+	}
+	if err := agent.InstallServers(ctx, req.Session, req.Profile, env); err != nil {
 		return data, err
 	}
 	if req.Transcript == nil {
@@ -65,7 +72,14 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if err := check(req.Session); err != nil {
 		return nil, err
 	}
+	if err := checkProfile(req.Session, req.Profile); err != nil {
+		return nil, err
+	}
 	workspace, err := realWorkspace(req.Session)
+	if err != nil {
+		return nil, err
+	}
+	servers, err := mcpServers(req)
 	if err != nil {
 		return nil, err
 	}
@@ -73,16 +87,28 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	cfg := acp.Config{
 		Query: req, Out: out, Program: "Gemini CLI", Workspace: workspace,
 		Launch: func(model string) (child.Command, error) {
-			cmd, err := launch(req.Session, workspace, model)
-			cmd.Stderr = &retryWatch{out: out}
+			// Again at each start: the workspace may have changed.
+			if err := checkTrust(req.Session, req.Profile); err != nil {
+				return child.Command{}, err
+			}
+			cmd, err := launch(req.Session, req.Profile, workspace, model)
+			cmd.Stderr = func(line []byte) bool { return readLog(out, line) }
 			return cmd, err
 		},
 		ModelAtLaunch: true,
+		MCPServers:    servers,
+		Guard:         agent.NewGuard(req.Session, skillsPath, extensionPath),
 		History:       live.history,
 		Began:         live.began,
-		Translate:     translateUpdate,
+		Translate: func(u acp.Update) acp.Update {
+			if u.Kind == string(runnerscripts.TypeCommands) {
+				return withCommands(u, req.Profile.Commands)
+			}
+			return translateUpdate(u)
+		},
 		Usage:         live.usage,
 		Ended:         live.ended,
+		Took:          live.tookPrompt,
 		Forgets:       true,
 		WholeThoughts: true,
 		Failure:       failure,
@@ -93,7 +119,28 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		cfg.Modes = map[string]string{modeAutoEdit: modeDefault, modeYOLO: modeDefault}
 		cfg.Allows = allows
 	}
-	return acp.Start(ctx, cfg)
+	conv, err := acp.Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return commanded{Conversation: conv, commands: req.Profile.Commands}, nil
+}
+
+// mcpServers are the profile's. The program expands variables in what it is told, by
+// an environment without secrets, so it is told the values.
+func mcpServers(req runnerscripts.QueryRequest) ([]runnerscripts.MCPServer, error) {
+	servers, err := agent.Expand(agent.Servers(req.Session, req.Profile), environment(req.Session, true))
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range servers {
+		for _, values := range []map[string]string{m.Env, m.Headers} {
+			for key, value := range values {
+				values[key] = strings.ReplaceAll(value, "$", `\$`)
+			}
+		}
+	}
+	return servers, nil
 }
 
 // Transcript reads the session's history.

@@ -16,6 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() {
+		return
+	}
 	if dir, ok := os.LookupEnv(replayVariable); ok {
 		if err := runReplay(os.Stdin, os.Stdout, dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -33,6 +36,7 @@ type fixture struct {
 	t       *testing.T
 	api     *llmapi.Server
 	session runnerscripts.Session
+	profile runnerscripts.Profile
 	out     *agenttest.Recorder
 	raw     bool
 }
@@ -69,7 +73,7 @@ func (f *fixture) start() agent.Conversation {
 // startWith is start with another sink.
 func (f *fixture) startWith(out agent.Sink) agent.Conversation {
 	f.t.Helper()
-	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: f.raw}, out)
+	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile, Raw: f.raw}, out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -31,13 +32,13 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 }
 
 // launch is the command that starts the program.
-func launch(s runnerscripts.Session, workspace, model string) (child.Command, error) {
-	env := environment(s)
+func launch(s runnerscripts.Session, p runnerscripts.Profile, workspace, model string) (child.Command, error) {
+	env := environment(s, trusts(s, p))
 	argv, err := program(s.Agent, env)
 	if err != nil {
 		return child.Command{}, err
 	}
-	if err := errors.Join(os.MkdirAll(tempDir(s), 0o700), writeSettings(s)); err != nil {
+	if err := errors.Join(os.MkdirAll(tempDir(s), 0o700), writeFiles(s, p)); err != nil {
 		return child.Command{}, err
 	}
 	argv = append(argv, "--acp")
@@ -47,18 +48,16 @@ func launch(s runnerscripts.Session, workspace, model string) (child.Command, er
 	return child.Command{Args: argv, Dir: workspace, Env: env}, nil
 }
 
-// environment is the program's whole environment.
-func environment(s runnerscripts.Session) []string {
-	trust := "false"
-	if s.Agent.TrustWorkspace {
-		trust = "true"
-	}
+// environment is the program's whole environment. trust says whether it trusts the
+// workspace.
+func environment(s runnerscripts.Session, trust bool) []string {
 	return child.Environ(map[string]string{
 		"HOME": s.Paths.Home,
 		// Else its reports of errors go to a folder that all sessions share.
 		"TMPDIR":                     tempDir(s),
 		"GEMINI_CLI_NO_RELAUNCH":     "true",
-		"GEMINI_CLI_TRUST_WORKSPACE": trust,
+		"GEMINI_CLI_TRUST_WORKSPACE": strconv.FormatBool(trust),
+		debugLogVariable:             debugLog,
 		"GEMINI_TELEMETRY_ENABLED":   "false",
 		"NO_BROWSER":                 "true",
 	}, s.Agent.Env)
@@ -76,8 +75,17 @@ func realWorkspace(s runnerscripts.Session) (string, error) {
 	return dir, nil
 }
 
+// writeFiles writes the program's settings and the profile.
+func writeFiles(s runnerscripts.Session, p runnerscripts.Profile) error {
+	files, err := profileFiles(s, p)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeSettings(s), agent.WriteProfile(s, files))
+}
+
 // writeSettings sets what the driver needs in the user's settings and leaves the
-// rest of them as they are. The system prompt is a context file of the user.
+// rest of them as they are.
 func writeSettings(s runnerscripts.Session) error {
 	file := filepath.Join(configDir(s), "settings.json")
 	set := map[string]any{}
@@ -104,18 +112,12 @@ func writeSettings(s runnerscripts.Session) error {
 	if data, err = json.MarshalIndent(set, "", "  "); err != nil {
 		return err
 	}
-	if err := agent.RestoreFile(file, string(data)); err != nil {
-		return err
-	}
-	if s.Agent.SystemPrompt == "" {
-		return nil
-	}
-	return agent.RestoreFile(filepath.Join(configDir(s), "GEMINI.md"), s.Agent.SystemPrompt+"\n")
+	return agent.RestoreFile(file, string(data))
 }
 
 // authType is the way to log in for which the session has what is needed.
 func authType(s runnerscripts.Session) string {
-	if child.Lookup(environment(s), "GOOGLE_GENAI_USE_VERTEXAI") == "true" {
+	if child.Lookup(environment(s, false), "GOOGLE_GENAI_USE_VERTEXAI") == "true" {
 		return "vertex-ai"
 	}
 	return "gemini-api-key"

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"sync"
 
 	acpsdk "github.com/coder/acp-go-sdk"
@@ -26,6 +25,7 @@ type live struct {
 	read  int64           // how much of its file is known
 	calls map[string]bool // calls that are told
 	last  *runnerscripts.Usage
+	took  bool // the last prompt is in the file
 }
 
 // history makes the session's file ready for a start.
@@ -58,7 +58,7 @@ func (l *live) began(id, _, _ string) error {
 func (l *live) ended() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last = nil
+	l.last, l.took = nil, true
 	text, err := l.news()
 	if err != nil {
 		l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
@@ -67,15 +67,24 @@ func (l *live) ended() {
 		})
 		return
 	}
+	l.took = false
 	bills := map[string]tokens{}
 	for r := range records(text) {
+		if _, ok := r.prompt(); ok {
+			l.took = true
+		}
 		if r.Tokens != nil && r.Type == "gemini" {
 			bills[r.ID] = *r.Tokens // the last one holds
 		}
 		for _, c := range r.ToolCalls {
-			if l.first(c.ID) {
-				l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, c.rest())
+			if !l.first(c.ID) {
+				continue
 			}
+			update := c.rest()
+			if c.Status != "success" { // of one that is denied, the rest is everything
+				update = c.whole(l.workspace)
+			}
+			l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, update)
 		}
 		for _, p := range r.Content {
 			if f := p.FunctionResponse; f != nil && l.first(f.ID) {
@@ -91,6 +100,13 @@ func (l *live) ended() {
 			InputTokens: t.Input - t.Cached, CacheReadTokens: t.Cached, OutputTokens: t.Output + t.Thoughts,
 		})
 	}
+}
+
+// tookPrompt reports whether the last prompt is in the file.
+func (l *live) tookPrompt() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.took
 }
 
 // first reports whether a call is heard of for the first time.
@@ -173,33 +189,4 @@ func repeated(text string) int {
 		n += r.shown()
 	}
 	return n
-}
-
-// retryPattern is what the program says on standard error when the model's API
-// has failed and it tries again, which may go on for minutes.
-var retryPattern = regexp.MustCompile(`^Attempt (\d+) failed with status (\d+)\. Retrying`)
-
-// retryWatch passes the program's retries on as events.
-type retryWatch struct {
-	out  agent.Sink
-	line []byte
-}
-
-func (w *retryWatch) Write(p []byte) (int, error) {
-	for _, b := range p {
-		if b != '\n' {
-			if len(w.line) < 256 { // a longer one is none of those
-				w.line = append(w.line, b)
-			}
-			continue
-		}
-		if m := retryPattern.FindSubmatch(w.line); m != nil {
-			w.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-				Level:   "warn",
-				Message: fmt.Sprintf("the model's API failed with status %s; another try follows try %s", m[2], m[1]),
-			})
-		}
-		w.line = w.line[:0]
-	}
-	return len(p), nil
 }

@@ -255,13 +255,17 @@ func TestWorkspaceBringsNothingUnlessTrusted(t *testing.T) {
 			agenttest.WriteFile(t, f.workspaceFile(".gemini/settings.json"), `{
 				"mcpServers": {"evil": {"command": "/bin/sh", "args": ["-c", "touch mcp-ran"]}},
 				"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "touch hook-ran"}]}],
-				          "BeforeTool": [{"matcher": "*", "hooks": [{"type": "command", "command": "touch hook-ran"}]}]}
+				          "BeforeAgent": [{"hooks": [{"type": "command", "command": "touch hook-ran"}]}]}
 			}`)
 			agenttest.WriteFile(t, f.workspaceFile("GEMINI.md"), "Rule of the repository.")
+			f.profile.Hooks = []runnerscripts.Hook{{Event: "UserPromptSubmit", Command: "touch own-hook-ran"}}
 			c := f.start()
 			f.prompt(c, "run-command `touch worked`")
 			if !f.exists("worked") {
 				t.Error("the command did not run")
+			}
+			if !f.exists("own-hook-ran") {
+				t.Error("the profile's hook did not run")
 			}
 			if f.exists("mcp-ran") != trusted || f.exists("hook-ran") != trusted {
 				t.Errorf("the MCP server ran: %v, a hook: %v", f.exists("mcp-ran"), f.exists("hook-ran"))
@@ -275,12 +279,20 @@ func TestWorkspaceBringsNothingUnlessTrusted(t *testing.T) {
 
 func TestEnvFileOfTheWorkspaceIsNotRead(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	delete(f.session.Agent.Env, "GEMINI_API_KEY")
-	agenttest.WriteFile(t, f.workspaceFile(".env"), "GEMINI_API_KEY=key-of-the-repository\n")
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
-	if !agenttest.HasCode(err, runnerscripts.FailAPI) {
-		t.Errorf("error %v", err)
+	for name, servers := range map[string][]runnerscripts.MCPServer{
+		"plain": nil, "with MCP servers": {{Name: "x", Command: []string{"cat"}}}, // for which the program trusts the folder
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			delete(f.session.Agent.Env, "GEMINI_API_KEY")
+			agenttest.WriteFile(t, f.workspaceFile(".env"), "GEMINI_API_KEY=key-of-the-repository\n")
+			f.profile.MCPServers = servers
+			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+			if !agenttest.HasCode(err, runnerscripts.FailAPI) {
+				t.Errorf("error %v", err)
+			}
+		})
 	}
 }
 

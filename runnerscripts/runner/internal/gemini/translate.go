@@ -100,6 +100,7 @@ type toolCall struct {
 	Result        json.RawMessage `json:"result"`
 	Status        string          `json:"status"`
 	Description   string          `json:"description"`
+	DisplayName   string          `json:"displayName"`
 	ResultDisplay resultDisplay   `json:"resultDisplay"`
 }
 
@@ -182,6 +183,8 @@ func (c toolCall) whole(workspace string) runnerscripts.ToolCall {
 	switch {
 	case c.Name == "run_shell_command" && args.Command != "":
 		call.Title = args.Command
+	case strings.HasPrefix(c.Name, "mcp_") && c.DisplayName != "":
+		call.Title = c.DisplayName
 	case args.FilePath != "":
 		path := args.FilePath
 		if !filepath.IsAbs(path) {
