@@ -13,9 +13,18 @@ import (
 // installed.
 func Codex(t testing.TB) string {
 	t.Helper()
-	root, err := moduleRoot()
+	exe, err := FindCodex()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return exe
+}
+
+// FindCodex is Codex for programs that are no tests.
+func FindCodex() (string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
 	}
 	arch := runtime.GOARCH
 	if arch == "amd64" {
@@ -25,10 +34,9 @@ func Codex(t testing.TB) string {
 	found, err := filepath.Glob(filepath.Join(pkg, "vendor", "*", "bin", "codex"))
 	if err == nil && len(found) == 1 {
 		if info, err := os.Stat(found[0]); err == nil && info.Mode().IsRegular() {
-			return found[0]
+			return found[0], nil
 		}
 	}
-	t.Fatalf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the Codex "+
-		"that this test runs; there is none for %s/%s in %s", runtime.GOOS, runtime.GOARCH, pkg)
-	return ""
+	return "", fmt.Errorf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the Codex "+
+		"that this needs; there is none for %s/%s in %s", runtime.GOOS, runtime.GOARCH, pkg)
 }
