@@ -95,6 +95,9 @@ func (i *plugins) install(ctx context.Context, p runnerscripts.Plugin) (string, 
 			return "", err
 		}
 		i.state.Marketplaces[source] = market
+		if err := i.store(); err != nil {
+			return "", err
+		}
 	}
 	id := p.Name + "@" + market
 	if !slices.Contains(i.state.Plugins, id) {

@@ -19,6 +19,9 @@ import (
 // prompts and is started again if it has crashed.
 type conversation struct {
 	session runnerscripts.Session
+	profile runnerscripts.Profile
+	tools   toolRules
+	guard   agent.Guard
 	raw     bool
 	out     agent.Sink
 	// patience is how long the program may take to start.
@@ -33,6 +36,7 @@ type conversation struct {
 	meter       meter
 	early       [][]byte // lines about threads that nobody knows yet
 	initialized bool
+	broken      map[string]bool // the MCP servers that did not start, as told
 
 	mu        sync.Mutex
 	peer      *peer
@@ -76,7 +80,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
-	err = p.call(ctx, "turn/start", c.turnParams(text), nil)
+	err = p.call(ctx, "turn/start", c.turnParams(expand(c.profile.Commands, text)), nil)
 	if _, refused := errors.AsType[*rpcError](err); refused {
 		return runnerscripts.QueryCompleted{}, agent.Invalid("check agent.model and the settings in agent.config: %v", err)
 	}
@@ -192,14 +196,14 @@ func errClosed() error { return agent.Invalid("start the conversation again: it 
 
 // start starts the program and opens the thread.
 func (c *conversation) start(ctx context.Context) (*peer, error) {
-	cmd, err := launch(c.session)
+	cmd, err := launch(c.session, c.profile)
 	if err != nil {
 		return nil, err
 	}
 	if err := makeFolders(c.session); err != nil {
 		return nil, err
 	}
-	c.meter, c.early = meter{}, nil
+	c.meter, c.early, c.broken = meter{}, nil, map[string]bool{}
 	c.translate.endAll()
 	p, err := c.startProcess(cmd)
 	if err != nil {

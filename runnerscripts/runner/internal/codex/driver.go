@@ -19,10 +19,10 @@ type Driver struct {
 
 var _ agent.Driver = Driver{}
 
-// Setup restores the transcript into the session's own folder of Codex. It writes
-// no settings.
+// Setup writes the profile, and restores the transcript, into the session's own
+// folder of Codex.
 func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
-	if err := check(req.Session); err != nil {
+	if err := check(req.Session, req.Profile); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
 	v, err := version(ctx, req.Session)
@@ -30,19 +30,31 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 		return runnerscripts.SetupData{}, err
 	}
 	data := runnerscripts.SetupData{AgentVersion: v}
-	if err := makeFolders(req.Session); err != nil || req.Transcript == nil {
+	if err := makeFolders(req.Session); err != nil {
 		return data, err
+	}
+	if err := agent.WriteProfile(req.Session, profileFiles(req.Profile)); err != nil {
+		return data, err
+	}
+	if err := agent.InstallServers(ctx, req.Session, req.Profile, environment(req.Session)); err != nil {
+		return data, err
+	}
+	if req.Transcript == nil {
+		return data, nil
 	}
 	return data, restore(req.Session, *req.Transcript)
 }
 
 // Start starts the program; a session that has a transcript goes on.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
-	if err := check(req.Session); err != nil {
+	if err := check(req.Session, req.Profile); err != nil {
 		return nil, err
 	}
 	c := &conversation{
 		session:   req.Session,
+		profile:   req.Profile,
+		tools:     toolRulesOf(req.Profile),
+		guard:     agent.NewGuard(req.Session),
 		raw:       req.Raw,
 		out:       out,
 		translate: newTranslator(out),
@@ -61,7 +73,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 
 // Transcript reads the session's history.
 func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
-	if err := check(req.Session); err != nil {
+	if err := check(req.Session, runnerscripts.Profile{}); err != nil {
 		return runnerscripts.Transcript{}, err
 	}
 	t, err := readTranscript(req.Session)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
@@ -23,7 +25,15 @@ type fixture struct {
 	t       *testing.T
 	api     *llmapi.Server
 	session runnerscripts.Session
+	profile runnerscripts.Profile
 	out     *agenttest.Recorder
+}
+
+func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() {
+		return
+	}
+	goleak.VerifyTestMain(m)
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -46,10 +56,20 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// start starts the conversation; it is closed at the end of the test.
+// start sets the session up and starts the conversation; it is closed at the end of
+// the test.
 func (f *fixture) start() agent.Conversation {
 	f.t.Helper()
-	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	if _, err := (Driver{}).Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+		f.t.Fatalf("set up: %v", err)
+	}
+	return f.startAgain()
+}
+
+// startAgain starts the conversation of a session that is set up.
+func (f *fixture) startAgain() agent.Conversation {
+	f.t.Helper()
+	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}

@@ -55,7 +55,8 @@ type history struct {
 	cwd    string
 	// subs are the rollouts of subagents, by thread.
 	subs map[string]string
-	// items are the tool calls that have an item of their own, by id.
+	// items are the tool calls that have an item of their own, by id, and those
+	// that were refused before anybody was told.
 	items map[string]bool
 }
 
@@ -74,8 +75,11 @@ func (h *history) replay(ctx context.Context, rollout string) error {
 		var i struct {
 			ID string `json:"id"`
 		}
-		if p.Type == "item_completed" && json.Unmarshal(p.Item, &i) == nil {
+		switch {
+		case p.Type == "item_completed" && json.Unmarshal(p.Item, &i) == nil:
 			h.items[i.ID] = true
+		case refused(p.Output):
+			h.items[p.CallID] = true
 		}
 		return nil
 	})
@@ -141,6 +145,14 @@ func (h *history) event(at time.Time, p payload) {
 		h.endTurn(at, h.conv)
 		h.endSubagent(at, h.thread, p.Type == "task_complete" && isNull(p.Error), p.DurationMS)
 	}
+}
+
+// refused reports whether the output of a tool call is that of one that a hook or a
+// rule about commands has refused.
+func refused(output json.RawMessage) bool {
+	var text string
+	return json.Unmarshal(output, &text) == nil &&
+		(strings.HasPrefix(text, "Command blocked by PreToolUse hook") || strings.Contains(text, "rejected: policy forbids"))
 }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

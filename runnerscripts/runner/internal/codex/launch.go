@@ -25,7 +25,7 @@ const (
 )
 
 // check refuses what this driver cannot do, instead of ignoring it.
-func check(s runnerscripts.Session) error {
+func check(s runnerscripts.Session, p runnerscripts.Profile) error {
 	if !agent.IsUUID(s.SessionID) {
 		return agent.Invalid("give session_id as a UUID, not %q", s.SessionID)
 	}
@@ -40,7 +40,10 @@ func check(s runnerscripts.Session) error {
 	if _, err := findMode(modeOf(s.Agent)); err != nil {
 		return err
 	}
-	_, err := settings(s)
+	if err := checkProfile(p); err != nil {
+		return err
+	}
+	_, err := settings(s, p)
 	return err
 }
 
@@ -116,9 +119,11 @@ func startFailure(err error) error {
 // launch is the command that starts the program. What it may not do without being
 // asked starts with the process, so it is off from the start: reports, updates,
 // and the catalogues of plugins and apps, which are fetched from the network. It
-// is told to give up when it cannot reach the model, instead of trying for ever.
-func launch(s runnerscripts.Session) (child.Command, error) {
-	env := environment(s)
+// is told to give up when it cannot reach the model, instead of trying for ever;
+// and whether it may use the .codex folder of the workspace, which has settings,
+// hooks and MCP servers that run.
+func launch(s runnerscripts.Session, p runnerscripts.Profile) (child.Command, error) {
+	env := append(environment(s), headerVariables(s, p)...)
 	argv, err := program(s.Agent, env)
 	if err != nil {
 		return child.Command{}, err
@@ -130,6 +135,7 @@ func launch(s runnerscripts.Session) (child.Command, error) {
 		"-c", "features.plugins=false",
 		"-c", "features.apps=false",
 		"-c", "features.unbounded_connection_retries=false",
+		"-c", "projects=" + trust(s),
 	})
 	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env}, nil
 }
@@ -167,8 +173,9 @@ func ownedSettings() map[string]string {
 }
 
 // settings are the program's settings for the session: those of agent.config, in
-// the words of Codex's config.toml, over a few of the driver.
-func settings(s runnerscripts.Session) (map[string]any, error) {
+// the words of Codex's config.toml, over those of the profile and a few of the
+// driver.
+func settings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any, error) {
 	var own map[string]any
 	if len(s.Agent.Config) > 0 {
 		if err := json.Unmarshal(s.Agent.Config, &own); err != nil {
@@ -180,13 +187,9 @@ func settings(s runnerscripts.Session) (map[string]any, error) {
 			return nil, agent.Invalid("use %s instead of %s in agent.config", instead, key)
 		}
 	}
-	trust := "untrusted" // else its .codex folder has settings, hooks and MCP servers that run
-	if s.Agent.TrustWorkspace {
-		trust = "trusted"
-	}
-	all := map[string]any{"projects": map[string]any{}}
-	for _, dir := range workspaceNames(s) {
-		all["projects"].(map[string]any)[dir] = map[string]any{"trust_level": trust}
+	all, err := profileSettings(s, p, own)
+	if err != nil {
+		return nil, err
 	}
 	env := environment(s)
 	if _, ok := own["model_provider"]; !ok && child.Lookup(env, envKey) != "" {
@@ -202,6 +205,19 @@ func settings(s runnerscripts.Session) (map[string]any, error) {
 	}
 	merge(all, own)
 	return all, nil
+}
+
+// trust says in TOML whether the workspace is trusted.
+func trust(s runnerscripts.Session) string {
+	level := "untrusted"
+	if s.Agent.TrustWorkspace {
+		level = "trusted"
+	}
+	var projects []string
+	for _, dir := range workspaceNames(s) {
+		projects = append(projects, fmt.Sprintf("%s = {trust_level = %q}", jsonOf(dir), level))
+	}
+	return "{" + strings.Join(projects, ", ") + "}"
 }
 
 // workspaceNames are the names under which Codex may look up the workspace.

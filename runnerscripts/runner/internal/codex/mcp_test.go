@@ -1,86 +1,12 @@
 package codex
 
 import (
-	"bufio"
-	"encoding/json"
-	"fmt"
-	"os"
 	"strings"
 	"testing"
-
-	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
-
-// mcpVariable makes the test binary an MCP server.
-const mcpVariable = "AGENTENV_TEST_MCP_SERVER"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(mcpVariable) != "" {
-		serveMCP()
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// serveMCP serves one tool over standard input and output.
-func serveMCP() {
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		var m struct {
-			ID     json.RawMessage `json:"id"`
-			Method string          `json:"method"`
-			Params struct {
-				Version   string         `json:"protocolVersion"`
-				Arguments map[string]int `json:"arguments"`
-			} `json:"params"`
-		}
-		if json.Unmarshal(in.Bytes(), &m) != nil || len(m.ID) == 0 {
-			continue
-		}
-		result := any(map[string]any{})
-		switch m.Method {
-		case "initialize":
-			result = map[string]any{
-				"protocolVersion": m.Params.Version, "capabilities": map[string]any{"tools": map[string]any{}},
-				"serverInfo": map[string]string{"name": "calc", "version": "1"},
-			}
-		case "tools/list":
-			number := map[string]string{"type": "number"}
-			result = map[string]any{"tools": []any{map[string]any{
-				"name": "add", "description": "adds two numbers",
-				"inputSchema": map[string]any{"type": "object", "properties": map[string]any{"a": number, "b": number}},
-			}}}
-		case "tools/call":
-			sum := m.Params.Arguments["a"] + m.Params.Arguments["b"]
-			result = map[string]any{"content": []any{map[string]string{"type": "text", "text": fmt.Sprintf("the sum is %d", sum)}}}
-		}
-		reply, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": result})
-		if err != nil {
-			panic(err)
-		}
-		fmt.Printf("%s\n", reply)
-	}
-}
-
-// withMCP gives the agent the MCP server "calc".
-func (f *fixture) withMCP() {
-	f.t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	var config map[string]any
-	if err := json.Unmarshal(f.session.Agent.Config, &config); err != nil {
-		f.t.Fatal(err)
-	}
-	config["mcp_servers"] = map[string]any{"calc": map[string]any{
-		"command": exe, "env": map[string]string{mcpVariable: "1"},
-	}}
-	f.session.Agent.Config = jsonOf(config)
-}
 
 const callAdd = "call-tool `mcp__calc/add {\"a\":2,\"b\":3}`"
 
@@ -99,7 +25,8 @@ func TestToolOfAnMCPServerAsksAndIsCalled(t *testing.T) {
 		t.Run(string(tt.kind), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.withMCP()
+			calc := agenttest.StdioMCP(t, "calc")
+			f.profile.MCPServers = []runnerscripts.MCPServer{calc.Server}
 			c := f.start()
 			asked := 0
 			for range 2 {
@@ -110,6 +37,9 @@ func TestToolOfAnMCPServerAsksAndIsCalled(t *testing.T) {
 			}
 			if asked != tt.asked {
 				t.Errorf("asked %d times", asked)
+			}
+			if called := len(calc.Calls()) > 0; called != tt.kind.Allows() {
+				t.Errorf("called: %v", called)
 			}
 			call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
 			if call == nil || call.Name != "calc/add" || call.Status != tt.status || string(call.RawInput) != `{"a":2,"b":3}` {
@@ -123,17 +53,30 @@ func TestToolOfAnMCPServerAsksAndIsCalled(t *testing.T) {
 	}
 }
 
-func TestMCPServerThatDoesNotStartIsToldAndTheSessionGoesOn(t *testing.T) {
+func TestMCPServersThatDoNotStartAreToldAndTheSessionGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.Config = []byte(`{"mcp_servers":{"broken":{"command":"/no/such/program"}},` + string(f.session.Agent.Config[1:]))
-	f.prompt(f.start(), "plain-text")
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
-	told := false
-	for _, l := range logs {
-		told = told || l.Level == "warn" && strings.Contains(l.Message, "broken")
+	f.session.Agent.PermissionMode = "full-access"
+	f.session.Agent.Config = []byte(`{"mcp_servers":{"configured":{"command":"/no/such/program"}},` + string(f.session.Agent.Config[1:]))
+	f.profile.MCPServers = []runnerscripts.MCPServer{
+		{Name: "missing", Command: []string{"/no/such/program"}},
+		{Name: "ends", Command: []string{"/bin/sh", "-c", "exit 3"}},
+		{Name: "unreachable", URL: "http://127.0.0.1:1/mcp"},
 	}
-	if !told {
-		t.Errorf("logs: %+v", logs)
+	c := f.start()
+	f.prompt(c, "subagent") // which starts them again
+	if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
+		t.Errorf("stop reason %q", done.StopReason)
+	}
+	for _, name := range []string{"configured", "missing", "ends", "unreachable"} {
+		told := 0
+		for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog) {
+			if l.Level == "error" && strings.Contains(l.Message, `"`+name+`"`) {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("%s: told %d times", name, told)
+		}
 	}
 }

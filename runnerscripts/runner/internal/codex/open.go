@@ -41,7 +41,11 @@ func (c *conversation) open(ctx context.Context, p *peer) error {
 	if err != nil {
 		return err
 	}
-	params, err := c.threadParams()
+	trusted, err := c.reviewed(ctx, p)
+	if err != nil {
+		return err
+	}
+	params, err := c.threadParams(trusted)
 	if err != nil {
 		return err
 	}
@@ -79,6 +83,7 @@ func (c *conversation) open(ctx context.Context, p *peer) error {
 		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
 			Agent: agentName, AgentVersion: agentVersion(server.UserAgent), Model: reply.Model, Mode: mode, Resumed: resume,
 		})
+		c.offerCommands()
 	}
 	return nil
 }
@@ -102,11 +107,15 @@ func loggedIn(ctx context.Context, p *peer) error {
 	return nil
 }
 
-// threadParams are the parameters that both ways to open a thread have.
-func (c *conversation) threadParams() (map[string]any, error) {
-	config, err := settings(c.session)
+// threadParams are the parameters that both ways to open a thread have. The trusted
+// hooks run.
+func (c *conversation) threadParams(trusted map[string]any) (map[string]any, error) {
+	config, err := settings(c.session, c.profile)
 	if err != nil {
 		return nil, err
+	}
+	if len(trusted) > 0 {
+		merge(config, map[string]any{"hooks": map[string]any{"state": trusted}})
 	}
 	c.mu.Lock()
 	model, id := c.model, c.mode

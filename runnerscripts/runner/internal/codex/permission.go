@@ -96,6 +96,9 @@ func (c *conversation) asked(p *peer, m message) error {
 		params:  a,
 	}
 	call := c.callAsked(q, m.Params)
+	if c.answered(q, call) {
+		return nil
+	}
 	// The program counts its requests anew when it is started again.
 	id := fmt.Sprintf("%s-%s", call.ToolCallID, m.ID)
 	c.mu.Lock()
@@ -105,6 +108,34 @@ func (c *conversation) asked(p *peer, m message) error {
 		ID: id, ToolCall: call, Options: q.options,
 	})
 	return nil
+}
+
+// answered answers a request that the user is not to be asked: a file outside of the
+// workspace is not changed, and what the profile allows is done.
+func (c *conversation) answered(q question, call runnerscripts.ToolCall) bool {
+	if q.method == askFiles {
+		if reason, refuses := c.guard.Refuses(call); refuses {
+			agent.EmitRefused(c.out, q.conv, call, reason)
+			q.steer(reason)
+			_ = q.peer.answer(q.requestID, decision("decline")) // Done tells better that it has ended
+			return true
+		}
+	}
+	if c.tools.accepted[q.method] {
+		_ = q.peer.answer(q.requestID, decision("accept"))
+		return true
+	}
+	return false
+}
+
+func decision(d string) map[string]any { return map[string]any{"decision": d} }
+
+// steer says why something was rejected, in the words of the user: a rejection has
+// none. It comes first, or the model would be asked without them.
+func (q question) steer(text string) {
+	q.peer.send("turn/steer", map[string]any{
+		"threadId": q.params.ThreadID, "expectedTurnId": q.params.TurnID, "input": []any{textInput(text)},
+	}, nil)
 }
 
 // callAsked describes the tool call that a permission is asked for.
@@ -192,11 +223,7 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 		ID: id, Kind: o.Kind, Reason: "answered",
 	})
 	if d.Message != "" && !o.Kind.Allows() && !d.Interrupt {
-		// A rejection has no words, so the user says them. They come first, or
-		// the model would be asked without them.
-		q.peer.send("turn/steer", map[string]any{
-			"threadId": q.params.ThreadID, "expectedTurnId": q.params.TurnID, "input": []any{textInput(d.Message)},
-		}, nil)
+		q.steer(d.Message)
 	}
 	if d.Message != "" && d.Interrupt && !o.Kind.Allows() {
 		c.log("info", "the reason of the rejection is not passed on to Codex, because the query ends with it", nil)
@@ -217,20 +244,20 @@ func (q question) answer(o runnerscripts.PermissionOption, d runnerscripts.Permi
 		return nil, agent.Unsupported("leave updated_input out: Codex runs what it asked for or nothing")
 	}
 	decisions := map[string]string{optionAllow: "accept", optionSession: "acceptForSession", optionReject: "decline"}
-	decision := decisions[o.OptionID]
+	verdict := decisions[o.OptionID]
 	if d.Interrupt && !o.Kind.Allows() {
-		decision = "cancel"
+		verdict = "cancel"
 	}
 	if q.method != askMCP {
-		return map[string]any{"decision": decision}, nil
+		return decision(verdict), nil
 	}
-	switch decision {
+	switch verdict {
 	case "acceptForSession":
 		return elicitation("accept", map[string]any{}, map[string]any{"persist": "session"}), nil
 	case "accept":
 		return elicitation("accept", map[string]any{}, nil), nil
 	}
-	return elicitation(decision, nil, nil), nil
+	return elicitation(verdict, nil, nil), nil
 }
 
 func elicitation(action string, content, meta any) map[string]any {

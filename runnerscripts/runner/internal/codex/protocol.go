@@ -132,6 +132,10 @@ type item struct {
 	Query string `json:"query"` // webSearch
 	Path  string `json:"path"`  // imageView
 
+	Fragments []struct {
+		Text string `json:"text"`
+	} `json:"fragments"` // hookPrompt
+
 	Prompt            string   `json:"prompt"` // collabAgentToolCall
 	ReceiverThreadIDs []string `json:"receiverThreadIds"`
 
@@ -161,6 +165,7 @@ const (
 	itemSearch    = "webSearch"
 	itemImage     = "imageView"
 	itemCollab    = "collabAgentToolCall"
+	itemHook      = "hookPrompt" // what a hook tells the agent to do
 )
 
 // toolSpawn is the tool of a collabAgentToolCall that starts a subagent.

@@ -120,6 +120,8 @@ func (c *conversation) notified(method string, params json.RawMessage) error {
 		return decode(params, func(n warningNote) { c.log("info", n.Summary, bytes.Clone(params)) })
 	case "mcpServer/startupStatus/updated":
 		return decode(params, c.serverStarted)
+	case "hook/completed":
+		return decode(params, func(n hookNote) { c.hookRan(n, bytes.Clone(params)) })
 	case "serverRequest/resolved":
 		return decode(params, func(n resolvedNote) { c.withdraw(string(n.RequestID)) })
 	}
@@ -212,11 +214,13 @@ func (c *conversation) used(n usageNote) {
 }
 
 // serverStarted tells of an MCP server that did not start: the agent goes on
-// without its tools.
+// without its tools. Each subagent tries it again.
 func (c *conversation) serverStarted(n serverNote) {
-	if n.Error != "" {
-		c.log("warn", fmt.Sprintf("check the MCP server %q in agent.config: it did not start: %s", n.Name, n.Error), nil)
+	if n.Error == "" || c.broken[n.Name] {
+		return
 	}
+	c.broken[n.Name] = true
+	c.log("error", fmt.Sprintf("correct the MCP server %q in profile.mcp_servers or agent.config: it did not start: %s", n.Name, n.Error), nil)
 }
 
 // failing tells that the model's API is tried again; the last failure is told with

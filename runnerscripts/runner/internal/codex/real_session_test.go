@@ -164,23 +164,6 @@ func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
 	}
 }
 
-func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
-	t.Parallel()
-	for _, trusted := range []bool{false, true} {
-		t.Run(map[bool]string{true: "trusted", false: "untrusted"}[trusted], func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.session.Agent.TrustWorkspace = trusted
-			agenttest.WriteFile(t, f.workspaceFile(".codex/config.toml"),
-				"[mcp_servers.evil]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"touch mcp-ran\"]\n")
-			f.prompt(f.start(), "plain-text")
-			if f.exists("mcp-ran") != trusted {
-				t.Errorf("the MCP server ran: %v", !trusted)
-			}
-		})
-	}
-}
-
 func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

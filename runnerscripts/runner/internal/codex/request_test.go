@@ -111,7 +111,7 @@ func TestSettingsNameTheProviderOfTheEnvironment(t *testing.T) {
 	}
 	for name, tt := range tests {
 		s.Agent.Env, s.Agent.Config = tt.env, json.RawMessage(tt.config)
-		all, err := settings(s)
+		all, err := settings(s, runnerscripts.Profile{})
 		if err != nil || all["model_provider"] != tt.provider {
 			t.Errorf("%s: %v, %v", name, all, err)
 		}
@@ -130,7 +130,7 @@ func TestSettingsOfTheRequestAreMergedIntoThoseOfTheDriver(t *testing.T) {
 	s := agenttest.NewSession(t, agent.NewUUID(), agentName)
 	s.Agent.Env = map[string]string{envKey: "k"}
 	s.Agent.Config = []byte(`{"model_providers":{"openai-key":{"request_max_retries":1},"other":{"name":"Other"}},"web_search":"disabled"}`)
-	all, err := settings(s)
+	all, err := settings(s, runnerscripts.Profile{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func (t *translator) completed(conv string, n itemNote) {
 
 // isMessage reports whether an item is words instead of a tool call.
 func isMessage(typ string) bool {
-	return typ == itemUser || typ == itemAgent || typ == itemReasoning || typ == itemPlan
+	return typ == itemUser || typ == itemHook || typ == itemAgent || typ == itemReasoning || typ == itemPlan
 }
 
 // finish translates a finished item that began and ended at those times; zero
@@ -97,6 +97,12 @@ func (t *translator) finish(began, ended time.Time, conv string, i item) {
 	switch i.Type {
 	case itemUser:
 		t.user(ended, conv, i)
+	case itemHook:
+		for n, f := range i.Fragments {
+			t.emit(ended, conv, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
+				BlockID: fmt.Sprintf("%s-%d", i.ID, n), Content: runnerscripts.Content{Type: "text", Text: f.Text},
+			})
+		}
 	case itemAgent, itemPlan:
 		t.said[conv] = i.Text
 		t.whole(ended, conv, runnerscripts.TypeAgentMessage, i.ID, i.Text)

@@ -122,8 +122,8 @@ type stream struct {
 }
 
 // events begins to listen. What happens from now on is not missed.
-func (a *api) events(ctx context.Context) (*stream, error) {
-	resp, err := a.request(ctx, http.MethodGet, "/event", nil)
+func (a *api) events(ctx context.Context, path string) (*stream, error) {
+	resp, err := a.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,8 @@ func (a *api) messages(ctx context.Context, id string, most int) ([]message, err
 	return list, a.get(ctx, path, &list)
 }
 
-// turn reads a message of the user and the answers to it.
+// turn reads a message of the user and all that came of it: the program may go on
+// with messages of the user that it makes itself.
 func (a *api) turn(ctx context.Context, id, userID string) ([]message, error) {
 	const usual = 100
 	for _, most := range []int{usual, 0} {
@@ -174,13 +175,7 @@ func (a *api) turn(ctx context.Context, id, userID string) ([]message, error) {
 		if found < 0 {
 			continue
 		}
-		list := []message{all[found]}
-		for _, m := range all {
-			if m.Info.ParentID == userID {
-				list = append(list, m)
-			}
-		}
-		return list, nil
+		return all[found:], nil
 	}
 	return nil, &refusal{status: http.StatusNotFound, message: "the message of the prompt is not in the session"}
 }

@@ -15,6 +15,8 @@ import (
 // prompts and is started again if it has crashed.
 type conversation struct {
 	session  runnerscripts.Session
+	profile  runnerscripts.Profile
+	guard    agent.Guard
 	raw      bool
 	out      agent.Sink
 	patience time.Duration
@@ -59,14 +61,8 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
-	c.talking.Lock()
-	c.translate.spent = runnerscripts.Usage{}
-	c.talking.Unlock()
-	prt := promptPart{ID: newID("prt", now), Type: partText, Text: text}
-	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
-		BlockID: prt.ID, Content: runnerscripts.Content{Type: "text", Text: text},
-	})
-	err = c.work(ctx, s, q, c.promptBody(q.id, prt))
+	c.reportServers(ctx, s)
+	err = c.work(ctx, s, q, c.begin(q.id, text, now))
 	c.withdrawAll()
 	done := c.completed()
 	switch {
@@ -87,20 +83,30 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 }
 
 // work sends the prompt and waits until everything about it is told.
-func (c *conversation) work(ctx context.Context, s *server, q *query, body promptBody) error {
-	if err := s.post(ctx, "/session/"+c.sessionID()+"/prompt_async", body, nil); err != nil {
-		return err
-	}
-	select {
-	case <-q.done:
-		if !c.accepted(q) {
-			return nil
+func (c *conversation) work(ctx context.Context, s *server, q *query, p prompt) error {
+	sending, cancel := context.WithCancel(ctx)
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	defer cancel()
+	sent := make(chan error, 1)
+	sender.Go(func() { sent <- s.post(sending, "/session/"+c.sessionID()+p.path, p.body, nil) })
+	for {
+		select {
+		case err := <-sent:
+			if err != nil {
+				return err
+			}
+			sent = nil // a slash command is only accepted at its end
+		case <-q.done:
+			if !c.accepted(q) {
+				return nil
+			}
+			return c.catchUp(ctx, s, q)
+		case <-s.gone:
+			return errors.New("the server has ended")
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-		return c.catchUp(ctx, s, q)
-	case <-s.gone:
-		return errors.New("the server has ended")
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 
@@ -115,19 +121,6 @@ func (c *conversation) sessionID() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.id
-}
-
-func (c *conversation) promptBody(id string, prt promptPart) promptBody {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	body := promptBody{
-		MessageID: id, Agent: agentOf(c.mode), System: c.session.Agent.SystemPrompt, Parts: []promptPart{prt},
-	}
-	if c.model != "" {
-		ref, _ := parseModel(c.model) // it was checked before it became the model
-		body.Model = &ref
-	}
-	return body
 }
 
 // completed is what is known of a query's end without its outcome.
@@ -147,8 +140,10 @@ func (c *conversation) catchUp(ctx context.Context, s *server, q *query) error {
 	since := messages[0].Info.Time.Created
 	c.tell(messages)
 	c.mu.Lock()
-	for _, m := range messages[1:] {
-		q.answer(m.Info)
+	for _, m := range messages {
+		if m.Info.Role == roleAssistant {
+			q.answer(m.Info)
+		}
 	}
 	c.mu.Unlock()
 	seen := map[string]bool{}

@@ -32,7 +32,7 @@ var _ agent.Driver = Driver{}
 
 // Setup writes the configuration and restores the transcript.
 func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
-	if err := check(req.Session); err != nil {
+	if err := check(req.Session, req.Profile); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
 	v, err := version(ctx, req.Session)
@@ -43,7 +43,10 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	if major, _, _ := strings.Cut(testedVersion, "."); !strings.HasPrefix(v, major+".") {
 		return data, agent.Failed("install OpenCode %s in the sandbox, which this runner was tested with: it has %q", testedVersion, v)
 	}
-	if err := writeConfiguration(req.Session); err != nil {
+	if err := installProfile(ctx, req.Session, req.Profile); err != nil {
+		return data, err
+	}
+	if err := writeConfiguration(req.Session, req.Profile); err != nil {
 		return data, err
 	}
 	if req.Transcript == nil {
@@ -54,11 +57,13 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 
 // Start starts the server; a session that has a transcript goes on.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
-	if err := check(req.Session); err != nil {
+	if err := check(req.Session, req.Profile); err != nil {
 		return nil, err
 	}
 	c := &conversation{
 		session:   req.Session,
+		profile:   req.Profile,
+		guard:     agent.NewGuard(req.Session, skillsDir),
 		raw:       req.Raw,
 		out:       out,
 		patience:  cmp.Or(d.patience, startTime),
@@ -79,7 +84,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 
 // Transcript reads the session's history.
 func (d Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
-	if err := check(req.Session); err != nil {
+	if err := check(req.Session, runnerscripts.Profile{}); err != nil {
 		return runnerscripts.Transcript{}, err
 	}
 	t, err := readTranscript(ctx, req.Session, cmp.Or(d.patience, startTime))

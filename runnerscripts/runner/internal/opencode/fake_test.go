@@ -70,6 +70,7 @@ func (f fake) routes() http.Handler {
 		"GET /experimental/tool/ids":  `[]`,
 		"GET /global/health":          `{"version":"1.0.0"}`,
 		"GET /config":                 `{}`,
+		"GET /mcp":                    `{}`,
 		"POST /session":               `{"id":"` + fakeSession + `"}`,
 		"POST /session/{id}/abort":    `true`,
 		"GET /session/{id}/message":   `[]`,
@@ -78,6 +79,7 @@ func (f fake) routes() http.Handler {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, reply) })
 	}
 	mux.HandleFunc("GET /event", f.stream)
+	mux.HandleFunc("GET /global/event", fake{events: make(chan string)}.stream)
 	mux.HandleFunc("POST /session/{id}/prompt_async", f.prompt)
 	return mux
 }

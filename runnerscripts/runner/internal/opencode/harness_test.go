@@ -20,6 +20,9 @@ import (
 // TestMain is also the program of tests that need another server than the real
 // one.
 func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() {
+		return
+	}
 	if behaviour := os.Getenv(fakeVariable); behaviour != "" {
 		fakeProgram(behaviour)
 		return
@@ -38,6 +41,7 @@ type fixture struct {
 	api     *llmapi.Server
 	driver  Driver
 	session runnerscripts.Session
+	profile runnerscripts.Profile
 	out     *agenttest.Recorder
 }
 
@@ -73,7 +77,7 @@ func scriptedProvider(url string) []byte {
 // start starts the conversation; it is closed at the end of the test.
 func (f *fixture) start() *conversation {
 	f.t.Helper()
-	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}

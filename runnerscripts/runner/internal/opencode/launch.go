@@ -1,9 +1,7 @@
 package opencode
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -27,7 +25,7 @@ func reserved() []string {
 }
 
 // check refuses what this driver cannot do, instead of ignoring it.
-func check(s runnerscripts.Session) error {
+func check(s runnerscripts.Session, p runnerscripts.Profile) error {
 	if s.Agent.MaxTurns < 0 {
 		return agent.Invalid("give agent.max_turns as 0 (no limit) or more, not %d", s.Agent.MaxTurns)
 	}
@@ -42,7 +40,13 @@ func check(s runnerscripts.Session) error {
 			return err
 		}
 	}
-	_, err := configuration(s)
+	if err := checkProfile(p); err != nil {
+		return err
+	}
+	if err := checkVariables(p, environment(s, nil)); err != nil {
+		return err
+	}
+	_, err := configuration(s, p)
 	return err
 }
 
@@ -75,7 +79,7 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 
 // version asks the program for its version, which shows that it can run here.
 func version(ctx context.Context, s runnerscripts.Session) (string, error) {
-	env := environment(s, "")
+	env := environment(s, nil)
 	argv, err := program(s.Agent, env)
 	if err != nil {
 		return "", err
@@ -91,8 +95,8 @@ func startFailure(err error) error {
 	return agent.Failed("check that the program in agent.command is OpenCode for this platform, and its settings in agent.config: %v", err)
 }
 
-// environment is the program's whole environment.
-func environment(s runnerscripts.Session, password string) []string {
+// environment is the program's whole environment, with more over all else.
+func environment(s runnerscripts.Session, more map[string]string) []string {
 	home := s.Paths.Home
 	own := map[string]string{
 		"HOME":                             home,
@@ -111,97 +115,17 @@ func environment(s runnerscripts.Session, password string) []string {
 		"OPENCODE_DISABLE_TERMINAL_TITLE":  "1",
 		"OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
 	}
-	if password != "" {
-		own["OPENCODE_SERVER_PASSWORD"] = password
-	}
 	if !s.Agent.TrustWorkspace {
 		own["OPENCODE_DISABLE_PROJECT_CONFIG"] = "1"
 		own["OPENCODE_DISABLE_EXTERNAL_SKILLS"] = "1"
 	}
-	return child.Environ(own, s.Agent.Env)
+	return child.Environ(own, s.Agent.Env, more)
 }
 
-// The driver keeps files of its own beside those of the program.
-func ownDir(s runnerscripts.Session) string {
-	return filepath.Join(s.Paths.Home, ".config", "agentenv", programName)
-}
-func configFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "opencode.json") }
-
-// permissions ask for everything that changes something, leaves the workspace or
-// comes from an MCP server. The order counts: the last one that fits decides.
-const permissions = `{"*":"ask",` +
-	`"read":{"*":"allow","*.env":"ask","*.env.*":"ask","*.env.example":"allow"},` +
-	`"glob":"allow","grep":"allow","list":"allow","lsp":"allow","skill":"allow",` +
-	`"task":"allow","todoread":"allow","todowrite":"allow","question":"allow"}`
-
-// configuration is the program's configuration: the user's own, from agent.config,
-// over what this driver wants.
-func configuration(s runnerscripts.Session) ([]byte, error) {
-	conf := map[string]json.RawMessage{
-		"autoupdate": json.RawMessage(`false`),
-		"share":      json.RawMessage(`"disabled"`),
-		"permission": json.RawMessage(permissions),
-	}
-	var given map[string]json.RawMessage
-	if raw := bytes.TrimSpace(s.Agent.Config); len(raw) > 0 {
-		if err := json.Unmarshal(raw, &given); err != nil {
-			return nil, agent.Invalid("give agent.config of OpenCode as the object that opencode.json holds: %v", err)
-		}
-	}
-	if _, ok := given["enabled_providers"]; !ok && !mayUseZen(s) {
-		conf["disabled_providers"] = json.RawMessage(`["opencode"]`)
-	}
-	for key, value := range given {
-		conf[key] = value
-	}
-	agents, err := agentSettings(s, conf["agent"])
-	if err != nil {
-		return nil, err
-	}
-	conf["agent"] = agents
-	return json.Marshal(conf)
-}
-
-// mayUseZen reports whether the session wants the models of OpenCode's own
-// makers. They work without a key, so without any setting the program would send
-// them the conversation.
-func mayUseZen(s runnerscripts.Session) bool {
-	return strings.HasPrefix(s.Agent.Model, "opencode/") || child.Lookup(child.Environ(s.Agent.Env), "OPENCODE_API_KEY") != ""
-}
-
-// agentSettings are the settings of the program's agents: "plan" must not edit
-// whatever the permissions say, and a limit of turns is told to the model.
-func agentSettings(s runnerscripts.Session, given json.RawMessage) (json.RawMessage, error) {
-	agents := map[string]map[string]json.RawMessage{}
-	if len(given) > 0 {
-		if err := json.Unmarshal(given, &agents); err != nil {
-			return nil, agent.Invalid("give agent.config.agent of OpenCode as an object of objects: %v", err)
-		}
-	}
-	set := func(name, key string, value any) {
-		if agents[name] == nil {
-			agents[name] = map[string]json.RawMessage{}
-		}
-		if _, ok := agents[name][key]; !ok {
-			agents[name][key], _ = json.Marshal(value) // a number, or strings
-		}
-	}
-	set(modePlan, "permission", map[string]string{"edit": "deny"})
-	if n := s.Agent.MaxTurns; n > 0 {
-		set(modeBuild, "steps", n)
-		set(modePlan, "steps", n)
-	}
-	return json.Marshal(agents)
-}
-
-// writeConfiguration writes the configuration, which may hold keys, for the user
-// alone.
-func writeConfiguration(s runnerscripts.Session) error {
-	conf, err := configuration(s)
-	if err != nil {
-		return err
-	}
-	return writePrivate(configFile(s), conf)
+// readingOnly are the variables of a program that only reads or writes the history:
+// it has no use for the profile's plugins and servers.
+func readingOnly(s runnerscripts.Session) map[string]string {
+	return map[string]string{"OPENCODE_PURE": "1", "OPENCODE_CONFIG": filepath.Join(ownDir(s), "none.json")}
 }
 
 // writePrivate writes a whole file, or nothing, that its owner alone can read.

@@ -17,6 +17,7 @@ import (
 type question struct {
 	id      string
 	conv    string
+	kind    string // of action, for a request for permission
 	callID  string // of the tool call that it is for; empty if there is none
 	asked   bool   // it has been passed on
 	options []runnerscripts.PermissionOption
@@ -33,15 +34,16 @@ const (
 
 // newQuestion works out the possible answers of a request.
 func newQuestion(conv string, r permissionAsked) question {
-	q := question{id: r.ID, conv: conv}
+	q := question{id: r.ID, conv: conv, kind: r.Permission}
 	title := strings.TrimSpace(r.Permission + " " + strings.Join(r.Patterns, " "))
 	if r.Metadata.Command != "" {
 		title = r.Metadata.Command
 	}
 	q.call = runnerscripts.ToolCall{ToolCallID: r.ID, Title: title, Kind: toolKind(r.Permission)}
-	if file := r.Metadata.FilePath; file != "" {
-		q.call.Locations = []runnerscripts.Location{{Path: file}}
+	if r.Permission == outside && r.Metadata.FilePath != "" {
+		q.call.Kind = runnerscripts.ToolEdit // for all that is known
 	}
+	q.call.Locations = r.locations()
 	if r.Tool != nil {
 		q.callID = r.Tool.CallID
 	}
@@ -54,6 +56,18 @@ func newQuestion(conv string, r permissionAsked) question {
 	}
 	q.options = append(q.options, runnerscripts.PermissionOption{OptionID: replyReject, Name: "Reject", Kind: runnerscripts.RejectOnce})
 	return q
+}
+
+// locations are the files that a request is about.
+func (r permissionAsked) locations() []runnerscripts.Location {
+	var list []runnerscripts.Location
+	for _, f := range r.Metadata.Files { // of a patch
+		list = append(list, runnerscripts.Location{Path: f.FilePath})
+	}
+	if file := r.Metadata.FilePath; file != "" && len(list) == 0 {
+		list = append(list, runnerscripts.Location{Path: file})
+	}
+	return list
 }
 
 // newAsk is a question of the agent to the user. The answers come as the "answers"
@@ -82,29 +96,20 @@ func allowedBy(mode, permission string) bool {
 
 // ask takes a request for permission. It runs on the reader's goroutine.
 func (c *conversation) ask(ctx context.Context, r permissionAsked) {
-	c.mu.Lock()
-	mode := c.mode
-	c.mu.Unlock()
-	if allowedBy(mode, r.Permission) {
-		c.background(ctx, func(ctx context.Context, s *server) error {
-			return s.post(ctx, "/permission/"+r.ID+"/reply", replyBody{Reply: replyOnce}, nil)
-		})
-		return
-	}
-	c.wait(newQuestion(c.translate.conversationOf(r.SessionID), r))
+	c.wait(ctx, newQuestion(c.translate.conversationOf(r.SessionID), r))
 }
 
 // wait notes a question, and passes it on as soon as the input of its tool call is
 // known: the request may have overtaken it.
-func (c *conversation) wait(q question) {
+func (c *conversation) wait(ctx context.Context, q question) {
 	c.mu.Lock()
 	c.questions[q.id] = q
 	c.mu.Unlock()
-	c.passOn(false)
+	c.passOn(ctx, false)
 }
 
 // passOn passes on the questions whose tool calls are known, or all.
-func (c *conversation) passOn(all bool) {
+func (c *conversation) passOn(ctx context.Context, all bool) {
 	c.mu.Lock()
 	var ready []question
 	for id, q := range c.questions {
@@ -115,7 +120,11 @@ func (c *conversation) passOn(all bool) {
 		}
 		if known {
 			q.conv = c.translate.conversationOf(p.SessionID)
+			places := q.call.Locations
 			q.call = c.translate.toolCall(p)
+			if len(q.call.Locations) == 0 {
+				q.call.Locations = places
+			}
 		}
 		q.asked = true
 		c.questions[id] = q
@@ -125,11 +134,44 @@ func (c *conversation) passOn(all bool) {
 	slices.SortFunc(ready, func(a, b question) int { return strings.Compare(a.id, b.id) })
 	for _, q := range ready {
 		q.call.Status = runnerscripts.ToolPending
-		c.out.Emit(q.conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
-			ID: q.id, ToolCall: q.call, Options: q.options,
-		})
+		if !c.answered(ctx, q) {
+			c.out.Emit(q.conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
+				ID: q.id, ToolCall: q.call, Options: q.options,
+			})
+		}
 	}
 }
+
+// answered answers a request that nobody is asked about: the workspace guard or the
+// mode decides.
+func (c *conversation) answered(ctx context.Context, q question) bool {
+	c.mu.Lock()
+	mode := c.mode
+	c.mu.Unlock()
+	var body replyBody
+	reason, refused := c.guard.Refuses(q.call)
+	switch {
+	case q.isAsk:
+		return false
+	case refused:
+		agent.EmitRefused(c.out, q.conv, q.call, reason)
+		body = replyBody{Reply: replyReject, Message: reason}
+	case allowedBy(mode, q.kind):
+		body = replyBody{Reply: replyOnce}
+	default:
+		return false
+	}
+	c.mu.Lock()
+	delete(c.questions, q.id)
+	c.mu.Unlock()
+	c.background(ctx, func(ctx context.Context, s *server) error {
+		return s.post(ctx, q.path(), body, nil)
+	})
+	return true
+}
+
+// path is where the answer goes.
+func (q question) path() string { return "/permission/" + q.id + "/reply" }
 
 // withdraw ends a question that nobody needs to answer any more.
 func (c *conversation) withdraw(id string) {
@@ -215,7 +257,7 @@ func (q question) answer(d runnerscripts.PermissionDecision) (o runnerscripts.Pe
 			reply.Message = "The user did not allow this."
 		}
 	}
-	return o, "/permission/" + q.id + "/reply", reply, nil
+	return o, q.path(), reply, nil
 }
 
 // words are the answers to a question to the user.

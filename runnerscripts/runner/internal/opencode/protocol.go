@@ -61,6 +61,9 @@ type permissionAsked struct {
 	Metadata   struct {
 		Command  string `json:"command"`
 		FilePath string `json:"filepath"`
+		Files    []struct {
+			FilePath string `json:"filePath"`
+		} `json:"files"`
 	} `json:"metadata"`
 	Tool *struct {
 		CallID string `json:"callID"`
@@ -80,6 +83,13 @@ type questionAsked struct {
 	Tool      *struct {
 		CallID string `json:"callID"`
 	} `json:"tool"`
+}
+
+// toast is a notice for the user.
+type toast struct {
+	Title   string `json:"title"`
+	Message string `json:"message"`
+	Variant string `json:"variant"` // "info", "success", "warning", "error"
 }
 
 // messageInfo is a message without its parts.
@@ -152,6 +162,8 @@ type part struct {
 	Tokens *tokens `json:"tokens"`
 	Cost   float64 `json:"cost"`
 
+	Prompt string `json:"prompt"` // of a subtask
+
 	Mime string `json:"mime"`
 	URL  string `json:"url"`
 }
@@ -163,6 +175,7 @@ const (
 	partTool       = "tool"
 	partFile       = "file"
 	partStepFinish = "step-finish"
+	partSubtask    = "subtask" // of a slash command that a subagent runs
 )
 
 // toolState is how far a tool call is.
@@ -223,8 +236,16 @@ type promptBody struct {
 	MessageID string       `json:"messageID"`
 	Model     *modelRef    `json:"model,omitempty"`
 	Agent     string       `json:"agent,omitempty"`
-	System    string       `json:"system,omitempty"`
 	Parts     []promptPart `json:"parts"`
+}
+
+// commandBody is a slash command.
+type commandBody struct {
+	MessageID string `json:"messageID"`
+	Command   string `json:"command"`
+	Arguments string `json:"arguments"`
+	Model     string `json:"model,omitempty"`
+	Agent     string `json:"agent,omitempty"`
 }
 
 type promptPart struct {

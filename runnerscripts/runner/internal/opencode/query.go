@@ -3,6 +3,7 @@ package opencode
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -10,14 +11,15 @@ import (
 
 // query is a prompt that is worked on. The mutex of the conversation guards it.
 type query struct {
-	id        string // of the user's message
-	accepted  bool   // the program has the message
-	busy      bool   // the program works on it: an interrupt reaches it
-	idle      bool   // it has stopped working
-	beats     int    // of the server's heart since then
-	interrupt bool   // somebody asked for one before it worked
-	cancelled bool   // somebody asked to stop it
-	limited   bool   // it reached its limit of turns
+	id        string   // of the user's message
+	also      []string // messages of the user that the program made to go on
+	accepted  bool     // the program has the message
+	busy      bool     // the program works on it: an interrupt reaches it
+	idle      bool     // it has stopped working
+	beats     int      // of the server's heart since then
+	interrupt bool     // somebody asked for one before it worked
+	cancelled bool     // somebody asked to stop it
+	limited   bool     // it reached its limit of turns
 	answers   map[string]messageInfo
 	last      string      // the id of the last answer
 	problem   *failedWith // told without an answer
@@ -28,6 +30,11 @@ type query struct {
 
 func newQuery(id string) *query {
 	return &query{id: id, answers: map[string]messageInfo{}, done: make(chan struct{})}
+}
+
+// owns reports whether a message belongs to the query.
+func (q *query) owns(m messageInfo) bool {
+	return m.ID == q.id || m.ParentID == q.id || slices.Contains(q.also, m.ID) || slices.Contains(q.also, m.ParentID)
 }
 
 // answer notes a message of the model, and reports whether it is a new one.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -38,7 +39,7 @@ func (c *conversation) dispatch(ctx context.Context, e event) error {
 	case "message.updated":
 		return decode(e.Properties, func(u messageUpdated) { c.messageUpdated(ctx, u.Info) })
 	case "message.part.updated":
-		return decode(e.Properties, func(u partUpdated) { c.partUpdated(u, e) })
+		return decode(e.Properties, func(u partUpdated) { c.partUpdated(ctx, u, e) })
 	case "message.part.delta":
 		return decode(e.Properties, func(d partDelta) { c.partDelta(d, e) })
 	case "message.part.removed":
@@ -52,9 +53,11 @@ func (c *conversation) dispatch(ctx context.Context, e event) error {
 	case "permission.replied", "question.replied", "question.rejected":
 		return decode(e.Properties, func(r permissionReplied) { c.withdraw(r.RequestID) })
 	case "question.asked":
-		return decode(e.Properties, func(r questionAsked) { c.wait(newAsk(c.translate.conversationOf(r.SessionID), r)) })
+		return decode(e.Properties, func(r questionAsked) { c.wait(ctx, newAsk(c.translate.conversationOf(r.SessionID), r)) })
 	case "server.heartbeat":
-		c.beat()
+		c.beat(ctx)
+	case "tui.toast.show":
+		return decode(e.Properties, c.toast)
 	}
 	return nil // of a newer version, or of no interest
 }
@@ -74,13 +77,16 @@ func (c *conversation) messageUpdated(ctx context.Context, m messageInfo) {
 	c.translate.infos[m.ID] = m
 	c.mu.Lock()
 	q := c.query
-	if q == nil || m.ID != q.id && m.ParentID != q.id {
+	if q != nil && m.SessionID == c.id && m.Role == roleUser && m.ID > q.id && q.accepted && !q.owns(m) {
+		q.also = append(q.also, m.ID)
+	}
+	if q == nil || !q.owns(m) {
 		c.mu.Unlock()
 		return
 	}
 	q.accepted = true
 	stop := false
-	if m.ParentID == q.id {
+	if m.Role == roleAssistant {
 		most := c.session.Agent.MaxTurns
 		stop = q.answer(m) && most > 0 && len(q.answers) > most && !q.limited
 		q.limited = q.limited || stop
@@ -93,14 +99,14 @@ func (c *conversation) messageUpdated(ctx context.Context, m messageInfo) {
 }
 
 // partUpdated takes a part as it is now.
-func (c *conversation) partUpdated(u partUpdated, e event) {
+func (c *conversation) partUpdated(ctx context.Context, u partUpdated, e event) {
 	if c.orphan(u.Part.SessionID, e) {
 		return
 	}
 	c.translate.part(u.Part)
-	c.adopt()
+	c.adopt(ctx)
 	if u.Part.Type == partTool {
-		c.passOn(false)
+		c.passOn(ctx, false)
 	}
 }
 
@@ -128,7 +134,7 @@ func (c *conversation) orphan(sessionID string, e event) bool {
 }
 
 // adopt takes the events of sessions that have become somebody's.
-func (c *conversation) adopt() {
+func (c *conversation) adopt(ctx context.Context) {
 	for id, events := range c.orphans {
 		if _, known := c.translate.conversations[id]; !known {
 			continue
@@ -137,7 +143,7 @@ func (c *conversation) adopt() {
 		for _, e := range events {
 			switch e.Type {
 			case "message.part.updated":
-				_ = decode(e.Properties, func(u partUpdated) { c.partUpdated(u, e) }) // it was decoded before
+				_ = decode(e.Properties, func(u partUpdated) { c.partUpdated(ctx, u, e) }) // it was decoded before
 			case "message.part.delta":
 				_ = decode(e.Properties, func(d partDelta) { c.partDelta(d, e) })
 			}
@@ -173,7 +179,7 @@ func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
 // program never does.
 func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 	c.out.Emit(c.translate.conversationOf(s.SessionID), runnerscripts.TypeLog, runnerscripts.Log{
-		Level: "warn",
+		Level:   "warn",
 		Message: fmt.Sprintf("the model's API failed %d times in a row and is tried again: %s", s.Status.Attempt, s.Status.Message),
 		Data:    rawJSON(s.Status),
 	})
@@ -194,6 +200,10 @@ func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 
 // failed takes an error of a session, which may have no message.
 func (c *conversation) failed(e sessionError) {
+	if e.SessionID == "" && e.Error != nil {
+		c.log("error", e.Error.Data.Message) // of a plugin, for example
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.query
@@ -206,9 +216,17 @@ func (c *conversation) failed(e sessionError) {
 	}
 }
 
+// toast takes what the program would show its user for a while.
+func (c *conversation) toast(t toast) {
+	switch t.Variant {
+	case "error", "warning":
+		c.log(map[string]string{"error": "error", "warning": "warn"}[t.Variant], strings.TrimSpace(t.Title+": "+t.Message))
+	}
+}
+
 // beat looks after what should have happened since the last beat.
-func (c *conversation) beat() {
-	c.passOn(true)
+func (c *conversation) beat(ctx context.Context) {
+	c.passOn(ctx, true)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.query

@@ -190,7 +190,7 @@ func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
 		t.Errorf("the subagent: %s", agenttest.Show(t, sub))
 	}
 	blocks := sub.Blocks
-	if len(blocks) != 4 || blocks[2].Tool == nil || blocks[2].Tool.Title != "echo subagent" {
+	if len(blocks) != 3 || blocks[1].Tool == nil || blocks[1].Tool.Title != "echo subagent" {
 		t.Errorf("its conversation: %s", agenttest.Show(t, blocks))
 	}
 	tr, _ := f.transcript()

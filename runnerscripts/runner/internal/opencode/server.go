@@ -25,19 +25,17 @@ type server struct {
 	gone     chan struct{} // closed when the events have ended, and mostly so the server
 	closing  atomic.Bool   // the events are ended on purpose
 	reason   string        // why it was ended; valid after gone
+	reported bool          // it is told which MCP servers do not work; of Prompt alone
 }
 
 // listening is the line that tells where the server listens.
 var listening = regexp.MustCompile(`listening on (http://127\.0\.0\.1:[0-9]+)`)
 
-// startServer starts a server for the session and waits, for patience at most,
-// until it listens.
-func startServer(ctx context.Context, s runnerscripts.Session, patience time.Duration) (*server, error) {
-	if err := writeConfiguration(s); err != nil {
-		return nil, err
-	}
+// startServer starts a server for the session, with more variables, and waits, for
+// patience at most, until it listens.
+func startServer(ctx context.Context, s runnerscripts.Session, more map[string]string, patience time.Duration) (*server, error) {
 	password := rand.Text()
-	env := environment(s, password)
+	env := append(environment(s, more), "OPENCODE_SERVER_PASSWORD="+password)
 	argv, err := program(s.Agent, env)
 	if err != nil {
 		return nil, err
@@ -77,7 +75,7 @@ func startServer(ctx context.Context, s runnerscripts.Session, patience time.Dur
 func (s *server) follow(ctx context.Context, silence time.Duration, handle func(context.Context, []byte)) error {
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	connected := context.AfterFunc(ctx, cancel)
-	st, err := s.events(life)
+	st, err := s.events(life, "/event")
 	connected()
 	if err != nil {
 		cancel()

@@ -2,9 +2,11 @@ package opencode
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -38,6 +40,7 @@ type offer struct {
 	modes    []string
 	tools    []string
 	commands []commandInfo
+	servers  []string // of the Model Context Protocol
 }
 
 func (o offer) checkMode(mode string) error {
@@ -57,6 +60,38 @@ func (o offer) checkModel(model string) error {
 	return agent.Invalid("choose a model that OpenCode knows (%s), give the provider's key, or define it as provider in agent.config: "+
 		"there is none named %q", strings.Join(shortList(slices.Sorted(maps.Keys(o.models))), ", "), model)
 }
+
+// checkTools refuses tools of a profile that the program does not have: one that is
+// denied by a wrong name would not be denied.
+func (o offer) checkTools(p runnerscripts.Profile) error {
+	known := []string{outside, "doom_loop", "edit", "list", "lsp", "plan_enter", "plan_exit", "websearch", "codesearch", "todoread", "todowrite", "question"}
+	known = append(known, o.tools...)
+	for field, tools := range map[string][]string{"allowed_tools": p.AllowedTools, "denied_tools": p.DeniedTools} {
+		for i, tool := range tools {
+			where := fmt.Sprintf("profile.%s[%d]", field, i)
+			name, _, err := parseTool(where, tool)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(known, func(k string) bool { return fits(k, name) }) && !o.ofServer(name) {
+				return agent.Invalid("give %s as one of the tools of OpenCode (%s) or of an MCP server, as server_tool: there is none named %q",
+					where, strings.Join(o.tools, ", "), name)
+			}
+		}
+	}
+	return nil
+}
+
+// ofServer reports whether a name may be that of an MCP server's tool; which ones
+// those have is not known yet.
+func (o offer) ofServer(name string) bool {
+	return slices.ContainsFunc(o.servers, func(server string) bool {
+		return strings.ContainsAny(name, "*?") || strings.HasPrefix(name, notOfName.ReplaceAllString(server, "_")+"_")
+	})
+}
+
+// notOfName is what the program replaces in names of servers.
+var notOfName = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
 // shortList is a list that fits into a message.
 func shortList(names []string) []string {
@@ -89,17 +124,16 @@ func errClosed() error { return agent.Invalid("start the conversation again: it 
 
 // start starts the server, opens the session, and asks what is on offer.
 func (c *conversation) start(ctx context.Context) (*server, error) {
-	s, err := startServer(ctx, c.session, c.patience)
+	if err := writeConfiguration(c.session, c.profile); err != nil {
+		return nil, err
+	}
+	s, err := startServer(ctx, c.session, nil, c.patience)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.patience, startFailure(fmt.Errorf("it did not answer within %v", c.patience)))
 	defer cancel()
-	if err := s.follow(ctx, c.silence, c.handle); err != nil {
-		s.kill()
-		return nil, whyNot(ctx, s, err)
-	}
-	if err := c.prepare(ctx, s); err != nil {
+	if err := c.open(ctx, s); err != nil {
 		s.kill()
 		return nil, whyNot(ctx, s, err)
 	}
@@ -114,6 +148,22 @@ func (c *conversation) start(ctx context.Context) (*server, error) {
 		return nil, errClosed()
 	}
 	return s, nil
+}
+
+// open begins to follow a new server and opens the session on it.
+func (c *conversation) open(ctx context.Context, s *server) error {
+	n, err := newNotices(ctx, s, c.session)
+	if err != nil {
+		return err
+	}
+	err = s.follow(ctx, c.silence, c.handle)
+	if err == nil {
+		err = c.prepare(ctx, s)
+	}
+	for _, problem := range n.stop() {
+		c.log("error", problem)
+	}
+	return err
 }
 
 // whyNot makes an error of a server that does not do what it should at the start.
@@ -140,6 +190,9 @@ func (c *conversation) prepare(ctx context.Context, s *server) error {
 	model, mode := c.model, c.mode
 	c.mu.Unlock()
 	if err := off.checkMode(mode); err != nil {
+		return err
+	}
+	if err := off.checkTools(c.profile); err != nil {
 		return err
 	}
 	if len(off.models) == 0 {
@@ -201,7 +254,8 @@ func (s *server) offer(ctx context.Context) (offer, error) {
 		Version string `json:"version"`
 	}
 	var conf struct {
-		Model string `json:"model"`
+		Model string                     `json:"model"`
+		MCP   map[string]json.RawMessage `json:"mcp"`
 	}
 	for path, out := range map[string]any{
 		"/config/providers": &providers, "/agent": &agents, "/command": &o.commands,
@@ -211,7 +265,7 @@ func (s *server) offer(ctx context.Context) (offer, error) {
 			return o, err
 		}
 	}
-	o.version, o.initial = health.Version, conf.Model
+	o.version, o.initial, o.servers = health.Version, conf.Model, slices.Sorted(maps.Keys(conf.MCP))
 	for _, p := range providers.Providers {
 		for name, m := range p.Models {
 			o.models[p.ID+"/"+name] = m.Limit.Context

@@ -103,6 +103,9 @@ func (t *translator) toolCall(p part) runnerscripts.ToolCall {
 		ToolCallID: p.ID, Name: p.Tool, Title: in.title(p.Tool), Kind: toolKind(p.Tool), RawInput: p.State.Input,
 	}
 	if in.FilePath == "" {
+		if in.Path != "" {
+			call.Locations = []runnerscripts.Location{{Path: t.absolute(in.Path)}}
+		}
 		return call
 	}
 	file := t.absolute(in.FilePath)

@@ -128,7 +128,7 @@ func reach(ctx context.Context, s runnerscripts.Session, id string, patience tim
 		}
 		a.forget()
 	}
-	started, err := startServer(ctx, s, patience)
+	started, err := startServer(ctx, s, readingOnly(s), patience)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -251,7 +251,7 @@ func importText(ctx context.Context, s runnerscripts.Session, text string) error
 		return err
 	}
 	defer os.Remove(file) //nolint:errcheck // it is the user's own history, and the next import replaces it
-	env := environment(s, "")
+	env := environment(s, readingOnly(s))
 	argv, err := program(s.Agent, env)
 	if err != nil {
 		return err

@@ -24,6 +24,9 @@ type translator struct {
 	whole bool
 	// infos are what is known of the messages, by id.
 	infos map[string]messageInfo
+	// prompts are the messages of the user that are told as the program has
+	// them, by id, although nothing is read back.
+	prompts map[string]bool
 	// parts are those that have been told, wholly or not, by id.
 	parts map[string]*told
 	// calls are the tool calls that have not ended, by the id that the model gave
@@ -54,6 +57,7 @@ func newTranslator(out agent.Sink, workspace string) *translator {
 	return &translator{
 		out: out, workspace: workspace,
 		infos:         map[string]messageInfo{},
+		prompts:       map[string]bool{},
 		parts:         map[string]*told{},
 		calls:         map[string]part{},
 		conversations: map[string]string{},
@@ -119,15 +123,18 @@ func (t *translator) part(p part) {
 	}
 }
 
-// userPart tells what the user said, if messages are read back. The prompt of a
-// subagent is told with its start.
+// userPart tells what the user said, if messages are read back or only the program
+// knows it. The prompt of a subagent is told with its start.
 func (t *translator) userPart(conv string, info messageInfo, p part) {
-	if !t.replaying || conv != runnerscripts.MainConversation || p.Synthetic || p.Ignored {
+	if !t.replaying && !t.prompts[info.ID] || conv != runnerscripts.MainConversation || p.Synthetic || p.Ignored {
 		return
 	}
 	c, ok := fileContent(p)
-	if p.Type == partText {
+	switch p.Type {
+	case partText:
 		c, ok = runnerscripts.Content{Type: "text", Text: p.Text}, p.Text != ""
+	case partSubtask:
+		c, ok = runnerscripts.Content{Type: "text", Text: p.Prompt}, p.Prompt != ""
 	}
 	if ok && t.once(conv, p.ID) {
 		t.emit(at(info.Time.Created), conv, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{BlockID: p.ID, Content: c})

@@ -100,7 +100,7 @@ func TestConfigurationIsTheUsersOverTheDrivers(t *testing.T) {
 	s := runnerscripts.Session{Paths: primitives.PathsIn("/s")}
 	s.Agent.MaxTurns = 3
 	s.Agent.Config = []byte(`{"share":"auto","agent":{"plan":{"steps":9,"color":"#fff"}},"permission":{"bash":{"z*":"deny","*":"allow"}}}`)
-	data, err := configuration(s)
+	data, err := configuration(s, runnerscripts.Profile{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestConfigurationIsTheUsersOverTheDrivers(t *testing.T) {
 		}
 	}
 	s.Agent.Config, s.Agent.Model = nil, "opencode/free"
-	if data, err = configuration(s); err != nil || strings.Contains(string(data), "disabled_providers") {
+	if data, err = configuration(s, runnerscripts.Profile{}); err != nil || strings.Contains(string(data), "disabled_providers") {
 		t.Errorf("with a model of OpenCode's own: %s, %v", data, err)
 	}
 }
@@ -128,7 +128,7 @@ func TestEnvironmentIsTheSessionsOwn(t *testing.T) {
 	t.Setenv("HOME", "/home/of/somebody")
 	t.Setenv("XDG_DATA_HOME", "/home/of/somebody/data")
 	s := runnerscripts.Session{Paths: primitives.PathsIn("/s")}
-	env := environment(s, "secret")
+	env := environment(s, map[string]string{"OPENCODE_SERVER_PASSWORD": "secret"})
 	for key, want := range map[string]string{
 		"OF_THE_SANDBOX": "kept", "HOME": s.Paths.Home, "XDG_DATA_HOME": s.Paths.Home + "/.local/share",
 		"OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_SERVER_PASSWORD": "secret",
@@ -138,7 +138,7 @@ func TestEnvironmentIsTheSessionsOwn(t *testing.T) {
 		}
 	}
 	s.Agent.TrustWorkspace = true
-	if got := child.Lookup(environment(s, ""), "OPENCODE_DISABLE_PROJECT_CONFIG"); got != "" {
+	if got := child.Lookup(environment(s, nil), "OPENCODE_DISABLE_PROJECT_CONFIG"); got != "" {
 		t.Errorf("a trusted workspace: %q", got)
 	}
 }
