@@ -91,7 +91,7 @@ func talkToClaude(ctx context.Context, c *conduct) error {
 	env := []string{"CLAUDE_CONFIG_DIR=" + c.home + "/.claude", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1"}
 	start := time.Now()
 	if err := c.start(ctx, env, "--input-format", "stream-json", "--output-format", "stream-json", "--verbose",
-		"--permission-prompt-tool", "stdio", "--include-partial-messages", "--setting-sources", "", "--strict-mcp-config"); err != nil {
+		"--permission-prompt-tool", "stdio", "--include-partial-messages", "--setting-sources", "user", "--strict-mcp-config"); err != nil {
 		return err
 	}
 	for i := range c.said {
@@ -112,7 +112,8 @@ func talkToClaude(ctx context.Context, c *conduct) error {
 func talkToCodex(ctx context.Context, c *conduct) error {
 	start := time.Now()
 	if err := c.start(ctx, []string{"CODEX_HOME=" + c.home}, "app-server", "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false",
-		"-c", "features.plugins=false", "-c", "features.apps=false"); err != nil {
+		"-c", "features.plugins=false", "-c", "features.apps=false",
+		"-c", "features.unbounded_connection_retries=false"); err != nil {
 		return err
 	}
 	err := c.talkToCodex(start)
