@@ -90,9 +90,10 @@ func (s *suite) runGroup(t *testing.T, g group) {
 		if err := goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1")); err != nil {
 			t.Errorf("goroutines are left: %v", err)
 		}
-		eventually(t, s.patience, func() error {
-			return newFiles(files, openFiles())
-		})
+		// Not fatal: what stops a test while it cleans up is not reported.
+		if err := await(s.patience, func() error { return newFiles(files, openFiles()) }); err != nil {
+			t.Error(err)
+		}
 	})
 	for _, r := range g.rules {
 		if r.possible != nil && !r.possible(s.h) {
