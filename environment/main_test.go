@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -28,10 +29,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(tests{m})
 }
 
-// tests are those of the package, after which nothing may be left in an engine.
+// tests are those of the package, after which nothing may be left in an engine or of a
+// server.
 type tests struct{ *testing.M }
 
-func (m tests) Run() int { return testdocker.Main(m.M) }
+func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 
 // sandbox returns the configuration of a sandbox in a folder of the test.
 func sandbox(t *testing.T) Sandbox {

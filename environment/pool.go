@@ -167,10 +167,11 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := p.take(ctx)
+	w, refill, err := p.take(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer refill() // only now: to make a sandbox slows down who waits for one
 	e, err := prepare(ctx, w.EnvironmentPrimitive, cfg, owner{
 		release: func() error { return end(ctx, w.EnvironmentPrimitive) },
 		reach:   w.reach,
@@ -206,28 +207,29 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 	return cfg, cfg.check()
 }
 
-// take returns a sandbox that lives.
-func (p *Pool) take(ctx context.Context) (warm, error) {
+// take returns a sandbox that lives, and what has the pool make another one for it.
+func (p *Pool) take(ctx context.Context) (w warm, refill func(), err error) {
+	refill = func() { p.need <- struct{}{} } // there is room: one less waits
 	for {
 		if err := ctx.Err(); err != nil {
-			return warm{}, fmt.Errorf("create the sandbox: %w", context.Cause(ctx))
+			return warm{}, nil, fmt.Errorf("create the sandbox: %w", context.Cause(ctx))
 		}
 		if p.isClosed() {
-			return warm{}, ErrClosed
+			return warm{}, nil, ErrClosed
 		}
 		select {
 		case w := <-p.ready:
-			p.need <- struct{}{} // there is room: one less waits
 			if alive(ctx, w) {
-				return w, nil
+				return w, refill, nil
 			}
+			refill()
 			p.discard(ctx, w)
 		default:
 			w, err := p.make(ctx)
 			if err != nil {
-				return warm{}, fmt.Errorf("create the sandbox: %w", err)
+				return warm{}, nil, fmt.Errorf("create the sandbox: %w", err)
 			}
-			return w, nil
+			return w, func() {}, nil
 		}
 	}
 }

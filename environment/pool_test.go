@@ -238,7 +238,7 @@ func TestWhatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
 		}, time.Second)
 		synctest.Wait()
 		begun := time.Now()
-		w, err := p.take(t.Context())
+		w, _, err := p.take(t.Context())
 		if err != nil || w.EnvironmentPrimitive.(*stuck).hangs {
 			t.Errorf("it handed out %+v, %v", w, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -25,10 +26,11 @@ func TestMain(m *testing.M) {
 	testscript.Main(tests{m}, map[string]func(){"envctl": main})
 }
 
-// tests are those of the package, after which nothing may be left in an engine.
+// tests are those of the package, after which nothing may be left in an engine
+// or of a server.
 type tests struct{ *testing.M }
 
-func (m tests) Run() int { return testdocker.Main(m.M) }
+func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 
 // TestScripts runs the scripts in testdata/script, each with sandboxes of its own
 // and a check that it left none, and no process, behind.

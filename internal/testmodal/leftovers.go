@@ -20,9 +20,9 @@ const dirPrefix = "testmodal-"
 // Main runs a package's tests and then fails them if a server of theirs has left
 // something: goroutines, processes, mounts or directories.
 func Main(m *testing.M) {
-	code := m.Run()
+	code := Check(m.Run())
 	if code == 0 {
-		if err := leftovers(); err != nil {
+		if err := goleak.Find(); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, "left by the tests:", err)
 			code = 1
 		}
@@ -30,10 +30,20 @@ func Main(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // this is the tests' main
 }
 
-// leftovers says what this process has left.
-func leftovers() error { return errors.Join(goleak.Find(), leftBehind()) }
+// Check is Main for packages whose main does more: it takes the status of their tests
+// and returns another one if servers have left processes, mounts or directories.
+func Check(code int) int {
+	if code != 0 {
+		return code
+	}
+	if err := leftBehind(); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "left by the tests:", err)
+		return 1
+	}
+	return 0
+}
 
-// leftBehind is leftovers without goroutines.
+// leftBehind says what servers of this process have left.
 func leftBehind() error {
 	var errs []error
 	for _, parent := range []string{os.TempDir(), memoryDir} {

@@ -269,6 +269,13 @@ func (s *sandbox) within(t testingT, what string, f func() error) {
 // eventually tries until f returns no error.
 func eventually(t testingT, patience time.Duration, f func() error) {
 	t.Helper()
+	if err := await(patience, f); err != nil {
+		t.Fatalf("after all that time: %v", err)
+	}
+}
+
+// await asks f again until it has no error any more, or for too long.
+func await(patience time.Duration, f func() error) error {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -276,11 +283,11 @@ func eventually(t testingT, patience time.Duration, f func() error) {
 	for {
 		err := f()
 		if err == nil {
-			return
+			return nil
 		}
 		select {
 		case <-timeout.C:
-			t.Fatalf("after all that time: %v", err)
+			return err
 		case <-tick.C:
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -89,12 +90,10 @@ func (s *suite) runGroup(t *testing.T, g group) {
 		if err := goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1")); err != nil {
 			t.Errorf("goroutines are left: %v", err)
 		}
-		eventually(t, s.patience, func() error {
-			if now := openFiles(); now > files {
-				return fmt.Errorf("%d files are open in this process, %d were before", now, files)
-			}
-			return nil
-		})
+		// Not fatal: what stops a test while it cleans up is not reported.
+		if err := await(s.patience, func() error { return newFiles(files, openFiles()) }); err != nil {
+			t.Error(err)
+		}
 	})
 	for _, r := range g.rules {
 		if r.possible != nil && !r.possible(s.h) {
@@ -165,14 +164,30 @@ func (s *suite) join(t testingT) {
 
 // openFiles counts the open files of this process; always the same number where
 // the system does not tell.
-func openFiles() int {
+func openFiles() map[string]string {
 	// The runtime opens files of its own with the first pipe.
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()
 	}
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return 0
+		return nil
 	}
-	return len(entries)
+	files := make(map[string]string, len(entries))
+	for _, e := range entries {
+		// That of the listing itself is closed by now.
+		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+			files[e.Name()] = name
+		}
+	}
+	return files
+}
+
+// newFiles tells which files are open that were not, if there are more.
+func newFiles(before, now map[string]string) error {
+	if len(now) <= len(before) {
+		return nil
+	}
+	maps.DeleteFunc(now, func(fd, name string) bool { return before[fd] == name })
+	return fmt.Errorf("more files are open in this process than before; these are new: %v", now)
 }

@@ -22,9 +22,10 @@ type Group struct {
 	path   string
 	prefix string // of the leaves of this handle
 
-	mu   sync.Mutex
-	next int
-	idle []*Leaf // were given back, perhaps with processes left in them
+	mu     sync.Mutex
+	next   int
+	idle   []*Leaf // were given back, perhaps with processes left in them
+	closed bool
 }
 
 // Leaf is the control group of one command. It is used again for a later command
@@ -98,6 +99,10 @@ func (g *Group) Release(l *Leaf) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed {
+		l.Close() // nobody else would
+		return
+	}
 	g.idle = append(g.idle, l)
 	if len(g.idle) > maxIdle {
 		g.idle[0].Close()
@@ -105,11 +110,12 @@ func (g *Group) Release(l *Leaf) {
 	}
 }
 
-// Close closes what the handle holds open. Processes stay as they are; leaves
-// without processes are removed.
+// Close closes what the handle holds open, and what is given back later. Processes
+// stay as they are; leaves without processes are removed.
 func (g *Group) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.closed = true
 	for _, l := range g.idle {
 		l.Close()
 	}

@@ -138,6 +138,25 @@ func TestALeafIsUsedAgainWhenItIsEmptyAndWasNotKilled(t *testing.T) {
 	g.Release(third)
 }
 
+func TestALeafThatIsGivenBackTooLateIsClosed(t *testing.T) {
+	g, ok := newGroup(t)
+	if !ok {
+		return
+	}
+	l, err := g.Acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Close()
+	g.Release(l)
+	if _, err := l.dir.Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("its folder: %v", err)
+	}
+	if _, err := os.Stat(l.Path()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its group: %v", err)
+	}
+}
+
 func TestWhatDoesNotExistHasNoProcesses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	if pids, err := Pids(dir); err != nil || len(pids) > 0 {
