@@ -85,7 +85,7 @@ func TestMCPServersThatDoNotStartAreToldAndTheSessionGoesOn(t *testing.T) {
 func TestInterruptDoesNotWaitForAnMCPServer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.profile.MCPServers = []runnerscripts.MCPServer{{Name: "hangs", Command: []string{"/bin/sh", "-c", "touch server-runs; exec sleep 600"}}}
+	f.profile.MCPServers = []runnerscripts.MCPServer{{Name: "hangs", Command: []string{"/bin/sh", "-c", "exec cat >/dev/null"}}}
 	c := f.start()
 	wait := f.promptAsync(c, "plain-text")
 	tick := time.NewTicker(5 * time.Millisecond)
