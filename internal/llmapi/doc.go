@@ -24,6 +24,7 @@
 //	remember      repeats what the user said before
 //	endless       calls tools for ever
 //	http-400      fails with an invalid request
+//	http-401      fails, because the key is not accepted
 //	http-529      fails, overloaded, each time
 //
 // The word may stand anywhere in the text; what stands between backticks is its

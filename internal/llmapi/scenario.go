@@ -63,6 +63,7 @@ func scenarios() map[string]scenario {
 		"remember":    remember,
 		"endless":     endless,
 		"http-400":    fails(http.StatusBadRequest),
+		"http-401":    fails(http.StatusUnauthorized),
 		"http-529":    fails(statusOverloaded),
 	}
 }

@@ -15,4 +15,10 @@
 //   - Token counts are cumulative over the thread, also after a resume.
 //   - It has its own sandbox around commands, which the sandbox of the session
 //     makes needless, and which does not work in every container.
+//   - Hooks run only after a user has looked at them. It keeps that by their hash,
+//     which it tells, and takes from whoever starts the thread.
+//   - The calls that a hook or a rule about commands refuses are told to the model
+//     alone: they are in no conversation.
+//   - It has no slash commands of its own for clients; this package expands them.
+//   - MCP servers get none of its environment but what they are said to get.
 package codex

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func offline(out *agenttest.Recorder) *conversation {
 	return &conversation{
 		out: out, translate: newTranslator(out), thread: "main",
-		questions: map[string]question{}, working: map[string]string{},
+		questions: map[string]question{}, working: map[string]string{}, broken: map[string]bool{},
 	}
 }
 

@@ -241,4 +241,4 @@ func merge(all, over map[string]any) {
 	}
 }
 
-var errEnded = errors.New("Codex has ended")
+var errEnded = errors.New("the program has ended")

@@ -3,6 +3,7 @@ package codex
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -79,4 +80,33 @@ func TestMCPServersThatDoNotStartAreToldAndTheSessionGoesOn(t *testing.T) {
 			t.Errorf("%s: told %d times", name, told)
 		}
 	}
+}
+
+func TestInterruptDoesNotWaitForAnMCPServer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.profile.MCPServers = []runnerscripts.MCPServer{{Name: "hangs", Command: []string{"/bin/sh", "-c", "exec cat >/dev/null"}}}
+	c := f.start()
+	wait := f.promptAsync(c, "plain-text")
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !c.(*conversation).turnRuns() {
+		<-tick.C
+	}
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %+v, %v", done, err)
+	}
+	if len(f.api.Requests()) != 0 {
+		t.Error("the model was asked")
+	}
+}
+
+// turnRuns reports whether the program works on a prompt.
+func (c *conversation) turnRuns() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.query != nil && c.query.turn != ""
 }

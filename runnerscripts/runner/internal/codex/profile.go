@@ -114,10 +114,10 @@ func profileSettings(s runnerscripts.Session, p runnerscripts.Profile, own map[s
 	if err != nil {
 		return nil, err
 	}
-	if len(servers) > 0 {
+	known, _ := own["mcp_servers"].(map[string]any)
+	if len(servers)+len(known) > 0 {
 		all["mcp_optional_startup_grace_ms"] = serverStart.Milliseconds()
 	}
-	known, _ := own["mcp_servers"].(map[string]any)
 	for _, r := range rules.servers {
 		name, tool, ok := serverTool(r.name, slices.Concat(slices.Collect(maps.Keys(servers)), slices.Collect(maps.Keys(known))))
 		if !ok {

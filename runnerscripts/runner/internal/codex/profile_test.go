@@ -150,6 +150,8 @@ func TestMCPServersOfTheProfileAreCalled(t *testing.T) {
 	f := newFixture(t)
 	f.session.Agent.Env["TOKEN"] = theSecret
 	stdio, bundled, web := agenttest.StdioMCP(t, "calc"), agenttest.BundledMCP(t, "bundled"), agenttest.HTTPMCP(t, "web")
+	// It starts slowly, and the first prompt has its tools all the same.
+	stdio.Server.Command = []string{"/bin/sh", "-c", "sleep 2; exec " + stdio.Server.Command[0]}
 	stdio.Server.Env["TOKEN"], stdio.Server.Env["PLAIN"] = "${TOKEN}", "it's plain"
 	bundled.Server.Env["KEY"] = "it's \"${TOKEN}\"$PATH"
 	web.Server.Headers = map[string]string{

@@ -224,7 +224,7 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 		text    string
 		status  int
 		retries int
-	}{{"http-400", 400, 0}, {"http-529", 529, 1}} {
+	}{{"http-400", 400, 0}, {"http-401", 401, 1}, {"http-529", 529, 1}} {
 		t.Run(tt.text, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)

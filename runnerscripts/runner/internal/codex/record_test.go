@@ -22,6 +22,12 @@ var recorded = []struct {
 	name string
 	run  func(f *fixture, c agent.Conversation)
 }{
+	{"profile", func(f *fixture, c agent.Conversation) {
+		f.prompt(c, "/sum 3")
+		f.prompt(c, "run-command `touch asked`")
+		agenttest.WriteFile(f.t, f.workspaceFile("unfinished"), "")
+		f.prompt(c, "plain-text")
+	}},
 	{"write", func(f *fixture, c agent.Conversation) {
 		wait := f.promptAsync(c, "write-file")
 		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
@@ -64,7 +70,13 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			f := newFixture(t)
-			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+			if r.name == "profile" {
+				f.recordedProfile()
+			}
+			if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+				t.Fatal(err)
+			}
+			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile, Raw: true}, f.out)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,6 +86,21 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 			}
 			f.save(r.name)
 		})
+	}
+}
+
+// recordedProfile is a profile with all that shows in the conversation.
+func (f *fixture) recordedProfile() {
+	f.session.Agent.PermissionMode = "full-access"
+	f.profile = runnerscripts.Profile{
+		Commands: []runnerscripts.SlashCommand{{Name: "sum", Content: "call-tool `mcp__calc/add {\"a\":2,\"b\":$ARGUMENTS}`"}},
+		Hooks: []runnerscripts.Hook{
+			{Event: "PreToolUse", Matcher: "Bash", Command: "echo no commands today >&2; exit 2"},
+			{Event: "Stop", Command: "if test -e unfinished; then rm unfinished; echo please finish it >&2; exit 2; fi"},
+		},
+		MCPServers: []runnerscripts.MCPServer{
+			agenttest.StdioMCP(f.t, "calc").Server, {Name: "missing", Command: []string{"/no/such/program"}},
+		},
 	}
 }
 
