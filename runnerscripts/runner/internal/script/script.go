@@ -44,6 +44,7 @@ func (d *driver) Recipe() runnerscripts.Recipe {
 		Supports: []runnerscripts.Feature{
 			runnerscripts.FeatureModel,
 			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureMaxTurns,
 			runnerscripts.FeaturePermissions,
 			runnerscripts.FeatureAllowAlways,
 			runnerscripts.FeatureInterrupt,
