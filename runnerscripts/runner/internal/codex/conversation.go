@@ -50,6 +50,8 @@ type conversation struct {
 	usual   string // the program's own choice
 	mode    string
 	planned bool // the last turn made a plan
+	// What the program was told last of the mode and the model.
+	toldMode, toldModel string
 }
 
 // query is a prompt that is worked on.
@@ -146,15 +148,20 @@ func (c *conversation) turnParams(text string) map[string]any {
 		"input":    []any{textInput(text)},
 	}
 	if m, err := findMode(c.mode); err == nil {
-		params["approvalPolicy"], params["sandboxPolicy"] = m.approval, m.policy
+		// Both stay for later turns, and to be told again takes the program time.
+		if m.id != c.toldMode {
+			params["approvalPolicy"], params["sandboxPolicy"] = m.approval, m.policy
+			c.toldMode = m.id
+		}
 		// It takes the place of other settings, so it is told only when it matters.
 		if m.plans || c.planned {
 			params["collaborationMode"] = m.collaboration(cmp.Or(c.model, c.usual))
 		}
 		c.planned = m.plans
 	}
-	if c.model != "" {
+	if c.model != "" && c.model != c.toldModel {
 		params["model"] = c.model
+		c.toldModel = c.model
 	}
 	return params
 }

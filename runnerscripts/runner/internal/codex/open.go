@@ -63,6 +63,7 @@ func (c *conversation) open(ctx context.Context, p *peer) error {
 	opened := func() {
 		c.mu.Lock()
 		c.thread, c.usual = reply.Thread.ID, reply.Model
+		c.toldMode, c.toldModel = "", ""
 		c.mu.Unlock()
 		c.receiveEarly()
 	}
