@@ -77,7 +77,8 @@ type WorkspaceFile struct {
 	// it, for texts.
 	Content []byte `json:"content,omitempty"`
 	Text    string `json:"text,omitempty"`
-	// Mode are its permissions, in JSON as a decimal number; zero means 0644.
+	// Mode are its permissions: 0755 in YAML, in JSON the same as a decimal
+	// number, 493; zero means 0644.
 	Mode fs.FileMode `json:"mode,omitempty"`
 }
 
