@@ -290,11 +290,13 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 	f := newFixture(t)
 	c := f.start()
 	f.prompt(c, "first plain-text")
-	_, err := c.Prompt(t.Context(), "q", "http-400")
-	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
-	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != 400 ||
-		!strings.Contains(failure.Message, "scripted failure") {
-		t.Fatalf("error %#v", err)
+	for word, status := range map[string]int{"http-400": 400, "http-401": 401} {
+		_, err := c.Prompt(t.Context(), "q", word)
+		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+		if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status ||
+			!strings.Contains(failure.Message, "scripted failure") {
+			t.Fatalf("%s: error %#v", word, err)
+		}
 	}
 	f.prompt(c, "remember")
 	if got := agenttest.Said(t, f.out.All()); !strings.Contains(got, "before: first plain-text") {
