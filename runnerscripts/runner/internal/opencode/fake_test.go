@@ -47,7 +47,7 @@ func fakeProgram(behaviour string) {
 	case "is silent":
 		select {}
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it ends with the process
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
 	}

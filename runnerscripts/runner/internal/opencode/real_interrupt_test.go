@@ -3,7 +3,9 @@ package opencode
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,15 +91,25 @@ func TestLimitsAndFailuresLeaveTheSessionUsable(t *testing.T) {
 	f := newFixture(t)
 	f.session.Agent.MaxTurns = 2
 	f.session.Agent.PermissionMode = modeAuto
+	f.session.Agent.AllowOutside = true
 	var steps []step
 	for _, failure := range []struct {
 		text    string
 		status  int // the program does not tell that of a failure that it tries again
 		retries int
-	}{{"http-400", 400, 0}, {"http-529", 0, 2}} {
+	}{{"http-400", 400, 0}, {"http-401", 401, 0}, {"http-529", 0, 2}} {
 		steps = append(steps, step{failure.text, func(f *fixture, c *conversation) { f.failsWith(c, failure.text, failure.status, failure.retries) }})
 	}
-	f.each(f.start(), append(steps, step{"each query has its own limit of turns", limitsTurns}))
+	f.each(f.start(), append(steps,
+		step{"each query has its own limit of turns", limitsTurns},
+		step{"a file outside of the workspace, where that is allowed", func(f *fixture, c *conversation) {
+			file := filepath.Join(f.t.TempDir(), "outside.txt")
+			f.prompt(c, "write-file `"+file+"`")
+			if _, err := os.Stat(file); err != nil {
+				f.t.Error(err)
+			}
+		}},
+	))
 }
 
 func (f *fixture) failsWith(c *conversation, text string, status, retries int) {
@@ -106,6 +118,9 @@ func (f *fixture) failsWith(c *conversation, text string, status, retries int) {
 	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
 	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status || !strings.Contains(failure.Message, "scripted failure") {
 		f.t.Fatalf("error %#v", err)
+	}
+	if status == http.StatusUnauthorized && !strings.Contains(failure.Message, "give the agent a key") {
+		f.t.Errorf("error %v", err)
 	}
 	if text := agenttest.Said(f.t, f.events()); text != "" {
 		f.t.Errorf("the agent said %q", text)
