@@ -112,6 +112,9 @@ func TestModelThatIsNotThereFailsTheStart(t *testing.T) {
 		"an unknown model":       {func(f *fixture) { f.session.Agent.Model = "p/none" }, "(p/m)"},
 		"an unknown mode":        {func(f *fixture) { f.session.Agent.PermissionMode = "no-such-mode" }, "acceptEdits, auto, build"},
 		"an unknown tool":        {func(f *fixture) { f.profile.DeniedTools = []string{"bash", "Write"} }, `profile.denied_tools[1]`},
+		"a model of a subagent":  {func(f *fixture) { f.profile.Subagents = []runnerscripts.Subagent{{Name: "s", Model: "p/none"}} }, "profile.subagents[0].model"},
+		"an agent of a command":  {func(f *fixture) { f.profile.Commands = commandWith("agent", "nobody") }, `profile.commands[0].frontmatter.agent: OpenCode has no agent named "nobody"`},
+		"a model of a command":   {func(f *fixture) { f.profile.Commands = commandWith("model", "p/none") }, "profile.commands[0].frontmatter.model"},
 		"a tool of no server":    {func(f *fixture) { f.profile.AllowedTools = []string{"calc_add"} }, "calc_add"},
 		"tools without a server": {func(f *fixture) { f.profile.AllowedTools = []string{"calc_*"} }, "calc_*"},
 	} {
@@ -124,6 +127,10 @@ func TestModelThatIsNotThereFailsTheStart(t *testing.T) {
 			}
 		})
 	}
+}
+
+func commandWith(key, value string) []runnerscripts.SlashCommand {
+	return []runnerscripts.SlashCommand{{Name: "c", Content: "x", Frontmatter: map[string]any{key: value}}}
 }
 
 func TestEndOfTheContextEndsTheAgent(t *testing.T) {
