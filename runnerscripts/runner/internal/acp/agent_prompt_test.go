@@ -203,7 +203,7 @@ func (p *play) permission(ctx context.Context, call acpsdk.ToolCallUpdate) {
 	})
 	raw, jerr := json.Marshal(answer)
 	p.err = errors.Join(p.err, err, jerr)
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || answer.Outcome.Cancelled != nil {
 		p.reply.StopReason, p.err = acpsdk.StopReasonCancelled, nil
 		return
 	}

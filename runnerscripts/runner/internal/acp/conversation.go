@@ -185,6 +185,7 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 		if sent == nil && stop == nil { // it must not overtake the prompt
 			c.background(func() {
 				p.notify(ctx, acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session})
+				c.withdrawAll() // not before: the agent would go on with the answer
 			})
 		}
 	}
@@ -291,7 +292,6 @@ func (c *conversation) Interrupt(context.Context) error {
 	q.cancelled = true
 	close(q.stop)
 	c.mu.Unlock()
-	c.withdrawAll()
 	return nil
 }
 

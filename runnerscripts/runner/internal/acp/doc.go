@@ -8,6 +8,10 @@
 // the end of tool calls that the agent does not end itself; and what each query
 // cost. An update of a kind that nobody knows becomes an event of that name.
 //
+// The agent gets the MCP servers of the profile when a session is made or loaded. ACP
+// has no way for the rest of a profile, nor to tell that a server does not start: only
+// a program that is missing is told.
+//
 // The agent is offered neither a file system nor a terminal: it runs in the
 // sandbox, where it has its own.
 package acp

@@ -57,7 +57,10 @@ func check(s runnerscripts.Session) (settings, error) {
 	return set, nil
 }
 
-// Recipe says that nothing can be installed: the program is the user's choice.
+// Recipe says that nothing can be installed: the program is the user's choice. What
+// it supports is what ACP has; an agent may offer less of it, and is refused the rest
+// by name. It goes on in a new process, but not in another sandbox: what it remembers
+// is in files that nobody else knows.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent: name,
@@ -71,7 +74,6 @@ func (Driver) Recipe() runnerscripts.Recipe {
 			runnerscripts.FeatureInterrupt,
 			runnerscripts.FeatureSetMode,
 			runnerscripts.FeatureSetModel,
-			runnerscripts.FeatureResume,
 			runnerscripts.FeatureThinking,
 			runnerscripts.FeatureUsage,
 			runnerscripts.FeatureCost,

@@ -194,7 +194,7 @@ func (c *conversation) tellMode(mode string) {
 func (c *conversation) agentMode(mode string) {
 	c.mu.Lock()
 	below, kept := c.cfg.Modes[c.mode]
-	news := mode != "" && mode != c.mode && !(kept && below == mode)
+	news := mode != "" && mode != c.mode && (!kept || below != mode)
 	if news {
 		c.mode = mode
 	}

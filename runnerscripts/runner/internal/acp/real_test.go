@@ -15,9 +15,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// newRealFixture is a session of a real agent that speaks ACP, with a scripted
-// model. The driver knows nothing of the agent but its command.
-func newRealFixture(t *testing.T, program string) (*fixture, *llmapi.Server) {
+// newRealFixture is a session of OpenCode, a real agent that speaks ACP, with a
+// scripted model. The driver knows nothing of the agent but its command.
+func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
 	t.Helper()
 	api, err := llmapi.Start(t.Context(), llmapi.Config{})
 	if err != nil {
@@ -29,29 +29,17 @@ func newRealFixture(t *testing.T, program string) (*fixture, *llmapi.Server) {
 		}
 	})
 	f := &fixture{t: t, session: agenttest.NewSession(t, agent.NewUUID(), name), out: agenttest.NewRecorder()}
-	home := f.session.Paths.Home
-	switch program {
-	case "gemini":
-		f.session.Agent.Command = []string{testagents.Gemini(t), "--acp", "--model", "gemini-2.5-pro"}
-		f.session.Agent.Env = map[string]string{
-			"GOOGLE_GEMINI_BASE_URL": api.URL, "GEMINI_API_KEY": "test-key", "GEMINI_CLI_NO_RELAUNCH": "true",
-			"GEMINI_CLI_TRUST_WORKSPACE": "true", // else it has no MCP servers
-		}
-		agenttest.WriteFile(t, filepath.Join(home, ".gemini", "settings.json"),
-			`{"security":{"auth":{"selectedType":"gemini-api-key"}},"privacy":{"usageStatisticsEnabled":false}}`)
-	case "opencode":
-		f.session.Agent.Command = []string{testagents.OpenCode(t), "acp"}
-		config := filepath.Join(home, "opencode.json")
-		f.session.Agent.Env = map[string]string{
-			"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
-			"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
-		}
-		const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"cost":{"input":1,"output":2}}`
-		agenttest.WriteFile(t, config, fmt.Sprintf(`{"model":"scripted/small","small_model":"scripted/small","autoupdate":false,
-			"share":"disabled","enabled_providers":["scripted"],"permission":{"edit":"ask","bash":"ask"},
-			"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":%q,"apiKey":"test-key"},
-			"models":{"small":%s,"large":%s}}}}`, api.URL+"/v1", model, model))
+	f.session.Agent.Command = []string{testagents.OpenCode(t), "acp"}
+	config := filepath.Join(f.session.Paths.Home, "opencode.json")
+	f.session.Agent.Env = map[string]string{
+		"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
+		"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
 	}
+	const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"cost":{"input":1,"output":2}}`
+	agenttest.WriteFile(t, config, fmt.Sprintf(`{"model":"scripted/small","small_model":"scripted/small","autoupdate":false,
+		"share":"disabled","enabled_providers":["scripted"],"permission":{"edit":"ask","bash":"ask"},
+		"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":%q,"apiKey":"test-key"},
+		"models":{"small":%s,"large":%s}}}}`, api.URL+"/v1", model, model))
 	return f, api
 }
 
@@ -67,95 +55,91 @@ func (f *fixture) waitAsked(n int) runnerscripts.PermissionRequest {
 	return f.requests()[n]
 }
 
-func TestRealAgents(t *testing.T) {
+// TestRealAgent has all its checks in one session: the agent takes long to start.
+func TestRealAgent(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		program, mode, model string
-		mcpTool              string // how it names the tool of an MCP server
-		resumes              bool
-	}{
-		{"gemini", "plan", "gemini-2.5-flash", "mcp_%s_add", false}, // its sessions need the care of its own driver
-		{"opencode", "plan", "scripted/large", "%s_add", true},
-	} {
-		t.Run(tt.program, func(t *testing.T) {
-			t.Parallel()
-			f, api := newRealFixture(t, tt.program)
-			mcp := f.withServers()
-			c := f.start()
+	f, api := newRealFixture(t)
+	mcp := f.withServers()
+	c := f.start()
 
-			// Text, and tools that are allowed once, rejected, allowed for good.
-			f.prompt(c, "the secret word is plum")
-			decisions := []runnerscripts.PermissionKind{runnerscripts.AllowOnce, runnerscripts.RejectOnce, runnerscripts.AllowAlways}
-			for n, kind := range decisions {
-				wait := f.promptAsync(c, fmt.Sprintf("run-command `touch made-%d`", n))
-				req := f.waitAsked(n)
-				if req.ToolCall.Kind != runnerscripts.ToolExecute || req.ToolCall.ToolCallID == "" {
-					t.Errorf("request: %s", agenttest.Show(t, req))
-				}
-				if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: kind}); err != nil {
-					t.Fatal(err)
-				}
-				if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopEndTurn {
-					t.Fatalf("%s: ended with %q, %v", kind, done.StopReason, err)
-				}
-				if f.exists(fmt.Sprintf("made-%d", n)) != kind.Allows() {
-					t.Errorf("%s: the command ran: %v", kind, !kind.Allows())
-				}
-			}
-			f.prompt(c, "run-command `touch made-2`")
-			if asked := agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest); len(asked) != len(decisions) {
-				t.Errorf("asked %d times", len(asked))
-			}
-
-			// MCP servers: over stdio, over HTTP, and one that is brought along.
-			for _, m := range mcp {
-				f.callMCP(c, m, fmt.Sprintf(tt.mcpTool, m.Server.Name))
-				if last := lastOf(t, api); len(last.Results) != 1 || !strings.Contains(last.Results[0], "the sum is 5") {
-					t.Errorf("%s: the model was sent the results %q", m.Server.Name, last.Results)
-				}
-			}
-
-			// Interrupt; the session goes on.
-			wait := f.promptAsync(c, "slow-stream")
-			if err := api.WaitHeld(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Interrupt(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
-				t.Errorf("the interrupted one ended with %q, %v", done.StopReason, err)
-			}
-
-			// Mode and model.
-			if err := c.SetMode(t.Context(), tt.mode); err != nil {
-				t.Errorf("mode: %v", err)
-			}
-			if err := c.SetModel(t.Context(), tt.model); err != nil {
-				t.Errorf("model: %v", err)
-			}
-			f.prompt(c, "remember")
-			last := lastOf(t, api)
-			if _, model, ok := strings.Cut(tt.model, "/"); last.Model != tt.model && (!ok || last.Model != model) {
-				t.Errorf("the model was %q", last.Model)
-			}
-			if last.Texts[0] != "the secret word is plum" {
-				t.Errorf("the model was sent %q", last.Texts)
-			}
-			f.sameTranscript()
-			if err := c.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if !tt.resumes {
-				return
-			}
-			f.prompt(f.start(), "remember")
-			if got := lastOf(t, api).Texts; got[0] != "the secret word is plum" {
-				t.Errorf("after the resume the model was sent %q", got)
-			}
-			f.sameTranscript()
-		})
+	// Text, what it cost, and tools that are allowed once, rejected, allowed for good.
+	for _, text := range []string{"the secret word is plum", "plain-text"} {
+		got := f.prompt(c, text).Usage
+		want := lastOf(t, api).Usage
+		if got.InputTokens != want.InputTokens || got.OutputTokens != want.OutputTokens ||
+			got.CacheReadTokens != want.CacheReadTokens || got.CostUSD <= 0 {
+			t.Errorf("usage %+v, the model says %+v", got, want)
+		}
 	}
+	decisions := []runnerscripts.PermissionKind{runnerscripts.AllowOnce, runnerscripts.RejectOnce, runnerscripts.AllowAlways}
+	for n, kind := range decisions {
+		wait := f.promptAsync(c, fmt.Sprintf("run-command `touch made-%d`", n))
+		req := f.waitAsked(n)
+		if req.ToolCall.Kind != runnerscripts.ToolExecute || req.ToolCall.ToolCallID == "" {
+			t.Errorf("request: %s", agenttest.Show(t, req))
+		}
+		if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: kind}); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopEndTurn {
+			t.Fatalf("%s: ended with %q, %v", kind, done.StopReason, err)
+		}
+		if f.exists(fmt.Sprintf("made-%d", n)) != kind.Allows() {
+			t.Errorf("%s: the command ran: %v", kind, !kind.Allows())
+		}
+	}
+	f.prompt(c, "run-command `touch made-2`")
+	if n := len(f.requests()); n != len(decisions) {
+		t.Errorf("asked %d times", n)
+	}
+
+	// The guard: it asks before it works outside of the workspace.
+	outside := filepath.Join(t.TempDir(), "outside.txt")
+	f.prompt(c, "write-file `"+outside+"`")
+	if _, err := os.Stat(outside); err == nil || len(f.requests()) != len(decisions) {
+		t.Errorf("the file is written: %v, asked %d times", err == nil, len(f.requests()))
+	}
+
+	// MCP servers: over stdio, over HTTP, and one that is brought along.
+	for _, m := range mcp {
+		f.callMCP(c, m, m.Server.Name+"_add")
+		if last := lastOf(t, api); len(last.Results) != 1 || !strings.Contains(last.Results[0], "the sum is 5") {
+			t.Errorf("%s: the model was sent the results %q", m.Server.Name, last.Results)
+		}
+	}
+
+	// Interrupt; the session goes on, in another mode, with another model.
+	wait := f.promptAsync(c, "slow-stream")
+	if err := api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("the interrupted one ended with %q, %v", done.StopReason, err)
+	}
+	if err := c.SetMode(t.Context(), "plan"); err != nil {
+		t.Errorf("mode: %v", err)
+	}
+	if err := c.SetModel(t.Context(), "scripted/large"); err != nil {
+		t.Errorf("model: %v", err)
+	}
+	f.prompt(c, "remember")
+	if last := lastOf(t, api); last.Model != "large" || last.Texts[0] != "the secret word is plum" {
+		t.Errorf("the model %q was sent %q", last.Model, last.Texts)
+	}
+	f.sameTranscript()
+
+	// In a new process it remembers.
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(f.start(), "remember")
+	if got := lastOf(t, api).Texts; got[0] != "the secret word is plum" {
+		t.Errorf("after the resume the model was sent %q", got)
+	}
+	f.sameTranscript()
 }
 
 // withServers gives the session MCP servers of each kind, which get a secret.
@@ -226,17 +210,4 @@ func lastOf(t *testing.T, api *llmapi.Server) llmapi.Request {
 		t.Fatal("the model was asked nothing")
 	}
 	return last
-}
-
-func TestUsageOfARealAgentIsThatOfTheQuery(t *testing.T) {
-	t.Parallel()
-	f, api := newRealFixture(t, "opencode")
-	c := f.start()
-	for range 2 {
-		got := f.prompt(c, "plain-text").Usage
-		r := lastOf(t, api).Usage
-		if got.InputTokens != r.InputTokens || got.OutputTokens != r.OutputTokens || got.CacheReadTokens != r.CacheReadTokens || got.CostUSD <= 0 {
-			t.Errorf("usage %+v, the model says %+v", got, r)
-		}
-	}
 }

@@ -148,7 +148,8 @@ func (k knownCall) with(update runnerscripts.ToolCall) runnerscripts.ToolCall {
 	if update.Title != "" {
 		call.Title = update.Title
 	}
-	if update.Kind != "" {
+	// A question about a tool may say less of it than what was told before.
+	if update.Kind != "" && (call.Kind == "" || update.Kind != runnerscripts.ToolOther) {
 		call.Kind = update.Kind
 	}
 	if update.Locations != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -115,8 +116,31 @@ func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runners
 // asked waits for the first permission request.
 func (f *fixture) asked() runnerscripts.PermissionRequest {
 	f.t.Helper()
-	return agenttest.Payload[runnerscripts.PermissionRequest](f.t,
-		f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypePermissionRequest)))
+	return f.askedAgain(0)
+}
+
+// askedAgain waits for a permission request after n others.
+func (f *fixture) askedAgain(n int) runnerscripts.PermissionRequest {
+	f.t.Helper()
+	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(f.requests()) > n })
+	return f.requests()[n]
+}
+
+func (f *fixture) requests() []runnerscripts.PermissionRequest {
+	f.t.Helper()
+	return agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest)
+}
+
+// lastCall is the last tool call.
+func (f *fixture) lastCall() runnerscripts.ToolCall {
+	f.t.Helper()
+	for _, b := range slices.Backward(agenttest.Fold(f.t, f.out.All()).Blocks) {
+		if b.Tool != nil {
+			return *b.Tool
+		}
+	}
+	f.t.Fatal("no tool was called")
+	return runnerscripts.ToolCall{}
 }
 
 func (f *fixture) workspaceFile(name string) string {

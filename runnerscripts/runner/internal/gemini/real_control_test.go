@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -44,15 +45,20 @@ func TestPermissionDecides(t *testing.T) {
 			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true},
 			runnerscripts.ToolFailed, false, runnerscripts.StopCancelled,
 		},
+		{
+			"allowed for the session",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways},
+			runnerscripts.ToolCompleted, true, runnerscripts.StopEndTurn,
+		},
 	}
-	for _, tt := range tests {
+	f := newFixture(t)
+	c := f.start()
+	for n, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			c := f.start()
-			wait := f.promptAsync(c, "run-command `touch asked`")
-			req := f.asked()
-			if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending ||
+			file := fmt.Sprintf("asked-%d", n)
+			wait := f.promptAsync(c, "run-command `touch "+file+"`")
+			req := f.askedAgain(n)
+			if req.ToolCall.Title != "touch "+file || req.ToolCall.Status != runnerscripts.ToolPending ||
 				req.ToolCall.Kind != runnerscripts.ToolExecute || len(req.Options) != 3 {
 				t.Errorf("request: %s", agenttest.Show(t, req))
 			}
@@ -68,14 +74,14 @@ func TestPermissionDecides(t *testing.T) {
 			if err != nil || done.StopReason != tt.stop {
 				t.Errorf("ended with %q, %v", done.StopReason, err)
 			}
-			if f.exists("asked") != tt.made {
+			if f.exists(file) != tt.made {
 				t.Errorf("the file is there: %v", !tt.made)
 			}
-			if call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool; call.Status != tt.status {
+			if call := f.lastCall(); call.Status != tt.status || call.Title != "touch "+file {
 				t.Errorf("call: %s", agenttest.Show(t, call))
 			}
 			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-			if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
+			if len(resolved) != n+1 || resolved[n].ID != req.ID || resolved[n].Reason != "answered" {
 				t.Errorf("resolved: %+v", resolved)
 			}
 			if err := c.Respond(t.Context(), req.ID, tt.decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
@@ -83,26 +89,10 @@ func TestPermissionDecides(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAllowAlwaysAsksNoMore(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch always`")
-	req := f.asked()
-	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); err != nil {
-		t.Fatal(err)
-	}
+	// The last one was allowed for the session.
 	f.prompt(c, "run-command `touch again`")
-	if !f.exists("always") || !f.exists("again") {
-		t.Error("a command did not run")
-	}
-	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest)); n != 1 {
-		t.Errorf("asked %d times", n)
+	if n := len(f.requests()); !f.exists("again") || n != len(tests) {
+		t.Errorf("the command ran: %v, asked %d times", f.exists("again"), n)
 	}
 	if f.exists(".gemini") {
 		t.Error("the rule was written into the workspace")
@@ -190,34 +180,44 @@ func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
 
 func TestModesDecideWhatIsAsked(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		mode    string
-		trusted bool
-		asked   []string // titles
-		works   bool     // a tool that writes is on offer
+	modes := []struct {
+		mode  string
+		asked []string // titles
+		works bool     // a tool that writes is on offer
 	}{
-		{"", false, []string{"Writing to mode.txt", "touch mode"}, true},
-		{modeDefault, true, []string{"Writing to mode.txt", "touch mode"}, true},
-		{modeAutoEdit, false, []string{"touch mode"}, true},
-		{modeAutoEdit, true, []string{"touch mode"}, true},
-		{modeYOLO, false, nil, true},
-		{modeYOLO, true, nil, true},
-		{modePlan, false, nil, false},
-	} {
-		t.Run(fmt.Sprintf("%q trusted %v", tt.mode, tt.trusted), func(t *testing.T) {
+		{modeAutoEdit, []string{"touch mode"}, true}, // the first from the start on
+		{modeDefault, []string{"Writing to mode.txt", "touch mode"}, true},
+		{modeYOLO, nil, true},
+		{modePlan, nil, false},
+	}
+	for _, trusted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("trusted %v", trusted), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.session.Agent.PermissionMode, f.session.Agent.TrustWorkspace = tt.mode, tt.trusted
+			f.session.Agent.PermissionMode, f.session.Agent.TrustWorkspace = modes[0].mode, trusted
 			all := &allower{Recorder: f.out, t: t}
 			c := f.startWith(all)
 			all.respond = c.Respond
-			f.prompt(c, "write-file `mode.txt`")
-			f.prompt(c, "run-command `touch mode`")
-			if !slices.Equal(all.asked, tt.asked) {
-				t.Errorf("asked for %q, want %q", all.asked, tt.asked)
-			}
-			if f.exists("mode.txt") != tt.works || f.exists("mode") != tt.works {
-				t.Errorf("the files are there: %v, %v", f.exists("mode.txt"), f.exists("mode"))
+			for i, tt := range modes {
+				all.asked = nil
+				if i > 0 {
+					if err := c.SetMode(t.Context(), tt.mode); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f.prompt(c, "write-file `mode.txt`")
+				f.prompt(c, "run-command `touch mode`")
+				if !slices.Equal(all.asked, tt.asked) {
+					t.Errorf("%s: asked for %q, want %q", tt.mode, all.asked, tt.asked)
+				}
+				for _, file := range []string{"mode.txt", "mode"} {
+					if f.exists(file) != tt.works {
+						t.Errorf("%s: %s is there: %v", tt.mode, file, !tt.works)
+					}
+					if err := os.RemoveAll(f.workspaceFile(file)); err != nil {
+						t.Fatal(err)
+					}
+				}
 			}
 			_, stored := f.transcript()
 			agenttest.SameConversation(t, f.out.All(), stored.All())
@@ -290,11 +290,13 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 	f := newFixture(t)
 	c := f.start()
 	f.prompt(c, "first plain-text")
-	_, err := c.Prompt(t.Context(), "q", "http-400")
-	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
-	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != 400 ||
-		!strings.Contains(failure.Message, "scripted failure") {
-		t.Fatalf("error %#v", err)
+	for word, status := range map[string]int{"http-400": 400, "http-401": 401} {
+		_, err := c.Prompt(t.Context(), "q", word)
+		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+		if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status ||
+			!strings.Contains(failure.Message, "scripted failure") {
+			t.Fatalf("%s: error %#v", word, err)
+		}
 	}
 	f.prompt(c, "remember")
 	if got := agenttest.Said(t, f.out.All()); !strings.Contains(got, "before: first plain-text") {

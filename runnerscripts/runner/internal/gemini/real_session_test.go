@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -232,13 +233,25 @@ func TestCloseEndsARunningQuery(t *testing.T) {
 	}
 }
 
-func TestSystemPromptReachesTheModel(t *testing.T) {
+func TestProgramThatIsAnotherOneIsRefused(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	f.session.Agent.SystemPrompt = "Speak like a pirate."
-	f.prompt(f.start(), "plain-text")
-	if body := string(f.lastRequest().Body); !strings.Contains(body, "Speak like a pirate.") {
-		t.Error("the system prompt is not in the request")
+	for name, script := range map[string]string{
+		"fails": "echo 'the real reason' >&2; exit 3", "talks": "echo hello; cat >/dev/null", "ends": "exit 0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := agenttest.NewSession(t, agent.NewUUID(), programName)
+			s.Agent.Command = []string{"/bin/sh", "-c", script}
+			d := Driver{patience: 2 * time.Second}
+			_, err := d.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
+			if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") {
+				t.Errorf("start: %v", err)
+			}
+			_, err = d.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
+			if name == "fails" && (!agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "the real reason")) {
+				t.Errorf("setup: %v", err)
+			}
+		})
 	}
 }
 

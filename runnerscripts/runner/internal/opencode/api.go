@@ -123,7 +123,7 @@ type stream struct {
 
 // events begins to listen. What happens from now on is not missed.
 func (a *api) events(ctx context.Context, path string) (*stream, error) {
-	resp, err := a.request(ctx, http.MethodGet, path, nil)
+	resp, err := a.request(ctx, http.MethodGet, path, nil) //nolint:bodyclose // whoever reads the stream closes it
 	if err != nil {
 		return nil, err
 	}

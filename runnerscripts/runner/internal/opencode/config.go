@@ -212,6 +212,9 @@ func writeConfiguration(s runnerscripts.Session, p runnerscripts.Profile) error 
 	return errors.Join(err, writePrivate(configFile(s), conf))
 }
 
+// installedLock says that the program's own package is installed.
+const installedLock = `{"lockfileVersion":3,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}`
+
 // fetchNothing makes the program believe that it has what it would fetch by itself:
 // a package of the npm registry, with types for plugins that nothing needs, and
 // ripgrep, from GitHub.
@@ -221,7 +224,7 @@ func fetchNothing(s runnerscripts.Session) error {
 		return err
 	}
 	for file, text := range map[string]string{
-		filepath.Join(dir, "package-lock.json"): `{"lockfileVersion":3,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}`,
+		filepath.Join(dir, "package-lock.json"): installedLock,
 		// Used only if there is none in PATH.
 		filepath.Join(s.Paths.Home, ".cache", programName, "bin", "rg"): "#!/bin/sh\necho 'install ripgrep (rg) in the sandbox' >&2\nexit 3\n",
 	} {

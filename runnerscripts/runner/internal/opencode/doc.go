@@ -17,5 +17,16 @@
 //     allow more are answers that the driver gives by itself.
 //   - Its configuration in the workspace has plugins and MCP servers, which are
 //     commands that run without asking, so it is off unless the workspace is
-//     trusted.
+//     trusted. So are the instructions there (AGENTS.md), by the same switch.
+//   - A profile is files below its own folder in the session's home, and entries in
+//     its configuration. It replaces {env:NAME} and {file:PATH} in the text of that,
+//     whatever was meant. Its permissions are rules in order, of which the last one
+//     that fits decides; an agent's own come after those of all.
+//   - It has no hooks but functions of plugins, so a generated plugin runs those of
+//     a profile. Slash commands are a request of their own, which has no place for a
+//     system prompt, so that is one of the instructions.
+//   - It fetches an npm package at each start, and ripgrep when it searches and there
+//     is none; both are made to look as if they were there.
+//   - What goes wrong with plugins it tells before a session's events can be
+//     listened to, or only in its log; MCP servers that do not start, only when asked.
 package opencode

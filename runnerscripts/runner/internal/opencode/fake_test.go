@@ -47,7 +47,7 @@ func fakeProgram(behaviour string) {
 	case "is silent":
 		select {}
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it ends with the process
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
 	}
@@ -67,7 +67,7 @@ func (f fake) routes() http.Handler {
 		"GET /config/providers":       `{"providers":[{"id":"p","models":{"m":{"limit":{"context":1000}}}}]}`,
 		"GET /agent":                  `[{"name":"build","mode":"primary"}]`,
 		"GET /command":                `[]`,
-		"GET /experimental/tool/ids":  `[]`,
+		"GET /experimental/tool/ids":  `["bash","write"]`,
 		"GET /global/health":          `{"version":"1.0.0"}`,
 		"GET /config":                 `{}`,
 		"GET /mcp":                    `{}`,
@@ -135,7 +135,7 @@ func (f fake) say(event string) { f.events <- "data: " + event + "\n\n" }
 
 // startFake starts the conversation; it is closed at the end of the test.
 func (f *fixture) startFake() (*conversation, error) {
-	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 // TestMain is also the program of tests that need another server than the real
@@ -42,7 +43,60 @@ type fixture struct {
 	driver  Driver
 	session runnerscripts.Session
 	profile runnerscripts.Profile
+	raw     bool
 	out     *agenttest.Recorder
+	mark    int // how many events came before this part of the test
+}
+
+// step is a part of a test that shares a conversation with others, because a start
+// takes seconds.
+type step struct {
+	name  string
+	check func(f *fixture, c *conversation)
+}
+
+// each checks the parts in order, and that the transcript has the same conversation.
+func (f *fixture) each(c *conversation, steps []step) {
+	for _, p := range steps {
+		f.t.Run(p.name, func(t *testing.T) { p.check(f.in(t), c) })
+	}
+	f.t.Run("the transcript has the same conversation", func(t *testing.T) { f.in(t).sameAsTranscript() })
+}
+
+// in is the fixture for a part of the test.
+func (f *fixture) in(t *testing.T) *fixture {
+	g := *f
+	g.t, g.mark = t, len(f.out.All())
+	return &g
+}
+
+// events are those of this part of the test.
+func (f *fixture) events() []runnerscripts.Event { return f.out.All()[f.mark:] }
+
+// wait waits for an event of this part of the test.
+func (f *fixture) wait(fits func(runnerscripts.Event) bool) runnerscripts.Event {
+	f.t.Helper()
+	n := 0
+	return f.out.Wait(f.t.Context(), f.t, func(e runnerscripts.Event) bool {
+		n++
+		return n > f.mark && fits(e)
+	})
+}
+
+// blocks are those of the conversation in this part of the test.
+func (f *fixture) blocks() []*session.Block {
+	f.t.Helper()
+	return agenttest.Fold(f.t, f.events()).Blocks
+}
+
+// call is the tool call of this part of the test: it follows the prompt and a text.
+func (f *fixture) call() *runnerscripts.ToolCall {
+	f.t.Helper()
+	blocks := f.blocks()
+	if len(blocks) < 3 || blocks[2].Tool == nil {
+		f.t.Fatalf("blocks: %s", agenttest.Show(f.t, blocks))
+	}
+	return blocks[2].Tool
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -77,7 +131,9 @@ func scriptedProvider(url string) []byte {
 // start starts the conversation; it is closed at the end of the test.
 func (f *fixture) start() *conversation {
 	f.t.Helper()
-	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{
+		Session: f.session, Profile: f.profile, Raw: f.raw,
+	}, f.out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}
@@ -119,7 +175,7 @@ func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runners
 // asked waits for the first permission request.
 func (f *fixture) asked() runnerscripts.PermissionRequest {
 	f.t.Helper()
-	e := f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypePermissionRequest))
+	e := f.wait(agenttest.OfType(runnerscripts.TypePermissionRequest))
 	return agenttest.Payload[runnerscripts.PermissionRequest](f.t, e)
 }
 
@@ -138,7 +194,7 @@ func (f *fixture) held(typ runnerscripts.EventType) {
 	if err := f.api.WaitHeld(f.t.Context()); err != nil {
 		f.t.Fatal(err)
 	}
-	f.out.Wait(f.t.Context(), f.t, agenttest.OfType(typ))
+	f.wait(agenttest.OfType(typ))
 }
 
 // workspaceFile is the path of a file in the workspace.

@@ -103,6 +103,51 @@ func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
 	}
 }
 
+func TestModelThatIsNotThereFailsTheStart(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		spoil func(*fixture)
+		want  string
+	}{
+		"an unknown model":       {func(f *fixture) { f.session.Agent.Model = "p/none" }, "(p/m)"},
+		"an unknown mode":        {func(f *fixture) { f.session.Agent.PermissionMode = "no-such-mode" }, "acceptEdits, auto, build"},
+		"an unknown tool":        {func(f *fixture) { f.profile.DeniedTools = []string{"bash", "Write"} }, `profile.denied_tools[1]`},
+		"a model of a subagent":  {func(f *fixture) { f.profile.Subagents = []runnerscripts.Subagent{{Name: "s", Model: "p/none"}} }, "profile.subagents[0].model"},
+		"an agent of a command":  {func(f *fixture) { f.profile.Commands = commandWith("agent", "nobody") }, `profile.commands[0].frontmatter.agent: OpenCode has no agent named "nobody"`},
+		"a model of a command":   {func(f *fixture) { f.profile.Commands = commandWith("model", "p/none") }, "profile.commands[0].frontmatter.model"},
+		"a tool of no server":    {func(f *fixture) { f.profile.AllowedTools = []string{"calc_add"} }, "calc_add"},
+		"tools without a server": {func(f *fixture) { f.profile.AllowedTools = []string{"calc_*"} }, "calc_*"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t, "any")
+			tt.spoil(f)
+			if _, err := f.startFake(); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func commandWith(key, value string) []runnerscripts.SlashCommand {
+	return []runnerscripts.SlashCommand{{Name: "c", Content: "x", Frontmatter: map[string]any{key: value}}}
+}
+
+func TestEndOfTheContextEndsTheAgent(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, "any")
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := f.driver.Start(ctx, runnerscripts.QueryRequest{Session: f.session}, f.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-c.(*conversation).server.gone
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMissingProgramSaysHowToInstallIt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	s := agenttest.NewSession(t, "any", programName)

@@ -11,43 +11,62 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
-	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-const testSecret = "s3cret-of-the-mcp-servers"
-
-// profiled is a session with a profile of everything, in a workspace that has evil
-// settings of its own.
-type profiled struct {
-	*fixture
-	c                   *conversation
-	stdio, bundled, web *agenttest.MCP
-	workspaceRan        []string // files that the workspace's own settings would make
-}
-
-const shoutPlugin = `export const Shout = async () => ({
-  tool: { shout: { description: "shouts", args: {}, execute: async () => "HEARD" } },
-})
-`
-
-func newProfiled(t *testing.T) *profiled {
-	t.Helper()
-	p := &profiled{
-		fixture: newFixture(t), stdio: agenttest.StdioMCP(t, "calc"),
-		bundled: agenttest.BundledMCP(t, "bundled"), web: agenttest.HTTPMCP(t, "web"),
-	}
-	p.session.Agent.Env = map[string]string{
+// TestProfile has one agent for all parts of a profile, in a workspace with settings
+// of its own, which are not trusted.
+func TestProfile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.Env = map[string]string{
 		"MCP_SECRET": testSecret, "PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH"),
 	}
+	f.session.Agent.SystemPrompt = "Speak like a pirate."
+	p := newServers(t)
+	f.profile = p.profile()
+	f.spoilWorkspace()
+	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+		t.Fatal(err)
+	}
+	f.each(f.start(), []step{
+		{"a server that does not start is told before the first answer", tellsOfABrokenServer},
+		{"the model has rules, skills and the like before its eyes", showsToTheModel},
+		{"denied tools are not to be had", denies},
+		{"allowed tools run without asking", allows},
+		{"servers are called", p.areCalled},
+		{"secrets are in no file", p.keepTheirSecret},
+		{"skills are read", readsASkill},
+		{"commands are expanded", expandsACommand},
+		{"subagents have their own prompt, model and tools", hasASubagent},
+		{"a command is run by a subagent", handsACommandOver},
+		{"hooks run and can say no", runsHooks},
+		{"plugins work, and those that do not are told", hasPlugins},
+		{"the workspace's own settings do nothing", func(f *fixture, _ *conversation) {
+			if slices.ContainsFunc(spoiled(), f.exists) {
+				f.t.Error("they ran")
+			}
+		}},
+	})
+}
+
+const testSecret = "s3cret-of-the-mcp-servers"
+
+// servers are MCP servers of all kinds.
+type servers struct{ stdio, bundled, web *agenttest.MCP }
+
+func newServers(t *testing.T) servers {
+	p := servers{stdio: agenttest.StdioMCP(t, "calc"), bundled: agenttest.BundledMCP(t, "bundled"), web: agenttest.HTTPMCP(t, "web")}
 	p.stdio.Server.Env["TOKEN"] = "Bearer ${MCP_SECRET}"
 	p.stdio.Server.Env["PLAIN"] = "{env:HOME} {file:/etc/hostname} $HOME"
 	p.web.Server.Headers = map[string]string{"Authorization": "Bearer ${MCP_SECRET}"}
-	guarding := `input=$(cat); printf '%s\n' "$input" >> "$HOME/hooks.jsonl"; ` +
-		`case "$input" in *forbidden*) echo "the hook says no" >&2; exit 2;; esac`
-	p.session.Agent.SystemPrompt = "Speak like a pirate."
-	p.profile = runnerscripts.Profile{
+	return p
+}
+
+// profile has everything.
+func (p servers) profile() runnerscripts.Profile {
+	return runnerscripts.Profile{
 		AllowedTools: []string{"calc_add", "web_add", "bash(touch *)", "shout"},
 		DeniedTools:  []string{"webfetch", "bash(rm *)"},
 		Rules:        []runnerscripts.Rule{{Name: "style", Content: "Indent with tabs."}, {Name: "tone", Content: "Be kind."}},
@@ -63,267 +82,213 @@ func newProfiled(t *testing.T) *profiled {
 			},
 		},
 		Subagents: []runnerscripts.Subagent{{
-			Name: "helper", Description: "helps a lot", Prompt: "You are the helper.",
-			Tools: []string{"bash"}, Model: secondModel,
+			Name: "helper", Description: "helps a lot", Prompt: "You are the helper.", Tools: []string{"bash"}, Model: secondModel,
 		}},
 		Hooks: []runnerscripts.Hook{
-			{Event: hookBefore, Matcher: "bash|shout", Command: guarding},
+			{Event: hookBefore, Matcher: "bash|shout", Command: `input=$(cat); printf '%s\n' "$input" >> "$HOME/hooks.jsonl"; ` +
+				`case "$input" in *forbidden*) echo "the hook says no" >&2; exit 2;; esac`},
 			{Event: hookAfter, Matcher: "calc_*", Command: "echo 'check the sum' >&2; exit 2"},
 			{Event: hookAfter, Matcher: "shout", Command: "echo 'no such thing' >&2; exit 3"},
+			{Event: hookAfter, Matcher: "skill", Command: "sleep 600", TimeoutSeconds: 1},
 		},
 		MCPServers: []runnerscripts.MCPServer{
-			p.stdio.Server, p.bundled.Server, p.web.Server,
-			{Name: "broken", Command: []string{"/no/such/server"}},
+			p.stdio.Server, p.bundled.Server, p.web.Server, {Name: "broken", Command: []string{"/no/such/server"}},
 		},
 		Plugins: []runnerscripts.Plugin{
-			{Name: "shouter", Files: []runnerscripts.WorkspaceFile{{Path: "shout.js", Text: shoutPlugin}}},
-			{Name: "worse", Files: []runnerscripts.WorkspaceFile{
-				{Path: "index.ts", Text: `export const Worse = async (): Promise<object> => { throw new Error("no better") }`},
-			}},
+			{Name: "shouter", Files: []runnerscripts.WorkspaceFile{{Path: "shout.js", Text: `export const Shout = async () => ({
+  tool: { shout: { description: "shouts", args: {}, execute: async () => "HEARD" } },
+})`}}},
 			{Name: "bad", Files: []runnerscripts.WorkspaceFile{
 				{Path: "package.json", Text: `{"name":"bad","main":"main.js"}`}, {Path: "main.js", Text: `throw new Error("no good")`},
 			}},
+			{Name: "worse", Files: []runnerscripts.WorkspaceFile{
+				{Path: "index.ts", Text: `export const Worse = async (): Promise<object> => { throw new Error("no better") }`},
+			}},
 		},
 	}
-	p.spoilWorkspace()
-	if _, err := p.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: p.session, Profile: p.profile}); err != nil {
-		t.Fatal(err)
-	}
-	p.c = p.start()
-	return p
 }
 
-func (p *profiled) spoilWorkspace() {
-	agenttest.WriteFile(p.t, p.workspaceFile("opencode.json"),
-		`{"mcp":{"evil":{"type":"local","command":["/bin/sh","-c","touch mcp-ran"]}}}`)
-	agenttest.WriteFile(p.t, p.workspaceFile(".opencode/plugin/evil.js"),
-		`import { writeFileSync } from "node:fs"
-export const Evil = async () => { writeFileSync("plugin-ran", ""); return {} }`)
-	p.workspaceRan = []string{"mcp-ran", "plugin-ran"}
+// calls runs a query that calls a tool, and returns what the model was told.
+func (f *fixture) calls(c *conversation, tool string, input any) string {
+	f.t.Helper()
+	f.prompt(c, fmt.Sprintf("call-tool `%s %s`", tool, rawJSON(input)))
+	return strings.Join(f.lastRequest().Results, "\n")
 }
 
-// result runs a query that calls a tool, and returns what the model was told.
-func (p *profiled) result(t *testing.T, tool string, input any) string {
-	t.Helper()
-	data, err := json.Marshal(input)
-	if err != nil {
-		t.Fatal(err)
+// unasked fails if somebody was asked for permission in this part of the test.
+func (f *fixture) unasked() {
+	f.t.Helper()
+	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
+		f.t.Errorf("asked: %+v", asked)
 	}
-	if _, err := p.c.Prompt(t.Context(), "q", fmt.Sprintf("call-tool `%s %s`", tool, data)); err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(p.lastRequest().Results, "\n")
 }
 
-func logs(out *agenttest.Recorder) string {
-	var list []runnerscripts.Event
-	for _, e := range out.All() {
-		if e.Type == runnerscripts.TypeLog {
-			list = append(list, e)
+func tellsOfABrokenServer(f *fixture, c *conversation) {
+	f.prompt(c, "plain-text")
+	for _, e := range f.events() {
+		if e.Type == runnerscripts.TypeAgentMessage {
+			break
+		}
+		if e.Type != runnerscripts.TypeLog {
+			continue
+		}
+		if l := agenttest.Payload[runnerscripts.Log](f.t, e); l.Level == "error" && strings.Contains(l.Message, `"broken"`) {
+			return
 		}
 	}
-	return agenttest.Describe(list)
+	f.t.Errorf("nothing is told:\n%s", agenttest.Describe(f.events()))
 }
 
-func (p *profiled) requests(t *testing.T) int {
-	t.Helper()
-	return len(agenttest.Payloads[runnerscripts.PermissionRequest](t, p.out.All(), runnerscripts.TypePermissionRequest))
-}
-
-// TestProfile has one agent for all its parts, because a start takes seconds.
-func TestProfile(t *testing.T) {
-	t.Parallel()
-	p := newProfiled(t)
-	p.prompt(p.c, "plain-text")
-	first := p.lastRequest()
-	for _, part := range []struct {
-		name  string
-		check func(*testing.T)
-	}{
-		{"the model has rules, system prompt, skills, and subagents before its eyes", func(t *testing.T) {
-			for _, want := range []string{"Indent with tabs.", "Be kind.", "Speak like a pirate.", "Use it for PDF files", "helps a lot"} {
-				if !strings.Contains(string(first.Body), want) {
-					t.Errorf("%q is not in the request", want)
-				}
-			}
-		}},
-		{"a server that does not start is told early", func(t *testing.T) { p.checkBrokenServer(t) }},
-		{"denied tools are not to be had", func(t *testing.T) { p.checkDenied(t, first) }},
-		{"allowed tools run without asking", func(t *testing.T) { p.checkAllowed(t) }},
-		{"servers are called", func(t *testing.T) { p.checkServers(t) }},
-		{"secrets are in no file", func(t *testing.T) { p.checkSecret(t) }},
-		{"skills are read", func(t *testing.T) { p.checkSkill(t) }},
-		{"commands are expanded", func(t *testing.T) { p.checkCommand(t) }},
-		{"subagents have their prompt, model and tools", func(t *testing.T) { p.checkSubagent(t) }},
-		{"a command is run by a subagent", func(t *testing.T) { p.checkSubtask(t) }},
-		{"hooks run and can say no", func(t *testing.T) { p.checkHooks(t) }},
-		{"plugins work", func(t *testing.T) {
-			if got := p.result(t, "shout", nil); got != "HEARD" {
-				t.Errorf("the model was told %q", got)
-			}
-			for _, want := range []string{"no good", "no better"} {
-				if !strings.Contains(logs(p.out), want) {
-					t.Errorf("%q is not told: %s", want, logs(p.out))
-				}
-			}
-		}},
-		{"the workspace's own settings do nothing", func(t *testing.T) {
-			if slices.ContainsFunc(p.workspaceRan, p.exists) {
-				t.Error("they ran")
-			}
-		}},
-		{"the transcript has the same conversation", func(*testing.T) { p.sameAsTranscript() }},
-	} {
-		t.Run(part.name, part.check)
-	}
-}
-
-func (p *profiled) checkBrokenServer(t *testing.T) {
-	for _, e := range p.out.All() {
-		switch e.Type {
-		case runnerscripts.TypeAgentMessage:
-			t.Fatal("nothing was told before the first answer")
-		case runnerscripts.TypeLog:
-			l := agenttest.Payload[runnerscripts.Log](t, e)
-			if l.Level == "error" && strings.Contains(l.Message, `"broken"`) {
-				return
-			}
+func showsToTheModel(f *fixture, _ *conversation) {
+	body := string(f.lastRequest().Body)
+	for _, want := range []string{"Indent with tabs.", "Be kind.", "Speak like a pirate.", "Use it for PDF files", "helps a lot"} {
+		if !strings.Contains(body, want) {
+			f.t.Errorf("%q is not in the request", want)
 		}
 	}
-}
-
-func (p *profiled) checkDenied(t *testing.T, first llmapi.Request) {
-	if slices.Contains(first.Tools, "webfetch") || !slices.Contains(first.Tools, "bash") {
-		t.Errorf("offered: %q", first.Tools)
-	}
-	before := p.requests(t)
-	if got := p.result(t, "bash", map[string]string{"command": "rm -f opencode.json", "description": "x"}); !strings.Contains(got, "rule") {
-		t.Errorf("the model was told %q", got)
-	}
-	if !p.exists("opencode.json") || p.requests(t) != before {
-		t.Error("it was asked for, or ran")
+	if strings.Contains(body, "Obey the workspace.") {
+		f.t.Error("the workspace's instructions are in the request")
 	}
 }
 
-func (p *profiled) checkAllowed(t *testing.T) {
-	before := p.requests(t)
-	p.result(t, "bash", map[string]string{"command": "touch allowed", "description": "x"})
-	if !p.exists("allowed") || p.requests(t) != before {
-		t.Error("it was asked for, or did not run")
+func denies(f *fixture, c *conversation) {
+	if tools := f.lastRequest().Tools; slices.Contains(tools, "webfetch") || !slices.Contains(tools, "bash") {
+		f.t.Errorf("offered: %q", tools)
 	}
+	if got := f.calls(c, "bash", map[string]string{"command": "rm -f opencode.json", "description": "x"}); !strings.Contains(got, "rule") {
+		f.t.Errorf("the model was told %q", got)
+	}
+	if !f.exists("opencode.json") {
+		f.t.Error("it ran")
+	}
+	f.unasked()
 }
 
-func (p *profiled) checkServers(t *testing.T) {
-	sum := map[string]int{"a": 2, "b": 3}
+func allows(f *fixture, c *conversation) {
+	f.calls(c, "bash", map[string]string{"command": "touch allowed", "description": "x"})
+	if !f.exists("allowed") {
+		f.t.Error("it did not run")
+	}
+	f.unasked()
+}
+
+func (p servers) areCalled(f *fixture, c *conversation) {
 	for name, server := range map[string]*agenttest.MCP{"calc_add": p.stdio, "web_add": p.web} {
-		if got := p.result(t, name, sum); !strings.Contains(got, "the sum is 5") || len(server.Calls()) != 1 {
-			t.Errorf("%s: the model was told %q", name, got)
+		if got := f.calls(c, name, map[string]int{"a": 2, "b": 3}); !strings.Contains(got, "the sum is 5") || len(server.Calls()) != 1 {
+			f.t.Errorf("%s: the model was told %q", name, got)
 		}
 	}
+	f.unasked()
 	// This one is not allowed by the profile.
-	wait := p.promptAsync(p.c, "call-tool `bundled_add {\"a\":20,\"b\":3}`")
-	p.answer(p.c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	wait := f.promptAsync(c, "call-tool `bundled_add {\"a\":20,\"b\":3}`")
+	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 	if _, err := wait(); err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	if got := strings.Join(p.lastRequest().Results, " "); !strings.Contains(got, "the sum is 23") || len(p.bundled.Calls()) != 1 {
-		t.Errorf("the bundled server: the model was told %q", got)
+	if got := strings.Join(f.lastRequest().Results, " "); !strings.Contains(got, "the sum is 23") || len(p.bundled.Calls()) != 1 {
+		f.t.Errorf("the bundled server: the model was told %q", got)
 	}
 }
 
-func (p *profiled) checkSecret(t *testing.T) {
+func (p servers) keepTheirSecret(f *fixture, _ *conversation) {
 	env := p.stdio.Env()
 	if !slices.Contains(env, "TOKEN=Bearer "+testSecret) || !slices.Contains(env, "PLAIN="+p.stdio.Server.Env["PLAIN"]) {
-		t.Errorf("the environment of the server: %q", env)
+		f.t.Errorf("the environment of the server: %q", env)
 	}
 	if got := p.web.Calls()[0].Header.Get("Authorization"); got != "Bearer "+testSecret {
-		t.Errorf("the header is %q", got)
+		f.t.Errorf("the header is %q", got)
 	}
-	err := filepath.WalkDir(p.session.Paths.Session, func(file string, d fs.DirEntry, err error) error {
+	files := 0
+	err := filepath.WalkDir(f.session.Paths.Session, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
+		files++
 		data, err := os.ReadFile(file)
 		if strings.Contains(string(data), testSecret) {
-			t.Errorf("%s has the secret", file)
+			f.t.Errorf("%s has the secret", file)
 		}
 		return err
 	})
-	if err != nil {
-		t.Error(err)
+	if err != nil || files < 10 {
+		f.t.Errorf("%d files, %v", files, err)
 	}
 }
 
-func (p *profiled) checkSkill(t *testing.T) {
-	before := p.requests(t)
-	if got := p.result(t, "skill", map[string]string{"name": "pdf"}); !strings.Contains(got, "Read notes.md first.") {
-		t.Errorf("the model was told %q", got)
+// readsASkill also ends a hook that takes too long.
+func readsASkill(f *fixture, c *conversation) {
+	if got := f.calls(c, "skill", map[string]string{"name": "pdf"}); !strings.Contains(got, "Read notes.md first.") {
+		f.t.Errorf("the model was told %q", got)
 	}
-	notes := filepath.Join(p.session.Paths.Home, skillsDir, "pdf/more/notes.md")
-	if got := p.result(t, "read", map[string]string{"filePath": notes}); !strings.Contains(got, "the notes of the skill") {
-		t.Errorf("the model was told %q", got)
+	notes := filepath.Join(f.session.Paths.Home, skillsDir, "pdf/more/notes.md")
+	if got := f.calls(c, "read", map[string]string{"filePath": notes}); !strings.Contains(got, "the notes of the skill") {
+		f.t.Errorf("the model was told %q", got)
 	}
-	if p.requests(t) != before {
-		t.Error("it was asked for")
+	f.unasked()
+	f.wait(isLog("longer than 1 s"))
+}
+
+// isLog fits an error that is told.
+func isLog(text string) func(runnerscripts.Event) bool {
+	return func(e runnerscripts.Event) bool {
+		return e.Type == runnerscripts.TypeLog && strings.Contains(string(e.Payload), text) && strings.Contains(string(e.Payload), `"level":"error"`)
 	}
 }
 
-func (p *profiled) checkCommand(t *testing.T) {
-	done := p.prompt(p.c, "/greet the whole world")
-	texts := p.lastRequest().Texts
-	if want := "plain-text as a greeting to the whole world"; texts[len(texts)-1] != want || done.StopReason != runnerscripts.StopEndTurn {
-		t.Errorf("the model was sent %q", texts[len(texts)-1])
+func expandsACommand(f *fixture, c *conversation) {
+	last := func() string { texts := f.lastRequest().Texts; return texts[len(texts)-1] }
+	done := f.prompt(c, "/greet the whole world")
+	if last() != "plain-text as a greeting to the whole world" || done.StopReason != runnerscripts.StopEndTurn {
+		f.t.Errorf("the model was sent %q, and it ended with %q", last(), done.StopReason)
 	}
-	if body := string(p.lastRequest().Body); !strings.Contains(body, "Speak like a pirate.") {
-		t.Error("the system prompt is not in the request")
+	if !strings.Contains(string(f.lastRequest().Body), "Speak like a pirate.") {
+		f.t.Error("the system prompt is not in the request")
 	}
-	p.prompt(p.c, "/no-such-command plain-text")
-	if texts = p.lastRequest().Texts; texts[len(texts)-1] != "/no-such-command plain-text" {
-		t.Errorf("the model was sent %q", texts[len(texts)-1])
+	f.prompt(c, "/no-such-command plain-text")
+	if last() != "/no-such-command plain-text" {
+		f.t.Errorf("the model was sent %q", last())
 	}
 }
 
-func (p *profiled) checkSubagent(t *testing.T) {
-	before := len(p.api.Requests())
-	p.result(t, "task", map[string]string{"description": "x", "prompt": "think", "subagent_type": "helper"})
-	work := p.api.Requests()[before+1]
+func hasASubagent(f *fixture, c *conversation) {
+	before := len(f.api.Requests())
+	f.calls(c, "task", map[string]string{"description": "x", "prompt": "think", "subagent_type": "helper"})
+	work := f.api.Requests()[before+1]
 	if !strings.Contains(string(work.Body), "You are the helper.") || work.Model != "large" || !slices.Equal(work.Tools, []string{"bash"}) {
-		t.Errorf("its request to %s with the tools %q", work.Model, work.Tools)
+		f.t.Errorf("its request to %s with the tools %q", work.Model, work.Tools)
 	}
 }
 
-func (p *profiled) checkSubtask(t *testing.T) {
-	before := len(p.api.Requests())
-	done := p.prompt(p.c, "/hand-over plain-text")
-	if !p.exists("handed-plain-text") || done.StopReason != runnerscripts.StopEndTurn || len(p.api.Requests()) != before+3 {
-		t.Errorf("ended with %+v after %d requests", done, len(p.api.Requests())-before)
+// handsACommandOver: the program goes on with a message of its own, which belongs to
+// the query.
+func handsACommandOver(f *fixture, c *conversation) {
+	before := len(f.api.Requests())
+	done := f.prompt(c, "/hand-over plain-text")
+	if !f.exists("handed-plain-text") || done.StopReason != runnerscripts.StopEndTurn || len(f.api.Requests()) != before+3 {
+		f.t.Errorf("ended with %+v after %d requests", done, len(f.api.Requests())-before)
 	}
 	done.Usage.CostUSD = 0
-	if want := usageOf(p.api.Requests()[before:]); done.Usage != want {
-		t.Errorf("usage\n got %+v\nwant %+v", done.Usage, want)
+	if want := usageOf(f.api.Requests()[before:]); done.Usage != want {
+		f.t.Errorf("usage\n got %+v\nwant %+v", done.Usage, want)
+	}
+	if subs := agenttest.Fold(f.t, f.events()).Subagents; len(subs) != 1 || subs[0].Type != "helper" {
+		f.t.Errorf("subagents: %s", agenttest.Show(f.t, subs))
 	}
 }
 
-func (p *profiled) checkHooks(t *testing.T) {
-	if got := p.result(t, "calc_add", map[string]int{"a": 1, "b": 1}); !strings.Contains(got, "the sum is 2") || !strings.Contains(got, "check the sum") {
-		t.Errorf("the model was told %q", got)
+func runsHooks(f *fixture, c *conversation) {
+	if got := f.calls(c, "calc_add", map[string]int{"a": 1, "b": 1}); !strings.Contains(got, "the sum is 2") || !strings.Contains(got, "check the sum") {
+		f.t.Errorf("the model was told %q", got)
 	}
-	if got := p.result(t, "bash", map[string]string{"command": "touch forbidden", "description": "x"}); !strings.Contains(got, "the hook says no") {
-		t.Errorf("the model was told %q", got)
+	if got := f.calls(c, "bash", map[string]string{"command": "touch forbidden", "description": "x"}); !strings.Contains(got, "the hook says no") {
+		f.t.Errorf("the model was told %q", got)
 	}
-	if p.exists("forbidden") {
-		t.Error("the command ran")
+	if f.exists("forbidden") {
+		f.t.Error("the command ran")
 	}
-	p.result(t, "shout", nil)
-	e := p.out.Wait(t.Context(), t, func(e runnerscripts.Event) bool {
-		return e.Type == runnerscripts.TypeLog && strings.Contains(string(e.Payload), "no such thing")
-	})
-	if l := agenttest.Payload[runnerscripts.Log](t, e); l.Level != "error" || !strings.Contains(l.Message, hookAfter) {
-		t.Errorf("log %+v", l)
-	}
-	data, err := os.ReadFile(filepath.Join(p.session.Paths.Home, "hooks.jsonl"))
+	data, err := os.ReadFile(filepath.Join(f.session.Paths.Home, "hooks.jsonl"))
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	var input struct {
 		Event string `json:"hook_event_name"`
@@ -335,6 +300,16 @@ func (p *profiled) checkHooks(t *testing.T) {
 	}
 	first, _, _ := strings.Cut(string(data), "\n")
 	if err := json.Unmarshal([]byte(first), &input); err != nil || input.Event != hookBefore || input.Tool != "bash" || input.Input.Command == "" || input.CWD == "" {
-		t.Errorf("the hook got %s: %v", data, err)
+		f.t.Errorf("the hook got %s: %v", first, err)
 	}
+}
+
+func hasPlugins(f *fixture, c *conversation) {
+	if got := f.calls(c, "shout", map[string]int{}); got != "HEARD" {
+		f.t.Errorf("the model was told %q", got)
+	}
+	f.wait(isLog("no such thing")) // of the hook that fails after it
+	f.mark = 0
+	f.wait(isLog("no good"))
+	f.wait(isLog("no better"))
 }

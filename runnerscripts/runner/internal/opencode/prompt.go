@@ -73,6 +73,9 @@ func (c *conversation) reportServers(ctx context.Context, s *server) {
 		Error  string `json:"error"`
 	}
 	if err := s.get(ctx, "/mcp", &list); err != nil {
+		if ctx.Err() != nil {
+			return
+		}
 		c.log("warn", fmt.Sprintf("it is not known whether the MCP servers work: %v", err))
 		return
 	}

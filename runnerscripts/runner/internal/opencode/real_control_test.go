@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
@@ -14,7 +14,10 @@ import (
 
 func TestPermissionDecides(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
+	f := newFixture(t)
+	c := f.start()
+	var steps []step
+	for _, d := range []struct {
 		name     string
 		decision runnerscripts.PermissionDecision
 		status   runnerscripts.ToolStatus
@@ -46,349 +49,167 @@ func TestPermissionDecides(t *testing.T) {
 			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true},
 			runnerscripts.ToolFailed, runnerscripts.StopCancelled, "",
 		},
+	} {
+		steps = append(steps, step{d.name, func(f *fixture, c *conversation) { f.checkDecision(c, d.decision, d.status, d.stop, d.told) }})
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			c := f.start()
-			wait := f.promptAsync(c, "run-command `touch asked`")
-			req := f.asked()
-			if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
-				t.Errorf("request: %s", agenttest.Show(t, req))
-			}
-			if err := c.Respond(t.Context(), req.ID, tt.decision); err != nil {
-				t.Fatal(err)
-			}
-			done, err := wait()
-			if err != nil || done.StopReason != tt.stop {
-				t.Errorf("ended with %q, %v", done.StopReason, err)
-			}
-			if want := tt.status == runnerscripts.ToolCompleted; f.exists("asked") != want {
-				t.Errorf("the command ran: %v", !want)
-			}
-			call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
-			if call.Status != tt.status || call.ToolCallID != req.ToolCall.ToolCallID {
-				t.Errorf("call: %s", agenttest.Show(t, call))
-			}
-			results := strings.Join(f.lastRequest().Results, " ")
-			if !strings.Contains(results, tt.told) || tt.told == "" && results != "" {
-				t.Errorf("the model was told %q", results)
-			}
-			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-			if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
-				t.Errorf("resolved: %+v", resolved)
-			}
-			if err := c.Respond(t.Context(), req.ID, tt.decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-				t.Errorf("a second answer: %v", err)
-			}
-			f.sameAsTranscript()
-		})
+	f.each(c, append(steps, []step{
+		{"another input is refused", refusesAnotherInput},
+		{"allowed for the session", allowsForTheSession},
+		{"requested by a subagent", asksAsASubagent},
+		{"a question of the agent", asksTheUser},
+		{"a file outside of the workspace", refusesAFileOutside},
+	}...))
+}
+
+func (f *fixture) checkDecision(
+	c *conversation, d runnerscripts.PermissionDecision, status runnerscripts.ToolStatus, stop runnerscripts.StopReason, told string,
+) {
+	f.t.Helper()
+	_ = os.Remove(f.workspaceFile("asked")) // of the decision before
+	wait := f.promptAsync(c, "run-command `touch asked`")
+	req := f.asked()
+	if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
+		f.t.Errorf("request: %s", agenttest.Show(f.t, req))
+	}
+	if err := c.Respond(f.t.Context(), req.ID, d); err != nil {
+		f.t.Fatal(err)
+	}
+	done, err := wait()
+	if err != nil || done.StopReason != stop {
+		f.t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	if want := status == runnerscripts.ToolCompleted; f.exists("asked") != want {
+		f.t.Errorf("the command ran: %v", !want)
+	}
+	if call := f.call(); call.Status != status || call.ToolCallID != req.ToolCall.ToolCallID {
+		f.t.Errorf("call: %s", agenttest.Show(f.t, call))
+	}
+	results := strings.Join(f.lastRequest().Results, " ")
+	if !strings.Contains(results, told) || told == "" && results != "" {
+		f.t.Errorf("the model was told %q", results)
+	}
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](f.t, f.events(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
+		f.t.Errorf("resolved: %+v", resolved)
+	}
+	if err := c.Respond(f.t.Context(), req.ID, d); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		f.t.Errorf("a second answer: %v", err)
 	}
 }
 
-func TestAnotherInputThanTheOneThatIsAskedForIsRefused(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
+func refusesAnotherInput(f *fixture, c *conversation) {
 	wait := f.promptAsync(c, "write-file `asked.txt`")
 	req := f.asked()
 	if call := req.ToolCall; call.Title != "write asked.txt" || len(call.Content) != 1 || call.Content[0].Path != f.workspaceFile("asked.txt") {
-		t.Errorf("request: %s", agenttest.Show(t, req))
+		f.t.Errorf("request: %s", agenttest.Show(f.t, req))
 	}
-	err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{
+	err := c.Respond(f.t.Context(), req.ID, runnerscripts.PermissionDecision{
 		Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"filePath":"another.txt"}`),
 	})
 	if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "updated_input") {
-		t.Errorf("error %v", err)
+		f.t.Errorf("error %v", err)
 	}
 	// The question still waits.
-	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
-		t.Error(err)
+	if err := c.Respond(f.t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
+		f.t.Error(err)
 	}
 	if _, err := wait(); err != nil {
-		t.Error(err)
+		f.t.Error(err)
 	}
 	if f.exists("asked.txt") {
-		t.Error("the file was written")
+		f.t.Error("the file was written")
 	}
 }
 
-func TestAllowForTheSessionAsksNoMore(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch always`")
+func allowsForTheSession(f *fixture, c *conversation) {
+	wait := f.promptAsync(c, "run-command `mkdir always`")
 	req := f.asked()
-	if len(req.Options) != 3 || req.Options[1].Name != "Allow for this session: bash touch *" {
-		t.Errorf("options: %+v", req.Options)
+	if len(req.Options) != 3 || req.Options[1].Name != "Allow for this session: bash mkdir *" {
+		f.t.Errorf("options: %+v", req.Options)
 	}
 	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})
 	if _, err := wait(); err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	if err := os.Remove(f.workspaceFile("always")); err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	f.prompt(c, "run-command `touch always`")
+	f.prompt(c, "run-command `mkdir always`")
 	if !f.exists("always") {
-		t.Error("the command did not run again")
+		f.t.Error("the command did not run again")
 	}
-	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest)); n != 1 {
-		t.Errorf("asked %d times", n)
+	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest)); n != 1 {
+		f.t.Errorf("asked %d times", n)
 	}
 }
 
-func TestFileOutsideTheWorkspaceIsAskedForEvenIfEditsAreAccepted(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.session.Agent.PermissionMode = modeAcceptEdits
-	outside := t.TempDir() + "/outside.txt"
-	c := f.start()
-	wait := f.promptAsync(c, "write-file `"+outside+"`")
-	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce})
+func asksAsASubagent(f *fixture, c *conversation) {
+	wait := f.promptAsync(c, "subagent `touch by-subagent`")
+	e := f.wait(agenttest.OfType(runnerscripts.TypePermissionRequest))
+	req := agenttest.Payload[runnerscripts.PermissionRequest](f.t, e)
+	subs := agenttest.Fold(f.t, f.events()).Subagents
+	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch by-subagent" {
+		f.t.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(f.t, req))
+	}
+	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 	if _, err := wait(); err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	if _, err := os.Stat(outside); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the file outside: %v", err)
+	if !f.exists("by-subagent") {
+		f.t.Error("the command did not run")
 	}
-}
-
-func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "ask-user")
-	req := f.asked()
-	if req.ToolCall.Title != "Which colour?" || !strings.Contains(string(req.ToolCall.RawInput), "The cold one") {
-		t.Fatalf("request %s", agenttest.Show(t, req))
-	}
-	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		t.Errorf("no answer at all: %v", err)
-	}
-	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{
-		Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"answers":[["Blue"]]}`),
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); err != nil {
-		t.Fatal(err)
-	}
-	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
-		t.Errorf("the model was told %q", got)
-	}
-	f.sameAsTranscript()
-}
-
-func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
-	t.Parallel()
-	for scenario, typ := range map[string]runnerscripts.EventType{
-		"slow-stream": runnerscripts.TypeAgentMessage, "slow-think": runnerscripts.TypeAgentThought,
-	} {
-		t.Run(scenario, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			c := f.start()
-			wait := f.promptAsync(c, scenario)
-			f.held(typ)
-			if err := c.Interrupt(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			done, err := wait()
-			if err != nil || done.StopReason != runnerscripts.StopCancelled {
-				t.Fatalf("ended with %q, %v", done.StopReason, err)
-			}
-			if text := agenttest.Said(t, f.out.All()); strings.Contains(text, "six") {
-				t.Errorf("the agent said %q", text)
-			}
-			for range 2 { // an end that is late must not end the next one
-				if done := f.prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
-					t.Errorf("the next prompt ended with %q", done.StopReason)
-				}
-			}
-			f.sameAsTranscript()
-			if err := c.Interrupt(t.Context()); err != nil {
-				t.Errorf("without a query: %v", err)
-			}
-		})
-	}
-}
-
-func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	done, err := wait()
-	if err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	f.prompt(c, "plain-text")
-}
-
-func TestInterruptStopsACommand(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.session.Agent.PermissionMode = modeAuto
-	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch started; exec sleep 600`")
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeToolCall))
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	f.sameAsTranscript()
-}
-
-func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
-		t.Errorf("resolved: %+v", resolved)
-	}
-	if f.exists("asked") {
-		t.Error("the command ran")
-	}
-	f.sameAsTranscript()
-}
-
-func TestModeAndModelChangeMidway(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "plain-text")
-	if got := f.lastRequest().Model; got != "small" {
-		t.Errorf("the first model is %q", got)
-	}
-	if err := c.SetMode(t.Context(), modeAcceptEdits); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetModel(t.Context(), secondModel); err != nil {
-		t.Fatal(err)
-	}
-	f.prompt(c, "write-file `notes.txt`") // would ask in the first mode
-	if got := f.lastRequest().Model; got != "large" {
-		t.Errorf("the second model is %q", got)
-	}
-	if !f.exists("notes.txt") {
-		t.Error("the file is not written")
-	}
-	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.out.All(), runnerscripts.TypeModeUpdate)
-	if len(modes) != 1 || modes[0].CurrentModeID != modeAcceptEdits {
-		t.Errorf("modes: %+v", modes)
-	}
-	if err := c.SetMode(t.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), modePlan) {
-		t.Errorf("an unknown mode: %v", err)
-	}
-	for _, model := range []string{"scripted/none", "large"} {
-		if err := c.SetModel(t.Context(), model); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-			t.Errorf("the unknown model %q: %v", model, err)
+	for _, e := range f.events() {
+		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
+			f.t.Errorf("resolved in %q", e.ConversationID)
 		}
 	}
 }
 
-func TestPlanModeWritesNoFile(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.session.Agent.PermissionMode = modePlan
-	f.prompt(f.start(), "write-file `notes.txt`")
-	if f.exists("notes.txt") {
-		t.Error("the file is written")
-	}
-	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
-		t.Errorf("asked: %+v", asked)
-	}
-}
-
-func TestFailureOfTheAPIFailsTheQuery(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		text    string
-		status  int // the program does not tell that of a failure that it tries again
-		retries int
-	}{{"http-400", 400, 0}, {"http-529", 0, 2}} {
-		t.Run(tt.text, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			c := f.start()
-			_, err := c.Prompt(t.Context(), "q", tt.text)
-			failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
-			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != tt.status ||
-				!strings.Contains(failure.Message, "scripted failure") {
-				t.Fatalf("error %#v", err)
-			}
-			if text := agenttest.Said(t, f.out.All()); text != "" {
-				t.Errorf("the agent said %q", text)
-			}
-			if logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog); len(logs) != tt.retries {
-				t.Errorf("logs: %+v", logs)
-			}
-			f.prompt(c, "plain-text")
-			f.sameAsTranscript()
-		})
-	}
-}
-
-func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "first plain-text")
-	wait := f.promptAsync(c, "run-command `touch asked`")
+func asksTheUser(f *fixture, c *conversation) {
+	wait := f.promptAsync(c, "ask-user")
 	req := f.asked()
-	first := c.server.proc.PID()
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
+	if req.ToolCall.Title != "Which colour?" || !strings.Contains(string(req.ToolCall.RawInput), "The cold one") {
+		f.t.Fatalf("request %s", agenttest.Show(f.t, req))
 	}
-	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("error %v", err)
+	allow := runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
+	if err := c.Respond(f.t.Context(), req.ID, allow); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		f.t.Errorf("no answer at all: %v", err)
 	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
-		t.Errorf("resolved: %+v", resolved)
+	allow.UpdatedInput = json.RawMessage(`{"answers":[["Blue"]]}`)
+	f.answer(c, allow)
+	if _, err := wait(); err != nil {
+		f.t.Fatal(err)
 	}
-	f.prompt(c, "remember")
-	if second := c.server.proc.PID(); second == first {
-		t.Error("the process did not change")
-	}
-	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
-		t.Errorf("the agent said %q", text)
+	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
+		f.t.Errorf("the model was told %q", got)
 	}
 }
 
-func TestCloseEndsARunningQuery(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	f.held(runnerscripts.TypeAgentMessage)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
+// refusesAFileOutside tries the ways out: a path, and a link, in the mode that asks
+// nothing.
+func refusesAFileOutside(f *fixture, c *conversation) {
+	if err := c.SetMode(f.t.Context(), modeAuto); err != nil {
+		f.t.Fatal(err)
 	}
-	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
-		t.Errorf("error %v", err)
+	dir := f.t.TempDir()
+	if err := os.Symlink(dir, f.workspaceFile("link")); err != nil {
+		f.t.Fatal(err)
 	}
-	if err := syscall.Kill(-c.server.proc.PID(), 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("its process group is still there: %v", err)
+	agenttest.WriteFile(f.t, filepath.Join(dir, "secret.txt"), "the secret")
+	for _, file := range []string{filepath.Join(dir, "outside.txt"), "link/outside.txt"} {
+		f.prompt(c, "write-file `"+file+"`")
+		if got := strings.Join(f.lastRequest().Results, " "); !strings.Contains(got, "outside of the workspace") {
+			f.t.Errorf("%s: the model was told %q", file, got)
+		}
 	}
-	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		t.Errorf("a prompt after close: %v", err)
+	if _, err := os.Stat(filepath.Join(dir, "outside.txt")); !errors.Is(err, os.ErrNotExist) {
+		f.t.Errorf("the file outside: %v", err)
+	}
+	f.prompt(c, "call-tool `read {\"filePath\":\""+filepath.Join(dir, "secret.txt")+"\"}`")
+	if got := strings.Join(f.lastRequest().Results, " "); strings.Contains(got, "the secret") || !strings.Contains(got, "outside of the workspace") {
+		f.t.Errorf("read: the model was told %q", got)
+	}
+	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
+		f.t.Errorf("asked: %+v", asked)
 	}
 }

@@ -38,6 +38,7 @@ type offer struct {
 	models   map[string]int64 // the sizes of their contexts, by provider/model
 	initial  string           // the model that the configuration chooses, if any
 	modes    []string
+	agents   []string // all of them, subagents too
 	tools    []string
 	commands []commandInfo
 	servers  []string // of the Model Context Protocol
@@ -59,6 +60,30 @@ func (o offer) checkModel(model string) error {
 	}
 	return agent.Invalid("choose a model that OpenCode knows (%s), give the provider's key, or define it as provider in agent.config: "+
 		"there is none named %q", strings.Join(shortList(slices.Sorted(maps.Keys(o.models))), ", "), model)
+}
+
+// checkProfile refuses what a profile names and the program does not have.
+func (o offer) checkProfile(p runnerscripts.Profile) error {
+	for i, cmd := range p.Commands {
+		where := fmt.Sprintf("profile.commands[%d].frontmatter.", i)
+		if name, ok := cmd.Frontmatter["agent"]; ok && !slices.Contains(o.agents, fmt.Sprint(name)) {
+			return agent.Invalid("correct %sagent: OpenCode has no agent named %q (it has: %s)", where, name, strings.Join(o.agents, ", "))
+		}
+		if model, ok := cmd.Frontmatter["model"]; ok {
+			if err := o.checkModel(fmt.Sprint(model)); err != nil {
+				return agent.Invalid("correct %smodel: %v", where, err)
+			}
+		}
+	}
+	for i, sub := range p.Subagents {
+		if sub.Model == "" {
+			continue
+		}
+		if err := o.checkModel(sub.Model); err != nil {
+			return agent.Invalid("correct profile.subagents[%d].model: %v", i, err)
+		}
+	}
+	return o.checkTools(p)
 }
 
 // checkTools refuses tools of a profile that the program does not have: one that is
@@ -192,7 +217,7 @@ func (c *conversation) prepare(ctx context.Context, s *server) error {
 	if err := off.checkMode(mode); err != nil {
 		return err
 	}
-	if err := off.checkTools(c.profile); err != nil {
+	if err := off.checkProfile(c.profile); err != nil {
 		return err
 	}
 	if len(off.models) == 0 {
@@ -272,6 +297,7 @@ func (s *server) offer(ctx context.Context) (offer, error) {
 		}
 	}
 	for _, a := range agents {
+		o.agents = append(o.agents, a.Name)
 		if a.Mode != "subagent" && !a.Hidden {
 			o.modes = append(o.modes, a.Name)
 		}

@@ -250,7 +250,7 @@ func importText(ctx context.Context, s runnerscripts.Session, text string) error
 	if err := writePrivate(file, []byte(text)); err != nil {
 		return err
 	}
-	defer os.Remove(file) //nolint:errcheck // it is the user's own history, and the next import replaces it
+	defer os.Remove(file) // it is the user's own history, and the next import replaces it
 	env := environment(s, readingOnly(s))
 	argv, err := program(s.Agent, env)
 	if err != nil {
