@@ -160,10 +160,16 @@ func toolLine(env *environment.Environment, tool runnerscripts.ToolCall, asked b
 	return line + "\n"
 }
 
-var endLine = regexp.MustCompile(`(?m)^(end|failed): .*\n|^error\n|( asked)`)
+// What transcripts do not tell: how queries ended, what was asked for, and at Gemini
+// what a tool that was denied was to do.
+var (
+	endLine    = regexp.MustCompile(`(?m)^(end|failed): .*\n|^error\n|( asked)`)
+	deniedTool = regexp.MustCompile(`(?m)^tool: \w* failed .*$`)
+)
 
-// withoutEnds leaves out what transcripts do not tell.
-func withoutEnds(text string) string { return endLine.ReplaceAllString(text, "") }
+func withoutEnds(text string) string {
+	return deniedTool.ReplaceAllString(endLine.ReplaceAllString(text, ""), "tool: failed")
+}
 
 // golden compares a text with a golden file.
 func golden(t *testing.T, name, got string) {
