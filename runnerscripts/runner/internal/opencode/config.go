@@ -68,9 +68,7 @@ func (conf settings) addProfile(s runnerscripts.Session, p runnerscripts.Profile
 	if err != nil {
 		return err
 	}
-	if rules != nil {
-		conf["permission"] = rawJSON(rules)
-	}
+	conf["permission"] = rawJSON(rules.forProgram(s))
 	servers, err := serverSettings(s, p, conf["mcp"])
 	if err != nil {
 		return err
@@ -93,11 +91,8 @@ func (conf settings) addProfile(s runnerscripts.Session, p runnerscripts.Profile
 	return nil
 }
 
-// permissionRules are the rules with those of the profile; nil if it has none.
+// permissionRules are the rules of the session, with those of the profile.
 func permissionRules(s runnerscripts.Session, p runnerscripts.Profile) (ruleset, error) {
-	if len(p.AllowedTools)+len(p.DeniedTools)+len(p.Skills)+len(p.Subagents) == 0 {
-		return nil, nil
-	}
 	var given struct {
 		Permission json.RawMessage `json:"permission"`
 	}

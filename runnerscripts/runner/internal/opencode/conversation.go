@@ -38,6 +38,7 @@ type conversation struct {
 	over        bool   // no server may be started any more
 	initialized bool
 	questions   map[string]question
+	rules       ruleset // what is allowed, although the program asks
 	query       *query
 	model       string // empty: the program's own choice
 	mode        string

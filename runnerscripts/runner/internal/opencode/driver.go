@@ -60,6 +60,10 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if err := check(req.Session, req.Profile); err != nil {
 		return nil, err
 	}
+	rules, err := permissionRules(req.Session, req.Profile)
+	if err != nil {
+		return nil, err
+	}
 	c := &conversation{
 		session:   req.Session,
 		profile:   req.Profile,
@@ -72,6 +76,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		translate: newTranslator(out, req.Paths.Workspace),
 		orphans:   map[string][]event{},
 		questions: map[string]question{},
+		rules:     rules,
 		model:     req.Agent.Model,
 		mode:      cmp.Or(req.Agent.PermissionMode, modeBuild),
 	}

@@ -17,9 +17,11 @@ import (
 type question struct {
 	id      string
 	conv    string
-	kind    string // of action, for a request for permission
-	callID  string // of the tool call that it is for; empty if there is none
-	asked   bool   // it has been passed on
+	kind    string   // of action, for a request for permission
+	targets []string // what it would work on
+	always  []string // what an answer "always" would allow
+	callID  string   // of the tool call that it is for; empty if there is none
+	asked   bool     // it has been passed on
 	options []runnerscripts.PermissionOption
 	call    runnerscripts.ToolCall // what is known of the call without its input
 	isAsk   bool                   // it asks for words, not for permission
@@ -34,7 +36,7 @@ const (
 
 // newQuestion works out the possible answers of a request.
 func newQuestion(conv string, r permissionAsked) question {
-	q := question{id: r.ID, conv: conv, kind: r.Permission}
+	q := question{id: r.ID, conv: conv, kind: r.Permission, targets: r.Patterns, always: r.Always}
 	title := strings.TrimSpace(r.Permission + " " + strings.Join(r.Patterns, " "))
 	if r.Metadata.Command != "" {
 		title = r.Metadata.Command
@@ -142,11 +144,11 @@ func (c *conversation) passOn(ctx context.Context, all bool) {
 	}
 }
 
-// answered answers a request that nobody is asked about: the workspace guard or the
-// mode decides.
+// answered answers a request that nobody is asked about: the workspace guard, the
+// mode or the rules decide.
 func (c *conversation) answered(ctx context.Context, q question) bool {
 	c.mu.Lock()
-	mode := c.mode
+	allowed := allowedBy(c.mode, q.kind) || slices.Contains(fileTools(), q.kind) && c.rules.allow(q.kind, q.targets)
 	c.mu.Unlock()
 	var body replyBody
 	reason, refused := c.guard.Refuses(q.call)
@@ -156,7 +158,7 @@ func (c *conversation) answered(ctx context.Context, q question) bool {
 	case refused:
 		agent.EmitRefused(c.out, q.conv, q.call, reason)
 		body = replyBody{Reply: replyReject, Message: reason}
-	case allowedBy(mode, q.kind):
+	case allowed:
 		body = replyBody{Reply: replyOnce}
 	default:
 		return false
@@ -212,6 +214,13 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		return err
 	}
 	delete(c.questions, id)
+	if o.Kind == runnerscripts.AllowAlways && slices.Contains(fileTools(), q.kind) && !c.session.Agent.AllowOutside {
+		// The program would not ask the guard any more.
+		for _, pattern := range q.always {
+			c.rules = c.rules.with(q.kind, pattern, actionAllow)
+		}
+		body = replyBody{Reply: replyOnce}
+	}
 	stop := d.Interrupt && !o.Kind.Allows()
 	s := c.server
 	c.mu.Unlock()

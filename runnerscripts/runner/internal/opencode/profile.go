@@ -75,7 +75,7 @@ func subagentFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnersc
 			if err != nil {
 				return nil, err
 			}
-			front["permission"] = own
+			front["permission"] = own.forProgram(s)
 		}
 		files = append(files, agent.Markdown(programDir+"/agents/"+sub.Name+".md", front, sub.Prompt))
 	}

@@ -116,10 +116,40 @@ func TestProfileIsAddedToTheUsersConfiguration(t *testing.T) {
 		"instructions": `["own.md","` + home + `rules/r.md"]`,
 		"plugin":       `["own","` + home + `plugins/p/p.js"]`,
 		"mcp":          `{"own":{"type":"local","command":["x"]},"web":{"type":"remote","url":"http://h/\u007benv:X}","headers":{"K":"{env:V}"},"oauth":false}}`,
-		"permission":   `{"bash":"deny","edit":"allow"}`,
+		"permission":   `{"bash":"deny","edit":"ask"}`, // the workspace guard comes first
 	} {
 		if got := string(conf[key]); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", key, got, want)
+		}
+	}
+}
+
+func TestFileToolsAskForTheGuardAndTheRulesDecideThen(t *testing.T) {
+	rules := rulesOf(t, `{"*":"allow","bash":"ask","read":{"*":"allow","*.env":"ask","*.key":"deny"},"edit":{"*":"ask","docs/*":"allow"}}`)
+	var s runnerscripts.Session
+	const want = `{"*":"allow","bash":"ask","read":{"*":"ask","*.env":"ask","*.key":"deny"},"glob":"ask","grep":"ask","list":"ask",` +
+		`"edit":{"*":"ask","docs/*":"ask"}}`
+	if got := string(rawJSON(rules.forProgram(s))); got != want {
+		t.Errorf("rules\n got %s\nwant %s", got, want)
+	}
+	s.Agent.AllowOutside = true
+	if got := string(rawJSON(rules.forProgram(s))); got != string(rawJSON(rules)) {
+		t.Errorf("without the guard: %s", got)
+	}
+	for _, tt := range []struct {
+		permission string
+		targets    []string
+		allowed    bool
+	}{
+		{"read", []string{"a.txt"}, true},
+		{"read", []string{"a.txt", "b/.env"}, false},
+		{"edit", []string{"docs/a.md"}, true},
+		{"edit", []string{"a.md"}, false},
+		{"grep", []string{"x"}, true},
+		{"grep", nil, false},
+	} {
+		if got := rules.allow(tt.permission, tt.targets); got != tt.allowed {
+			t.Errorf("%s %q: %v", tt.permission, tt.targets, got)
 		}
 	}
 }

@@ -185,31 +185,41 @@ func asksTheUser(f *fixture, c *conversation) {
 	}
 }
 
-// refusesAFileOutside tries the ways out: a path, and a link, in the mode that asks
-// nothing.
+// refusesAFileOutside tries the ways out: a path, and a link, after all changes of
+// files were allowed for the session, and in the mode that asks nothing.
 func refusesAFileOutside(f *fixture, c *conversation) {
-	if err := c.SetMode(f.t.Context(), modeAuto); err != nil {
+	wait := f.promptAsync(c, "write-file `inside.txt`")
+	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})
+	if _, err := wait(); err != nil {
 		f.t.Fatal(err)
 	}
+	f.mark = len(f.out.All())
 	dir := f.t.TempDir()
 	if err := os.Symlink(dir, f.workspaceFile("link")); err != nil {
 		f.t.Fatal(err)
 	}
 	agenttest.WriteFile(f.t, filepath.Join(dir, "secret.txt"), "the secret")
-	for _, file := range []string{filepath.Join(dir, "outside.txt"), "link/outside.txt"} {
-		f.prompt(c, "write-file `"+file+"`")
-		if got := strings.Join(f.lastRequest().Results, " "); !strings.Contains(got, "outside of the workspace") {
-			f.t.Errorf("%s: the model was told %q", file, got)
+	refused := func(prompt string) {
+		f.t.Helper()
+		f.prompt(c, prompt)
+		if got := strings.Join(f.lastRequest().Results, " "); strings.Contains(got, "the secret") || !strings.Contains(got, "outside of the workspace") {
+			f.t.Errorf("%s: the model was told %q", prompt, got)
 		}
 	}
+	refused("write-file `link/outside.txt`")
+	f.prompt(c, "write-file `second.txt`")
+	if err := c.SetMode(f.t.Context(), modeAuto); err != nil {
+		f.t.Fatal(err)
+	}
+	refused("write-file `" + filepath.Join(dir, "outside.txt") + "`")
+	refused("call-tool `read {\"filePath\":\"" + filepath.Join(dir, "secret.txt") + "\"}`")
+	refused("call-tool `read {\"filePath\":\"link/secret.txt\"}`")
+	refused("call-tool `grep {\"pattern\":\"secret\",\"path\":\"link\"}`")
 	if _, err := os.Stat(filepath.Join(dir, "outside.txt")); !errors.Is(err, os.ErrNotExist) {
 		f.t.Errorf("the file outside: %v", err)
 	}
-	f.prompt(c, "call-tool `read {\"filePath\":\""+filepath.Join(dir, "secret.txt")+"\"}`")
-	if got := strings.Join(f.lastRequest().Results, " "); strings.Contains(got, "the secret") || !strings.Contains(got, "outside of the workspace") {
-		f.t.Errorf("read: the model was told %q", got)
+	if !f.exists("inside.txt") || !f.exists("second.txt") {
+		f.t.Error("the files inside are not written")
 	}
-	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
-		f.t.Errorf("asked: %+v", asked)
-	}
+	f.unasked()
 }

@@ -132,8 +132,7 @@ func (rs ruleset) add(r rule) ruleset {
 // permission with wildcards must be for every pattern.
 func (rs ruleset) with(permission, pattern, action string) ruleset {
 	group := rs.of(permission).add(rule{permission: permission, pattern: pattern, action: action})
-	rest := slices.DeleteFunc(slices.Clone(rs), func(r rule) bool { return r.permission == permission })
-	return append(rest, group...)
+	return append(rs.without(permission), group...)
 }
 
 // fits reports whether a text is what a pattern of the program's means.
@@ -145,6 +144,48 @@ func fits(text, pattern string) bool {
 	}
 	ok, err := regexp.MatchString("(?s)^"+p+"$", text)
 	return err == nil && ok
+}
+
+// fileTools are the permissions of the tools that read and change files.
+func fileTools() []string { return []string{"read", "glob", "grep", "list", "edit"} }
+
+// forProgram are the rules as the program gets them. It asks about all use of files
+// where the workspace guard decides: it does not see symbolic links by itself.
+func (rs ruleset) forProgram(s runnerscripts.Session) ruleset {
+	if s.Agent.AllowOutside {
+		return rs
+	}
+	for _, permission := range fileTools() {
+		var group ruleset
+		for _, r := range rs.of(permission) {
+			if r.action == actionAllow {
+				r.action = actionAsk
+			}
+			group = append(group, r)
+		}
+		rs = append(rs.without(permission), group...)
+	}
+	return rs
+}
+
+func (rs ruleset) without(permission string) ruleset {
+	return slices.DeleteFunc(slices.Clone(rs), func(r rule) bool { return r.permission == permission })
+}
+
+// allow reports whether the rules allow an action on all of what it works on.
+func (rs ruleset) allow(permission string, patterns []string) bool {
+	for _, pattern := range patterns {
+		decides := -1
+		for i, r := range rs {
+			if fits(permission, r.permission) && fits(pattern, r.pattern) {
+				decides = i
+			}
+		}
+		if decides < 0 || rs[decides].action != actionAllow {
+			return false
+		}
+	}
+	return len(patterns) > 0
 }
 
 // toolPattern is what a tool looks like in a profile.
@@ -212,8 +253,7 @@ func (rs ruleset) only(where string, tools []string) (ruleset, error) {
 		if pattern != "*" || strings.ContainsAny(permission, "*?") {
 			return nil, agent.Invalid("give %s[%d] as the name of a tool alone, not %q: patterns are for profile.allowed_tools and denied_tools", where, i, tool)
 		}
-		list = slices.DeleteFunc(list, func(r rule) bool { return r.permission == permission })
-		list = append(list, rs.of(permission)...)
+		list = append(list.without(permission), rs.of(permission)...)
 	}
 	return append(list, rs.of(outside)...), nil
 }

@@ -99,7 +99,7 @@ func TestQueryEndsWhenTheProgramIsDoneWithIt(t *testing.T) {
 func TestConfigurationIsTheUsersOverTheDrivers(t *testing.T) {
 	s := runnerscripts.Session{Paths: primitives.PathsIn("/s")}
 	s.Agent.MaxTurns = 3
-	s.Agent.Config = []byte(`{"share":"auto","agent":{"plan":{"steps":9,"color":"#fff"}},"permission":{"bash":{"z*":"deny","*":"allow"}}}`)
+	s.Agent.Config = []byte(`{"share":"auto","agent":{"plan":{"steps":9,"color":"#fff"}},"permission":{"bash":{"z*":"deny","*":"allow"},"edit":"deny"}}`)
 	data, err := configuration(s, runnerscripts.Profile{})
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestConfigurationIsTheUsersOverTheDrivers(t *testing.T) {
 	for key, want := range map[string]string{
 		"autoupdate": `false`, "share": `"auto"`, "disabled_providers": `["opencode"]`,
 		"agent":      `{"build":{"steps":3},"plan":{"color":"#fff","permission":{"edit":"deny"},"steps":9}}`,
-		"permission": `{"bash":{"z*":"deny","*":"allow"}}`, // the order counts
+		"permission": `{"bash":{"z*":"deny","*":"allow"},"edit":"deny"}`, // the order counts
 	} {
 		if got := string(conf[key]); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", key, got, want)
