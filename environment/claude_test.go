@@ -18,11 +18,11 @@ func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
 		cfg := Config{Sandbox: sandbox(t), Agent: Agent{Name: "claude", Command: []string{testagents.Claude(t)}}}
-		claudeWorks(t, cfg, "127.0.0.1:0")
+		agentWorks(t, claudeWith(cfg), "127.0.0.1:0", claudeVariables)
 	})
 	t.Run("modal", func(t *testing.T) {
 		cfg := withClaude(t, trustsCertificates) // Modal adds the agent
-		claudeWorks(t, cfg, "127.0.0.1:0")
+		agentWorks(t, claudeWith(cfg), "127.0.0.1:0", claudeVariables)
 	})
 	for name, user := range map[string]string{"docker as root": "", "docker as a user": "tester"} {
 		t.Run(name, func(t *testing.T) {
@@ -30,14 +30,24 @@ func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 			cfg := inContainer(t, testdocker.Node(t))
 			cfg.Sandbox.Docker.Network = "" // where the model is
 			cfg.Sandbox.Docker.User = user
-			claudeWorks(t, cfg, testdocker.Gateway(t)+":0")
+			agentWorks(t, claudeWith(cfg), testdocker.Gateway(t)+":0", claudeVariables)
 		})
 	}
 }
 
-// claudeWorks has Claude Code write a file, run a command as whoever it is, and
-// remember that in another process and in another sandbox.
-func claudeWorks(t *testing.T, cfg Config, model string) {
+func claudeWith(cfg Config) Config {
+	cfg.Agent.PermissionMode = "bypassPermissions" // which the program refuses to root
+	return cfg
+}
+
+func claudeVariables(url string) map[string]string {
+	return map[string]string{"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test-key", "CLAUDE_CODE_MAX_RETRIES": "1"}
+}
+
+// agentWorks has a real agent write a file, run a command as whoever it is, and
+// remember that in another process and in another sandbox. variables are those
+// that lead it to the model at a URL.
+func agentWorks(t *testing.T, cfg Config, model string, variables func(url string) map[string]string) {
 	t.Helper()
 	api, err := llmapi.Start(t.Context(), llmapi.Config{Addr: model})
 	if err != nil {
@@ -48,8 +58,7 @@ func claudeWorks(t *testing.T, cfg Config, model string) {
 			t.Error(err)
 		}
 	})
-	cfg.Env = map[string]string{"ANTHROPIC_BASE_URL": api.URL, "ANTHROPIC_API_KEY": "test-key", "CLAUDE_CODE_MAX_RETRIES": "1"}
-	cfg.Agent.PermissionMode = "bypassPermissions" // which the program refuses to root
+	cfg.Env = variables(api.URL)
 	env := create(t, cfg)
 	ask := func(env *Environment, prompt string) (text string, done []runnerscripts.ToolStatus) {
 		t.Helper()

@@ -23,6 +23,9 @@ type Config struct {
 	// Agent chooses what runs in it. Its Name may be empty if only files and
 	// commands of the sandbox are wanted.
 	Agent Agent `json:"agent,omitzero"`
+	// Profile makes the agent a particular one. In a file it may be the path of
+	// what [LoadProfile] reads.
+	Profile Profile `json:"profile,omitzero"`
 	// Workspace says what the workspace starts with. The sources are placed in
 	// their order, later ones over earlier ones.
 	Workspace []Source `json:"workspace,omitempty"`
@@ -81,6 +84,9 @@ func (c Config) tell(message string) {
 func (c Config) check() error {
 	if err := c.Pool.check(); err != nil {
 		return err
+	}
+	if err := c.Profile.Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	for key := range c.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {

@@ -31,13 +31,13 @@ func LoadConfig(name string) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration: %w", err)
 	}
-	cfg, err := ParseConfig(data)
-	if err != nil {
-		return Config{}, fmt.Errorf("%s: %w", name, err)
-	}
 	dir, err := filepath.Abs(filepath.Dir(name))
 	if err != nil {
 		return Config{}, err
+	}
+	cfg, err := parseConfig(data, dir)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", name, err)
 	}
 	cfg.resolve(dir)
 	return cfg, nil
@@ -45,28 +45,31 @@ func LoadConfig(name string) (Config, error) {
 
 // ParseConfig decodes a configuration in YAML or JSON. It is strict: a key that
 // does not exist or stands twice, a value of another type, and a second document
-// are [ErrConfig], and the message says where.
+// are [ErrConfig], and the message says where. A profile that is a path is read by
+// [LoadProfile]; a relative one is relative to the working directory.
 func ParseConfig(data []byte) (Config, error) {
+	return parseConfig(data, "")
+}
+
+// parseConfig decodes a configuration whose profile may be in a file or folder,
+// by a path relative to dir.
+func parseConfig(data []byte, dir string) (Config, error) {
+	asJSON, err := configJSON(data)
+	if err != nil {
+		return Config{}, err
+	}
+	asJSON, profile := cutProfile(asJSON)
 	var cfg Config
-	if len(data) > maxConfig {
-		return cfg, fmt.Errorf("%w: it is larger than %d MiB", ErrConfig, maxConfig>>20)
-	}
-	asJSON := data
-	if json.Valid(data) {
-		if err := duplicateKeys(data); err != nil {
-			return cfg, err
-		}
-	} else {
-		if severalDocuments(data) {
-			return cfg, fmt.Errorf("%w: there is more than one document in it; keep one", ErrConfig)
-		}
-		var err error
-		if asJSON, err = yaml.YAMLToJSONStrict(data); err != nil {
-			return cfg, fmt.Errorf("%w: %w", ErrConfig, err)
-		}
-	}
 	if err := decodeStrict(asJSON, &cfg, ""); err != nil {
 		return Config{}, err
+	}
+	if profile != "" {
+		if !filepath.IsAbs(profile) {
+			profile = filepath.Join(dir, profile)
+		}
+		if cfg.Profile, err = LoadProfile(profile); err != nil {
+			return Config{}, err
+		}
 	}
 	if err := cfg.check(); err != nil {
 		return Config{}, err
@@ -77,6 +80,37 @@ func ParseConfig(data []byte) (Config, error) {
 		}
 	}
 	return cfg, nil
+}
+
+// configJSON makes JSON of a YAML or JSON document.
+func configJSON(data []byte) ([]byte, error) {
+	switch {
+	case len(data) > maxConfig:
+		return nil, fmt.Errorf("%w: it is larger than %d MiB", ErrConfig, maxConfig>>20)
+	case json.Valid(data):
+		return data, duplicateKeys(data)
+	case severalDocuments(data):
+		return nil, fmt.Errorf("%w: there is more than one document in it; keep one", ErrConfig)
+	}
+	asJSON, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return asJSON, nil
+}
+
+// cutProfile takes a profile that is a path out of a configuration.
+func cutProfile(data []byte) (rest []byte, path string) {
+	var tree map[string]json.RawMessage
+	if json.Unmarshal(data, &tree) != nil || json.Unmarshal(tree["profile"], &path) != nil || path == "" {
+		return data, ""
+	}
+	delete(tree, "profile")
+	rest, err := json.Marshal(tree)
+	if err != nil {
+		return data, ""
+	}
+	return rest, path
 }
 
 // severalDocuments reports whether a YAML stream holds more than one document, all

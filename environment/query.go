@@ -317,7 +317,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	}
 	session := e.session()
 	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
-		Session: session, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
+		Session: session, Profile: e.cfg.Profile, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
 	}, func(p *process) error { return e.notePrompt(ctx, p, q.ID) }); err != nil {
 		return nil, false, err
 	}

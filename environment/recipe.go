@@ -3,48 +3,20 @@ package environment
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
-
-// readRecipe asks the runner what an agent needs in a sandbox. Where the runner of
-// the sandbox is for another platform, that of this machine tells the same.
-func readRecipe(ctx context.Context, cfg Config, runner string) (runnerscripts.Recipe, error) {
-	out, err := askRunner(ctx, runner, cfg.Agent.Name)
-	if errors.Is(err, syscall.ENOEXEC) {
-		if runner, err = bundle.Path(ctx, bundle.Config{Progress: cfg.tell}); err != nil {
-			return runnerscripts.Recipe{}, fmt.Errorf("what the agent needs: %w", err)
-		}
-		out, err = askRunner(ctx, runner, cfg.Agent.Name)
-	}
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		return runnerscripts.Recipe{}, &ScriptError{Script: runnerscripts.PrintRecipe, Err: err}
-	}
-	// Whatever its status: the result says more.
-	var result runnerscripts.Result
-	if jerr := json.Unmarshal(out, &result); jerr != nil {
-		return runnerscripts.Recipe{}, &ScriptError{Script: runnerscripts.PrintRecipe, Err: errors.Join(err, jerr)}
-	}
-	if !result.OK {
-		return runnerscripts.Recipe{}, &ScriptError{Script: runnerscripts.PrintRecipe, Failure: result.Error, Err: errNoReason}
-	}
-	return resultData[runnerscripts.Recipe](runnerscripts.PrintRecipe, result)
-}
 
 // askRunner returns what the runner prints, which needs nothing of this program's
 // environment for that.
-func askRunner(ctx context.Context, runner, agent string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, runner, runnerscripts.PrintRecipe, agent)
+func askRunner(ctx context.Context, runner string, agent ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, runner, append([]string{runnerscripts.PrintRecipe}, agent...)...)
 	cmd.Env = []string{"LANG=C"}
 	var out bytes.Buffer
 	cmd.Stdout = &out

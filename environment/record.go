@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"reflect"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -18,6 +19,7 @@ import (
 type record struct {
 	SessionID     string   `json:"session_id"`
 	Agent         Agent    `json:"agent"`
+	Profile       *Profile `json:"profile,omitempty"`
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
 }
 
@@ -53,7 +55,7 @@ func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o
 func (e *Environment) leaveNote(ctx context.Context) error {
 	agent := e.cfg.Agent
 	agent.Env = nil
-	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent, IgnoreChanges: e.cfg.IgnoreChanges})
+	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent, Profile: &e.cfg.Profile, IgnoreChanges: e.cfg.IgnoreChanges})
 	if err != nil {
 		return err
 	}
@@ -82,6 +84,9 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 		env := cfg.Agent.Env
 		cfg.Agent = r.Agent
 		cfg.Agent.Env = env
+		if r.Profile != nil && reflect.ValueOf(cfg.Profile).IsZero() {
+			cfg.Profile = *r.Profile
+		}
 	}
 	if cfg.SessionID == "" {
 		cfg.SessionID = r.SessionID

@@ -49,6 +49,14 @@ func secretsOfConfig(cfg Config) []string {
 	for _, value := range cfg.Agent.Env {
 		add(value)
 	}
+	for _, server := range cfg.Profile.MCPServers {
+		for _, value := range server.Env {
+			add(value)
+		}
+		for _, value := range server.Headers {
+			add(value)
+		}
+	}
 	for _, entry := range cfg.Sandbox.Local.Env {
 		_, value, _ := strings.Cut(entry, "=")
 		add(value)

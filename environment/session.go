@@ -51,7 +51,7 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 	}
 	e.prepared = false
 	result, err := e.run(ctx, runnerscripts.SetupSession, runnerscripts.SetupRequest{
-		Session: e.session(), Files: s.Files, Transcript: s.Transcript,
+		Session: e.session(), Profile: e.cfg.Profile, Files: s.Files, Transcript: s.Transcript,
 	}, nil)
 	if err != nil {
 		return runnerscripts.SetupData{}, err

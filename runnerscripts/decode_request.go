@@ -37,7 +37,10 @@ func DecodeRequest[T Request](line []byte) (T, error) {
 	if err := strict(line, &req); err != nil {
 		return req, invalid("correct the request: %v", err)
 	}
-	return req, checkSession(sessionOf(&req))
+	if err := checkSession(sessionOf(&req)); err != nil {
+		return req, err
+	}
+	return req, profileOf(&req).Check()
 }
 
 // DecodeControl decodes a later line of execute-query's input. Its errors are a
@@ -76,6 +79,16 @@ func sessionOf(req any) Session {
 		return r.Session
 	}
 	return Session{}
+}
+
+func profileOf(req any) Profile {
+	switch r := req.(type) {
+	case *SetupRequest:
+		return r.Profile
+	case *QueryRequest:
+		return r.Profile
+	}
+	return Profile{}
 }
 
 func checkSession(s Session) error {

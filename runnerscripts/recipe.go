@@ -1,13 +1,14 @@
 package runnerscripts
 
 // PrintRecipe is the command of envrunner that prints a [Result] whose data is a
-// [Recipe]; its argument is the name of an agent. It reads nothing.
+// [Recipe]; its argument is the name of an agent. Without one the data is a list of
+// those of all agents. It reads nothing.
 const PrintRecipe = "recipe"
 
-// Recipe says what an agent needs in a sandbox: an image is built, or a live
-// sandbox completed, from it. All of it is pinned to what the runner was tested
-// with. A recipe with an empty Program is complete: the runner plays the agent by
-// itself.
+// Recipe says what an agent can do, and what it needs in a sandbox: an image is
+// built, or a live sandbox completed, from it. All of it is pinned to what the
+// runner was tested with. A recipe with an empty Program is complete: the runner
+// plays the agent by itself, or the configuration names its program.
 type Recipe struct {
 	Agent string `json:"agent"`
 	// Program is the command that starts the agent. Where it is in PATH, the
@@ -19,4 +20,7 @@ type Recipe struct {
 	Debian []string `json:"debian,omitempty"`
 	// NPM names the npm packages to install globally, each as name@version.
 	NPM []string `json:"npm,omitempty"`
+	// Supports is what the agent can do beyond answering prompts. What is not in
+	// it is refused with FailUnsupported.
+	Supports []Feature `json:"supports,omitempty"`
 }

@@ -47,6 +47,11 @@ type Agent struct {
 	// the workspace itself brings. Leave it off for code you did not write:
 	// those are commands that run without asking.
 	TrustWorkspace bool `json:"trust_workspace,omitempty"`
+	// AllowOutside lets a permission request decide about reading and changing
+	// files outside of the workspace. Without it such a request of the agent's
+	// tools for files is refused at once. Commands are not covered: they are
+	// what the sandbox is for.
+	AllowOutside bool `json:"allow_outside,omitempty"`
 	// Env is the agent's environment beside the sandbox's own.
 	Env map[string]string `json:"env,omitempty"`
 	// Config is for the agent alone; for "script" a [Scenario].
@@ -57,6 +62,7 @@ type Agent struct {
 // query. It may be sent again to the same session.
 type SetupRequest struct {
 	Session
+	Profile Profile `json:"profile,omitzero"`
 	// Files are written into the workspace.
 	Files []WorkspaceFile `json:"files,omitempty"`
 	// Transcript is restored so that the agent remembers; nil for a new
@@ -66,9 +72,22 @@ type SetupRequest struct {
 
 // WorkspaceFile is a file that the workspace starts with.
 type WorkspaceFile struct {
-	Path    string      `json:"path"`    // relative to the workspace
-	Content []byte      `json:"content"` // base64 in JSON
-	Mode    fs.FileMode `json:"mode,omitempty"`
+	Path string `json:"path"` // relative to the workspace
+	// Content is what is in it, in base64 in JSON; Text is another way to say
+	// it, for texts.
+	Content []byte `json:"content,omitempty"`
+	Text    string `json:"text,omitempty"`
+	// Mode are its permissions: 0755 in YAML, in JSON the same as a decimal
+	// number, 493; zero means 0644.
+	Mode fs.FileMode `json:"mode,omitempty"`
+}
+
+// Data returns the content, however it was given.
+func (f WorkspaceFile) Data() []byte {
+	if f.Text != "" {
+		return []byte(f.Text)
+	}
+	return f.Content
 }
 
 // SetupData is the data of setup-session's result.
@@ -80,6 +99,7 @@ type SetupData struct {
 // conversation has a transcript, and waits for prompts.
 type QueryRequest struct {
 	Session
+	Profile Profile `json:"profile,omitzero"` // as setup-session got it
 	// Prompt, if not empty, is the first prompt.
 	Prompt string `json:"prompt,omitempty"`
 	// PromptID becomes Event.QueryID of the first prompt's events.

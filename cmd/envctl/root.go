@@ -129,8 +129,8 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	})
 	root.AddCommand(
 		a.newRunCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newListCmd(), a.newWatchCmd(),
-		a.newDiffCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
-		a.newImageCmd(), a.newDoctorCmd(), a.newVersionCmd(),
+		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
+		a.newAgentsCmd(), a.newImageCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)

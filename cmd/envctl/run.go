@@ -24,6 +24,7 @@ type runFlags struct {
 	makeFlags
 	workspaceFlags
 	agent, model, mode, scenario string
+	profile                      string
 	permission                   string
 	patch                        string
 	keep, asJSON, raw            bool
@@ -55,9 +56,10 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 	f.workspaceFlags.flags(cmd)
 	f.makeFlags.flags(cmd)
 	fl := cmd.Flags()
-	fl.StringVarP(&f.agent, "agent", "a", "", `agent: script, claude (default "script")`)
+	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(agentNames(), ", ")+` (default "script"); see 'envctl agents'`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
+	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a file (YAML or JSON), or a folder as Claude Code has it")
 	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent")
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
 	fl.StringVar(&f.patch, "patch", "", `write what changed in the workspace as a patch to this file ("-": standard output)`)
@@ -73,7 +75,9 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 }
 
 // agentNames are the agents that this version's runner knows.
-func agentNames() []string { return []string{"script", "claude"} }
+func agentNames() []string {
+	return []string{"acp", "claude", "codex", "command", "gemini", "opencode", "script"}
+}
 
 func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	cfg, err := f.configure()
@@ -133,6 +137,11 @@ func (f *runFlags) configure() (environment.Config, error) {
 	set(&cfg.Agent.PermissionMode, f.mode)
 	if cfg.Agent.Name == "" {
 		cfg.Agent.Name = "script"
+	}
+	if f.profile != "" {
+		if cfg.Profile, err = environment.LoadProfile(f.profile); err != nil {
+			return cfg, &exitError{code: exitUsage, err: err}
+		}
 	}
 	cfg.Raw = cfg.Raw || f.raw
 	f.keep = f.keep || cfg.Keep

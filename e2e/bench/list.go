@@ -24,5 +24,6 @@ func benchmarks() []benchmark {
 		{"modal stream", benchModalStream},
 		{"modal files", benchModalFiles},
 		{"modal life", benchModalLife},
+		{"agents", benchAgents},
 	}
 }

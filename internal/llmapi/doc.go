@@ -12,7 +12,10 @@
 //	think         thinks aloud, then answers
 //	slow-think    the same, and holds in the middle of its thoughts
 //	write-file    writes a file: "write-file `notes.txt`"
+//	edit-file     makes "new" of a line "old" in a file
 //	run-command   runs a command: "run-command `go version`"
+//	escalate      asks to run it outside the agent's own sandbox, where it has one
+//	call-tool     calls a tool by its name: "call-tool `add {"a":1}`"
 //	two-tools     calls two tools in one message
 //	subagent      hands a task to a subagent, which runs a command
 //	background    the same, and goes on without waiting for it
@@ -21,11 +24,12 @@
 //	remember      repeats what the user said before
 //	endless       calls tools for ever
 //	http-400      fails with an invalid request
+//	http-401      fails, because the key is not accepted
 //	http-529      fails, overloaded, each time
 //
 // The word may stand anywhere in the text; what stands between backticks is its
 // argument. A text without one is answered like plain-text. A scenario whose tool
 // the agent does not offer answers in words that say so.
 //
-// There is one file per API (so far anthropic.go) over one engine (scenario.go).
+// There is one file per API over one engine (scenario.go).
 package llmapi

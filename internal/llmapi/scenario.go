@@ -50,7 +50,10 @@ func scenarios() map[string]scenario {
 		"think":       think,
 		"slow-think":  slowThink,
 		"write-file":  oneTool(writeFile, "The file is written."),
+		"edit-file":   oneTool(editFile, "The file is changed."),
 		"run-command": oneTool(runCommand, "The command has run."),
+		"escalate":    oneTool(escalate, "The command has run."),
+		"call-tool":   oneTool(callTool, "The tool has answered."),
 		"two-tools":   twoTools,
 		"subagent":    subagent,
 		"background":  background,
@@ -60,6 +63,7 @@ func scenarios() map[string]scenario {
 		"remember":    remember,
 		"endless":     endless,
 		"http-400":    fails(http.StatusBadRequest),
+		"http-401":    fails(http.StatusUnauthorized),
 		"http-529":    fails(statusOverloaded),
 	}
 }

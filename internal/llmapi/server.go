@@ -128,6 +128,9 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/messages", s.anthropicMessages)
 	mux.HandleFunc("POST /v1/messages/count_tokens", s.anthropicCountTokens)
 	mux.HandleFunc("GET /v1/models", s.anthropicModels)
+	mux.HandleFunc("POST /v1/responses", s.responses)
+	mux.HandleFunc("POST /v1beta/models/{call}", s.gemini)
+	mux.HandleFunc("POST /v1/chat/completions", s.chatCompletions)
 	return mux
 }
 

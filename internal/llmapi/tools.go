@@ -1,6 +1,10 @@
 package llmapi
 
-import "slices"
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
 
 // maker calls a tool, if one that does what is wanted is on offer.
 type maker func(offered []string, arg string) (block, bool)
@@ -31,7 +35,38 @@ func writeFile(offered []string, path string) (block, bool) {
 		offered,
 		variant{"Write", map[string]any{"file_path": path, "content": fileContent}},
 		variant{"Edit", map[string]any{"file_path": path, "old_string": "", "new_string": fileContent}},
+		variant{"apply_patch", map[string]any{"input": "*** Begin Patch\n*** Add File: " + path + "\n+" + fileContent + "*** End Patch\n"}},
+		variant{"write", map[string]any{"filePath": path, "content": fileContent}},
+		variant{"write_file", map[string]any{"file_path": path, "content": fileContent}},
 	)
+}
+
+// callTool calls any tool, also one that is not on offer: agents leave out the tools
+// that the model can search for.
+func callTool(_ []string, call string) (block, bool) {
+	name, input, _ := strings.Cut(call, " ")
+	b := block{kind: blockTool, tool: name, input: map[string]any{}}
+	return b, input == "" || json.Unmarshal([]byte(input), &b.input) == nil
+}
+
+// editFile changes one line.
+func editFile(offered []string, path string) (block, bool) {
+	if path == "" {
+		path = "hello.txt"
+	}
+	return choose(
+		offered,
+		variant{"Edit", map[string]any{"file_path": path, "old_string": "old", "new_string": "new"}},
+		variant{"edit", map[string]any{"filePath": path, "oldString": "old", "newString": "new"}},
+		variant{"apply_patch", map[string]any{"input": "*** Begin Patch\n*** Update File: " + path + "\n@@\n-old\n+new\n*** End Patch\n"}},
+	)
+}
+
+// escalate runs a command outside of the agent's own sandbox.
+func escalate(offered []string, command string) (block, bool) {
+	return choose(offered, variant{"exec_command", map[string]any{
+		"cmd": command, "sandbox_permissions": "require_escalated", "justification": "May it run outside of the sandbox?",
+	}})
 }
 
 func runCommand(offered []string, command string) (block, bool) {
@@ -41,6 +76,9 @@ func runCommand(offered []string, command string) (block, bool) {
 	return choose(
 		offered,
 		variant{"Bash", map[string]any{"command": command, "description": "Run a command"}},
+		variant{"exec_command", map[string]any{"cmd": command}},
+		variant{"bash", map[string]any{"command": command, "description": "Run a command"}},
+		variant{"run_shell_command", map[string]any{"command": command, "description": "Run a command"}},
 	)
 }
 
@@ -57,12 +95,24 @@ func delegate(background bool) maker {
 			"subagent_type":     "general-purpose",
 			"run_in_background": background,
 		}
-		return choose(offered, variant{"Agent", input}, variant{"Task", input})
+		return choose(offered, variant{codexSpawn, map[string]any{"message": input["prompt"]}}, variant{"Agent", input}, variant{"Task", input}, variant{"task", map[string]any{
+			"description": input["description"], "prompt": input["prompt"], "subagent_type": "general",
+		}})
 	}
 }
 
 func askUser(offered []string, _ string) (block, bool) {
-	return choose(offered, variant{"AskUserQuestion", map[string]any{
+	return choose(offered, variant{"request_user_input", map[string]any{
+		"questions": []any{map[string]any{
+			"id":       "colour",
+			"question": "Which colour?",
+			"header":   "Colour",
+			"options": []any{
+				map[string]any{"label": "Red", "description": "The warm one"},
+				map[string]any{"label": "Blue", "description": "The cold one"},
+			},
+		}},
+	}}, variant{"AskUserQuestion", map[string]any{
 		"questions": []any{map[string]any{
 			"question":    "Which colour?",
 			"header":      "Colour",
@@ -72,14 +122,33 @@ func askUser(offered []string, _ string) (block, bool) {
 				map[string]any{"label": "Blue", "description": "The cold one"},
 			},
 		}},
+	}}, variant{"question", map[string]any{
+		"questions": []any{map[string]any{
+			"question": "Which colour?",
+			"header":   "Colour",
+			"options": []any{
+				map[string]any{"label": "Red", "description": "The warm one"},
+				map[string]any{"label": "Blue", "description": "The cold one"},
+			},
+		}},
 	}})
 }
 
 func plan(offered []string, _ string) (block, bool) {
-	return choose(offered, variant{"TodoWrite", map[string]any{
+	return choose(offered, variant{"update_plan", map[string]any{
+		"plan": []any{
+			map[string]any{"step": "Think", "status": "completed"},
+			map[string]any{"step": "Act", "status": "in_progress"},
+		},
+	}}, variant{"TodoWrite", map[string]any{
 		"todos": []any{
 			map[string]any{"content": "Think", "status": "completed", "activeForm": "Thinking"},
 			map[string]any{"content": "Act", "status": "in_progress", "activeForm": "Acting"},
+		},
+	}}, variant{"todowrite", map[string]any{
+		"todos": []any{
+			map[string]any{"content": "Think", "status": "completed", "priority": "high"},
+			map[string]any{"content": "Act", "status": "in_progress", "priority": "low"},
 		},
 	}})
 }

@@ -15,20 +15,28 @@ import (
 // installed.
 func Claude(t testing.TB) string {
 	t.Helper()
-	root, err := moduleRoot()
+	exe, err := FindClaude()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return exe
+}
+
+// FindClaude is Claude for programs that are no tests.
+func FindClaude() (string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
 	}
 	modules := filepath.Join(root, "e2e", "agents", "node_modules")
 	for _, pkg := range claudePackages(runtime.GOOS, runtime.GOARCH) {
 		exe := filepath.Join(modules, "@anthropic-ai", pkg, "claude")
 		if info, err := os.Stat(exe); err == nil && info.Mode().IsRegular() {
-			return exe
+			return exe, nil
 		}
 	}
-	t.Fatalf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the Claude Code "+
-		"that this test runs; there is none for %s/%s in %s", runtime.GOOS, runtime.GOARCH, modules)
-	return ""
+	return "", fmt.Errorf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the Claude Code "+
+		"that this needs; there is none for %s/%s in %s", runtime.GOOS, runtime.GOARCH, modules)
 }
 
 // claudePackages names the npm packages that may hold the program for a platform;

@@ -81,6 +81,9 @@ func (sb *sandbox) open() error {
 	if err != nil {
 		return err
 	}
+	for _, dir := range sb.server.programs {
+		mounts = append(mounts, mount{source: dir, target: dir, readOnly: true})
+	}
 	sb.space, err = newSpace(spaceOptions{
 		dir: filepath.Join(sb.dir, "space"), layers: sb.image.layers, base: sb.server.base, mounts: mounts,
 		noNetwork: sb.definition.GetBlockNetwork() || sb.definition.GetNetworkAccess().GetNetworkAccessType() == pb.NetworkAccess_BLOCKED,

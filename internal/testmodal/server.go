@@ -31,11 +31,15 @@ type Options struct {
 	// Dir is where sandboxes and images are kept, in a directory of its own that is
 	// removed by Close; empty is the system's directory for temporary files.
 	Dir string
+	// Programs are more directories of this machine that sandboxes see, by the same
+	// path, and cannot change. They need roots of their own, see the package comment.
+	Programs []string
 }
 
 // Server speaks Modal's protocol. Its methods are safe for concurrent use.
 type Server struct {
 	dir, base string
+	programs  []string
 	network   *network
 	grpc      *grpc.Server
 	faults    *faults
@@ -91,6 +95,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir), os.RemoveAll(base))
 	}
+	s.programs = opts.Programs
 	return s, nil
 }
 

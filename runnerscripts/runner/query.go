@@ -54,6 +54,10 @@ func (a *app) executeQuery(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	req.Agent = agent.WithProfile(req.Agent, req.Profile)
+	if err := agent.CheckFeatures(driver.Recipe(), req.Agent, req.Profile); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c := &conversation{

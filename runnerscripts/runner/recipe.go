@@ -1,5 +1,12 @@
 package main
 
+import (
+	"maps"
+	"slices"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
 // printRecipe prints what an agent needs in a sandbox.
 func (a *app) printRecipe(name string) int {
 	d, err := a.driver(name)
@@ -7,6 +14,18 @@ func (a *app) printRecipe(name string) int {
 		err = a.finish(d.Recipe())
 	}
 	if err != nil {
+		return a.fail(err)
+	}
+	return exitOK
+}
+
+// printRecipes prints those of all agents, in the order of their names.
+func (a *app) printRecipes() int {
+	all := make([]runnerscripts.Recipe, 0, len(a.agents))
+	for _, name := range slices.Sorted(maps.Keys(a.agents)) {
+		all = append(all, a.agents[name].Recipe())
+	}
+	if err := a.finish(all); err != nil {
 		return a.fail(err)
 	}
 	return exitOK

@@ -10,8 +10,13 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/claude"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/codex"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/command"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/gemini"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/opencode"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/schema"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
@@ -32,7 +37,8 @@ and output; they are meant for programs.
   envrunner setup-session     prepare a session: one request in, one result out
   envrunner execute-query     run the agent: request and control lines in, events out
   envrunner read-transcript   read the agent's history: one request in, one result out
-  envrunner recipe AGENT      print what the agent needs in a sandbox, as a result
+  envrunner recipe [AGENT]    print what the agent, or each one, can do and needs in
+                              a sandbox, as a result
   envrunner guest             serve a sandbox of this machine over standard input and
                               output, until the host closes them; see guest --help
   envrunner execute-query --input DIR
@@ -57,8 +63,13 @@ type app struct {
 func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, args []string) int {
 	a := &app{stdin: stdin, stdout: runnerscripts.NewEncoder(stdout), stderr: stderr}
 	a.agents = map[string]agent.Driver{
-		"claude": claude.Driver{},
-		"script": script.New(script.Config{Print: a.stdout.WriteLine}),
+		"acp":      acp.Driver{},
+		"claude":   claude.Driver{},
+		"codex":    codex.Driver{},
+		"command":  command.Driver{},
+		"gemini":   gemini.Driver{},
+		"opencode": opencode.Driver{},
+		"script":   script.New(script.Config{Print: a.stdout.WriteLine}),
 	}
 	switch {
 	case len(args) > 0 && args[0] == "guest":
@@ -71,6 +82,8 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		return local.Supervise(ctx, args[1])
 	case len(args) == 2 && args[0] == runnerscripts.PrintRecipe:
 		return a.printRecipe(args[1])
+	case len(args) == 1 && args[0] == runnerscripts.PrintRecipe:
+		return a.printRecipes()
 	case len(args) != 1:
 		fmt.Fprint(stderr, usage)
 		return exitUsage

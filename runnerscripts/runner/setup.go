@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 func (a *app) setupSession(ctx context.Context) error {
@@ -21,10 +22,17 @@ func (a *app) setupSession(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	req.Agent = agent.WithProfile(req.Agent, req.Profile)
+	if err := agent.CheckFeatures(driver.Recipe(), req.Agent, req.Profile); err != nil {
+		return err
+	}
 	if err := makeFolders(req.Paths); err != nil {
 		return err
 	}
-	if err := writeWorkspace(ctx, req.Paths.Workspace, req.Files); err != nil {
+	if err := writeWorkspace(ctx, req.Paths.Workspace, req.Files, false); err != nil {
+		return err
+	}
+	if err := writeWorkspace(ctx, req.Paths.Workspace, req.Profile.Files, true); err != nil {
 		return err
 	}
 	var data runnerscripts.SetupData
@@ -51,8 +59,8 @@ func makeFolders(p primitives.Paths) error {
 }
 
 // writeWorkspace writes the files that the workspace starts with, and nothing
-// outside it.
-func writeWorkspace(ctx context.Context, dir string, files []runnerscripts.WorkspaceFile) error {
+// outside it. Those that are there may be kept.
+func writeWorkspace(ctx context.Context, dir string, files []runnerscripts.WorkspaceFile, keep bool) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return fmt.Errorf("opening the workspace: %w", err)
@@ -61,6 +69,11 @@ func writeWorkspace(ctx context.Context, dir string, files []runnerscripts.Works
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if keep {
+			if _, err := root.Lstat(f.Path); err == nil {
+				continue
+			}
 		}
 		if err := writeFile(root, f); err != nil {
 			return err
@@ -86,7 +99,7 @@ func writeFile(root *os.Root, f runnerscripts.WorkspaceFile) error {
 		err = errors.New("it is there and not a regular file") // a FIFO would hold up the script
 	}
 	if err == nil {
-		err = root.WriteFile(name, f.Content, mode)
+		err = root.WriteFile(name, f.Data(), mode)
 	}
 	if err == nil {
 		// The umask does not apply, and a file that was there takes the mode too.

@@ -1,9 +1,7 @@
 package claude
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -12,12 +10,15 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
 // conversation is a session of Claude Code: one process at a time, which stays
 // between prompts and is started again if it has crashed.
 type conversation struct {
 	session runnerscripts.Session
+	profile runnerscripts.Profile
+	guard   agent.Guard
 	raw     bool
 	out     agent.Sink
 	// patience is how long the program may take to start.
@@ -30,13 +31,15 @@ type conversation struct {
 	// Of the reader's goroutine only, or while there is none.
 	translate   *translator
 	meter       meter
+	extras      extras
+	apiError    string // why the model's API refused, in the program's words
 	initialized bool
 	resumed     bool
 
 	mu        sync.Mutex
-	process   *process
-	over      bool // no process may be started any more
-	replies   map[string]chan<- controlResponse
+	process   *child.Process
+	over      bool                             // no process may be started any more
+	replies   map[string]func(controlResponse) // by the request; called on the reader's goroutine
 	questions map[string]question
 	query     *query
 	model     string // empty: the program's own choice
@@ -53,14 +56,18 @@ type query struct {
 	cancelled bool   // somebody asked to stop it
 	answered  bool   // the program has said that it is done with the message
 	finished  bool
-	result    *resultLine // the last turn's
-	usage     runnerscripts.Usage
-	done      chan struct{}
+	// costBefore is what the session had cost before, in US dollars, if the profile
+	// has a budget; overBudget says that the query was stopped for it.
+	costBefore float64
+	overBudget bool
+	result     *resultLine // the last turn's
+	usage      runnerscripts.Usage
+	done       chan struct{}
 }
 
 // Prompt runs one query to its end.
 func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
-	q := &query{uuid: newUUID(), done: make(chan struct{})}
+	q := &query{uuid: agent.NewUUID(), done: make(chan struct{})}
 	c.mu.Lock()
 	c.query = q
 	c.mu.Unlock()
@@ -74,32 +81,38 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
+	if err := c.openBudget(ctx, p, q); err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: blockID(q.uuid, 0), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
-	// A write error means that the program has ended; p.done tells it better.
-	_ = p.send(userLine{Type: "user", Message: userMessage{Role: "user", Content: text}, UUID: q.uuid})
+	// A write error means that the program has ended; p.Done() tells it better.
+	_ = p.Send(userLine{Type: "user", Message: userMessage{Role: "user", Content: text}, UUID: q.uuid})
 	select {
 	case <-q.done:
-	case <-p.done:
+	case <-p.Done():
 		c.withdrawAll()
 	case <-ctx.Done():
-		p.kill()
+		p.Kill()
 		c.withdrawAll()
 		return c.completed(q), context.Cause(ctx)
 	}
 	c.mu.Lock()
-	finished, cancelled, result := q.finished, q.cancelled, q.result
+	finished, cancelled, spent, result := q.finished, q.cancelled, q.overBudget, q.result
 	c.mu.Unlock()
 	done := c.completed(q)
 	switch {
 	case !finished:
 		return done, &runnerscripts.ScriptFailure{
 			Code:    runnerscripts.FailAgent,
-			Message: "send the prompt again, which resumes the conversation: Claude Code crashed: " + p.crash(),
+			Message: "send the prompt again, which resumes the conversation: Claude Code crashed: " + p.Crash(),
 		}
 	case result != nil:
-		done.StopReason, err = outcome(*result, cancelled)
+		done.StopReason, err = outcome(*result, cancelled || spent)
+		if spent && !cancelled && done.StopReason == runnerscripts.StopCancelled {
+			done.StopReason = runnerscripts.StopMaxRequests
+		}
 	case cancelled:
 		done.StopReason = runnerscripts.StopCancelled
 	default:
@@ -116,7 +129,7 @@ func (c *conversation) completed(q *query) runnerscripts.QueryCompleted {
 }
 
 // running returns the process, started again if it has ended.
-func (c *conversation) running(ctx context.Context) (*process, error) {
+func (c *conversation) running(ctx context.Context) (*child.Process, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
 	c.mu.Lock()
@@ -126,21 +139,21 @@ func (c *conversation) running(ctx context.Context) (*process, error) {
 		return nil, errClosed()
 	}
 	select {
-	case <-p.done:
+	case <-p.Done():
 		return c.start(ctx)
 	default:
 		return p, nil
 	}
 }
 
-func errClosed() error { return invalid("start the conversation again: it is closed") }
+func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
 
 // start starts the program and waits until it can take a prompt.
-func (c *conversation) start(ctx context.Context) (*process, error) {
+func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 	c.mu.Lock()
 	model, mode := c.model, c.mode
 	c.mu.Unlock()
-	cmd, err := launch(c.session, model, mode)
+	cmd, err := launch(c.session, c.profile, model, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +161,7 @@ func (c *conversation) start(ctx context.Context) (*process, error) {
 		return nil, err
 	}
 	c.meter, c.resumed = meter{}, cmd.resumes
+	c.extras = extras{}
 	p, err := c.startProcess(cmd)
 	if err != nil {
 		return nil, err
@@ -156,26 +170,36 @@ func (c *conversation) start(ctx context.Context) (*process, error) {
 	if s := c.session.Agent.SystemPrompt; s != "" {
 		init["appendSystemPrompt"] = s
 	}
+	if cmd.resumes {
+		// Else it goes on with the system prompt that the conversation began with.
+		init["systemPromptSnapshot"] = false
+	}
 	late := startFailure(fmt.Errorf("it did not answer within %v", c.patience))
 	ctx, cancel := context.WithTimeoutCause(ctx, c.patience, late)
 	defer cancel()
 	reply, err := c.request(ctx, p, init)
 	if err != nil {
-		p.kill()
+		p.Kill()
 		return nil, err
 	}
-	c.offerCommands(reply)
+	var can initialized
+	_ = json.Unmarshal(reply, &can) // one that cannot be read offers nothing
+	if err := c.accepted(ctx, p, can); err != nil {
+		p.Kill()
+		return nil, err
+	}
+	c.offerCommands(can)
 	return p, nil
 }
 
 // startProcess makes a new process the conversation's, unless that is closed.
-func (c *conversation) startProcess(cmd command) (*process, error) {
+func (c *conversation) startProcess(cmd command) (*child.Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return nil, errClosed()
 	}
-	p, err := start(cmd, c.handle)
+	p, err := child.Start(cmd.Command, c.handle)
 	if err != nil {
 		return nil, startFailure(err)
 	}
@@ -191,9 +215,8 @@ func startFailure(err error) error {
 }
 
 // offerCommands tells the slash commands, in the shape of ACP.
-func (c *conversation) offerCommands(reply json.RawMessage) {
-	var r initialized
-	if err := json.Unmarshal(reply, &r); err != nil || len(r.Commands) == 0 {
+func (c *conversation) offerCommands(r initialized) {
+	if len(r.Commands) == 0 {
 		return
 	}
 	type input struct {
@@ -231,7 +254,7 @@ func (c *conversation) Interrupt(context.Context) error {
 		return nil
 	}
 	c.mu.Unlock()
-	p.interrupt()
+	interrupt(p)
 	return nil
 }
 
@@ -287,9 +310,9 @@ func (c *conversation) Close() error {
 		c.mu.Unlock()
 		if busy {
 			// At the end of its input it would finish the turn first.
-			p.signal(syscall.SIGTERM)
+			p.Signal(syscall.SIGTERM)
 		}
-		p.close()
+		p.Close()
 		c.withdrawAll()
 	})
 	return nil
@@ -304,58 +327,11 @@ func (c *conversation) watch(ctx context.Context) {
 		p := c.process
 		c.over = true
 		c.mu.Unlock()
-		p.kill()
+		p.Kill()
 	})
 	c.unwatch = func() {
 		if !stop() {
 			<-killed
 		}
 	}
-}
-
-// request sends a control request and waits for its reply.
-func (c *conversation) request(ctx context.Context, p *process, body any) (json.RawMessage, error) {
-	raw, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	id, reply := rand.Text(), make(chan controlResponse, 1)
-	c.mu.Lock()
-	c.replies[id] = reply
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.replies, id)
-		c.mu.Unlock()
-	}()
-	// A write error means that the program has ended; p.done tells it better.
-	_ = p.send(controlLine{Type: "control_request", RequestID: id, Request: raw})
-	select {
-	case r := <-reply:
-		if r.Subtype != "success" {
-			return nil, invalid("ask Claude Code for something that it can do: %s", r.Error)
-		}
-		return r.Response, nil
-	case <-p.done:
-		return nil, &runnerscripts.ScriptFailure{
-			Code:    runnerscripts.FailAgent,
-			Message: "check the agent's model, mode and settings: Claude Code has ended: " + p.crash(),
-		}
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// newUUID returns a random UUID.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
-
-// shown is the start of a line, for a diagnostic.
-func shown(line []byte) string {
-	const most = 1024
-	return string(bytes.ToValidUTF8(line[:min(len(line), most)], []byte("\uFFFD")))
 }

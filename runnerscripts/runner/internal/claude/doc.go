@@ -11,5 +11,12 @@
 //   - A query may have several result lines: a subagent that works in the
 //     background wakes the agent up once more. The end is the state "idle".
 //   - Its settings, hooks and MCP servers in the workspace are commands that run
-//     without asking, so they are off unless the workspace is trusted.
+//     without asking, so they are off unless the workspace is trusted. A profile
+//     is written as the user's settings, below the session's home, which count.
+//   - It passes over in silence what it does not understand in settings, a rule
+//     that denies included. So it is asked what it took.
+//   - It leaves out an MCP server that has the same command as another one, and
+//     waits up to half a minute for one that says nothing before the first turn.
+//   - Its own files, such as plans, memory and long outputs, are outside of the
+//     workspace; it does not ask for those, so the guard does not meet them.
 package claude

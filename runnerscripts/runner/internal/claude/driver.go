@@ -19,10 +19,13 @@ type Driver struct {
 
 var _ agent.Driver = Driver{}
 
-// Setup restores the transcript into the session's own configuration folder. It
-// writes nothing that makes the agent trust anything.
+// Setup writes the profile and restores the transcript into the session's own
+// folders. It writes nothing that makes the agent trust the workspace.
 func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	if err := check(req.Session); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if err := checkProfile(req.Profile); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
 	v, err := version(ctx, req.Session)
@@ -33,10 +36,28 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	if err := makeFolders(req.Session); err != nil {
 		return data, err
 	}
+	if err := writeProfile(ctx, req.Session, req.Profile); err != nil {
+		return data, err
+	}
 	if req.Transcript == nil {
 		return data, nil
 	}
 	return data, restore(req.Session, *req.Transcript)
+}
+
+// writeProfile writes a profile in place of the last one.
+func writeProfile(ctx context.Context, s runnerscripts.Session, p runnerscripts.Profile) error {
+	files, err := profileFiles(s, p)
+	if err != nil {
+		return err
+	}
+	if err := agent.WriteProfile(s, files); err != nil {
+		return err
+	}
+	if err := agent.InstallServers(ctx, s, p, environment(s)); err != nil {
+		return err
+	}
+	return installPlugins(ctx, s, p)
 }
 
 // Start starts the program; a session that has a transcript goes on.
@@ -44,12 +65,17 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if err := check(req.Session); err != nil {
 		return nil, err
 	}
+	if err := checkWritten(req.Session, req.Profile); err != nil {
+		return nil, err
+	}
 	c := &conversation{
 		session:   req.Session,
+		profile:   req.Profile,
+		guard:     agent.NewGuard(req.Session, readable(req.Profile)...),
 		raw:       req.Raw,
 		out:       out,
-		translate: newTranslator(out, req.Paths.Workspace),
-		replies:   map[string]chan<- controlResponse{},
+		translate: newTranslator(out, req.Paths),
+		replies:   map[string]func(controlResponse){},
 		questions: map[string]question{},
 		model:     req.Agent.Model,
 		mode:      req.Agent.PermissionMode,
@@ -71,5 +97,5 @@ func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptReques
 	if err != nil || !req.Events {
 		return t, err
 	}
-	return t, replay(ctx, t, newTranslator(out, req.Paths.Workspace))
+	return t, replay(ctx, t, newTranslator(out, req.Paths))
 }

@@ -4,33 +4,46 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
-	"io"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// offline is a conversation without a program; its lines come from the test.
-func offline(out *recorder) *conversation {
+// offline is a conversation whose program says nothing; its lines come from the
+// test.
+func offline(t testing.TB, out *agenttest.Recorder) *conversation {
+	return offlineOf(silent(t, "exec cat >/dev/null", func([]byte) {}), out)
+}
+
+func offlineOf(p *child.Process, out *agenttest.Recorder) *conversation {
 	return &conversation{
 		session:   runnerscripts.Session{Paths: primitives.PathsIn("/session")},
 		out:       out,
-		translate: newTranslator(out, "/session/workspace"),
-		process:   &process{stdin: discard{io.Discard}},
-		replies:   map[string]chan<- controlResponse{},
+		translate: newTranslator(out, primitives.PathsIn("/session")),
+		process:   p,
+		replies:   map[string]func(controlResponse){},
 		questions: map[string]question{},
 	}
 }
 
-type discard struct{ io.Writer }
-
-func (discard) Close() error { return nil }
+// silent starts a shell program; it is ended with the test.
+func silent(t testing.TB, script string, handle func([]byte)) *child.Process {
+	t.Helper()
+	p, err := child.Start(child.Command{Args: []string{"/bin/sh", "-c", script}}, handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	return p
+}
 
 func readTestdata(t testing.TB, name, kind string) string {
 	t.Helper()
@@ -47,12 +60,12 @@ func readTestdata(t testing.TB, name, kind string) string {
 func TestRecordedLinesMakeTheseEvents(t *testing.T) {
 	for _, r := range recorded {
 		t.Run(r.name, func(t *testing.T) {
-			out := newRecorder()
-			c := offline(out)
+			out := agenttest.NewRecorder()
+			c := offline(t, out)
 			for line := range strings.Lines(readTestdata(t, r.name, "lines.jsonl")) {
 				c.handle([]byte(strings.TrimSuffix(line, "\n")))
 			}
-			got := describe(out.all())
+			got := agenttest.Describe(out.All())
 			if *update {
 				if err := os.WriteFile(testdata(r.name, "golden.txt"), []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -68,49 +81,49 @@ func TestRecordedLinesMakeTheseEvents(t *testing.T) {
 func TestRecordedTranscriptsMakeTheSameConversationAsTheLines(t *testing.T) {
 	for _, r := range recorded {
 		t.Run(r.name, func(t *testing.T) {
-			live := newRecorder()
-			c := offline(live)
+			live := agenttest.NewRecorder()
+			c := offline(t, live)
 			for line := range strings.Lines(readTestdata(t, r.name, "lines.jsonl")) {
 				c.handle([]byte(line))
 			}
 			tr := runnerscripts.Transcript{Main: readTestdata(t, r.name, "main.jsonl")}
 			if sub := readTestdata(t, r.name, "sub.jsonl"); sub != "" {
-				started := payloads[runnerscripts.SubagentStarted](t, live.all(), runnerscripts.TypeSubagentStarted)
+				started := agenttest.Payloads[runnerscripts.SubagentStarted](t, live.All(), runnerscripts.TypeSubagentStarted)
 				tr.Subagents = []runnerscripts.SubagentTranscript{{
 					ID: started[0].AgentID, Transcript: sub, Meta: readTestdata(t, r.name, "meta.json"),
 				}}
 			}
-			stored := newRecorder()
-			if err := replay(t.Context(), tr, newTranslator(stored, "/session/workspace")); err != nil {
+			stored := agenttest.NewRecorder()
+			if err := replay(t.Context(), tr, newTranslator(stored, primitives.Paths{Workspace: "/session/workspace"})); err != nil {
 				t.Fatal(err)
 			}
 			// The prompt is the driver's own event: the program does not print it.
-			withoutPrompt := slices.DeleteFunc(stored.all(), func(e runnerscripts.Event) bool {
+			withoutPrompt := slices.DeleteFunc(stored.All(), func(e runnerscripts.Event) bool {
 				return e.Type == runnerscripts.TypeUserMessage && e.ConversationID == runnerscripts.MainConversation
 			})
-			if len(withoutPrompt) == len(stored.all()) {
+			if len(withoutPrompt) == len(stored.All()) {
 				t.Error("the transcript has no prompt")
 			}
-			sameConversation(t, live.all(), withoutPrompt)
+			agenttest.SameConversation(t, live.All(), withoutPrompt)
 
 			// Without the file beside it, the result of the call tells whose
 			// transcript it is.
 			if len(tr.Subagents) > 0 {
 				tr.Subagents[0].Meta = ""
-				again := newRecorder()
-				if err := replay(t.Context(), tr, newTranslator(again, "/session/workspace")); err != nil {
+				again := agenttest.NewRecorder()
+				if err := replay(t.Context(), tr, newTranslator(again, primitives.Paths{Workspace: "/session/workspace"})); err != nil {
 					t.Fatal(err)
 				}
-				sameConversation(t, stored.all(), again.all())
+				agenttest.SameConversation(t, stored.All(), again.All())
 			}
 		})
 	}
 }
 
 func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
-	out := newRecorder()
+	out := agenttest.NewRecorder()
 	tr := runnerscripts.Transcript{Main: readTestdata(t, "write", "main.jsonl")}
-	if err := replay(t.Context(), tr, newTranslator(out, "/session/workspace")); err != nil {
+	if err := replay(t.Context(), tr, newTranslator(out, primitives.PathsIn("/session"))); err != nil {
 		t.Fatal(err)
 	}
 	var times []string
@@ -121,10 +134,10 @@ func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 		}
 		times = append(times, r.Timestamp.String())
 	}
-	if len(out.all()) < 4 {
-		t.Fatalf("events:\n%s", describe(out.all()))
+	if len(out.All()) < 4 {
+		t.Fatalf("events:\n%s", agenttest.Describe(out.All()))
 	}
-	for _, e := range out.all() {
+	for _, e := range out.All() {
 		if !slices.Contains(times, e.Time.String()) {
 			t.Errorf("%s has the time %s, which is no record's", e.Type, e.Time)
 		}
@@ -151,7 +164,7 @@ func olderVersion(t *testing.T, line string) []byte {
 }
 
 func TestVersionWithoutStatesEndsTheQueryWithItsResult(t *testing.T) {
-	c := offline(newRecorder())
+	c := offline(t, agenttest.NewRecorder())
 	for turn := range 2 {
 		q := &query{uuid: "u", done: make(chan struct{})}
 		c.query = q
@@ -173,32 +186,33 @@ func TestVersionWithoutStatesEndsTheQueryWithItsResult(t *testing.T) {
 }
 
 func TestUnreadableLinesAreLoggedAndNothingElse(t *testing.T) {
-	out := newRecorder()
-	c := offline(out)
+	out := agenttest.NewRecorder()
+	c := offline(t, out)
 	for _, line := range []string{
 		`not json`, `{"type":"assistant","message":7}`, `{"type":"system","subtype":[]}`, "{\"type\":\"result\",\"result\":\xff",
 	} {
 		c.handle([]byte(line))
 	}
 	c.handle([]byte(`{"type":"of_a_newer_version","x":1}`))
-	logs := payloads[runnerscripts.Log](t, out.all(), runnerscripts.TypeLog)
-	if len(logs) != 4 || len(out.all()) != 4 {
-		t.Errorf("events:\n%s", describe(out.all()))
+	logs := agenttest.Payloads[runnerscripts.Log](t, out.All(), runnerscripts.TypeLog)
+	if len(logs) != 4 || len(out.All()) != 4 {
+		t.Errorf("events:\n%s", agenttest.Describe(out.All()))
 	}
 }
 
 func TestUnknownRequestOfTheProgramIsAnsweredWithAnError(t *testing.T) {
-	var sent bytes.Buffer
-	out := newRecorder()
-	c := offline(out)
-	c.process = &process{stdin: discard{&sent}}
+	sent := make(chan []byte, 1)
+	out := agenttest.NewRecorder()
+	c := offline(t, out)
+	c.process = silent(t, "exec cat", func(line []byte) { sent <- bytes.Clone(line) })
 	c.handle([]byte(`{"type":"control_request","request_id":"r1","request":{"subtype":"elicitation"}}`))
+	line := <-sent
 	var l controlLine
-	if err := json.Unmarshal(sent.Bytes(), &l); err != nil || l.Response == nil {
-		t.Fatalf("sent %q: %v", &sent, err)
+	if err := json.Unmarshal(line, &l); err != nil || l.Response == nil {
+		t.Fatalf("sent %q: %v", line, err)
 	}
 	if l.Response.Subtype != "error" || l.Response.RequestID != "r1" || !strings.Contains(l.Response.Error, "elicitation") {
-		t.Errorf("sent %s", &sent)
+		t.Errorf("sent %s", line)
 	}
 }
 
@@ -210,13 +224,14 @@ func FuzzLine(f *testing.F) {
 			f.Add([]byte(line))
 		}
 	}
+	p := silent(f, "exec cat >/dev/null", func([]byte) {})
 	f.Fuzz(func(t *testing.T, line []byte) {
-		out := newRecorder()
-		c := offline(out)
+		out := agenttest.NewRecorder()
+		c := offlineOf(p, out)
 		c.query = &query{uuid: "u", done: make(chan struct{})}
 		c.handle(line)
 		c.handle(line)
-		if err := replay(t.Context(), runnerscripts.Transcript{Main: string(line)}, newTranslator(out, "/w")); err != nil {
+		if err := replay(t.Context(), runnerscripts.Transcript{Main: string(line)}, newTranslator(out, primitives.Paths{Workspace: "/w"})); err != nil {
 			t.Fatal(err)
 		}
 	})

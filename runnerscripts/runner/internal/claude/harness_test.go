@@ -1,34 +1,33 @@
 package claude
 
 import (
-	"context"
-	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
-	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
-	"github.com/agentenv-dev/agentenv/session"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // fixture is a session of the real Claude Code with a scripted model.
 type fixture struct {
 	t       *testing.T
 	api     *llmapi.Server
 	session runnerscripts.Session
-	out     *recorder
+	profile runnerscripts.Profile
+	out     *agenttest.Recorder
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -42,7 +41,7 @@ func newFixture(t *testing.T) *fixture {
 			t.Errorf("close the model: %v", err)
 		}
 	})
-	f := &fixture{t: t, api: api, session: newSession(t), out: newRecorder()}
+	f := &fixture{t: t, api: api, session: agenttest.NewSession(t, agent.NewUUID(), programName), out: agenttest.NewRecorder()}
 	f.session.Agent.Command = []string{testagents.Claude(t)}
 	f.session.Agent.Env = map[string]string{
 		"ANTHROPIC_BASE_URL":      api.URL,
@@ -52,25 +51,10 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// newSession is a session in folders of its own.
-func newSession(t *testing.T) runnerscripts.Session {
-	t.Helper()
-	paths := primitives.PathsIn(t.TempDir())
-	for _, dir := range paths.All() {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return runnerscripts.Session{
-		Protocol: runnerscripts.Protocol, SessionID: newUUID(), Paths: paths,
-		Agent: runnerscripts.Agent{Name: programName},
-	}
-}
-
 // start starts the conversation; it is closed at the end of the test.
 func (f *fixture) start() agent.Conversation {
 	f.t.Helper()
-	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}
@@ -80,6 +64,36 @@ func (f *fixture) start() agent.Conversation {
 		}
 	})
 	return c
+}
+
+// setup writes the profile.
+func (f *fixture) setup() {
+	f.t.Helper()
+	if _, err := (Driver{}).Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+		f.t.Fatalf("setup: %v", err)
+	}
+}
+
+// homeFile is the path of a file in the session's home.
+func (f *fixture) homeFile(name string) string { return filepath.Join(f.session.Paths.Home, name) }
+
+// nothingAsked fails the test if there was a permission request.
+func (f *fixture) nothingAsked() {
+	f.t.Helper()
+	for _, r := range agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest) {
+		f.t.Errorf("asked for %s", r.ToolCall.Title)
+	}
+}
+
+// logs are the messages of the logs of that level.
+func (f *fixture) logs(level string) []string {
+	var list []string
+	for _, l := range agenttest.Payloads[runnerscripts.Log](f.t, f.out.All(), runnerscripts.TypeLog) {
+		if l.Level == level {
+			list = append(list, l.Message)
+		}
+	}
+	return list
 }
 
 // prompt runs a query that must not fail.
@@ -120,9 +134,9 @@ func (f *fixture) exists(name string) bool {
 }
 
 // transcript reads the history back, with its events.
-func (f *fixture) transcript() (runnerscripts.Transcript, *recorder) {
+func (f *fixture) transcript() (runnerscripts.Transcript, *agenttest.Recorder) {
 	f.t.Helper()
-	out := newRecorder()
+	out := agenttest.NewRecorder()
 	tr, err := Driver{}.Transcript(f.t.Context(), runnerscripts.TranscriptRequest{Session: f.session, Events: true}, out)
 	if err != nil {
 		f.t.Fatalf("read the transcript: %v", err)
@@ -138,101 +152,4 @@ func (f *fixture) lastRequest() llmapi.Request {
 		f.t.Fatal("the model was asked nothing")
 	}
 	return all[len(all)-1]
-}
-
-// recorder is a Sink that keeps the events.
-type recorder struct {
-	mu     sync.Mutex
-	events []runnerscripts.Event
-	more   chan struct{} // closed and replaced at each event
-}
-
-func newRecorder() *recorder { return &recorder{more: make(chan struct{})} }
-
-func (r *recorder) Emit(conv string, typ runnerscripts.EventType, payload any) {
-	r.EmitAt(time.Now(), conv, typ, payload)
-}
-
-func (r *recorder) EmitAt(at time.Time, conv string, typ runnerscripts.EventType, payload any) {
-	raw, err := json.Marshal(payload)
-	if err != nil {
-		panic(err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, runnerscripts.Event{Type: typ, ConversationID: conv, Payload: raw, Time: at})
-	close(r.more)
-	r.more = make(chan struct{})
-}
-
-func (r *recorder) all() []runnerscripts.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.events)
-}
-
-// wait returns the first event, from the n-th on, that fits.
-func (r *recorder) wait(ctx context.Context, t *testing.T, fits func(runnerscripts.Event) bool) runnerscripts.Event {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for n := 0; ; {
-		r.mu.Lock()
-		events, more := r.events, r.more
-		r.mu.Unlock()
-		for ; n < len(events); n++ {
-			if fits(events[n]) {
-				return events[n]
-			}
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			t.Fatalf("the expected event did not come; there were:\n%s", describe(events))
-		}
-	}
-}
-
-func ofType(typ runnerscripts.EventType) func(runnerscripts.Event) bool {
-	return func(e runnerscripts.Event) bool { return e.Type == typ }
-}
-
-// payloads are those of all events of a type.
-func payloads[T any](t *testing.T, events []runnerscripts.Event, typ runnerscripts.EventType) []T {
-	t.Helper()
-	var list []T
-	for _, e := range events {
-		if e.Type != typ {
-			continue
-		}
-		p, err := runnerscripts.Payload[T](e)
-		if err != nil {
-			t.Fatalf("%s: %v", typ, err)
-		}
-		list = append(list, p)
-	}
-	return list
-}
-
-// said is the text of the agent.
-func said(t *testing.T, events []runnerscripts.Event) string {
-	t.Helper()
-	var b strings.Builder
-	for _, blk := range fold(t, events).Blocks {
-		if blk.Kind == session.BlockAgent {
-			b.WriteString(blk.Text + "\n")
-		}
-	}
-	return b.String()
-}
-
-func describe(events []runnerscripts.Event) string {
-	var b strings.Builder
-	for _, e := range events {
-		if e.Type == runnerscripts.TypeCommands {
-			continue
-		}
-		b.WriteString(e.ConversationID + " " + string(e.Type) + " " + string(e.Payload) + "\n")
-	}
-	return b.String()
 }

@@ -140,8 +140,21 @@ func (h history) user(conv string, r record) {
 		h.taskEnded(r)
 	case r.IsMeta, r.IsSummary, r.IsSidechain, r.PromptSource == "system":
 	case conv == runnerscripts.MainConversation && !isInterruptNote(r.Message.Content):
-		h.userText(r.Timestamp, conv, r.UUID, r.Message.Content)
+		h.userText(r.Timestamp, conv, r.UUID, asTyped(r.Message.Content))
 	}
+}
+
+// asTyped returns a prompt as the user wrote it: that of a slash command is kept
+// with tags.
+func asTyped(c content) content {
+	if len(c) != 1 || !strings.HasPrefix(c[0].Text, "<command-message>") && !strings.HasPrefix(c[0].Text, "<command-name>") {
+		return c
+	}
+	name := tagged(c[0].Text, "command-name")
+	if name == "" {
+		return c
+	}
+	return content{{Type: blockText, Text: strings.TrimSpace(name + " " + tagged(c[0].Text, "command-args"))}}
 }
 
 // isInterruptNote reports whether the program wrote the text when the user

@@ -3,7 +3,6 @@ package claude
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,31 +10,17 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
-
-func TestLineOverTheLimitEndsTheProgramAndIsTheReason(t *testing.T) {
-	t.Parallel()
-	p, err := start(command{
-		argv:    []string{"/bin/sh", "-c", "echo first; head -c 100000 /dev/zero | tr '\\0' x; echo; exec sleep 600"},
-		dir:     t.TempDir(),
-		maxLine: 1000,
-	}, func([]byte) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-p.done
-	if how := p.crash(); !strings.Contains(how, "line 2 is longer than 1000 bytes") {
-		t.Errorf("it ended: %s", how)
-	}
-}
 
 func TestProgramThatNeverAnswersFailsTheStart(t *testing.T) {
 	t.Parallel()
-	s := newSession(t)
+	s := agenttest.NewSession(t, agent.NewUUID(), programName)
 	s.Agent.Command = []string{"/bin/sh", "-c", "exec sleep 600"}
-	_, err := Driver{patience: 50 * time.Millisecond}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, newRecorder())
-	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") || !strings.Contains(err.Error(), "50ms") {
+	_, err := Driver{patience: 50 * time.Millisecond}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
+	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") || !strings.Contains(err.Error(), "50ms") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -54,7 +39,7 @@ exec sleep 600`))
 		_, err := c.Prompt(ctx, "q", "hello")
 		ended <- err
 	}()
-	out.wait(t.Context(), t, ofType(runnerscripts.TypeSessionInitialized))
+	out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeSessionInitialized))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -69,8 +54,8 @@ func TestInterruptWhileTheProgramIsStartedAgainIsNotLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	program, first := filepath.Join(dir, "program"), filepath.Join(dir, "first")
-	writeTestFile(t, first, "")
-	writeTestFile(t, program, `read -r line
+	agenttest.WriteFile(t, first, "")
+	agenttest.WriteFile(t, program, `read -r line
 id=${line#*'"request_id":"'}
 id=${id%%'"'*}
 echo '{"type":"system","subtype":"status","permissionMode":"plan"}'
@@ -87,10 +72,10 @@ done`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-c.process.done
+	<-c.process.Done()
 	c.mode = "" // so that the second start is told, too
 	// As the runner does: an interrupt comes with an event.
-	c.out = hooked{recorder: out, hook: func() {
+	c.out = hooked{Recorder: out, hook: func() {
 		if err := c.Interrupt(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -109,13 +94,13 @@ func TestNoProgramIsStartedAfterClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-c.process.done
+	<-c.process.Done()
 	before := c.process
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	// A setting that had found the program dead just before.
-	if _, err := c.start(t.Context()); !hasCode(err, runnerscripts.FailInvalidRequest) {
+	if _, err := c.start(t.Context()); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("error %v", err)
 	}
 	if c.process != before {
@@ -132,28 +117,28 @@ func TestLinesThatMakeNoSenseNeverEndTheRunner(t *testing.T) {
 		"negative blocks": {`{"type":"stream_event","event":{"type":"message_start","message":{"id":"m"}}}`, `{"type":"stream_event","event":{"type":"content_block_start","index":-9}}`, call},
 		"null everywhere": {`null`, `{"type":"assistant","message":null}`, `{"type":"control_response","response":null}`, `{"type":"stream_event","event":null}`},
 	} {
-		out := newRecorder()
-		c := offline(out)
+		out := agenttest.NewRecorder()
+		c := offline(t, out)
 		for _, l := range lines {
 			c.handle([]byte(l))
 		}
-		if name == "negative notes" && len(payloads[runnerscripts.ToolCall](t, out.all(), runnerscripts.TypeToolCallUpdate)) != 1 {
-			t.Errorf("%s: events\n%s", name, describe(out.all()))
+		if name == "negative notes" && len(agenttest.Payloads[runnerscripts.ToolCall](t, out.All(), runnerscripts.TypeToolCallUpdate)) != 1 {
+			t.Errorf("%s: events\n%s", name, agenttest.Describe(out.All()))
 		}
 	}
 }
 
 func TestBytesThatAreNotUTF8AreReplaced(t *testing.T) {
 	t.Parallel()
-	out := newRecorder()
-	c := offline(out)
+	out := agenttest.NewRecorder()
+	c := offline(t, out)
 	c.raw = true
 	c.handle([]byte("{\"type\":\"assistant\",\"message\":{\"id\":\"m\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"Bash\",\"input\":{\"command\":\"echo \xff\"}}]}}"))
-	calls := payloads[runnerscripts.ToolCall](t, out.all(), runnerscripts.TypeToolCall)
+	calls := agenttest.Payloads[runnerscripts.ToolCall](t, out.All(), runnerscripts.TypeToolCall)
 	if len(calls) != 1 || calls[0].Title != "echo \uFFFD" {
 		t.Errorf("calls %+v", calls)
 	}
-	for _, e := range out.all() {
+	for _, e := range out.All() {
 		if !utf8.Valid(e.Payload) {
 			t.Errorf("%s has bytes that are not UTF-8: %q", e.Type, e.Payload)
 		}
@@ -168,27 +153,14 @@ func TestHistoryThatCannotBeReadIsNotRemoved(t *testing.T) {
 	}
 }
 
-func TestRelativeProgramIsTheOneOfTheRunnersFolder(t *testing.T) {
-	dir := t.TempDir()
-	t.Chdir(dir)
-	writeTestFile(t, filepath.Join(dir, "bin", "claude"), "#!/bin/sh\n")
-	if err := os.Chmod(filepath.Join(dir, "bin", "claude"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	argv, err := program(runnerscripts.Agent{Command: []string{"bin/claude", "x"}}, nil)
-	if err != nil || len(argv) != 2 || argv[0] != filepath.Join(dir, "bin", "claude") {
-		t.Errorf("program is %q, %v", argv, err)
-	}
-}
-
 // hooked is a recorder that calls hook at each change of the mode.
 type hooked struct {
-	*recorder
+	*agenttest.Recorder
 	hook func()
 }
 
 func (h hooked) Emit(conv string, typ runnerscripts.EventType, payload any) {
-	h.recorder.Emit(conv, typ, payload)
+	h.Recorder.Emit(conv, typ, payload)
 	if typ == runnerscripts.TypeModeUpdate {
 		h.hook()
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // question is a permission request that waits for its answer.
@@ -86,22 +87,12 @@ func alwaysName(updates []permissionUpdate) string {
 
 // choose finds the option that a decision means, and checks the rest of it.
 func (q question) choose(d runnerscripts.PermissionDecision) (runnerscripts.PermissionOption, error) {
-	i := slices.IndexFunc(q.options, func(o runnerscripts.PermissionOption) bool {
-		if d.OptionID != "" {
-			return o.OptionID == d.OptionID && (d.Kind == "" || d.Kind == o.Kind)
-		}
-		return o.Kind == d.Kind
-	})
-	if i < 0 {
-		return runnerscripts.PermissionOption{}, invalid(
-			"choose one of the request's options: %v has no option %q of kind %q", q.options, d.OptionID, d.Kind)
-	}
-	o := q.options[i]
-	if len(d.UpdatedInput) > 0 && !o.Kind.Allows() {
-		return o, invalid("leave updated_input out of a rejection: the tool does not run")
+	o, err := agent.Choose(q.options, d)
+	if err != nil {
+		return o, err
 	}
 	if len(d.UpdatedInput) > 0 && !isObject(d.UpdatedInput) {
-		return o, invalid("give updated_input as the tool's whole input, a JSON object")
+		return o, agent.Invalid("give updated_input as the tool's whole input, a JSON object")
 	}
 	return o, nil
 }
@@ -128,15 +119,35 @@ func (q question) result(o runnerscripts.PermissionOption, d runnerscripts.Permi
 // ask passes a question of the program on. It runs on the reader's goroutine.
 func (c *conversation) ask(id string, r canUseTool) {
 	conv := c.translate.conversationOf(r.ToolUseID)
+	call := c.translate.toolCall(r.ToolUseID, r.ToolName, r.Input)
+	if reason, refused := c.guard.Refuses(call); refused {
+		agent.EmitRefused(c.out, conv, call, reason)
+		c.deny(id, reason)
+		return
+	}
 	q := newQuestion(conv, r)
 	c.mu.Lock()
 	c.questions[id] = q
 	c.mu.Unlock()
-	call := c.translate.toolCall(r.ToolUseID, r.ToolName, r.Input)
 	call.Status = runnerscripts.ToolPending
 	c.out.Emit(conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
 		ID: id, ToolCall: call, Options: q.options,
 	})
+}
+
+// deny answers a question without asking anybody.
+func (c *conversation) deny(id, message string) {
+	answer, err := json.Marshal(permissionResult{Behavior: "deny", Message: message})
+	if err != nil {
+		panic(fmt.Sprintf("two texts are no JSON: %v", err)) // cannot happen
+	}
+	c.mu.Lock()
+	p := c.process
+	c.mu.Unlock()
+	// If it has ended, it does not wait for the answer.
+	_ = p.Send(controlLine{Type: "control_response", Response: &controlResponse{
+		Subtype: "success", RequestID: id, Response: answer,
+	}})
 }
 
 // withdraw ends a question that nobody needs to answer any more.
@@ -169,7 +180,7 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 	q, ok := c.questions[id]
 	if !ok {
 		c.mu.Unlock()
-		return invalid("answer a permission request that waits: there is none with the id %q (any more)", id)
+		return agent.NotWaiting(id)
 	}
 	o, err := q.choose(d)
 	if err != nil {
@@ -193,15 +204,9 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 	}
 	answer, err := json.Marshal(q.result(o, d))
 	if err != nil {
-		return invalid("give updated_input as JSON: %v", err)
+		return agent.Invalid("give updated_input as JSON: %v", err)
 	}
-	return p.send(controlLine{Type: "control_response", Response: &controlResponse{
+	return p.Send(controlLine{Type: "control_response", Response: &controlResponse{
 		Subtype: "success", RequestID: id, Response: answer,
 	}})
-}
-
-func invalid(format string, args ...any) error {
-	return &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailInvalidRequest, Message: fmt.Sprintf(format, args...),
-	}
 }

@@ -12,7 +12,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
 // answering makes a shell program that answers the first control request, as
@@ -20,7 +23,7 @@ import (
 func answering(t *testing.T, more string) []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "program")
-	writeTestFile(t, file, `read -r line
+	agenttest.WriteFile(t, file, `read -r line
 id=${line#*'"request_id":"'}
 id=${id%%'"'*}
 printf '{"type":"control_response","response":{"subtype":"success","request_id":"%s","response":{}}}\n' "$id"
@@ -28,11 +31,11 @@ printf '{"type":"control_response","response":{"subtype":"success","request_id":
 	return []string{"/bin/sh", file}
 }
 
-func startProgram(t *testing.T, argv []string) (*conversation, *recorder, error) {
+func startProgram(t *testing.T, argv []string) (*conversation, *agenttest.Recorder, error) {
 	t.Helper()
-	s := newSession(t)
+	s := agenttest.NewSession(t, agent.NewUUID(), programName)
 	s.Agent.Command = argv
-	out := newRecorder()
+	out := agenttest.NewRecorder()
 	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, out)
 	if err != nil {
 		return nil, out, err
@@ -53,11 +56,11 @@ while :; do sleep 1; done`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	out.wait(t.Context(), t, ofType(runnerscripts.TypeModeUpdate)) // the trap is set
+	out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeModeUpdate)) // the trap is set
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(-c.process.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+	if err := syscall.Kill(-c.process.PID(), 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("its process group is still there: %v", err)
 	}
 }
@@ -66,16 +69,16 @@ func TestKilledProgramLeavesNoSocket(t *testing.T) {
 	t.Parallel()
 	const script = `mkdir -p -m 700 /tmp/cc-socks-$(id -u) && : > /tmp/cc-socks-$(id -u)/$$.sock; echo '{}'; exec sleep 600`
 	ready := make(chan struct{}, 1)
-	p, err := start(command{argv: []string{"/bin/sh", "-c", script}, env: os.Environ()}, func([]byte) { ready <- struct{}{} })
+	p, err := child.Start(child.Command{Args: []string{"/bin/sh", "-c", script}, Env: os.Environ(), Ended: removeSocket}, func([]byte) { ready <- struct{}{} })
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-ready
-	socket := fallbackSocket(p.cmd.Process.Pid)
+	socket := fallbackSocket(p.PID())
 	if _, err := os.Stat(socket); err != nil {
 		t.Fatal(err)
 	}
-	p.kill()
+	p.Kill()
 	if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s is left: %v", socket, err)
 	}
@@ -89,7 +92,7 @@ func TestProcessThatKeepsTheOutputOpenDoesNotHoldUpTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-c.process.done
+	<-c.process.Done()
 	data, err := os.ReadFile(pidFile)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +116,7 @@ exit 3`))
 		t.Fatal(err)
 	}
 	_, err = c.Prompt(t.Context(), "q", "hello")
-	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "exit status 3") ||
+	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "exit status 3") ||
 		!strings.Contains(err.Error(), "the real reason") {
 		t.Errorf("error %v", err)
 	}
@@ -125,19 +128,19 @@ exit 3`))
 func TestProgramThatEndsAtOnceFailsTheStart(t *testing.T) {
 	t.Parallel()
 	_, _, err := startProgram(t, []string{"/bin/sh", "-c", "echo no such thing >&2; exit 7"})
-	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no such thing") {
+	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no such thing") {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestProgramThatSaysNothingIsEndedWithTheContext(t *testing.T) {
 	t.Parallel()
-	s := newSession(t)
+	s := agenttest.NewSession(t, agent.NewUUID(), programName)
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	s.Agent.Command = []string{"/bin/sh", "-c", "echo $$ > " + pidFile + "; exec sleep 600"}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := Driver{}.Start(ctx, runnerscripts.QueryRequest{Session: s}, newRecorder())
+	_, err := Driver{}.Start(ctx, runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
@@ -150,7 +153,41 @@ func TestNoProgramOfThatKindIsAClearError(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := startProgram(t, []string{file})
-	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") {
+	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestProgramThatEndsWellWithoutAResultFailsTheQuery(t *testing.T) {
+	t.Parallel()
+	c, _, err := startProgram(t, answering(t, "read -r prompt\nexit 0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it is started again for the second
+		if _, err := c.Prompt(t.Context(), "q", "hello"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "send the prompt again") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+func TestLineWithoutAnEndFailsTheQuery(t *testing.T) {
+	t.Parallel()
+	c, _, err := startProgram(t, answering(t, "read -r prompt\nexec tr '\\0' x </dev/zero"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "hello"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "line") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAnotherProgramIsNotTakenForClaudeCode(t *testing.T) {
+	t.Parallel()
+	s := agenttest.NewSession(t, agent.NewUUID(), programName)
+	s.Agent.Command = []string{"/bin/echo", "9.9"}
+	_, err := Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
+	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), `says "9.9 --version"`) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -171,10 +208,10 @@ read -r end`))
 	if err != nil || done.StopReason != runnerscripts.StopEndTurn || done.Usage.InputTokens != 5 {
 		t.Errorf("ended with %+v, %v", done, err)
 	}
-	if got := said(t, out.all()); len(got) != 3_000_001 {
+	if got := agenttest.Said(t, out.All()); len(got) != 3_000_001 {
 		t.Errorf("the agent said %d bytes", len(got))
 	}
-	if logs := payloads[runnerscripts.Log](t, out.all(), runnerscripts.TypeLog); len(logs) != 1 {
+	if logs := agenttest.Payloads[runnerscripts.Log](t, out.All(), runnerscripts.TypeLog); len(logs) != 1 {
 		t.Errorf("logs: %+v", logs)
 	}
 }

@@ -21,6 +21,7 @@ type messageLine struct {
 	ParentToolUseID string          `json:"parent_tool_use_id"`
 	ToolUseResult   json.RawMessage `json:"tool_use_result"`
 	IsAPIError      bool            `json:"is_api_error_message"`
+	Error           json.RawMessage `json:"error"` // with IsAPIError a text
 }
 
 // message is one of the model's API.
@@ -115,6 +116,9 @@ type systemLine struct {
 	Tools          []string `json:"tools"`          // init
 	Version        string   `json:"claude_code_version"`
 
+	MCPServers   []serverStatus `json:"mcp_servers"`   // init
+	PluginErrors []pluginError  `json:"plugin_errors"` // init
+
 	TaskID       string `json:"task_id"` // task_*
 	TaskType     string `json:"task_type"`
 	ToolUseID    string `json:"tool_use_id"`
@@ -150,6 +154,8 @@ type resultLine struct {
 	ModelUsage     map[string]modelUsage `json:"modelUsage"`
 	// SinceLast is what this turn alone cost; older versions do not say it.
 	SinceLast map[string]modelUsage `json:"model_usage_since_last_result"`
+	// apiError is what a line before it said.
+	apiError string
 }
 
 // modelUsage is what one model was used for.
@@ -214,11 +220,21 @@ type permissionResult struct {
 
 // initialized is the reply to the initialize request.
 type initialized struct {
-	Commands []struct {
-		Name         string `json:"name"`
-		Description  string `json:"description"`
-		ArgumentHint string `json:"argumentHint"`
-	} `json:"commands"`
+	Commands []offeredCommand `json:"commands"`
+	Agents   []offeredAgent   `json:"agents"`
+}
+
+// offeredCommand is a slash command or a skill.
+type offeredCommand struct {
+	Name         string `json:"name"`
+	Description  string `json:"description"`
+	ArgumentHint string `json:"argumentHint"`
+}
+
+// offeredAgent is a subagent.
+type offeredAgent struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
 }
 
 // userLine is a prompt that is sent.

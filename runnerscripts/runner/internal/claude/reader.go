@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // handle takes a line of the program. It runs on the reader's goroutine, one
@@ -16,40 +17,24 @@ func (c *conversation) handle(line []byte) {
 		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
 	}
 	if c.raw {
-		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, rawLine(line))
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, agent.RawLine(line))
 	}
 	var h head
 	if err := json.Unmarshal(line, &h); err != nil {
-		c.unreadable(line, err)
+		agent.EmitUnreadable(c.out, programTitle, line, err)
 		return
 	}
 	if err := c.dispatch(h, line); err != nil {
-		c.unreadable(line, err)
+		agent.EmitUnreadable(c.out, programTitle, line, err)
 	}
-}
-
-// rawLine is a copy of the line, as a JSON string if it is no JSON.
-func rawLine(line []byte) json.RawMessage {
-	if json.Valid(line) {
-		return bytes.Clone(line)
-	}
-	data, _ := json.Marshal(string(line)) // a string always has a JSON
-	return data
-}
-
-func (c *conversation) unreadable(line []byte, err error) {
-	data, _ := json.Marshal(map[string]string{"line": shown(line), "error": err.Error()})
-	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-		Level: "warn", Message: "Claude Code printed a line that is not understood", Data: data,
-	})
 }
 
 func (c *conversation) dispatch(h head, line []byte) error {
 	switch h.Type {
 	case "stream_event":
-		return decode(line, c.translate.stream)
+		return decode(line, c.piece)
 	case "assistant", "user":
-		return decode(line, c.translate.liveMessage)
+		return decode(line, c.message)
 	case "system":
 		return decode(line, func(l systemLine) { c.system(l, line) })
 	case "result":
@@ -75,6 +60,25 @@ func decode[T any](line []byte, handle func(T)) error {
 	return nil
 }
 
+// piece takes a piece of a message.
+func (c *conversation) piece(l streamLine) {
+	c.translate.stream(l)
+	if l.Event.Type == "message_stop" {
+		c.checkBudget()
+	}
+}
+
+// message takes a message, or what the program says in place of one.
+func (c *conversation) message(l messageLine) {
+	if l.IsAPIError {
+		_ = json.Unmarshal(l.Error, &c.apiError) // anything but a text says nothing
+	}
+	c.translate.liveMessage(l)
+	if l.Type == "user" {
+		c.checkBudget() // also after the messages of subagents, which do not come in pieces
+	}
+}
+
 func (c *conversation) system(l systemLine, line []byte) {
 	switch l.Subtype {
 	case "init":
@@ -93,6 +97,7 @@ func (c *conversation) system(l systemLine, line []byte) {
 // initialize takes the line that begins each turn.
 func (c *conversation) initialize(l systemLine) {
 	c.queryStarted()
+	c.extrasAt(l)
 	if c.initialized {
 		c.modeIs(l.PermissionMode)
 		return
@@ -111,13 +116,13 @@ func (c *conversation) initialize(l systemLine) {
 func (c *conversation) queryStarted() {
 	c.mu.Lock()
 	q, p := c.query, c.process
-	interrupt := q != nil && !q.started && q.interrupt
+	early := q != nil && !q.started && q.interrupt
 	if q != nil {
 		q.started = true
 	}
 	c.mu.Unlock()
-	if interrupt {
-		p.interrupt()
+	if early {
+		interrupt(p)
 	}
 }
 
@@ -147,6 +152,8 @@ func (c *conversation) lifecycle(l lifecycleLine) {
 // turnEnded takes the result of a turn; a query may have several.
 func (c *conversation) turnEnded(r resultLine) {
 	cost := c.meter.turn(r)
+	r.apiError, c.apiError = c.apiError, ""
+	c.askServers() // one may have failed meanwhile
 	c.translate.takeBack(runnerscripts.MainConversation)
 	for _, m := range r.ModelUsage {
 		if m.ContextWindow > c.translate.window {
@@ -180,23 +187,6 @@ func (c *conversation) finishQuery() {
 	}
 }
 
-// replied passes a reply on to the request that waits for it.
-func (c *conversation) replied(l controlLine) {
-	if l.Response == nil {
-		return
-	}
-	c.mu.Lock()
-	waiting := c.replies[l.Response.RequestID]
-	c.mu.Unlock()
-	if waiting == nil {
-		return
-	}
-	select {
-	case waiting <- *l.Response:
-	default: // a second reply to one request
-	}
-}
-
 // asked takes a request of the program.
 func (c *conversation) asked(l controlLine) {
 	var r canUseTool
@@ -209,7 +199,7 @@ func (c *conversation) asked(l controlLine) {
 	c.mu.Unlock()
 	// It must not wait for an answer that never comes. If it has ended, it does
 	// not.
-	_ = p.send(controlLine{Type: "control_response", Response: &controlResponse{
+	_ = p.Send(controlLine{Type: "control_response", Response: &controlResponse{
 		Subtype: "error", RequestID: l.RequestID, Error: "this client answers can_use_tool only, not " + r.Subtype,
 	}})
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{

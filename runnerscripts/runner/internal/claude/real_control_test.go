@@ -3,18 +3,24 @@ package claude
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // asked waits for the first permission request.
 func (f *fixture) asked() runnerscripts.PermissionRequest {
 	f.t.Helper()
-	return payload[runnerscripts.PermissionRequest](f.t, f.out.wait(f.t.Context(), f.t, ofType(runnerscripts.TypePermissionRequest)))
+	return agenttest.Payload[runnerscripts.PermissionRequest](f.t, f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypePermissionRequest)))
 }
 
 func TestPermissionDecides(t *testing.T) {
@@ -69,7 +75,7 @@ func TestPermissionDecides(t *testing.T) {
 			wait := f.promptAsync(c, "run-command `touch asked`")
 			req := f.asked()
 			if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
-				t.Errorf("request: %s", show(t, req))
+				t.Errorf("request: %s", agenttest.Show(t, req))
 			}
 			if err := c.Respond(t.Context(), req.ID, tt.decision); err != nil {
 				t.Fatal(err)
@@ -83,18 +89,18 @@ func TestPermissionDecides(t *testing.T) {
 					t.Errorf("file %s exists: %v", name, !want)
 				}
 			}
-			call := fold(t, f.out.all()).Blocks[2].Tool
+			call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
 			if call.Status != tt.status || len(call.Content) != 1 || !strings.Contains(call.Content[0].Content.Text, tt.output) {
-				t.Errorf("call: %s", show(t, call))
+				t.Errorf("call: %s", agenttest.Show(t, call))
 			}
 			if len(tt.decision.UpdatedInput) > 0 && (call.Title != "touch rewritten" || string(call.RawInput) != string(tt.decision.UpdatedInput)) {
-				t.Errorf("the call does not tell what ran: %s", show(t, call))
+				t.Errorf("the call does not tell what ran: %s", agenttest.Show(t, call))
 			}
-			resolved := payloads[runnerscripts.PermissionResolved](t, f.out.all(), runnerscripts.TypePermissionResolved)
+			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
 			if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
 				t.Errorf("resolved: %+v", resolved)
 			}
-			if err := c.Respond(t.Context(), req.ID, tt.decision); !hasCode(err, runnerscripts.FailInvalidRequest) {
+			if err := c.Respond(t.Context(), req.ID, tt.decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 				t.Errorf("a second answer: %v", err)
 			}
 		})
@@ -120,7 +126,7 @@ func TestAllowAlwaysAsksNoMoreAndLeavesTheWorkspaceAlone(t *testing.T) {
 	if !f.exists("always") {
 		t.Error("the command did not run again")
 	}
-	if n := len(payloads[runnerscripts.PermissionRequest](t, f.out.all(), runnerscripts.TypePermissionRequest)); n != 1 {
+	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest)); n != 1 {
 		t.Errorf("asked %d times", n)
 	}
 	if f.exists(".claude") {
@@ -136,7 +142,7 @@ func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
 	req := f.asked()
 	var input map[string]any
 	if err := json.Unmarshal(req.ToolCall.RawInput, &input); err != nil || req.ToolCall.Title != "Which colour?" {
-		t.Fatalf("request %s: %v", show(t, req), err)
+		t.Fatalf("request %s: %v", agenttest.Show(t, req), err)
 	}
 	input["answers"] = map[string]string{"Which colour?": "Blue"}
 	answered, err := json.Marshal(input)
@@ -162,7 +168,7 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	if err := f.api.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.out.wait(t.Context(), t, ofType(runnerscripts.TypeAgentMessage))
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -173,14 +179,14 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	if done.Usage.InputTokens == 0 {
 		t.Error("the interrupted request cost nothing")
 	}
-	if text := said(t, f.out.all()); !strings.HasPrefix(text, "One") || strings.Contains(text, "six") {
+	if text := agenttest.Said(t, f.out.All()); !strings.HasPrefix(text, "One") || strings.Contains(text, "six") {
 		t.Errorf("the agent said %q", text)
 	}
 	if done := f.prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("the next prompt ended with %q", done.StopReason)
 	}
 	_, stored := f.transcript()
-	sameConversation(t, f.out.all(), stored.all())
+	agenttest.SameConversation(t, f.out.All(), stored.All())
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Errorf("without a query: %v", err)
 	}
@@ -194,18 +200,18 @@ func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
 	if err := f.api.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.out.wait(t.Context(), t, ofType(runnerscripts.TypeAgentThought))
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentThought))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Fatalf("ended with %q, %v", done.StopReason, err)
 	}
-	if blocks := fold(t, f.out.all()).Blocks; len(blocks) != 1 {
-		t.Errorf("blocks: %s", show(t, blocks))
+	if blocks := agenttest.Fold(t, f.out.All()).Blocks; len(blocks) != 1 {
+		t.Errorf("blocks: %s", agenttest.Show(t, blocks))
 	}
 	_, stored := f.transcript()
-	sameConversation(t, f.out.all(), stored.all())
+	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
 func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
@@ -213,7 +219,7 @@ func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
 	f := newFixture(t)
 	c := f.start()
 	wait := f.promptAsync(c, "slow-stream")
-	f.out.wait(t.Context(), t, ofType(runnerscripts.TypeUserMessage))
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +242,7 @@ func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	resolved := payloads[runnerscripts.PermissionResolved](t, f.out.all(), runnerscripts.TypePermissionResolved)
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
 	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
 		t.Errorf("resolved: %+v", resolved)
 	}
@@ -267,11 +273,11 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 	if !f.exists("notes.txt") {
 		t.Error("the file is not written")
 	}
-	modes := payloads[runnerscripts.ModeUpdate](t, f.out.all(), runnerscripts.TypeModeUpdate)
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.out.All(), runnerscripts.TypeModeUpdate)
 	if len(modes) != 1 || modes[0].CurrentModeID != "acceptEdits" {
 		t.Errorf("modes: %+v", modes)
 	}
-	if err := c.SetMode(t.Context(), "no-such-mode"); !hasCode(err, runnerscripts.FailInvalidRequest) {
+	if err := c.SetMode(t.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("an unknown mode: %v", err)
 	}
 }
@@ -293,15 +299,53 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 				!strings.Contains(failure.Message, "scripted failure") {
 				t.Fatalf("error %#v", err)
 			}
-			if text := said(t, f.out.all()); text != "" {
+			if text := agenttest.Said(t, f.out.All()); text != "" {
 				t.Errorf("the agent said %q", text)
 			}
-			if logs := payloads[runnerscripts.Log](t, f.out.all(), runnerscripts.TypeLog); len(logs) != tt.retries {
+			if logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog); len(logs) != tt.retries {
 				t.Errorf("logs: %+v", logs)
 			}
 			f.prompt(c, "plain-text")
 			_, stored := f.transcript()
-			sameConversation(t, f.out.all(), stored.all())
+			agenttest.SameConversation(t, f.out.All(), stored.All())
+		})
+	}
+}
+
+func TestAgentThatIsNotLoggedInSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	for name, status := range map[string]int{"without a key": 0, "with a bad key": http.StatusUnauthorized} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			model, err := url.Parse(f.api.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var refuses atomic.Bool
+			pass := httputil.NewSingleHostReverseProxy(model)
+			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if refuses.Load() {
+					http.Error(w, `{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}`, status)
+					return
+				}
+				pass.ServeHTTP(w, r)
+			}))
+			t.Cleanup(front.Close)
+			f.session.Agent.Env["ANTHROPIC_BASE_URL"] = front.URL
+			refuses.Store(status != 0)
+			if status == 0 {
+				f.session.Agent.Env["ANTHROPIC_API_KEY"] = ""
+			}
+			c := f.start()
+			_, err = c.Prompt(t.Context(), "q", "plain-text")
+			failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status || !strings.HasPrefix(failure.Message, "give the agent a key") {
+				t.Errorf("error %#v", err)
+			}
+			if refuses.Swap(false) {
+				f.prompt(c, "plain-text")
+			}
 		})
 	}
 }
@@ -313,22 +357,22 @@ func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 	f.prompt(c, "first plain-text")
 	wait := f.promptAsync(c, "run-command `touch asked`")
 	req := f.asked()
-	first := c.(*conversation).process.cmd.Process.Pid
+	first := c.(*conversation).process.PID()
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := wait(); !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
+	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("error %v", err)
 	}
-	resolved := payloads[runnerscripts.PermissionResolved](t, f.out.all(), runnerscripts.TypePermissionResolved)
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
 	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
 		t.Errorf("resolved: %+v", resolved)
 	}
 	f.prompt(c, "remember")
-	if second := c.(*conversation).process.cmd.Process.Pid; second == first {
+	if second := c.(*conversation).process.PID(); second == first {
 		t.Error("the process did not change")
 	}
-	if text := said(t, f.out.all()); !strings.Contains(text, "You said before: first plain-text") {
+	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
 		t.Errorf("the agent said %q", text)
 	}
 }
@@ -344,18 +388,13 @@ func TestCloseEndsARunningQuery(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := wait(); !hasCode(err, runnerscripts.FailAgent) {
+	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
 		t.Errorf("error %v", err)
 	}
-	if err := syscall.Kill(-c.(*conversation).process.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+	if err := syscall.Kill(-c.(*conversation).process.PID(), 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("its process group is still there: %v", err)
 	}
-	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !hasCode(err, runnerscripts.FailInvalidRequest) {
+	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("a prompt after close: %v", err)
 	}
-}
-
-func hasCode(err error, code runnerscripts.FailureCode) bool {
-	f, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
-	return ok && f.Code == code
 }

@@ -3,13 +3,14 @@ package claude
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
 func TestResumeInANewProcess(t *testing.T) {
@@ -29,12 +30,12 @@ func TestResumeInANewProcess(t *testing.T) {
 	if done.Usage.InputTokens != last.Usage.InputTokens || done.Usage.CacheReadTokens != last.Usage.CacheReadTokens {
 		t.Errorf("the costs before the resume are counted again: %+v", done.Usage)
 	}
-	init := payloads[runnerscripts.SessionInitialized](t, f.out.all(), runnerscripts.TypeSessionInitialized)
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
 	if len(init) != 2 || init[0].Resumed || !init[1].Resumed {
 		t.Errorf("session_initialized: %+v", init)
 	}
 	_, stored := f.transcript()
-	sameConversation(t, f.out.all(), stored.all())
+	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
 func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
@@ -48,8 +49,8 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	}
 	before, events := f.transcript()
 
-	f.session.Paths = newSession(t).Paths
-	f.out = newRecorder()
+	f.session.Paths = agenttest.NewSession(t, agent.NewUUID(), programName).Paths
+	f.out = agenttest.NewRecorder()
 	setup := runnerscripts.SetupRequest{Session: f.session, Transcript: &before}
 	for range 2 { // it can be called again
 		data, err := Driver{}.Setup(t.Context(), setup)
@@ -58,10 +59,10 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 		}
 	}
 	restored, again := f.transcript()
-	if show(t, restored) != show(t, before) {
+	if agenttest.Show(t, restored) != agenttest.Show(t, before) {
 		t.Error("the restored transcript is another one")
 	}
-	sameConversation(t, events.all(), again.all())
+	agenttest.SameConversation(t, events.All(), again.All())
 
 	f.prompt(f.start(), "remember")
 	if last := f.lastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
@@ -97,7 +98,7 @@ func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			writeTestFile(t, file, tt.end(before.Main))
+			agenttest.WriteFile(t, file, tt.end(before.Main))
 			f.prompt(f.start(), "remember")
 			if got := f.lastRequest().Texts; len(got) != tt.texts {
 				t.Errorf("the model was sent %q", got)
@@ -106,7 +107,7 @@ func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
 			if tt.texts > 1 && !strings.HasPrefix(after.Main, before.Main) {
 				t.Error("the transcript was lost")
 			}
-			if users := payloads[runnerscripts.ContentChunk](t, events.all(), runnerscripts.TypeUserMessage); len(users) != tt.texts {
+			if users := agenttest.Payloads[runnerscripts.ContentChunk](t, events.All(), runnerscripts.TypeUserMessage); len(users) != tt.texts {
 				t.Errorf("prompts in the transcript: %v", users)
 			}
 		})
@@ -120,16 +121,25 @@ func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			f.session.Agent.TrustWorkspace = trusted
-			writeTestFile(t, f.workspaceFile(".claude/settings.json"),
-				`{"hooks":{"SessionStart":[{"hooks":[{"type":"command","command":"touch hook-ran"}]}]}}`)
-			writeTestFile(t, f.workspaceFile(".mcp.json"),
-				`{"mcpServers":{"evil":{"type":"stdio","command":"/bin/sh","args":["-c","touch mcp-ran"]}}}`)
-			f.prompt(f.start(), "plain-text")
-			if f.exists("hook-ran") != trusted {
-				t.Errorf("the hook ran: %v", !trusted)
+			f.evilWorkspace()
+			own := agenttest.StdioMCP(t, "own")
+			f.profile = runnerscripts.Profile{
+				Hooks:      []runnerscripts.Hook{{Event: "SessionStart", Command: "touch profile-hook-ran"}},
+				MCPServers: []runnerscripts.MCPServer{own.Server},
 			}
-			if f.exists("mcp-ran") != trusted {
-				t.Errorf("the MCP server ran: %v", !trusted)
+			f.setup()
+			f.prompt(f.start(), "plain-text")
+			if f.exists("evil-hook-ran") != trusted {
+				t.Errorf("the workspace's hook ran: %v", !trusted)
+			}
+			if f.exists("evil-mcp-ran") != trusted {
+				t.Errorf("the workspace's MCP server ran: %v", !trusted)
+			}
+			if has := strings.Contains(string(f.lastRequest().Body), "EVIL-COMMAND"); has != trusted {
+				t.Errorf("the workspace's command is there: %v", has)
+			}
+			if !f.exists("profile-hook-ran") || len(own.Requests()) == 0 {
+				t.Errorf("the profile's hook ran: %v; its server got %v", f.exists("profile-hook-ran"), own.Requests())
 			}
 		})
 	}
@@ -140,11 +150,11 @@ func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 	f := newFixture(t)
 	c := f.start()
 	wait := f.promptAsync(c, "subagent `touch asked`")
-	e := f.out.wait(t.Context(), t, ofType(runnerscripts.TypePermissionRequest))
-	req := payload[runnerscripts.PermissionRequest](t, e)
-	subs := fold(t, f.out.all()).Subagents
+	e := f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypePermissionRequest))
+	req := agenttest.Payload[runnerscripts.PermissionRequest](t, e)
+	subs := agenttest.Fold(t, f.out.All()).Subagents
 	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch asked" {
-		t.Errorf("request in %q: %s", e.ConversationID, show(t, req))
+		t.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(t, req))
 	}
 	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 		t.Fatal(err)
@@ -155,7 +165,7 @@ func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 	if !f.exists("asked") {
 		t.Error("the command did not run")
 	}
-	for _, e := range f.out.all() {
+	for _, e := range f.out.All() {
 		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
 			t.Errorf("resolved in %q", e.ConversationID)
 		}
@@ -171,7 +181,7 @@ func TestEndOfTheContextEndsTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	<-c.(*conversation).process.done
+	<-c.(*conversation).process.Done()
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
@@ -211,7 +221,7 @@ func TestRawLinesComeOnRequest(t *testing.T) {
 	t.Cleanup(func() { c.Close() })
 	f.prompt(c, "plain-text")
 	var types []string
-	for _, l := range payloads[head](t, f.out.all(), runnerscripts.TypeRaw) {
+	for _, l := range agenttest.Payloads[head](t, f.out.All(), runnerscripts.TypeRaw) {
 		types = append(types, l.Type)
 	}
 	if all := strings.Join(types, " "); !strings.HasPrefix(all, "control_response") || !strings.Contains(all, "result") {
@@ -224,20 +234,20 @@ func TestModelThatDoesNotStartIsAnErrorWithWhatItSaid(t *testing.T) {
 	f := newFixture(t)
 	f.session.Agent.PermissionMode = "no-such-mode"
 	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
-	if !hasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no-such-mode") {
+	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no-such-mode") {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestMissingProgramSaysHowToInstallIt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	s := newSession(t)
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, newRecorder())
-	if !hasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), "npm install -g @anthropic-ai/claude-code") {
+	s := agenttest.NewSession(t, agent.NewUUID(), programName)
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
+	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), "npm install -g @anthropic-ai/claude-code") {
 		t.Errorf("start: %v", err)
 	}
 	_, err = Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
-	if !hasCode(err, runnerscripts.FailAgentMissing) {
+	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
 		t.Errorf("setup: %v", err)
 	}
 }
@@ -252,14 +262,14 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	}
 	for name, spoil := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSession(t)
+			s := agenttest.NewSession(t, agent.NewUUID(), programName)
 			spoil(&s)
-			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, newRecorder())
-			if !hasCode(err, runnerscripts.FailInvalidRequest) {
+			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
+			if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 				t.Errorf("start: %v", err)
 			}
-			_, err = Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s}, newRecorder())
-			if !hasCode(err, runnerscripts.FailInvalidRequest) {
+			_, err = Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s}, agenttest.NewRecorder())
+			if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 				t.Errorf("transcript: %v", err)
 			}
 		})
@@ -268,8 +278,8 @@ func TestBadRequestsAreRefused(t *testing.T) {
 
 func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
 	t.Parallel()
-	s := newSession(t)
-	tr, err := Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s, Events: true}, newRecorder())
+	s := agenttest.NewSession(t, agent.NewUUID(), programName)
+	tr, err := Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s, Events: true}, agenttest.NewRecorder())
 	if err != nil || tr.Main != "" || tr.Subagents != nil {
 		t.Errorf("%+v, %v", tr, err)
 	}
@@ -277,12 +287,12 @@ func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
 
 func TestRestoreRefusesNamesThatLeaveTheFolder(t *testing.T) {
 	t.Parallel()
-	s := newSession(t)
+	s := agenttest.NewSession(t, agent.NewUUID(), programName)
 	for _, id := range []string{"", "../../evil", "a/b", "."} {
 		err := restore(s, runnerscripts.Transcript{
 			Main: "{}\n", Subagents: []runnerscripts.SubagentTranscript{{ID: id, Transcript: "x"}},
 		})
-		if !hasCode(err, runnerscripts.FailInvalidRequest) {
+		if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 			t.Errorf("id %q: %v", id, err)
 		}
 	}
@@ -298,7 +308,7 @@ func TestAgentGetsTheSandboxsEnvironmentAndItsOwnOverIt(t *testing.T) {
 	for key, want := range map[string]string{
 		"OF_THE_SANDBOX": "kept", "OF_BOTH": "agent", "HOME": paths.Home, "CLAUDE_CONFIG_DIR": paths.Home + "/.claude",
 	} {
-		if got := lookup(env, key); got != want {
+		if got := child.Lookup(env, key); got != want {
 			t.Errorf("%s=%q, want %q", key, got, want)
 		}
 	}
@@ -306,13 +316,5 @@ func TestAgentGetsTheSandboxsEnvironmentAndItsOwnOverIt(t *testing.T) {
 		if env[i-1] >= env[i] {
 			t.Errorf("%q and %q are not in order, or twice", env[i-1], env[i])
 		}
-	}
-}
-
-func writeTestFile(t *testing.T, file, text string) {
-	t.Helper()
-	err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
-	if err != nil {
-		t.Fatal(err)
 	}
 }

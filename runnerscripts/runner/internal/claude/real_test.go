@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -22,28 +23,28 @@ func TestWritesAFile(t *testing.T) {
 	if err != nil || string(data) != "hello from the scripted model\n" {
 		t.Errorf("file: %q, %v", data, err)
 	}
-	blocks := fold(t, f.out.all()).Blocks
+	blocks := agenttest.Fold(t, f.out.All()).Blocks
 	if len(blocks) != 4 {
-		t.Fatalf("blocks: %s", show(t, blocks))
+		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
 	}
 	call := blocks[2].Tool
 	if call == nil || call.Kind != runnerscripts.ToolEdit || call.Status != runnerscripts.ToolCompleted ||
 		call.Title != "Write notes.txt" || call.Name != "Write" {
-		t.Fatalf("tool call: %s", show(t, call))
+		t.Fatalf("tool call: %s", agenttest.Show(t, call))
 	}
 	if len(call.Locations) != 1 || call.Locations[0].Path != f.workspaceFile("notes.txt") {
 		t.Errorf("locations: %v", call.Locations)
 	}
 	if len(call.Content) != 1 || call.Content[0].Type != "diff" || call.Content[0].OldText != nil ||
 		call.Content[0].NewText != "hello from the scripted model\n" {
-		t.Errorf("content: %s", show(t, call.Content))
+		t.Errorf("content: %s", agenttest.Show(t, call.Content))
 	}
-	init := payloads[runnerscripts.SessionInitialized](t, f.out.all(), runnerscripts.TypeSessionInitialized)
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
 	if len(init) != 1 || init[0].Mode != "acceptEdits" || init[0].AgentVersion == "" || init[0].Resumed {
 		t.Errorf("session_initialized: %+v", init)
 	}
 	_, stored := f.transcript()
-	sameConversation(t, f.out.all(), stored.all())
+	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
 func TestTextArrivesInPiecesWithAllItsWhiteSpace(t *testing.T) {
@@ -51,7 +52,7 @@ func TestTextArrivesInPiecesWithAllItsWhiteSpace(t *testing.T) {
 	f := newFixture(t)
 	f.prompt(f.start(), "plain-text")
 	const want = "Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂."
-	chunks := payloads[runnerscripts.ContentChunk](t, f.out.all(), runnerscripts.TypeAgentMessage)
+	chunks := agenttest.Payloads[runnerscripts.ContentChunk](t, f.out.All(), runnerscripts.TypeAgentMessage)
 	var text string
 	for _, c := range chunks {
 		if c.Snapshot {
@@ -69,10 +70,10 @@ func TestThinkingAndTextOfOneMessageAreTwoBlocks(t *testing.T) {
 	f := newFixture(t)
 	f.prompt(f.start(), "think")
 	_, stored := f.transcript()
-	sameConversation(t, f.out.all(), stored.all())
-	blocks := fold(t, f.out.all()).Blocks
+	agenttest.SameConversation(t, f.out.All(), stored.All())
+	blocks := agenttest.Fold(t, f.out.All()).Blocks
 	if len(blocks) != 3 {
-		t.Fatalf("blocks: %s", show(t, blocks))
+		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
 	}
 	thought, text := blocks[1], blocks[2]
 	if thought.Kind != session.BlockThought || thought.Text != "Let me think about it. It is simple." {
@@ -111,7 +112,7 @@ func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 			t.Errorf("%s: usage\n got %+v\nwant %+v", text, got, want)
 		}
 	}
-	updates := payloads[runnerscripts.UsageUpdate](t, f.out.all(), runnerscripts.TypeUsageUpdate)
+	updates := agenttest.Payloads[runnerscripts.UsageUpdate](t, f.out.All(), runnerscripts.TypeUsageUpdate)
 	if len(updates) == 0 || updates[len(updates)-1].Used < 15_000 || updates[len(updates)-1].Size == 0 {
 		t.Errorf("usage updates: %+v", updates)
 	}
@@ -121,16 +122,16 @@ func TestTwoPromptsShareAProcess(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	pid := c.(*conversation).process.cmd.Process.Pid
+	pid := c.(*conversation).process.PID()
 	f.prompt(c, "first plain-text")
 	f.prompt(c, "remember")
-	if got := c.(*conversation).process.cmd.Process.Pid; got != pid {
+	if got := c.(*conversation).process.PID(); got != pid {
 		t.Errorf("process %d, then %d", pid, got)
 	}
-	if text := said(t, f.out.all()); !strings.Contains(text, "You said before: first plain-text") {
+	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
 		t.Errorf("the agent said %q", text)
 	}
-	if init := payloads[runnerscripts.SessionInitialized](t, f.out.all(), runnerscripts.TypeSessionInitialized); len(init) != 1 {
+	if init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized); len(init) != 1 {
 		t.Errorf("session_initialized %d times", len(init))
 	}
 }
@@ -146,21 +147,21 @@ func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
 			if done.StopReason != runnerscripts.StopEndTurn {
 				t.Errorf("stop reason %q", done.StopReason)
 			}
-			got := fold(t, f.out.all())
+			got := agenttest.Fold(t, f.out.All())
 			if len(got.Subagents) != 1 {
-				t.Fatalf("subagents: %s", show(t, got.Subagents))
+				t.Fatalf("subagents: %s", agenttest.Show(t, got.Subagents))
 			}
 			sub := got.Subagents[0]
 			if sub.Prompt != "Please do the subwork `echo subagent`" || sub.Type != "general-purpose" || sub.AgentID == "" ||
 				sub.Status != session.SubagentCompleted || sub.DurationMS == 0 || sub.Output != "The subagent has done its work." {
-				t.Errorf("the subagent: %s", show(t, sub))
+				t.Errorf("the subagent: %s", agenttest.Show(t, sub))
 			}
 			blocks := sub.Blocks
 			if len(blocks) != 4 || blocks[2].Tool == nil || blocks[2].Tool.Title != "echo subagent" {
-				t.Errorf("its conversation: %s", show(t, blocks))
+				t.Errorf("its conversation: %s", agenttest.Show(t, blocks))
 			}
 			tr, stored := f.transcript()
-			sameConversation(t, f.out.all(), stored.all())
+			agenttest.SameConversation(t, f.out.All(), stored.All())
 			if len(tr.Subagents) != 1 || tr.Subagents[0].ID != sub.AgentID {
 				t.Errorf("the transcript's subagents do not have the id %q", sub.AgentID)
 			}
@@ -174,9 +175,9 @@ func TestTwoToolsInOneMessage(t *testing.T) {
 	f.session.Agent.PermissionMode = bypassMode
 	f.prompt(f.start(), "two-tools")
 	_, stored := f.transcript()
-	sameConversation(t, f.out.all(), stored.all())
+	agenttest.SameConversation(t, f.out.All(), stored.All())
 	calls := 0
-	for _, b := range fold(t, f.out.all()).Blocks {
+	for _, b := range agenttest.Fold(t, f.out.All()).Blocks {
 		if b.Tool != nil && b.Tool.Status == runnerscripts.ToolCompleted {
 			calls++
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
@@ -42,12 +43,28 @@ var recorded = []struct {
 		if err := f.api.WaitHeld(f.t.Context()); err != nil {
 			f.t.Fatal(err)
 		}
-		f.out.wait(f.t.Context(), f.t, ofType(runnerscripts.TypeAgentMessage))
+		f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 		if err := c.Interrupt(f.t.Context()); err != nil {
 			f.t.Fatal(err)
 		}
 		_, _ = wait()
 	}},
+	{"profile", func(f *fixture, c agent.Conversation) {
+		f.prompt(c, "/greet the world")
+		f.prompt(c, "call-tool `mcp__own__add {\"a\":2,\"b\":3}`")
+		f.prompt(c, "run-command `touch forbidden`")
+	}},
+}
+
+// recordedProfile is the profile of the run of that name.
+func recordedProfile(t *testing.T) runnerscripts.Profile {
+	t.Helper()
+	return runnerscripts.Profile{
+		AllowedTools: []string{"mcp__own__add", "Bash(touch *)"},
+		Commands:     []runnerscripts.SlashCommand{{Name: "greet", Description: "greets somebody", Content: "plain-text Greet $ARGUMENTS kindly."}},
+		Hooks:        []runnerscripts.Hook{{Event: "PreToolUse", Matcher: "Bash", Command: "echo not so >&2; exit 2"}},
+		MCPServers:   []runnerscripts.MCPServer{agenttest.BundledMCP(t, "own").Server, {Name: "broken", Command: []string{"/no/such/program"}}},
+	}
 }
 
 func (f *fixture) answer(c agent.Conversation, d runnerscripts.PermissionDecision) {
@@ -68,7 +85,11 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			f := newFixture(t)
-			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+			if r.name == "profile" {
+				f.profile = recordedProfile(t)
+				f.setup()
+			}
+			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile, Raw: true}, f.out)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +107,7 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 func (f *fixture) save(name string) {
 	f.t.Helper()
 	var lines bytes.Buffer
-	for _, e := range f.out.all() {
+	for _, e := range f.out.All() {
 		if e.Type == runnerscripts.TypeRaw && !bytes.HasPrefix(e.Payload, []byte(`{"type":"control_response"`)) {
 			lines.Write(append(e.Payload, '\n'))
 		}

@@ -73,10 +73,10 @@ func outcome(r resultLine, cancelled bool) (runnerscripts.StopReason, error) {
 
 func apiFailure(r resultLine) error {
 	advice := "check the address and the key of the model's API that the agent was given, and try again"
-	switch r.APIErrorStatus {
-	case 401, 403:
+	switch {
+	case r.APIErrorStatus == 401, r.APIErrorStatus == 403, r.apiError == "authentication_failed": // also without a key
 		advice = "give the agent a key that the model's API accepts, for example in its environment as ANTHROPIC_API_KEY"
-	case 429, 529:
+	case r.APIErrorStatus == 429, r.APIErrorStatus == 529:
 		advice = "try again later: the model's API is over its limits"
 	}
 	return &runnerscripts.ScriptFailure{

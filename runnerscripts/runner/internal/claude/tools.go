@@ -120,16 +120,21 @@ func (t *translator) toolCall(id, name string, raw json.RawMessage) runnerscript
 		case in.Content != nil:
 			call.Content = diff(file, nil, *in.Content)
 		}
+	} else if in.Path != "" && (call.Kind == runnerscripts.ToolRead || call.Kind == runnerscripts.ToolSearch) {
+		call.Locations = []runnerscripts.Location{{Path: t.absolute(in.Path)}}
 	}
 	return call
 }
 
 // absolute makes a path of the agent absolute; it works in the workspace.
 func (t *translator) absolute(file string) string {
+	if below, ok := strings.CutPrefix(file, "~"); ok && (below == "" || below[0] == '/') {
+		return t.paths.Home + below
+	}
 	if path.IsAbs(file) {
 		return file
 	}
-	return path.Join(t.workspace, file)
+	return path.Join(t.paths.Workspace, file)
 }
 
 // fileResult is what the tools that write files report.

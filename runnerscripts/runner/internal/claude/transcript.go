@@ -13,6 +13,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // The program keeps a session in its configuration folder as
@@ -79,7 +80,7 @@ func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 	if err != nil {
 		return t, err
 	}
-	if t.Main, err = readIfExists(file); err != nil {
+	if t.Main, err = agent.ReadIfExists(file); err != nil {
 		return t, err
 	}
 	dir, err := subagentsDir(s)
@@ -96,10 +97,10 @@ func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 			continue
 		}
 		sub := runnerscripts.SubagentTranscript{ID: id}
-		if sub.Transcript, err = readIfExists(filepath.Join(dir, e.Name())); err != nil {
+		if sub.Transcript, err = agent.ReadIfExists(filepath.Join(dir, e.Name())); err != nil {
 			return t, err
 		}
-		if sub.Meta, err = readIfExists(filepath.Join(dir, subagentPrefix+id+metaSuffix)); err != nil {
+		if sub.Meta, err = agent.ReadIfExists(filepath.Join(dir, subagentPrefix+id+metaSuffix)); err != nil {
 			return t, err
 		}
 		t.Subagents = append(t.Subagents, sub)
@@ -113,14 +114,6 @@ func subagentID(name string) (string, bool) {
 		return "", false
 	}
 	return strings.CutSuffix(id, subagentSuffix)
-}
-
-func readIfExists(file string) (string, error) {
-	data, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return string(data), err
 }
 
 // mendHistory reports whether there is a conversation to resume. A crash may have
@@ -188,7 +181,7 @@ func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(file, t.Main); err != nil {
+	if err := agent.RestoreFile(file, t.Main); err != nil {
 		return err
 	}
 	dir, err := subagentsDir(s)
@@ -197,15 +190,15 @@ func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
 	}
 	for _, sub := range t.Subagents {
 		if !isSubagentID(sub.ID) {
-			return invalid("restore a transcript as it was read: %q is no id of a subagent of Claude Code", sub.ID)
+			return agent.Invalid("restore a transcript as it was read: %q is no id of a subagent of Claude Code", sub.ID)
 		}
-		if err := writeFile(filepath.Join(dir, subagentPrefix+sub.ID+subagentSuffix), sub.Transcript); err != nil {
+		if err := agent.RestoreFile(filepath.Join(dir, subagentPrefix+sub.ID+subagentSuffix), sub.Transcript); err != nil {
 			return err
 		}
 		if sub.Meta == "" {
 			continue
 		}
-		if err := writeFile(filepath.Join(dir, subagentPrefix+sub.ID+metaSuffix), sub.Meta); err != nil {
+		if err := agent.RestoreFile(filepath.Join(dir, subagentPrefix+sub.ID+metaSuffix), sub.Meta); err != nil {
 			return err
 		}
 	}
@@ -217,23 +210,4 @@ func isSubagentID(id string) bool {
 	return id != "" && !strings.ContainsFunc(id, func(r rune) bool {
 		return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	})
-}
-
-// writeFile writes a whole file or nothing.
-func writeFile(file, text string) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".restore-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("restore the transcript: %w", err), os.Remove(f.Name()))
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
@@ -15,8 +16,8 @@ import (
 // back from a transcript go through the same code, so that both tell the same.
 // It must not be used from several goroutines at once.
 type translator struct {
-	out       agent.Sink
-	workspace string
+	out   agent.Sink
+	paths primitives.Paths
 
 	// drafts are the messages that are being made, by conversation.
 	drafts map[string]*draft
@@ -35,9 +36,9 @@ type translator struct {
 // openCall is a tool call without a result yet.
 type openCall struct{ conv, name string }
 
-func newTranslator(out agent.Sink, workspace string) *translator {
+func newTranslator(out agent.Sink, paths primitives.Paths) *translator {
 	return &translator{
-		out: out, workspace: workspace,
+		out: out, paths: paths,
 		drafts:    map[string]*draft{},
 		tools:     map[string]openCall{},
 		callers:   map[string]string{},

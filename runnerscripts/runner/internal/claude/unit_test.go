@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -50,7 +51,7 @@ func TestOutcomeOfAResult(t *testing.T) {
 			if stop != tt.stop {
 				t.Errorf("stop reason %q, want %q", stop, tt.stop)
 			}
-			if tt.code == "" && err != nil || tt.code != "" && !hasCode(err, tt.code) {
+			if tt.code == "" && err != nil || tt.code != "" && !agenttest.HasCode(err, tt.code) {
 				t.Errorf("error %v, want the code %q", err, tt.code)
 			}
 			if f, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok && f.HTTPStatus != tt.result.APIErrorStatus {
@@ -96,18 +97,18 @@ func TestDecisionMustFitTheOptions(t *testing.T) {
 		"an input for a rejection":   {Kind: runnerscripts.RejectOnce, UpdatedInput: json.RawMessage(`{}`)},
 		"an input that is no object": {Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`"x"`)},
 	} {
-		if _, err := q.choose(d); !hasCode(err, runnerscripts.FailInvalidRequest) {
+		if _, err := q.choose(d); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 func TestTodosAreAPlan(t *testing.T) {
-	out := newRecorder()
-	c := offline(out)
+	out := agenttest.NewRecorder()
+	c := offline(t, out)
 	c.handle([]byte(`{"type":"assistant","message":{"id":"m","role":"assistant","model":"x","content":[{"type":"tool_use","id":"t","name":"TodoWrite",` +
 		`"input":{"todos":[{"content":"Think","status":"completed","activeForm":"Thinking"},{"content":"Act","status":"in_progress","activeForm":"Acting"}]}}]}}`))
-	plans := payloads[runnerscripts.Plan](t, out.all(), runnerscripts.TypePlan)
+	plans := agenttest.Payloads[runnerscripts.Plan](t, out.All(), runnerscripts.TypePlan)
 	want := []runnerscripts.PlanEntry{{Content: "Think", Status: "completed"}, {Content: "Act", Status: "in_progress"}}
 	if len(plans) != 1 || len(plans[0].Entries) != 2 || plans[0].Entries[0] != want[0] || plans[0].Entries[1] != want[1] {
 		t.Errorf("plans: %+v", plans)
@@ -115,8 +116,8 @@ func TestTodosAreAPlan(t *testing.T) {
 }
 
 func TestRetriedMessageTakesBackTheFirstTry(t *testing.T) {
-	out := newRecorder()
-	c := offline(out)
+	out := agenttest.NewRecorder()
+	c := offline(t, out)
 	for _, ev := range []string{
 		`{"type":"message_start","message":{"id":"one"}}`,
 		`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`,
@@ -128,14 +129,14 @@ func TestRetriedMessageTakesBackTheFirstTry(t *testing.T) {
 		c.handle([]byte(`{"type":"stream_event","parent_tool_use_id":null,"event":` + ev + `}`))
 	}
 	c.handle([]byte(`{"type":"assistant","message":{"id":"two","content":[{"type":"text","text":"a whole answer"}]}}`))
-	if got := said(t, out.all()); got != "a whole answer\n" {
+	if got := agenttest.Said(t, out.All()); got != "a whole answer\n" {
 		t.Errorf("the agent said %q", got)
 	}
 }
 
 func TestTextThatLostPiecesIsMadeWhole(t *testing.T) {
-	out := newRecorder()
-	c := offline(out)
+	out := agenttest.NewRecorder()
+	c := offline(t, out)
 	for _, ev := range []string{
 		`{"type":"message_start","message":{"id":"one"}}`,
 		`{"type":"content_block_start","index":3,"content_block":{"type":"text","text":""}}`,
@@ -144,8 +145,8 @@ func TestTextThatLostPiecesIsMadeWhole(t *testing.T) {
 		c.handle([]byte(`{"type":"stream_event","event":` + ev + `}`))
 	}
 	c.handle([]byte(`{"type":"assistant","message":{"id":"one","content":[{"type":"text","text":"a whole answer"}]}}`))
-	blocks := fold(t, out.all()).Blocks
+	blocks := agenttest.Fold(t, out.All()).Blocks
 	if len(blocks) != 1 || blocks[0].ID != "one-3" || blocks[0].Text != "a whole answer" {
-		t.Errorf("blocks: %s", show(t, blocks))
+		t.Errorf("blocks: %s", agenttest.Show(t, blocks))
 	}
 }

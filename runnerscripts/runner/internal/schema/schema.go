@@ -96,6 +96,8 @@ func (d defs) of(t reflect.Type) object {
 		return object{"type": "array", "items": d.of(t.Elem())}
 	case reflect.Map:
 		return object{"type": "object", "additionalProperties": d.of(t.Elem())}
+	case reflect.Interface:
+		return object{}
 	case reflect.Bool:
 		return object{"type": "boolean"}
 	case reflect.String:

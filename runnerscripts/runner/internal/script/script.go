@@ -39,7 +39,23 @@ func New(cfg Config) agent.Driver { return &driver{cfg: cfg} }
 
 // Recipe needs nothing.
 func (d *driver) Recipe() runnerscripts.Recipe {
-	return runnerscripts.Recipe{Agent: "script", Version: agentVersion}
+	return runnerscripts.Recipe{
+		Agent: "script", Version: agentVersion,
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureModel,
+			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureMaxTurns,
+			runnerscripts.FeaturePermissions,
+			runnerscripts.FeatureAllowAlways,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureSetMode,
+			runnerscripts.FeatureSetModel,
+			runnerscripts.FeatureResume,
+			runnerscripts.FeatureThinking,
+			runnerscripts.FeatureUsage,
+			runnerscripts.FeatureCost,
+		},
+	}
 }
 
 // Setup checks the scenario and restores the history.

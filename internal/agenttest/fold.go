@@ -1,7 +1,8 @@
-package claude
+package agenttest
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// fold makes a conversation of events, with the reducer that everybody uses.
-func fold(t *testing.T, events []runnerscripts.Event) *session.Conversation {
+// Fold makes a conversation of events, with the reducer that everybody uses.
+func Fold(t *testing.T, events []runnerscripts.Event) *session.Conversation {
 	t.Helper()
 	c, err := session.Reduce(func(yield func(runnerscripts.Event, error) bool) {
 		for _, e := range events {
@@ -25,19 +26,10 @@ func fold(t *testing.T, events []runnerscripts.Event) *session.Conversation {
 	return c
 }
 
-func payload[T any](t *testing.T, e runnerscripts.Event) T {
+// SameConversation fails the test unless both lists of events fold to the same.
+func SameConversation(t *testing.T, live, stored []runnerscripts.Event) {
 	t.Helper()
-	p, err := runnerscripts.Payload[T](e)
-	if err != nil {
-		t.Fatalf("%s: %v", e.Type, err)
-	}
-	return p
-}
-
-// sameConversation fails unless both lists of events fold to the same.
-func sameConversation(t *testing.T, live, stored []runnerscripts.Event) {
-	t.Helper()
-	a, b := showConversation(t, fold(t, live)), showConversation(t, fold(t, stored))
+	a, b := showConversation(t, Fold(t, live)), showConversation(t, Fold(t, stored))
 	if a != b {
 		t.Errorf("the conversation differs\nlive:\n%s\ntranscript:\n%s", a, b)
 	}
@@ -55,11 +47,11 @@ func showConversation(t *testing.T, c *session.Conversation) string {
 	for _, s := range c.Subagents {
 		timeless(s.Blocks)
 	}
-	return show(t, map[string]any{"blocks": c.Blocks, "subagents": c.Subagents})
+	return Show(t, map[string]any{"blocks": c.Blocks, "subagents": c.Subagents})
 }
 
-// show is comparable: JSON whose objects have sorted keys.
-func show(t *testing.T, v any) string {
+// Show is comparable: JSON whose objects have sorted keys.
+func Show(t *testing.T, v any) string {
 	t.Helper()
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -74,4 +66,16 @@ func show(t *testing.T, v any) string {
 		t.Fatal(err)
 	}
 	return string(data)
+}
+
+// Said is the text of the agent, each block with a line end.
+func Said(t *testing.T, events []runnerscripts.Event) string {
+	t.Helper()
+	var b strings.Builder
+	for _, blk := range Fold(t, events).Blocks {
+		if blk.Kind == session.BlockAgent {
+			b.WriteString(blk.Text + "\n")
+		}
+	}
+	return b.String()
 }

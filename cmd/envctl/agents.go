@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// agentRow is what agents prints of one.
+type agentRow struct {
+	environment.AgentInfo
+	// Installed is the version that the sandbox has; empty if it has none.
+	Installed string `json:"installed,omitempty"`
+}
+
+func (a *app) newAgentsCmd() *cobra.Command {
+	t := &target{app: a}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "agents [flags] [ID]",
+		Short: "List the agents: what is installed, and what they can do",
+		Long: `List the agents that can be given to --agent: the version that is installed on this
+machine, or in the sandbox ID, the version that agentenv is tested with, and what of a
+profile the agent takes. With --json also what it can do in a conversation, and what it
+needs in a sandbox.`,
+		Example: `  envctl agents
+  envctl agents 3f2a
+  envctl agents --json | jq -r 'select(.supports | index("hooks")).agent'
+  envctl agents install codex 3f2a`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := t.agents(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printLines(a, list)
+			}
+			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "AGENT\tINSTALLED\tTESTED\tPROFILE")
+			for _, r := range list {
+				installed := firstOf(plain(r.Installed), "-")
+				if r.Program == "" && r.Version != "" {
+					installed = "built in"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Agent, installed, firstOf(r.Version, "-"), firstOf(profileFields(r.Supports), "-"))
+			}
+			return w.Flush()
+		},
+	}
+	t.flags(cmd)
+	cmd.ValidArgsFunction = t.completeIDs(1)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	cmd.AddCommand(a.newAgentsInstallCmd())
+	return cmd
+}
+
+func (a *app) newAgentsInstallCmd() *cobra.Command {
+	t := &target{app: a}
+	cmd := &cobra.Command{
+		Use:   "install [flags] AGENT ID",
+		Short: "Install an agent in a sandbox",
+		Long: `Install an agent in a sandbox, at the version that agentenv is tested with, from the
+registries of Debian and npm, which the sandbox must reach. For many sandboxes an image is
+quicker: see 'envctl image build'.`,
+		Example: `  id=$(envctl create --image node:22-bookworm-slim)
+  envctl agents install codex $id
+  envctl agents $id`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return t.installAgent(cmd.Context(), args[0], args[1]) },
+	}
+	t.flags(cmd)
+	t.envFlag(cmd)
+	ids := t.completeIDs(2)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, to string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return agentNames(), cobra.ShellCompDirectiveNoFileComp
+		}
+		return ids(cmd, args, to)
+	}
+	return cmd
+}
+
+func (t *target) installAgent(ctx context.Context, name, id string) (err error) {
+	cfg, found, err := t.locate(ctx, id)
+	if err != nil {
+		return err
+	}
+	cfg.Progress = t.app.newProgress()
+	all, err := environment.Agents(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(a environment.AgentInfo) bool { return a.Agent == name })
+	if i < 0 {
+		return usagef("choose one of %s: there is no agent %q", strings.Join(agentNames(), ", "), name)
+	}
+	env, err := environment.Attach(ctx, found.id, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, env.Close()) }()
+	if err := env.InstallAgent(ctx, all[i]); err != nil {
+		return err
+	}
+	v, err := env.AgentVersion(ctx, all[i])
+	if errors.Is(err, errors.ErrUnsupported) {
+		_, err = fmt.Fprintln(t.app.out, name, "needs nothing")
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(t.app.out, name, v)
+	return err
+}
+
+// agents lists all agents with what a sandbox has of them: the one with the ID, or a
+// new one of this machine.
+func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err error) {
+	var env *environment.Environment
+	var cfg environment.Config
+	if len(args) > 0 {
+		var found location
+		if cfg, found, err = t.locate(ctx, args[0]); err != nil {
+			return nil, err
+		}
+		env, err = environment.Attach(ctx, found.id, cfg)
+	} else {
+		if cfg, err = t.loadNew(&makeFlags{}); err != nil {
+			return nil, err
+		}
+		env, err = environment.Create(ctx, cfg)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, env.Close()) }()
+	all, err := environment.Agents(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	rows, errs := make([]agentRow, len(all)), make([]error, len(all))
+	var asking sync.WaitGroup
+	for i, info := range all {
+		rows[i].AgentInfo = info
+		asking.Go(func() {
+			v, err := env.AgentVersion(ctx, info)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
+				errs[i] = err
+			}
+			rows[i].Installed = v
+		})
+	}
+	asking.Wait()
+	return rows, errors.Join(errs...)
+}
+
+// profileFields lists what of a profile an agent takes.
+func profileFields(features []runnerscripts.Feature) string {
+	var fields []string
+	for _, f := range features {
+		if f.OfProfile() {
+			fields = append(fields, string(f))
+		}
+	}
+	slices.Sort(fields)
+	return strings.Join(fields, ",")
+}

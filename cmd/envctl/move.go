@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+// moveFlags are the flags of move.
+type moveFlags struct {
+	target
+	makeFlags
+}
+
+func (a *app) newMoveCmd() *cobra.Command {
+	f := &moveFlags{target: target{app: a}}
+	types := environment.SandboxTypes()
+	cmd := &cobra.Command{
+		Use:   "move [flags] ID --to TYPE",
+		Short: "Move a session to another sandbox, of another type if need be",
+		Long: `Move a session that 'envctl run --keep' has left to a new sandbox, with its workspace and
+its conversation, end the old sandbox, and print the ID of the new one. The agent
+remembers. What runs in the old sandbox ends, and of its files outside the workspace
+nothing comes along.
+
+The flags and the configuration are those of the new sandbox.`,
+		Example: `  id=$(envctl run --keep --agent claude -e ANTHROPIC_API_KEY --folder . "Fix the test" 2>&1 | sed -n 's/.*envctl rm \(.*\).$/\1/p')
+  id=$(envctl move $id --to docker)
+  envctl attach -e ANTHROPIC_API_KEY $id "Now write a test for it"
+  envctl move $id --to docker --image my-team/dev:latest --memory 8g`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.sandbox, "to", "", "kind of the new sandbox: "+strings.Join(types, ", "))
+	fl.StringVarP(&f.config, "config", "c", "", "configuration file of the new sandbox (YAML or JSON)")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log what agentenv does to standard error")
+	f.envFlag(cmd)
+	f.makeFlags.flags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("to", cobra.FixedCompletions(types, cobra.ShellCompDirectiveNoFileComp))
+	cmd.ValidArgsFunction = (&target{app: a}).completeIDs(1)
+	return cmd
+}
+
+func (f *moveFlags) run(ctx context.Context, id string) error {
+	if types := environment.SandboxTypes(); f.sandbox != "" && !slices.Contains(types, f.sandbox) {
+		return usagef("use --to %s: there is no sandbox %q", strings.Join(types, " or --to "), f.sandbox)
+	}
+	to, err := f.loadNew(&f.makeFlags)
+	if err != nil {
+		return err
+	}
+	if f.sandbox == "" && f.config == "" && f.given() == "" {
+		return usagef("say where to: --to %s", strings.Join(environment.SandboxTypes(), " or --to "))
+	}
+	at, err := find(ctx, environment.Sandbox{}, id)
+	if err != nil {
+		return err
+	}
+	if at.inUse {
+		return fmt.Errorf("end the program that uses %s first: its session cannot move meanwhile", at.id)
+	}
+	env, err := environment.Attach(ctx, at.id, environment.Config{Sandbox: at.sandbox, Runner: to.Runner, Logger: to.Logger})
+	if err != nil {
+		return err
+	}
+	to.Keep = true
+	moved, err := env.Move(ctx, to)
+	if moved == nil {
+		return errors.Join(err, env.Close())
+	}
+	_, werr := fmt.Fprintln(f.app.out, moved.ID())
+	return errors.Join(err, werr, moved.Close())
+}

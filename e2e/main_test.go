@@ -1,0 +1,96 @@
+// Package e2e_test runs real agents through everything, with a scripted model: what all
+// of them must have in common is tested here, what is one's own beside its driver.
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/testmodal"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+
+// tests are those of the package, after which nothing may be left in an engine or of a
+// server.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
+
+// realAgent is an agent, and how to lead it to the scripted model at a URL.
+type realAgent struct {
+	name    string
+	program string
+	lead    func(cfg *environment.Config, url string)
+}
+
+// realAgents are the agents that have a program of their own.
+func realAgents(t *testing.T) []realAgent {
+	t.Helper()
+	env := func(cfg *environment.Config, vars ...string) {
+		cfg.Env = map[string]string{}
+		for i := 0; i < len(vars); i += 2 {
+			cfg.Env[vars[i]] = vars[i+1]
+		}
+	}
+	return []realAgent{
+		{"claude", testagents.Claude(t), func(cfg *environment.Config, url string) {
+			env(cfg, "ANTHROPIC_BASE_URL", url, "ANTHROPIC_API_KEY", "test-key", "CLAUDE_CODE_MAX_RETRIES", "1")
+		}},
+		{"codex", testagents.Codex(t), func(cfg *environment.Config, url string) {
+			env(cfg, "OPENAI_BASE_URL", url+"/v1", "OPENAI_API_KEY", "test-key")
+			cfg.Agent.Model = "gpt-5.5"
+		}},
+		{"gemini", testagents.Gemini(t), func(cfg *environment.Config, url string) {
+			env(cfg, "GOOGLE_GEMINI_BASE_URL", url, "GEMINI_API_KEY", "test-key")
+			cfg.Agent.Model = "gemini-2.5-pro"
+		}},
+		{"opencode", testagents.OpenCode(t), func(cfg *environment.Config, url string) {
+			env(cfg, "SCRIPTED_KEY", "test-key")
+			cfg.Agent.Model = "scripted/small"
+			cfg.Agent.Config = json.RawMessage(fmt.Sprintf(`{"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible",`+
+				`"options":{"baseURL":"%s/v1","apiKey":"{env:SCRIPTED_KEY}"},"models":{"small":{"tool_call":true,"reasoning":true,`+
+				`"limit":{"context":128000,"output":8192}}}}}}`, url))
+		}},
+	}
+}
+
+// config is the configuration of the agent with the model at a URL.
+func (a realAgent) config(url string) environment.Config {
+	cfg := environment.Config{Agent: environment.Agent{Name: a.name, Command: []string{a.program}}}
+	a.lead(&cfg, url)
+	return cfg
+}
+
+// model starts a scripted model at an address.
+func model(t *testing.T, addr string) *llmapi.Server {
+	t.Helper()
+	api, err := llmapi.Start(t.Context(), llmapi.Config{Addr: addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return api
+}
+
+// programs is the folder in which the agents are installed.
+func programs(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("agents")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

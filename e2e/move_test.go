@@ -1,0 +1,108 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/modal"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// TestASessionOfEveryAgentMoves prompts on this machine, goes on in a container, and
+// then in a sandbox at Modal: the model is sent what was said before, and the workspace
+// is what it was.
+func TestASessionOfEveryAgentMoves(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("run CI as root: only then have sandboxes of the server of the tests a root of their own")
+		}
+		t.Skip("only root can give sandboxes of the server of the tests a root of their own")
+	}
+	server, err := testmodal.Start(context.WithoutCancel(t.Context()), testmodal.Options{Programs: []string{programs(t)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	server.Setenv(t)
+	api := model(t, testdocker.Gateway(t)+":0")
+	image := testdocker.Node(t)
+	for _, a := range realAgents(t) {
+		t.Run(a.name, func(t *testing.T) {
+			cfg := a.config(api.URL)
+			cfg.Sandbox = environment.Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+			env, err := environment.Create(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := env.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			ask(t, env, "please write-file `notes.txt`")
+			for _, to := range []environment.Sandbox{
+				{Type: "docker", Docker: docker.Config{
+					Image: image, Pull: docker.PullNever, Labels: testdocker.Labels(), GraceSeconds: 10,
+					Mounts: []docker.Mount{{Source: programs(t), Target: programs(t), ReadOnly: true}},
+				}},
+				{Type: "modal", Modal: modal.Config{Image: "debian:12", IdleTimeoutSeconds: 300}},
+			} {
+				moved, err := env.Move(t.Context(), environment.Config{Sandbox: to})
+				if err != nil {
+					t.Fatalf("to %s: %v", to.Type, err)
+				}
+				env = moved
+				if text := ask(t, env, "remember"); !strings.Contains(text, "write-file `notes.txt`") {
+					t.Errorf("%s: it remembers %q", to.Type, text)
+				}
+				notes, err := primitives.ReadFile(t.Context(), env.Primitive(), "notes.txt", 100)
+				if err != nil || !strings.HasPrefix(string(notes), "hello from the scripted model") {
+					t.Errorf("%s: its file is %q, %v", to.Type, notes, err)
+				}
+				ask(t, env, "now run-command `echo "+to.Type+" >> where.txt`")
+			}
+			where, err := primitives.ReadFile(t.Context(), env.Primitive(), "where.txt", 100)
+			if err != nil || string(where) != "docker\nmodal\n" {
+				t.Errorf("its commands wrote %q, %v", where, err)
+			}
+			list, err := env.Changes(t.Context())
+			if err != nil || len(list) != 2 {
+				t.Errorf("changes since the beginning: %v, %v", list, err)
+			}
+		})
+	}
+}
+
+// ask has a query answered, allows what it asks for, and returns what was said.
+func ask(t *testing.T, env *environment.Environment, prompt string) string {
+	t.Helper()
+	var said strings.Builder
+	for ev, err := range env.ExecuteQuery(t.Context(), environment.Query{Prompt: prompt}) {
+		if err != nil {
+			t.Fatalf("%s: %v", prompt, err)
+		}
+		said.WriteString(ev.Text())
+		if ev.Type != runnerscripts.TypePermissionRequest {
+			continue
+		}
+		req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
+		if err := errors.Join(err, env.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})); err != nil {
+			t.Fatalf("%s: %v", prompt, err)
+		}
+	}
+	return said.String()
+}

@@ -1,0 +1,170 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// AgentInfo says what an agent can do and what it needs in a sandbox.
+type AgentInfo = runnerscripts.Recipe
+
+// Agents returns the agents that can be chosen by Agent.Name, in the order of their
+// names. Of cfg counts the Runner, which knows them, and Progress.
+func Agents(ctx context.Context, cfg Config) ([]AgentInfo, error) {
+	runner, err := bundle.Path(ctx, bundle.Config{Explicit: cfg.Runner, Progress: cfg.tell})
+	if err != nil {
+		return nil, err
+	}
+	return askRecipes[[]AgentInfo](ctx, runner)
+}
+
+// AgentVersion asks the program of an agent in the sandbox for its version, which is
+// that of the sandbox's own PATH. An agent that is not installed is fs.ErrNotExist, one
+// that needs no program of its own errors.ErrUnsupported.
+func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	if a.Program == "" {
+		return "", fmt.Errorf("version of %s: it has no program of its own: %w", a.Agent, errors.ErrUnsupported)
+	}
+	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: []string{a.Program, "--version"}}, primitives.RunOptions{})
+	switch {
+	case errors.Is(err, primitives.ErrCommandNotFound):
+		return "", fmt.Errorf("install %s in the sandbox, with InstallAgent or 'envctl agents install': %w: %w", a.Agent, fs.ErrNotExist, err)
+	case err != nil:
+		return "", fmt.Errorf("version of %s: %w", a.Agent, err)
+	case !r.Status.Success():
+		return "", fmt.Errorf("version of %s: %s --version: %s: %s", a.Agent, a.Program, describe(r.Status), lastLine(r.Stderr))
+	}
+	if v := versionPattern.FindString(string(r.Stdout)); v != "" {
+		return v, nil
+	}
+	return strings.TrimSpace(string(r.Stdout)), nil
+}
+
+// versionPattern finds the version in what programs say about it.
+var versionPattern = regexp.MustCompile(`\d+(\.\d+)+[-+.\w]*`)
+
+// InstallAgent installs the program of an agent in the sandbox, at the version that
+// it was tested with, from the registries of Debian and npm, which the sandbox must
+// reach. It does nothing where that version is installed. Config.Progress is told what
+// happens. A sandbox of this machine is not touched: errors.ErrUnsupported.
+func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
+	v, err := e.AgentVersion(ctx, a)
+	switch {
+	case err == nil && v == a.Version:
+		return nil
+	case errors.Is(err, errors.ErrUnsupported):
+		return nil // it needs nothing
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if e.cfg.Sandbox.Type == "local" {
+		return fmt.Errorf("install %s on this machine, for example with 'npm install --global %s': a local sandbox uses what is there: %w",
+			a.Agent, strings.Join(a.NPM, " "), errors.ErrUnsupported)
+	}
+	missing, err := lacks(ctx, e.prim, e.cfg, installers(a)...)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("make the sandbox of an image of a Debian system with npm, such as %s: it lacks %s: %w",
+			DefaultImage, strings.Join(missing, " and "), errors.ErrUnsupported)
+	}
+	for _, command := range installation(a) {
+		e.cfg.tell("installing " + a.Agent + ": " + firstWords(command))
+		if err := e.install(ctx, command); err != nil {
+			return fmt.Errorf("install %s: %w", a.Agent, err)
+		}
+	}
+	return nil
+}
+
+// install runs a command as root where the sandbox can, else as its own user.
+func (e *Environment) install(ctx context.Context, command string) error {
+	cmd := primitives.Command{Args: []string{"/bin/sh", "-c", command}, User: "0"}
+	for key, value := range e.cfg.Env {
+		cmd.Env = append(cmd.Env, key+"="+value)
+	}
+	r, err := primitives.Run(ctx, e.prim, cmd, primitives.RunOptions{})
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, errors.ErrUnsupported) {
+		cmd.User = ""
+		r, err = primitives.Run(ctx, e.prim, cmd, primitives.RunOptions{})
+	}
+	switch {
+	case err != nil:
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case !r.Status.Success():
+		return fmt.Errorf("%s: %s: %s", firstWords(command), describe(r.Status), e.hide.redact(lastLine(append(r.Stdout, r.Stderr...))))
+	}
+	return nil
+}
+
+// firstWords are enough of a command to know it by.
+func firstWords(command string) string {
+	const most = 60
+	if len(command) <= most {
+		return command
+	}
+	return command[:most] + " ..."
+}
+
+// lastLine is what a failing program says at its end.
+func lastLine(out []byte) string {
+	text := strings.TrimSpace(string(out))
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// askRecipes asks a runner of this machine for what it knows of agents: of one that is
+// named, or of all.
+func askRecipes[T any](ctx context.Context, runner string, agent ...string) (T, error) {
+	out, err := askRunner(ctx, runner, agent...)
+	var none T
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Err: err}
+	}
+	// Whatever its status: the result says more.
+	var result runnerscripts.Result
+	if jerr := json.Unmarshal(out, &result); jerr != nil {
+		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Err: errors.Join(err, jerr)}
+	}
+	if !result.OK {
+		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Failure: result.Error, Err: errNoReason}
+	}
+	return resultData[T](runnerscripts.PrintRecipe, result)
+}
+
+// readRecipe asks the runner what an agent needs in a sandbox. Where the runner of
+// the sandbox is for another platform, that of this machine tells the same.
+func readRecipe(ctx context.Context, cfg Config, runner string) (runnerscripts.Recipe, error) {
+	r, err := askRecipes[runnerscripts.Recipe](ctx, runner, cfg.Agent.Name)
+	if errors.Is(err, syscall.ENOEXEC) {
+		if runner, err = bundle.Path(ctx, bundle.Config{Progress: cfg.tell}); err != nil {
+			return runnerscripts.Recipe{}, fmt.Errorf("what the agent needs: %w", err)
+		}
+		return askRecipes[runnerscripts.Recipe](ctx, runner, cfg.Agent.Name)
+	}
+	return r, err
+}

@@ -1,0 +1,35 @@
+package testagents
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// OpenCode returns the absolute path of the pinned OpenCode program itself, which
+// runs without Node. A test that asks for it fails, and never skips, where it is
+// not installed.
+func OpenCode(t testing.TB) string {
+	t.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	arch := runtime.GOARCH
+	if arch == "amd64" {
+		arch = "x64"
+	}
+	modules := filepath.Join(root, "e2e", "agents", "node_modules")
+	platform := fmt.Sprintf("opencode-%s-%s", runtime.GOOS, arch)
+	for _, pkg := range []string{platform, platform + "-baseline", platform + "-musl"} {
+		exe := filepath.Join(modules, pkg, "bin", "opencode")
+		if info, err := os.Stat(exe); err == nil && info.Mode().IsRegular() {
+			return exe
+		}
+	}
+	t.Fatalf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the OpenCode "+
+		"that this test runs; there is none for %s/%s in %s", runtime.GOOS, runtime.GOARCH, modules)
+	return ""
+}

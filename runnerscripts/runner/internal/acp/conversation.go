@@ -1,0 +1,333 @@
+package acp
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	acpsdk "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+const (
+	// startTime is far above what a busy machine takes: agents that run on Node
+	// start for seconds.
+	startTime   = 5 * time.Minute
+	silenceTime = 15 * time.Minute
+	cancelTime  = 20 * time.Second
+	// cancelAgain is how often an interrupt is sent: an agent that takes messages
+	// at the same time may lose one that follows its prompt closely.
+	cancelAgain = time.Second
+)
+
+// conversation is a session of an agent: one process at a time, which stays
+// between prompts and is started again if it has ended.
+type conversation struct {
+	cfg       Config
+	translate *translator
+
+	starting sync.Mutex // held while a process is looked for or started
+	ending   sync.Once
+	unwatch  func()         // ends the watch over Start's context
+	asking   sync.WaitGroup // handlers of permission requests, interrupts
+
+	mu        sync.Mutex
+	peer      *peer
+	over      bool // no process may be started any more
+	loading   bool // the agent repeats the conversation so far
+	repeated  int  // updates of it so far
+	progress  chan struct{}
+	query     *query
+	questions map[string]*question
+	asked     int    // counts questions, for their ids
+	mode      string // as the user chose it; empty: the agent's own choice
+	model     string
+}
+
+// query is a prompt that is worked on.
+type query struct {
+	cancelled bool          // somebody asked to stop it
+	stop      chan struct{} // closed then
+}
+
+// Start starts an agent and its session; one that has a history goes on. ctx
+// covers the life of the conversation.
+func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
+	cfg.StartTime = cmp.Or(cfg.StartTime, startTime)
+	cfg.Silence = cmp.Or(cfg.Silence, silenceTime)
+	cfg.CancelTime = cmp.Or(cfg.CancelTime, cancelTime)
+	cfg.Workspace = cmp.Or(cfg.Workspace, cfg.Query.Paths.Workspace)
+	c := &conversation{
+		cfg:       cfg,
+		translate: newTranslator(cfg.Out, cfg.WholeThoughts),
+		progress:  make(chan struct{}, 1),
+		questions: map[string]*question{},
+		mode:      cfg.Query.Agent.PermissionMode,
+		model:     cfg.Query.Agent.Model,
+	}
+	p, resumed, err := c.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.watch(ctx)
+	c.mu.Lock()
+	model, mode := c.model, c.mode
+	c.mu.Unlock()
+	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
+		Agent: cfg.Query.Agent.Name, AgentVersion: p.version,
+		Model: cmp.Or(model, p.options.model()), Mode: cmp.Or(mode, p.options.mode()), Resumed: resumed,
+	})
+	return c, nil
+}
+
+// Prompt runs one query to its end.
+func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+	q := &query{stop: make(chan struct{})}
+	c.mu.Lock()
+	c.query = q
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.query = nil
+		c.mu.Unlock()
+	}()
+	// An interrupt reaches the query from here on, also while this takes time.
+	p, err := c.running(ctx)
+	if err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
+	c.translate.prompt(text)
+	reply, err := c.ask(ctx, p, q, text)
+	c.withdrawAll()
+	cancelled := err == nil && reply.StopReason == acpsdk.StopReasonCancelled
+	if (cancelled || err != nil) && c.cfg.Forgets {
+		c.translate.takeBack()
+	}
+	if c.cfg.Ended != nil {
+		c.cfg.Ended()
+	}
+	if err == nil && c.cfg.Took != nil && !c.cfg.Took() && c.translate.takeBackPrompt() {
+		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+			Level: "warn", Message: fmt.Sprintf("%s has not taken the prompt: a hook has stopped it", c.cfg.Program),
+		})
+	}
+	c.translate.endCalls()
+	done := runnerscripts.QueryCompleted{
+		StopReason: runnerscripts.StopReason(reply.StopReason), Usage: c.usage(reply),
+	}
+	return done, err
+}
+
+// ask sends a prompt and waits for its end, whatever that is.
+func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) (acpsdk.PromptResponse, error) {
+	type outcome struct {
+		reply acpsdk.PromptResponse
+		err   error
+	}
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	result := make(chan outcome, 1)
+	p.heard.Store(time.Now().UnixNano())
+	select {
+	case <-p.prompts: // the last one's, which had ended first
+	default:
+	}
+	go func() {
+		reply, err := call[acpsdk.PromptResponse](asking, p, acpsdk.AgentMethodSessionPrompt, acpsdk.PromptRequest{
+			SessionId: p.session, Prompt: []acpsdk.ContentBlock{acpsdk.TextBlock(text)},
+		})
+		result <- outcome{reply, err}
+	}()
+	watch := time.NewTicker(max(c.cfg.Silence/10, time.Millisecond))
+	defer watch.Stop()
+	sent, stop := p.prompts, q.stop
+	var late, again <-chan time.Time
+	for {
+		select {
+		case o := <-result:
+			return c.outcome(ctx, p, q, o.reply, o.err)
+		case <-sent:
+			sent = nil
+		case <-stop:
+			stop = nil
+			timer := time.NewTimer(c.cfg.CancelTime)
+			defer timer.Stop()
+			late = timer.C
+			repeat := time.NewTicker(cancelAgain)
+			defer repeat.Stop()
+			again = repeat.C
+		case <-again:
+		case <-late:
+			// It does not heed the interrupt; the conversation is resumed with the
+			// next prompt.
+			p.kill()
+			<-result
+			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
+		case <-watch.C:
+			if p.silence() > c.cfg.Silence && !c.waits() {
+				p.kill()
+				<-result
+				return acpsdk.PromptResponse{}, agent.Failed(
+					"check that the model's API answers, and send the prompt again, which resumes the conversation: "+
+						"%s said nothing for %v", c.cfg.Program, c.cfg.Silence)
+			}
+		case <-ctx.Done():
+			p.kill()
+			<-result
+			return acpsdk.PromptResponse{}, context.Cause(ctx)
+		}
+		if sent == nil && stop == nil { // it must not overtake the prompt
+			c.background(func() {
+				p.notify(ctx, acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session})
+				c.withdrawAll() // not before: the agent would go on with the answer
+			})
+		}
+	}
+}
+
+// background runs what may have to wait until the program reads its input.
+func (c *conversation) background(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.asking.Go(do)
+	}
+}
+
+// outcome says how a query ended.
+func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acpsdk.PromptResponse, err error) (acpsdk.PromptResponse, error) {
+	c.mu.Lock()
+	cancelled := q.cancelled
+	c.mu.Unlock()
+	if err == nil {
+		return reply, nil
+	}
+	if ctx.Err() != nil {
+		p.kill()
+		return reply, context.Cause(ctx)
+	}
+	if rpc, ok := errors.AsType[*acpsdk.RequestError](err); ok {
+		if cancelled { // some agents answer so
+			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
+		}
+		return reply, c.failure("read what %s reports: %s", rpc)
+	}
+	if errors.Is(err, errEnded) {
+		return reply, p.crash(c.cfg.Program)
+	}
+	return reply, err
+}
+
+// failure makes an error of one that the agent answered with. format has the
+// agent's name and its words.
+func (c *conversation) failure(format string, err *acpsdk.RequestError) error {
+	if c.cfg.Failure != nil {
+		if f := c.cfg.Failure(err); f != nil {
+			return f
+		}
+	}
+	return agent.Failed(format, c.cfg.Program, words(err))
+}
+
+// words is what an agent says with an error.
+func words(err *acpsdk.RequestError) string {
+	if err.Data == nil {
+		return err.Message
+	}
+	data, jerr := json.Marshal(err.Data)
+	if jerr != nil {
+		return err.Message
+	}
+	return fmt.Sprintf("%s: %s", err.Message, data)
+}
+
+// waits reports whether somebody else than the agent's model is awaited.
+func (c *conversation) waits() bool {
+	c.mu.Lock()
+	asks := len(c.questions) > 0
+	c.mu.Unlock()
+	return asks || c.translate.busy()
+}
+
+// usage is what a query cost.
+func (c *conversation) usage(reply acpsdk.PromptResponse) runnerscripts.Usage {
+	var u runnerscripts.Usage
+	if r := reply.Usage; r != nil {
+		u = runnerscripts.Usage{
+			InputTokens:      int64(r.InputTokens),
+			OutputTokens:     int64(r.OutputTokens),
+			CacheReadTokens:  number(r.CachedReadTokens),
+			CacheWriteTokens: number(r.CachedWriteTokens),
+		}
+	}
+	if c.cfg.Usage != nil {
+		u = c.cfg.Usage(reply)
+	}
+	u.CostUSD = c.translate.costOfQuery()
+	return u
+}
+
+func number(n *int) int64 {
+	if n == nil {
+		return 0
+	}
+	return int64(*n)
+}
+
+// Interrupt stops the running query. One that comes before the prompt is sent is
+// kept until it is.
+func (c *conversation) Interrupt(context.Context) error {
+	c.mu.Lock()
+	q := c.query
+	if q == nil || q.cancelled {
+		c.mu.Unlock()
+		return nil
+	}
+	q.cancelled = true
+	close(q.stop)
+	c.mu.Unlock()
+	return nil
+}
+
+// Close ends the program, politely first.
+func (c *conversation) Close() error {
+	c.ending.Do(func() {
+		c.unwatch()
+		c.mu.Lock()
+		p, busy := c.peer, c.query != nil
+		c.over = true
+		c.mu.Unlock()
+		if busy {
+			p.kill() // at the end of its input it might finish the turn first
+		} else {
+			p.close()
+		}
+		c.withdrawAll()
+		c.asking.Wait()
+	})
+	return nil
+}
+
+// watch kills the program when ctx ends, until unwatch.
+func (c *conversation) watch(ctx context.Context) {
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		c.mu.Lock()
+		p := c.peer
+		c.over = true
+		c.mu.Unlock()
+		p.kill()
+	})
+	c.unwatch = func() {
+		if !stop() {
+			<-killed
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package acp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
+)
+
+// name is the agent's name in requests.
+const name = "acp"
+
+// Driver drives the agent that agent.command of a session starts. The zero value
+// is ready to use.
+type Driver struct {
+	// How long the program may take to start, say nothing, and take to heed an
+	// interrupt; zero means startTime, silenceTime and cancelTime.
+	patience, silence, cancel time.Duration
+}
+
+var _ agent.Driver = Driver{}
+
+// settings are agent.config of a session.
+type settings struct {
+	// AuthMethod is the id of one of the agent's ways to log in, for agents that
+	// need one before each session. Empty means none.
+	AuthMethod string `json:"auth_method,omitempty"`
+}
+
+// check decodes agent.config, and refuses what this driver cannot do instead of
+// ignoring it.
+func check(s runnerscripts.Session) (settings, error) {
+	var set settings
+	a := s.Agent
+	if len(a.Command) == 0 {
+		return set, agent.Invalid(`name the agent's program in agent.command, for example ["opencode", "acp"]: the agent %q has no program of its own`, name)
+	}
+	if len(a.Config) > 0 {
+		if err := decodeStrict(a.Config, &set); err != nil {
+			return set, agent.Invalid(`correct agent.config, which may have "auth_method": %v`, err)
+		}
+	}
+	switch {
+	case a.SystemPrompt != "":
+		return set, agent.Unsupported("leave agent.system_prompt out: ACP has no way to give one to an agent")
+	case a.MaxTurns != 0:
+		return set, agent.Unsupported("leave agent.max_turns out: ACP has no way to limit an agent")
+	case !agent.IsUUID(s.SessionID):
+		return set, agent.Invalid("give session_id as a UUID, not %q", s.SessionID)
+	}
+	return set, nil
+}
+
+// Recipe says that nothing can be installed: the program is the user's choice. What
+// it supports is what ACP has; an agent may offer less of it, and is refused the rest
+// by name. It goes on in a new process, but not in another sandbox: what it remembers
+// is in files that nobody else knows.
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent: name,
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureModel,
+			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureMCPStdio,
+			runnerscripts.FeatureMCPHTTP,
+			runnerscripts.FeaturePermissions,
+			runnerscripts.FeatureAllowAlways,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureSetMode,
+			runnerscripts.FeatureSetModel,
+			runnerscripts.FeatureThinking,
+			runnerscripts.FeatureUsage,
+			runnerscripts.FeatureCost,
+		},
+	}
+}
+
+// Setup looks for the program and restores the transcript. What the agent itself
+// remembers is in files of its own, which this driver does not know.
+func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+	if _, err := check(req.Session); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	cmd, err := launch(req.Session)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if err := agent.InstallServers(ctx, req.Session, req.Profile, cmd.Env); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if req.Transcript == nil {
+		return runnerscripts.SetupData{}, nil
+	}
+	return runnerscripts.SetupData{}, agent.RestoreFile(record.File(req.Session), req.Transcript.Main)
+}
+
+// launch is the command that starts the program.
+func launch(s runnerscripts.Session) (child.Command, error) {
+	env := environment(s)
+	argv, err := child.Find(s.Agent.Command, env)
+	if err != nil {
+		return child.Command{}, &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailAgentMissing,
+			Message: fmt.Sprintf("install the agent in the sandbox, or correct agent.command: %v", err),
+		}
+	}
+	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env}, nil
+}
+
+// environment is the program's whole environment.
+func environment(s runnerscripts.Session) []string {
+	return child.Environ(map[string]string{"HOME": s.Paths.Home}, s.Agent.Env)
+}
+
+// Start starts the program; a session that has a record goes on, if the agent can.
+func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
+	set, err := check(req.Session)
+	if err != nil {
+		return nil, err
+	}
+	servers, err := agent.Expand(agent.Servers(req.Session, req.Profile), environment(req.Session))
+	if err != nil {
+		return nil, err
+	}
+	rec := record.New(out, record.File(req.Session))
+	conv, err := Start(ctx, Config{
+		Query:      req,
+		Out:        rec,
+		Program:    fmt.Sprintf("the agent %q", req.Agent.Command[0]),
+		MCPServers: servers,
+		Guard:      agent.NewGuard(req.Session),
+		Launch:     func(string) (child.Command, error) { return launch(req.Session) },
+		AuthMethod: set.AuthMethod,
+		History:    func() (History, error) { return readHistory(req.Session) },
+		Began: func(id, program, version string) error {
+			return rec.Note(madeSession{SessionID: id, Agent: program, Version: version})
+		},
+		StartTime:  d.patience,
+		Silence:    d.silence,
+		CancelTime: d.cancel,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return recorded{Conversation: conv, recorder: rec}, nil
+}
+
+// Transcript reads what was recorded of the session.
+func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
+	if _, err := check(req.Session); err != nil {
+		return runnerscripts.Transcript{}, err
+	}
+	if !req.Events {
+		out = nil
+	}
+	return record.Transcript(ctx, req.Session, out)
+}
+
+// decodeStrict decodes JSON that has no unknown fields.
+func decodeStrict(data json.RawMessage, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	return dec.Decode(v)
+}

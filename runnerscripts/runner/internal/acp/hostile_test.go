@@ -1,0 +1,299 @@
+package acp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
+)
+
+func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
+	t.Parallel()
+	for prompt, word := range map[string]string{"crash": "exit status 3: the real reason", "leave": "it ended"} {
+		t.Run(prompt, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "load")
+			c := f.start()
+			f.prompt(c, "say plum")
+			if _, err := c.Prompt(t.Context(), "q", prompt); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), word) {
+				t.Errorf("error %v", err)
+			}
+			f.prompt(c, "remember")
+			if got := f.said(); got != "plum\nsay plum | "+prompt+"\n" {
+				t.Errorf("the agent said %q", got)
+			}
+			f.sameTranscript()
+		})
+	}
+}
+
+func TestGarbageIsReportedAndTheSessionGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	f.raw = true
+	f.prompt(f.start(), "garbage")
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) != 6 || f.said() != "still here\n" {
+		t.Errorf("the agent said %q, logs: %s", f.said(), agenttest.Show(t, logs))
+	}
+	found := false
+	for _, e := range f.out.All() {
+		if !utf8.Valid(e.Payload) {
+			t.Errorf("%s has bytes that are not UTF-8: %q", e.Type, e.Payload)
+		}
+		found = found || e.Type == runnerscripts.TypeRaw && string(e.Payload) == `"Warning: this is no JSON"`
+	}
+	if !found {
+		t.Error("the line as it was is not among the raw ones")
+	}
+}
+
+func TestUnknownUpdatesArePassedOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	f.prompt(f.start(), "unknown")
+	e := f.out.Wait(t.Context(), t, agenttest.OfType("of_a_newer_version"))
+	if string(e.Payload) != `{"x":{"y":1}}` {
+		t.Errorf("payload %s", e.Payload)
+	}
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "_vendor/notice") || f.said() != "still here\n" {
+		t.Errorf("the agent said %q, logs: %+v", f.said(), logs)
+	}
+}
+
+func TestRequestsThatAreNotSupportedAreAnswered(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	f.prompt(f.start(), "read")
+	if got := f.said(); !strings.Contains(got, "-32601") {
+		t.Errorf("the agent got %q", got)
+	}
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || !strings.Contains(logs[0].Message, "fs/read_text_file") {
+		t.Errorf("logs: %+v", logs)
+	}
+}
+
+// slowSink is slow at first: what the agent says meanwhile must wait for it.
+type slowSink struct {
+	*agenttest.Recorder
+	first sync.Once
+}
+
+func (s *slowSink) EmitAt(at time.Time, conv string, typ runnerscripts.EventType, payload any) {
+	if typ == runnerscripts.TypeAgentMessage {
+		s.first.Do(func() { <-time.After(300 * time.Millisecond) })
+	}
+	s.Recorder.EmitAt(at, conv, typ, payload)
+}
+
+func TestFloodIsReadAsFastAsItIsTaken(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, &slowSink{Recorder: f.out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	f.prompt(c, "flood")
+	var want strings.Builder
+	for n := range 20_000 {
+		fmt.Fprintf(&want, "%d,", n)
+	}
+	if f.said() != want.String()+"\n" {
+		t.Errorf("the agent said %d bytes, want %d", len(f.said()), want.Len()+1)
+	}
+}
+
+func TestLongMessages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "resume")
+	c := f.start()
+	f.prompt(c, "huge")
+	if got := len(f.said()); got != 12<<20+1 {
+		t.Errorf("the agent said %d bytes", got)
+	}
+	// Replies have a limit; the agent is ended, and goes on after that.
+	if _, err := c.Prompt(t.Context(), "q", "huge-reply"); !agenttest.HasCode(err, runnerscripts.FailAgent) {
+		t.Errorf("error %v", err)
+	}
+	f.prompt(c, "say still here")
+	if !strings.HasSuffix(f.said(), "still here\n") {
+		t.Error("the session does not go on")
+	}
+}
+
+func TestAgentThatDoesNotHeedAnInterruptIsEnded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "resume")
+	f.driver.cancel = 500 * time.Millisecond
+	c := f.start()
+	wait := f.promptAsync(c, "deaf")
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	f.prompt(c, "say still here")
+}
+
+func TestErrorsOfTheAgentFailTheQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := f.start()
+	if _, err := c.Prompt(t.Context(), "q", "fail"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no luck") {
+		t.Errorf("error %v", err)
+	}
+	if done := f.prompt(c, "refuse"); done.StopReason != runnerscripts.StopRefusal {
+		t.Errorf("stop reason %q", done.StopReason)
+	}
+	f.prompt(c, "open")
+	calls := agenttest.Payloads[runnerscripts.ToolCall](t, f.out.All(), runnerscripts.TypeToolCallUpdate)
+	if len(calls) != 1 || calls[0].ToolCallID != "call-open" || calls[0].Status != runnerscripts.ToolFailed {
+		t.Errorf("the open call: %+v", calls)
+	}
+}
+
+func TestEndOfTheContextEndsTheAgent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := f.start()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Prompt(ctx, "q", "hang")
+		ended <- err
+	}()
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCloseEndsARunningQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := f.start()
+	wait := f.promptAsync(c, "ask")
+	f.asked()
+	for range 2 { // again does nothing
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "say x"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("a prompt after close: %v", err)
+	}
+}
+
+func TestStartThatFailsSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		offers string
+		change func(*fixture)
+		code   runnerscripts.FailureCode
+		word   string
+	}{
+		"another version": {"v2", func(*fixture) {}, runnerscripts.FailAgent, "version 2"},
+		"not logged in":   {"auth", func(*fixture) {}, runnerscripts.FailAPI, "agent.env"},
+		"wrong log-in": {"auth", func(f *fixture) {
+			f.session.Agent.Config = []byte(`{"auth_method":"magic"}`)
+		}, runnerscripts.FailAgent, "log-in"},
+		"no command": {"", func(f *fixture) { f.session.Agent.Command = nil }, runnerscripts.FailInvalidRequest, "agent.command"},
+		"not installed": {"", func(f *fixture) {
+			f.session.Agent.Command = []string{"no-such-program"}
+		}, runnerscripts.FailAgentMissing, "agent.command"},
+		"unknown config": {"", func(f *fixture) {
+			f.session.Agent.Config = []byte(`{"auth":"x"}`)
+		}, runnerscripts.FailInvalidRequest, "auth_method"},
+		"system prompt": {"", func(f *fixture) { f.session.Agent.SystemPrompt = "x" }, runnerscripts.FailUnsupported, "agent.system_prompt"},
+		"turn limit":    {"", func(f *fixture) { f.session.Agent.MaxTurns = 2 }, runnerscripts.FailUnsupported, "agent.max_turns"},
+		"unknown mode": {"modes", func(f *fixture) {
+			f.session.Agent.PermissionMode = "none"
+		}, runnerscripts.FailInvalidRequest, "[ask code]"},
+		"not an agent": {"", func(f *fixture) {
+			f.session.Agent.Command = []string{"/bin/sh", "-c", "echo hello; echo why >&2; exit 7"}
+		}, runnerscripts.FailAgent, "exit status 7: why"},
+		"never answers": {"", func(f *fixture) {
+			f.driver.patience = 50 * time.Millisecond
+			f.session.Agent.Command = []string{"/bin/sh", "-c", "exec sleep 600"}
+		}, runnerscripts.FailAgent, "50ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, tt.offers)
+			tt.change(f)
+			if _, err := f.tryStart(); !agenttest.HasCode(err, tt.code) || !strings.Contains(err.Error(), tt.word) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func TestLogInWithTheConfiguredMethod(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "auth")
+	f.session.Agent.Config = []byte(`{"auth_method":"token"}`)
+	f.prompt(f.start(), "say hello")
+}
+
+func TestRecordThatACrashCutIsReadAndGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "resume")
+	c := f.start()
+	f.prompt(c, "say plum")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	tr := f.sameTranscript()
+	agenttest.WriteFile(t, record.File(f.session), tr.Main+`{"time":"2026-01-01T00:00:00Z","type":"user_mess`)
+	f.prompt(f.start(), "remember")
+	f.sameTranscript()
+}
+
+// FuzzUpdate: nothing that an agent can say may panic or leave an event that
+// cannot be read.
+func FuzzUpdate(f *testing.F) {
+	for _, s := range []string{
+		`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"x"}}`,
+		`{"sessionUpdate":"tool_call","toolCallId":"t","status":"pending"}`,
+		`{"sessionUpdate":"usage_update","used":1,"cost":{"amount":1,"currency":"USD"}}`,
+		`{"sessionUpdate":"plan","entries":[]}`, `{"sessionUpdate":"x"}`, `null`, `{"sessionUpdate":"tool_call","content":null}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, update []byte) {
+		out := agenttest.NewRecorder()
+		c := &conversation{
+			cfg: Config{Out: out, Program: "it"}, translate: newTranslator(out, true), questions: map[string]*question{},
+			progress: make(chan struct{}, 1),
+		}
+		c.translate.prompt("hello")
+		c.notified("session/update", append(append([]byte(`{"sessionId":"s","update":`), update...), '}'))
+		c.translate.takeBack()
+		c.translate.endCalls()
+		agenttest.Fold(t, out.All())
+	})
+}
+
+var _ agent.Sink = (*slowSink)(nil)

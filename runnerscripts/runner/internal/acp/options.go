@@ -1,0 +1,205 @@
+package acp
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	acpsdk "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// options are the modes and models that a session offers: in fields of their own,
+// or as configuration options of those categories.
+type options struct {
+	modes  *acpsdk.SessionModeState
+	models *acpsdk.SessionModelState
+	config []acpsdk.SessionConfigOption
+}
+
+// The categories of configuration options.
+const (
+	categoryMode  = "mode"
+	categoryModel = "model"
+)
+
+// mode is the mode that the session began with.
+func (o options) mode() string {
+	if o.modes != nil {
+		return string(o.modes.CurrentModeId)
+	}
+	if s := o.selector(categoryMode); s != nil {
+		return string(s.CurrentValue)
+	}
+	return ""
+}
+
+// model is the model that the session began with.
+func (o options) model() string {
+	if o.models != nil {
+		return string(o.models.CurrentModelId)
+	}
+	if s := o.selector(categoryModel); s != nil {
+		return string(s.CurrentValue)
+	}
+	return ""
+}
+
+// selector is the configuration option of a category.
+func (o options) selector(category string) *acpsdk.SessionConfigOptionSelect {
+	for _, opt := range o.config {
+		if s := opt.Select; s != nil && s.Category != nil && string(*s.Category) == category {
+			return s
+		}
+	}
+	return nil
+}
+
+// hasMode reports whether a mode is on offer; it is if the agent does not list
+// its modes.
+func (o options) hasMode(mode string) bool {
+	return o.modes == nil || slices.ContainsFunc(o.modes.AvailableModes, func(m acpsdk.SessionMode) bool {
+		return string(m.Id) == mode
+	})
+}
+
+// modeNames are the modes on offer.
+func (o options) modeNames() []string {
+	var names []string
+	if o.modes != nil {
+		for _, m := range o.modes.AvailableModes {
+			names = append(names, string(m.Id))
+		}
+	}
+	return names
+}
+
+// applyOptions sets the mode and the model that the user chose, at each start.
+func (c *conversation) applyOptions(ctx context.Context, p *peer) error {
+	c.mu.Lock()
+	mode, model := c.mode, c.model
+	c.mu.Unlock()
+	if mode != "" {
+		if err := c.applyMode(ctx, p, mode); err != nil {
+			return err
+		}
+	}
+	if model != "" && !c.cfg.ModelAtLaunch && model != p.options.model() {
+		return c.applyModel(ctx, p, model)
+	}
+	return nil
+}
+
+// applyMode sets a mode; one that the driver keeps sets the mode below it.
+func (c *conversation) applyMode(ctx context.Context, p *peer, mode string) error {
+	if below, own := c.cfg.Modes[mode]; own {
+		mode = below
+	}
+	if !p.options.hasMode(mode) {
+		return agent.Invalid("choose a mode that %s offers (%v): it has no mode %q", c.cfg.Program, p.options.modeNames(), mode)
+	}
+	if p.options.modes != nil {
+		_, err := call[acpsdk.SetSessionModeResponse](ctx, p, acpsdk.AgentMethodSessionSetMode, acpsdk.SetSessionModeRequest{
+			SessionId: p.session, ModeId: acpsdk.SessionModeId(mode),
+		})
+		return c.unset(p, err)
+	}
+	return c.applySelector(ctx, p, categoryMode, mode)
+}
+
+func (c *conversation) applyModel(ctx context.Context, p *peer, model string) error {
+	if p.options.models != nil {
+		_, err := call[acpsdk.UnstableSetSessionModelResponse](ctx, p, acpsdk.AgentMethodSessionSetModel,
+			acpsdk.UnstableSetSessionModelRequest{SessionId: p.session, ModelId: acpsdk.UnstableModelId(model)})
+		return c.unset(p, err)
+	}
+	return c.applySelector(ctx, p, categoryModel, model)
+}
+
+// applySelector sets a configuration option.
+func (c *conversation) applySelector(ctx context.Context, p *peer, category, value string) error {
+	s := p.options.selector(category)
+	if s == nil {
+		return agent.Unsupported("leave the %s out: %s offers no choice of it", category, c.cfg.Program)
+	}
+	_, err := call[acpsdk.SetSessionConfigOptionResponse](ctx, p, acpsdk.AgentMethodSessionSetConfigOption,
+		acpsdk.SetSessionConfigOptionRequest{ValueId: &acpsdk.SetSessionConfigOptionValueId{
+			SessionId: p.session, ConfigId: s.Id, Value: acpsdk.SessionConfigValueId(value),
+		}})
+	return c.unset(p, err)
+}
+
+// unset is the error of an option that the agent does not take.
+func (c *conversation) unset(p *peer, err error) error {
+	if rpc, ok := errors.AsType[*acpsdk.RequestError](err); ok {
+		return agent.Invalid("ask %s for something that it offers: %s", c.cfg.Program, words(rpc))
+	}
+	if errors.Is(err, errEnded) {
+		return p.crash(c.cfg.Program)
+	}
+	return err
+}
+
+// SetMode changes the permission mode.
+func (c *conversation) SetMode(ctx context.Context, mode string) error {
+	p, err := c.running(ctx)
+	if err != nil {
+		return err
+	}
+	// Noted first: what the agent tells of its own mode meanwhile is no news then.
+	before := c.noteMode(mode)
+	if err := c.applyMode(ctx, p, mode); err != nil {
+		c.noteMode(before)
+		return err
+	}
+	if mode != before {
+		c.tellMode(mode)
+	}
+	return nil
+}
+
+// SetModel changes the model.
+func (c *conversation) SetModel(ctx context.Context, model string) error {
+	p, err := c.running(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.applyModel(ctx, p, model); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.model = model
+	c.mu.Unlock()
+	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeOptionsChanged, runnerscripts.OptionsChanged{Model: model})
+	return nil
+}
+
+// noteMode notes the mode that is in force, and returns the one before.
+func (c *conversation) noteMode(mode string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.mode
+	c.mode = mode
+	return before
+}
+
+func (c *conversation) tellMode(mode string) {
+	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
+}
+
+// agentMode takes a mode that the agent tells. One below the mode that the driver
+// keeps is no news.
+func (c *conversation) agentMode(mode string) {
+	c.mu.Lock()
+	below, kept := c.cfg.Modes[c.mode]
+	news := mode != "" && mode != c.mode && (!kept || below != mode)
+	if news {
+		c.mode = mode
+	}
+	c.mu.Unlock()
+	if news {
+		c.tellMode(mode)
+	}
+}

@@ -1,0 +1,213 @@
+package acp
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/internal/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// newRealFixture is a session of OpenCode, a real agent that speaks ACP, with a
+// scripted model. The driver knows nothing of the agent but its command.
+func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
+	t.Helper()
+	api, err := llmapi.Start(t.Context(), llmapi.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Close(); err != nil {
+			t.Errorf("close the model: %v", err)
+		}
+	})
+	f := &fixture{t: t, session: agenttest.NewSession(t, agent.NewUUID(), name), out: agenttest.NewRecorder()}
+	f.session.Agent.Command = []string{testagents.OpenCode(t), "acp"}
+	config := filepath.Join(f.session.Paths.Home, "opencode.json")
+	f.session.Agent.Env = map[string]string{
+		"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
+		"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+	}
+	const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"cost":{"input":1,"output":2}}`
+	agenttest.WriteFile(t, config, fmt.Sprintf(`{"model":"scripted/small","small_model":"scripted/small","autoupdate":false,
+		"share":"disabled","enabled_providers":["scripted"],"permission":{"edit":"ask","bash":"ask"},
+		"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":%q,"apiKey":"test-key"},
+		"models":{"small":%s,"large":%s}}}}`, api.URL+"/v1", model, model))
+	return f, api
+}
+
+func (f *fixture) exists(file string) bool {
+	_, err := os.Stat(filepath.Join(f.session.Paths.Workspace, file))
+	return err == nil
+}
+
+// waitAsked waits for the n-th permission request.
+func (f *fixture) waitAsked(n int) runnerscripts.PermissionRequest {
+	f.t.Helper()
+	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(f.requests()) > n })
+	return f.requests()[n]
+}
+
+// TestRealAgent has all its checks in one session: the agent takes long to start.
+func TestRealAgent(t *testing.T) {
+	t.Parallel()
+	f, api := newRealFixture(t)
+	mcp := f.withServers()
+	c := f.start()
+
+	// Text, what it cost, and tools that are allowed once, rejected, allowed for good.
+	for _, text := range []string{"the secret word is plum", "plain-text"} {
+		got := f.prompt(c, text).Usage
+		want := lastOf(t, api).Usage
+		if got.InputTokens != want.InputTokens || got.OutputTokens != want.OutputTokens ||
+			got.CacheReadTokens != want.CacheReadTokens || got.CostUSD <= 0 {
+			t.Errorf("usage %+v, the model says %+v", got, want)
+		}
+	}
+	decisions := []runnerscripts.PermissionKind{runnerscripts.AllowOnce, runnerscripts.RejectOnce, runnerscripts.AllowAlways}
+	for n, kind := range decisions {
+		wait := f.promptAsync(c, fmt.Sprintf("run-command `touch made-%d`", n))
+		req := f.waitAsked(n)
+		if req.ToolCall.Kind != runnerscripts.ToolExecute || req.ToolCall.ToolCallID == "" {
+			t.Errorf("request: %s", agenttest.Show(t, req))
+		}
+		if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: kind}); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopEndTurn {
+			t.Fatalf("%s: ended with %q, %v", kind, done.StopReason, err)
+		}
+		if f.exists(fmt.Sprintf("made-%d", n)) != kind.Allows() {
+			t.Errorf("%s: the command ran: %v", kind, !kind.Allows())
+		}
+	}
+	f.prompt(c, "run-command `touch made-2`")
+	if n := len(f.requests()); n != len(decisions) {
+		t.Errorf("asked %d times", n)
+	}
+
+	// The guard: it asks before it works outside of the workspace.
+	outside := filepath.Join(t.TempDir(), "outside.txt")
+	f.prompt(c, "write-file `"+outside+"`")
+	if _, err := os.Stat(outside); err == nil || len(f.requests()) != len(decisions) {
+		t.Errorf("the file is written: %v, asked %d times", err == nil, len(f.requests()))
+	}
+
+	// MCP servers: over stdio, over HTTP, and one that is brought along.
+	for _, m := range mcp {
+		f.callMCP(c, m, m.Server.Name+"_add")
+		if last := lastOf(t, api); len(last.Results) != 1 || !strings.Contains(last.Results[0], "the sum is 5") {
+			t.Errorf("%s: the model was sent the results %q", m.Server.Name, last.Results)
+		}
+	}
+
+	// Interrupt; the session goes on, in another mode, with another model.
+	wait := f.promptAsync(c, "slow-stream")
+	if err := api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("the interrupted one ended with %q, %v", done.StopReason, err)
+	}
+	if err := c.SetMode(t.Context(), "plan"); err != nil {
+		t.Errorf("mode: %v", err)
+	}
+	if err := c.SetModel(t.Context(), "scripted/large"); err != nil {
+		t.Errorf("model: %v", err)
+	}
+	f.prompt(c, "remember")
+	if last := lastOf(t, api); last.Model != "large" || last.Texts[0] != "the secret word is plum" {
+		t.Errorf("the model %q was sent %q", last.Model, last.Texts)
+	}
+	f.sameTranscript()
+
+	// In a new process it remembers.
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(f.start(), "remember")
+	if got := lastOf(t, api).Texts; got[0] != "the secret word is plum" {
+		t.Errorf("after the resume the model was sent %q", got)
+	}
+	f.sameTranscript()
+}
+
+// withServers gives the session MCP servers of each kind, which get a secret.
+func (f *fixture) withServers() []*agenttest.MCP {
+	f.t.Helper()
+	servers := []*agenttest.MCP{agenttest.StdioMCP(f.t, "calc"), agenttest.HTTPMCP(f.t, "web"), agenttest.BundledMCP(f.t, "brought")}
+	f.session.Agent.Env["CALC_TOKEN"] = "the-secret"
+	servers[0].Server.Env["TOKEN"] = "${CALC_TOKEN}"
+	servers[1].Server.Headers = map[string]string{"X-Token": "${CALC_TOKEN}"}
+	for _, m := range servers {
+		f.profile.MCPServers = append(f.profile.MCPServers, m.Server)
+	}
+	// One that ends at once does no harm.
+	f.profile.MCPServers = append(f.profile.MCPServers, runnerscripts.MCPServer{Name: "broken", Command: []string{"false"}})
+	if _, err := f.driver.Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+		f.t.Fatal(err)
+	}
+	return servers
+}
+
+// callMCP lets the model call the tool of a server, which is allowed if it is asked
+// for.
+func (f *fixture) callMCP(c agent.Conversation, m *agenttest.MCP, tool string) {
+	f.t.Helper()
+	asked := len(f.requests())
+	wait := f.promptAsync(c, "call-tool `"+tool+` {"a":2,"b":3}`+"`")
+	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(m.Calls()) > 0 || len(f.requests()) > asked })
+	if all := f.requests(); len(all) > asked {
+		if err := c.Respond(f.t.Context(), all[asked].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	if _, err := wait(); err != nil {
+		f.t.Fatal(err)
+	}
+	calls := m.Calls()
+	if len(calls) != 1 {
+		f.t.Fatalf("%s was called %d times", tool, len(calls))
+	}
+	switch m.Server.Name {
+	case "calc":
+		if !slices.Contains(m.Env(), "TOKEN=the-secret") {
+			f.t.Errorf("its environment is %q", m.Env())
+		}
+	case "web":
+		if calls[0].Header.Get("X-Token") != "the-secret" {
+			f.t.Errorf("the header is %q", calls[0].Header)
+		}
+	}
+}
+
+func (f *fixture) requests() []runnerscripts.PermissionRequest {
+	f.t.Helper()
+	return agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest)
+}
+
+// lastOf is the last request to a model that offers tools: agents ask for titles,
+// too.
+func lastOf(t *testing.T, api *llmapi.Server) llmapi.Request {
+	t.Helper()
+	var last llmapi.Request
+	for _, r := range api.Requests() {
+		if len(r.Tools) > 0 {
+			last = r
+		}
+	}
+	if last.Path == "" {
+		t.Fatal("the model was asked nothing")
+	}
+	return last
+}

@@ -1,0 +1,66 @@
+package acp
+
+import (
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestResumeInANewProcess(t *testing.T) {
+	t.Parallel()
+	for _, offers := range []string{"load", "resume", "load,resume"} {
+		t.Run(offers, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, offers)
+			c := f.start()
+			f.prompt(c, "say plum")
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f.prompt(f.start(), "remember")
+			if got := f.said(); got != "plum\nsay plum\n" {
+				t.Errorf("the agent said %q", got)
+			}
+			init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+			if len(init) != 2 || init[0].Resumed || !init[1].Resumed {
+				t.Errorf("session_initialized: %+v", init)
+			}
+			f.sameTranscript()
+		})
+	}
+}
+
+func TestWhatCannotGoOnIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := f.start()
+	f.prompt(c, "say plum")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.tryStart(); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
+		t.Errorf("without load and resume: %v", err)
+	}
+	tr := f.sameTranscript()
+
+	// In another sandbox the agent's own files are missing.
+	moved := newFixture(t, "resume")
+	moved.session.SessionID = f.session.SessionID
+	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: moved.session, Transcript: &tr}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := moved.tryStart(); !agenttest.HasCode(err, runnerscripts.FailSessionNotFound) {
+		t.Errorf("without the agent's own files: %v", err)
+	}
+	if got := moved.sameTranscriptAs(f); got.Main != tr.Main {
+		t.Error("the restored transcript is another one")
+	}
+}
+
+// sameTranscriptAs compares the transcript with the live conversation of another.
+func (f *fixture) sameTranscriptAs(live *fixture) runnerscripts.Transcript {
+	f.t.Helper()
+	f.out = live.out
+	return f.sameTranscript()
+}

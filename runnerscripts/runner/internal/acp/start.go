@@ -1,0 +1,299 @@
+package acp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	acpsdk "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// repeatTime is how long the agent may pause while it repeats the conversation.
+const repeatTime = 3 * time.Second
+
+// running returns the peer, started again if it has ended.
+func (c *conversation) running(ctx context.Context) (*peer, error) {
+	c.starting.Lock()
+	defer c.starting.Unlock()
+	c.mu.Lock()
+	p, over := c.peer, c.over
+	c.mu.Unlock()
+	if over {
+		return nil, errClosed()
+	}
+	if !p.ended() {
+		return p, nil
+	}
+	p.kill()
+	p, _, err := c.start(ctx)
+	return p, err
+}
+
+func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
+
+// start starts the program and its session, and waits until it can take a prompt.
+func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err error) {
+	c.mu.Lock()
+	model := c.model
+	c.mu.Unlock()
+	cmd, err := c.cfg.Launch(model)
+	if err != nil {
+		return nil, false, err
+	}
+	var h History
+	if c.cfg.History != nil {
+		if h, err = c.cfg.History(); err != nil {
+			return nil, false, err
+		}
+	}
+	c.translate.goOn(h)
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return nil, false, errClosed()
+	}
+	p, err = dial(cmd, handlers{
+		line: c.raw, unreadable: c.unreadable, notification: c.notified, request: c.requested,
+	})
+	if err != nil {
+		c.mu.Unlock()
+		return nil, false, c.startFailure(err)
+	}
+	c.peer, c.loading, c.repeated = p, h.SessionID != "", 0
+	c.mu.Unlock()
+	late := c.startFailure(fmt.Errorf("it was not ready within %v", c.cfg.StartTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.StartTime, late)
+	defer cancel()
+	if err := c.open(ctx, p, h, cmd.Env); err != nil {
+		if errors.Is(err, errEnded) {
+			p.close() // as it likes: how it ended is the reason
+			err = c.startFailure(errors.New(p.process.Crash()))
+		}
+		p.kill()
+		return nil, false, err
+	}
+	return p, h.SessionID != "", nil
+}
+
+func (c *conversation) startFailure(err error) error {
+	return agent.Failed("check that the program in agent.command is %s for this platform: %v", c.cfg.Program, err)
+}
+
+// open shakes hands and makes or loads the session. env is the agent's environment.
+func (c *conversation) open(ctx context.Context, p *peer, h History, env []string) error {
+	var err error
+	p.init, err = call[acpsdk.InitializeResponse](ctx, p, acpsdk.AgentMethodInitialize, acpsdk.InitializeRequest{
+		ProtocolVersion: acpsdk.ProtocolVersionNumber,
+		ClientInfo:      &acpsdk.Implementation{Name: "agentenv", Version: "1"},
+	})
+	if err != nil {
+		return c.refused(err, "check that the program in agent.command is an agent of ACP: %s answered: %s")
+	}
+	if v := p.init.ProtocolVersion; v != acpsdk.ProtocolVersionNumber {
+		return agent.Failed("install a version of %s that speaks version %d of ACP: this one speaks version %d",
+			c.cfg.Program, acpsdk.ProtocolVersionNumber, v)
+	}
+	name := c.cfg.Program
+	if info := p.init.AgentInfo; info != nil {
+		name, p.version = info.Name, info.Version
+	}
+	if m := c.cfg.AuthMethod; m != "" {
+		_, err = call[acpsdk.AuthenticateResponse](ctx, p, acpsdk.AgentMethodAuthenticate, acpsdk.AuthenticateRequest{MethodId: m})
+		if err != nil {
+			return c.refused(err, "correct the log-in: %s answered: %s")
+		}
+	}
+	if p.servers, err = c.mcpServers(p.init.AgentCapabilities.McpCapabilities, env); err != nil {
+		return err
+	}
+	if h.SessionID == "" {
+		err = c.newSession(ctx, p, name)
+	} else {
+		err = c.loadSession(ctx, p, h)
+	}
+	if err != nil {
+		return err
+	}
+	return c.applyOptions(ctx, p)
+}
+
+// newSession makes a new session.
+func (c *conversation) newSession(ctx context.Context, p *peer, name string) error {
+	s, err := call[acpsdk.NewSessionResponse](ctx, p, acpsdk.AgentMethodSessionNew, acpsdk.NewSessionRequest{
+		Cwd: c.cfg.Workspace, McpServers: p.servers,
+	})
+	if err != nil {
+		return c.refused(err, "read why %s makes no session: %s")
+	}
+	p.session, p.options = s.SessionId, options{modes: s.Modes, models: s.Models, config: s.ConfigOptions}
+	if c.cfg.Began != nil {
+		return c.cfg.Began(string(s.SessionId), name, p.version)
+	}
+	return nil
+}
+
+// loadSession goes on with a session, by the shorter of the ways that the agent
+// offers: without a repetition of the conversation so far.
+func (c *conversation) loadSession(ctx context.Context, p *peer, h History) error {
+	p.session = acpsdk.SessionId(h.SessionID)
+	const format = "see that the agent's own files are in this sandbox, or begin a new session: %s cannot go on: %s"
+	caps := p.init.AgentCapabilities
+	switch {
+	case caps.SessionCapabilities.Resume != nil:
+		s, err := call[acpsdk.ResumeSessionResponse](ctx, p, acpsdk.AgentMethodSessionResume, acpsdk.ResumeSessionRequest{
+			SessionId: p.session, Cwd: c.cfg.Workspace, McpServers: p.servers,
+		})
+		if err != nil {
+			return c.lost(err, format)
+		}
+		p.options = options{modes: s.Modes, models: s.Models, config: s.ConfigOptions}
+	case caps.LoadSession:
+		s, err := call[acpsdk.LoadSessionResponse](ctx, p, acpsdk.AgentMethodSessionLoad, acpsdk.LoadSessionRequest{
+			SessionId: p.session, Cwd: c.cfg.Workspace, McpServers: p.servers,
+		})
+		if err != nil {
+			return c.lost(err, format)
+		}
+		p.options = options{modes: s.Modes, models: s.Models, config: s.ConfigOptions}
+		if err := c.awaitRepetition(ctx, p, h.Updates); err != nil {
+			return err
+		}
+	default:
+		return agent.Unsupported("begin a new session: %s cannot go on with a conversation "+
+			"(it offers neither session/resume nor session/load)", c.cfg.Program)
+	}
+	c.mu.Lock()
+	c.loading = false
+	c.mu.Unlock()
+	return nil
+}
+
+// awaitRepetition waits until the agent has repeated so many updates, or pauses:
+// a version may repeat fewer.
+func (c *conversation) awaitRepetition(ctx context.Context, p *peer, updates int) error {
+	timer := time.NewTimer(repeatTime)
+	defer timer.Stop()
+	for {
+		c.mu.Lock()
+		enough := c.repeated >= updates
+		c.mu.Unlock()
+		if enough {
+			return nil
+		}
+		select {
+		case <-c.progress:
+			timer.Reset(repeatTime)
+		case <-timer.C:
+			return nil
+		case <-p.process.Done():
+			return errEnded
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// refused is the error of a start that the agent does not take part in.
+func (c *conversation) refused(err error, format string) error {
+	rpc, ok := errors.AsType[*acpsdk.RequestError](err)
+	if !ok {
+		return err
+	}
+	if rpc.Code == authRequired {
+		return &runnerscripts.ScriptFailure{
+			Code: runnerscripts.FailAPI, HTTPStatus: 401,
+			Message: fmt.Sprintf("give %s the key of its model's API in agent.env, or log it in in the sandbox: %s",
+				c.cfg.Program, words(rpc)),
+		}
+	}
+	return c.failure(format, rpc)
+}
+
+// authRequired is ACP's code for an agent that is not logged in.
+const authRequired = -32000
+
+// lost is the error of a session that the agent does not find.
+func (c *conversation) lost(err error, format string) error {
+	rpc, ok := errors.AsType[*acpsdk.RequestError](err)
+	if !ok || rpc.Code == authRequired {
+		return c.refused(err, format)
+	}
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailSessionNotFound, Message: fmt.Sprintf(format, c.cfg.Program, words(rpc)),
+	}
+}
+
+// raw passes a line of the agent on, if that is asked for.
+func (c *conversation) raw(line []byte) {
+	if c.cfg.Query.Raw {
+		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, agent.RawLine(line))
+	}
+}
+
+func (c *conversation) unreadable(line []byte, err error) {
+	agent.EmitUnreadable(c.cfg.Out, c.cfg.Program, line, err)
+}
+
+// notified takes a notification. It runs on the reader's goroutine.
+func (c *conversation) notified(method string, params json.RawMessage) {
+	var n struct {
+		SessionID string          `json:"sessionId"`
+		Update    json.RawMessage `json:"update"`
+	}
+	var head struct {
+		Kind string `json:"sessionUpdate"`
+	}
+	if method != acpsdk.ClientMethodSessionUpdate || json.Unmarshal(params, &n) != nil ||
+		json.Unmarshal(n.Update, &head) != nil || head.Kind == "" {
+		c.unreadable(params, fmt.Errorf("a notification %q of no known form", method))
+		return
+	}
+	u := Update{Kind: head.Kind, Raw: n.Update}
+	if c.repeats(u) {
+		return
+	}
+	if c.cfg.Translate != nil {
+		u = c.cfg.Translate(u)
+	}
+	if err := c.said(u); err != nil {
+		c.unreadable(n.Update, err)
+	}
+}
+
+// said takes an update of the session.
+func (c *conversation) said(u Update) error {
+	if runnerscripts.EventType(u.Kind) != runnerscripts.TypeModeUpdate {
+		return c.translate.update(u)
+	}
+	var m runnerscripts.ModeUpdate
+	if err := json.Unmarshal(u.Raw, &m); err != nil {
+		return err
+	}
+	c.agentMode(m.CurrentModeID)
+	return nil
+}
+
+// repeats reports whether an update is one of a conversation that is loaded.
+func (c *conversation) repeats(u Update) bool {
+	switch runnerscripts.EventType(u.Kind) {
+	case runnerscripts.TypeUserMessage, runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought,
+		runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate, runnerscripts.TypePlan:
+	default:
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loading {
+		c.repeated++
+		select {
+		case c.progress <- struct{}{}:
+		default:
+		}
+	}
+	return c.loading
+}

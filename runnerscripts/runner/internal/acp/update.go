@@ -1,0 +1,284 @@
+package acp
+
+import (
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
+)
+
+// translator makes events of updates.
+type translator struct {
+	out           agent.Sink
+	wholeThoughts bool
+
+	mu       sync.Mutex
+	prompts  int // so far
+	promptID string
+	blocks   int                     // of the prompt so far
+	open     runnerscripts.EventType // kind of the block that grows; empty if none does
+	message  string                  // the agent's own id of that block, if it has one
+	draft    []draft                 // the blocks since the last tool call
+	calls    map[string]knownCall
+	cost     float64 // of the session, as the agent last said it
+	spent    float64 // of the query that runs
+}
+
+// knownCall is a tool call that the agent has told.
+type knownCall struct {
+	open bool                   // it has not ended
+	call runnerscripts.ToolCall // what the guard needs of it
+}
+
+// draft is a block of an answer that is being made.
+type draft struct {
+	id  string
+	typ runnerscripts.EventType
+}
+
+func newTranslator(out agent.Sink, wholeThoughts bool) *translator {
+	return &translator{out: out, wholeThoughts: wholeThoughts, calls: map[string]knownCall{}}
+}
+
+// goOn takes what there is to go on with.
+func (t *translator) goOn(h History) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.prompts, t.cost = max(t.prompts, h.Prompts), max(t.cost, h.Cost)
+}
+
+// prompt reports words of the user, which start a query.
+func (t *translator) prompt(text string) {
+	t.mu.Lock()
+	t.prompts++
+	t.promptID = record.PromptID(t.prompts, text)
+	t.blocks, t.open, t.message, t.draft, t.spent = 1, "", "", nil, 0
+	id := record.BlockID(t.promptID, 0)
+	t.mu.Unlock()
+	t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
+		BlockID: id, Content: runnerscripts.Content{Type: "text", Text: text},
+	})
+}
+
+// update reports what the agent says.
+func (t *translator) update(u Update) error {
+	switch runnerscripts.EventType(u.Kind) {
+	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
+		return t.chunk(runnerscripts.EventType(u.Kind), u.Raw)
+	case runnerscripts.TypeUserMessage:
+		return nil // an echo of the prompt
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
+		var call runnerscripts.ToolCall
+		if err := json.Unmarshal(u.Raw, &call); err != nil {
+			return err
+		}
+		t.toolCall(call)
+		return nil
+	case runnerscripts.TypePlan:
+		return pass[runnerscripts.Plan](t, u)
+	case runnerscripts.TypeUsageUpdate:
+		return t.usage(u)
+	}
+	// Also those that only the reader of events may know.
+	return pass[map[string]json.RawMessage](t, u)
+}
+
+// pass passes an update on in the shape of its payload.
+func pass[T any](t *translator, u Update) error {
+	var payload T
+	if err := json.Unmarshal(u.Raw, &payload); err != nil {
+		return err
+	}
+	if m, ok := any(payload).(map[string]json.RawMessage); ok {
+		delete(m, "sessionUpdate")
+	}
+	t.out.Emit(runnerscripts.MainConversation, runnerscripts.EventType(u.Kind), payload)
+	return nil
+}
+
+func (t *translator) chunk(typ runnerscripts.EventType, raw json.RawMessage) error {
+	var c struct {
+		MessageID string                `json:"messageId"`
+		Content   runnerscripts.Content `json:"content"`
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	whole := t.wholeThoughts && typ == runnerscripts.TypeAgentThought
+	if t.open != typ || t.message != c.MessageID || whole {
+		t.draft = append(t.draft, draft{id: record.BlockID(t.promptID, t.blocks), typ: typ})
+		t.blocks++
+		t.open, t.message = typ, c.MessageID
+	}
+	id := t.draft[len(t.draft)-1].id
+	t.mu.Unlock()
+	t.out.Emit(runnerscripts.MainConversation, typ, runnerscripts.ContentChunk{BlockID: id, Content: c.Content})
+	return nil
+}
+
+// toolCall reports a tool call or an update of one. The first that is heard of a
+// call is its start, whatever the agent calls it.
+func (t *translator) toolCall(call runnerscripts.ToolCall) {
+	typ := runnerscripts.TypeToolCallUpdate
+	t.mu.Lock()
+	t.open, t.draft = "", nil
+	known, told := t.calls[call.ToolCallID]
+	if !told {
+		typ = runnerscripts.TypeToolCall
+		if call.Status == "" {
+			call.Status = runnerscripts.ToolPending
+		}
+	}
+	if call.Status != "" {
+		known.open = call.Status != runnerscripts.ToolCompleted && call.Status != runnerscripts.ToolFailed
+	}
+	known.call = known.with(call)
+	t.calls[call.ToolCallID] = known
+	t.mu.Unlock()
+	t.out.Emit(runnerscripts.MainConversation, typ, call)
+}
+
+// with is what is known of a call after an update of it.
+func (k knownCall) with(update runnerscripts.ToolCall) runnerscripts.ToolCall {
+	call := k.call
+	if update.Title != "" {
+		call.Title = update.Title
+	}
+	// A question about a tool may say less of it than what was told before.
+	if update.Kind != "" && (call.Kind == "" || update.Kind != runnerscripts.ToolOther) {
+		call.Kind = update.Kind
+	}
+	if update.Locations != nil {
+		call.Locations = update.Locations
+	}
+	if update.Content != nil {
+		call.Content = nil
+	}
+	for _, c := range update.Content {
+		if c.Type == "diff" {
+			call.Content = append(call.Content, runnerscripts.ToolCallContent{Type: c.Type, Path: c.Path})
+		}
+	}
+	return call
+}
+
+// wholeCall is a tool call with what the agent told of it before.
+func (t *translator) wholeCall(call runnerscripts.ToolCall) runnerscripts.ToolCall {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.calls[call.ToolCallID].with(call)
+}
+
+// asked reports a tool call that needs permission. What the request shows beside
+// a change of files is a remark on it, and not the call's content.
+func (t *translator) asked(call runnerscripts.ToolCall) {
+	call.Content = slices.DeleteFunc(slices.Clone(call.Content), func(c runnerscripts.ToolCallContent) bool {
+		return c.Type == "content"
+	})
+	t.toolCall(call)
+}
+
+// busy reports whether a tool call has not ended.
+func (t *translator) busy() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.calls {
+		if c.open {
+			return true
+		}
+	}
+	return false
+}
+
+// endCalls ends the tool calls that the agent leaves open.
+func (t *translator) endCalls() {
+	t.mu.Lock()
+	var ids []string
+	for id, c := range t.calls {
+		if c.open {
+			ids = append(ids, id)
+			c.open = false
+			t.calls[id] = c
+		}
+	}
+	t.mu.Unlock()
+	for _, id := range ids {
+		t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, runnerscripts.ToolCall{
+			ToolCallID: id, Status: runnerscripts.ToolFailed,
+		})
+	}
+}
+
+// takeBackPrompt takes back a prompt to which nothing was said, and reports whether
+// that is so.
+func (t *translator) takeBackPrompt() bool {
+	t.mu.Lock()
+	id, silent := record.BlockID(t.promptID, 0), t.blocks == 1
+	if silent {
+		t.prompts--
+	}
+	t.mu.Unlock()
+	if silent {
+		t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
+			BlockID: id, Content: runnerscripts.Content{Type: "text"}, Snapshot: true,
+		})
+	}
+	return silent
+}
+
+// takeBack empties the blocks of an answer that the agent does not remember.
+func (t *translator) takeBack() {
+	t.mu.Lock()
+	blocks := t.draft
+	t.draft, t.open = nil, ""
+	t.mu.Unlock()
+	for _, b := range blocks {
+		t.out.Emit(runnerscripts.MainConversation, b.typ, runnerscripts.ContentChunk{
+			BlockID: b.id, Content: runnerscripts.Content{Type: "text"}, Snapshot: true,
+		})
+	}
+}
+
+// usageUpdate is ACP's: how full the context is, and what the session cost so far.
+type usageUpdate struct {
+	runnerscripts.UsageUpdate
+	Cost *struct {
+		Amount   float64 `json:"amount"`
+		Currency string  `json:"currency"`
+	} `json:"cost,omitempty"`
+}
+
+// dollars is the cost of the session so far, if it is known.
+func (u usageUpdate) dollars() (float64, bool) {
+	if u.Cost == nil || u.Cost.Currency != "USD" {
+		return 0, false
+	}
+	return u.Cost.Amount, true
+}
+
+// usage reports how full the context is.
+func (t *translator) usage(u Update) error {
+	var payload usageUpdate
+	if err := json.Unmarshal(u.Raw, &payload); err != nil {
+		return err
+	}
+	if cost, ok := payload.dollars(); ok {
+		t.mu.Lock()
+		t.spent += max(cost-t.cost, 0)
+		t.cost = cost
+		t.mu.Unlock()
+	}
+	t.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUsageUpdate, payload)
+	return nil
+}
+
+// costOfQuery is what the agent said that the query cost so far, in dollars.
+func (t *translator) costOfQuery() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.spent
+}

@@ -1,0 +1,29 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// RawLine is a copy of an agent's line as the payload of a TypeRaw event: a JSON
+// string if it is no JSON.
+func RawLine(line []byte) json.RawMessage {
+	if json.Valid(line) {
+		return bytes.Clone(line)
+	}
+	data, _ := json.Marshal(string(line)) // a string always has a JSON
+	return data
+}
+
+// EmitUnreadable reports a line that a driver does not understand, which is never
+// an error: the agent may be of a newer version. program is its name for people.
+func EmitUnreadable(out Sink, program string, line []byte, err error) {
+	const most = 1024
+	shown := string(bytes.ToValidUTF8(line[:min(len(line), most)], []byte("\uFFFD")))
+	data, _ := json.Marshal(map[string]string{"line": shown, "error": err.Error()})
+	out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+		Level: "warn", Message: program + " printed a line that is not understood", Data: data,
+	})
+}

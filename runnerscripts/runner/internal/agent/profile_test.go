@@ -1,0 +1,148 @@
+package agent_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	rs "github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+func session(t *testing.T) rs.Session {
+	t.Helper()
+	s := rs.Session{Agent: rs.Agent{Name: "some"}}
+	s.Paths.Home, s.Paths.Workspace = t.TempDir(), t.TempDir()
+	return s
+}
+
+func TestWhatTheAgentSaysComesBeforeTheProfile(t *testing.T) {
+	p := rs.Profile{Model: "a", PermissionMode: "plan", MaxTurns: 3, SystemPrompt: "First."}
+	got := agent.WithProfile(rs.Agent{Model: "b", SystemPrompt: "Second."}, p)
+	if got.Model != "b" || got.PermissionMode != "plan" || got.MaxTurns != 3 || got.SystemPrompt != "First.\n\nSecond." {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestEveryFieldThatAnAgentHasNothingForIsRefusedByName(t *testing.T) {
+	for field, p := range map[string]rs.Profile{
+		"model":                              {Model: "m"},
+		"permission_mode":                    {PermissionMode: "plan"},
+		"max_turns":                          {MaxTurns: 1},
+		"system_prompt":                      {SystemPrompt: "x"},
+		"profile.budget_usd":                 {BudgetUSD: 1},
+		"profile.allowed_tools":              {AllowedTools: []string{"x"}},
+		"profile.denied_tools":               {DeniedTools: []string{"x"}},
+		"profile.rules":                      {Rules: []rs.Rule{{}}},
+		"profile.skills":                     {Skills: []rs.Skill{{}}},
+		"profile.commands":                   {Commands: []rs.SlashCommand{{}}},
+		"profile.subagents":                  {Subagents: []rs.Subagent{{}}},
+		"profile.hooks":                      {Hooks: []rs.Hook{{}}},
+		"profile.mcp_servers with a command": {MCPServers: []rs.MCPServer{{Command: []string{"x"}}}},
+		"profile.mcp_servers with a url":     {MCPServers: []rs.MCPServer{{URL: "http://x"}}},
+		"profile.plugins":                    {Plugins: []rs.Plugin{{}}},
+	} {
+		t.Run(field, func(t *testing.T) {
+			a := agent.WithProfile(rs.Agent{}, p)
+			err := agent.CheckFeatures(rs.Recipe{Agent: "some"}, a, p)
+			failure, ok := errors.AsType[*rs.ScriptFailure](err)
+			if !ok || failure.Code != rs.FailUnsupported || !strings.Contains(failure.Message, field+":") || !strings.Contains(failure.Message, `"some"`) {
+				t.Errorf("%v", err)
+			}
+			feature := rs.Feature(strings.TrimPrefix(field, "profile."))
+			switch field {
+			case "profile.mcp_servers with a command":
+				feature = rs.FeatureMCPStdio
+			case "profile.mcp_servers with a url":
+				feature = rs.FeatureMCPHTTP
+			}
+			if err := agent.CheckFeatures(rs.Recipe{Supports: []rs.Feature{feature}}, a, p); err != nil {
+				t.Errorf("supported: %v", err)
+			}
+		})
+	}
+}
+
+func TestAProfileReplacesTheFilesOfTheLastOne(t *testing.T) {
+	s := session(t)
+	write := func(files ...rs.WorkspaceFile) {
+		t.Helper()
+		if err := agent.WriteProfile(s, files); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := filepath.Join(s.Paths.Home, ".x", "own")
+	write(rs.WorkspaceFile{Path: ".x/a", Text: "1"}, rs.WorkspaceFile{Path: ".x/b", Content: []byte("2"), Mode: 0o755})
+	if err := os.WriteFile(own, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(rs.WorkspaceFile{Path: ".x/b", Text: "3"})
+	if _, err := os.Stat(filepath.Join(s.Paths.Home, ".x/a")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file of the first profile: %v", err)
+	}
+	if _, err := os.Stat(own); err != nil {
+		t.Errorf("the agent's own file: %v", err)
+	}
+	data, err := os.ReadFile(filepath.Join(s.Paths.Home, ".x/b"))
+	if info, serr := os.Stat(filepath.Join(s.Paths.Home, ".x/b")); err != nil || serr != nil || string(data) != "3" || info.Mode() != 0o644 {
+		t.Errorf("%q, %v, %v %v", data, info.Mode(), err, serr)
+	}
+}
+
+func TestAProfileIsNotWrittenThroughLinksThatLeadOut(t *testing.T) {
+	s := session(t)
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(s.Paths.Home, ".x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.WriteProfile(s, []rs.WorkspaceFile{{Path: ".x/a", Text: "1"}}); err == nil {
+		t.Error("no error")
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+func TestASkillIsAFolderWithItsTextAndFiles(t *testing.T) {
+	files := agent.SkillFiles("skills", []rs.Skill{{
+		Name: "s", Description: `say: "x" # <b>`, Content: "Body\n", Frontmatter: map[string]any{"allowed-tools": "Read"},
+		Files: []rs.WorkspaceFile{{Path: "bin/run", Text: "#!", Mode: 0o755}},
+	}})
+	want := "---\nallowed-tools: \"Read\"\ndescription: \"say: \\\"x\\\" # <b>\"\nname: \"s\"\n---\n\nBody\n"
+	if len(files) != 2 || files[0].Path != "skills/s/SKILL.md" || files[0].Text != want || files[1].Path != "skills/s/bin/run" {
+		t.Errorf("%+v", files)
+	}
+}
+
+func TestAServerIsInstalledOnceForEachContent(t *testing.T) {
+	s := session(t)
+	log := filepath.Join(t.TempDir(), "log")
+	install := func(text, command string) error {
+		return agent.InstallServers(t.Context(), s, rs.Profile{MCPServers: []rs.MCPServer{{
+			Name: "srv", Command: []string{"./run"}, Files: []rs.WorkspaceFile{{Path: "run", Text: text, Mode: 0o755}}, Install: command,
+		}}}, []string{"LOG=" + log, "PATH=" + os.Getenv("PATH")})
+	}
+	for _, text := range []string{"1", "1", "2"} {
+		if err := install(text, `cat run >> "$LOG"`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, err := os.ReadFile(log); err != nil || string(data) != "12" {
+		t.Errorf("%q, %v", data, err)
+	}
+	err := install("3", "echo no compiler >&2; exit 3")
+	failure, ok := errors.AsType[*rs.ScriptFailure](err)
+	if !ok || failure.Code != rs.FailInvalidRequest || !strings.Contains(failure.Message, `"srv"`) || !strings.Contains(failure.Message, "exit status 3: no compiler") {
+		t.Errorf("%v", err)
+	}
+	if err := install("3", `cat run >> "$LOG"`); err != nil {
+		t.Errorf("after a failure: %v", err)
+	}
+	servers := agent.Servers(s, rs.Profile{MCPServers: []rs.MCPServer{{Name: "srv", Command: []string{"./run", "a b"}, Install: "true"}, {Name: "other", Command: []string{"x"}}}})
+	if dir := servers[0].Command[3]; filepath.Base(dir) != "srv" || servers[0].Command[4] != "./run" || servers[0].Command[5] != "a b" || len(servers[1].Command) != 1 {
+		t.Errorf("%q", servers)
+	}
+}

@@ -1,0 +1,270 @@
+// Package child runs the program of an agent as a child process: its output is
+// read line by line, JSON lines are written to its input, and it is ended by one
+// ladder of steps, politely first, with all that it started.
+package child
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+const (
+	// grace is how long a program may take for each step of its end.
+	grace = 3 * time.Second
+	// drainTime is how long its output is still read after its end, in case a
+	// process that it left behind holds the pipe.
+	drainTime = 2 * time.Second
+	// tailSize is how much of the end of standard error is kept.
+	tailSize = 16 << 10
+)
+
+// Command is what to start.
+type Command struct {
+	Args []string // the program, as an absolute path, and its arguments
+	Dir  string
+	Env  []string // the whole environment
+	// MaxLine is the longest line of output, in bytes; zero means
+	// runnerscripts.DefaultMaxLine. A longer one ends the program.
+	MaxLine int
+	// Read, if not nil, reads the output instead of a handler of lines, for
+	// programs whose empty lines matter. An error of it ends the program.
+	Read func(io.Reader) error
+	// Stderr, if not nil, gets each line of standard error, valid during the call,
+	// and says whether it may be among what Crash shows.
+	Stderr func(line []byte) bool
+	// Ended, if not nil, removes what a program leaves behind that is killed. It
+	// is called with its id, when it and its process group have ended.
+	Ended func(pid int)
+}
+
+// Process is one run of a program in a process group of its own. Its output is
+// read on a goroutine of its own, which waits while the handler of lines is slow:
+// so does the program. The methods may be called at any time from any goroutine.
+type Process struct {
+	cmd    *exec.Cmd
+	stderr *tail
+	done   chan struct{}
+
+	writing sync.Mutex
+	stdin   io.WriteCloser
+
+	exit error // valid after done; why reading ended it, else how it ended
+}
+
+// Start starts a program. handle gets each line of its output that is not empty,
+// one at a time, valid during the call. [Process.Close] or [Process.Kill] must
+// follow.
+func Start(c Command, handle func(line []byte)) (*Process, error) {
+	p := &Process{
+		cmd:    exec.Command(c.Args[0], c.Args[1:]...), //nolint:noctx // it is ended by Close and Kill, politely first
+		stderr: &tail{limit: tailSize},
+		done:   make(chan struct{}),
+	}
+	p.cmd.Dir, p.cmd.Env = c.Dir, c.Env
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.Stderr = p.stderr
+	lines := &lineFilter{keep: c.Stderr, out: p.stderr}
+	if c.Stderr != nil {
+		p.cmd.Stderr = lines
+	}
+	p.cmd.WaitDelay = drainTime
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.stdin = stdin
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, stdin.Close())
+	}
+	p.cmd.Stdout = w
+	if err := p.cmd.Start(); err != nil {
+		return nil, errors.Join(err, stdin.Close(), r.Close(), w.Close())
+	}
+	_ = w.Close() // the program has its own
+	read := make(chan error, 1)
+	if c.Read == nil {
+		c.Read = func(r io.Reader) error { return readLines(r, c.MaxLine, handle) }
+	}
+	go func() { read <- p.read(r, c.Read) }()
+	go p.wait(r, read, lines, c.Ended)
+	return p, nil
+}
+
+// read reads the output until it ends. It returns nil at its end, or when a
+// survivor holds it open for too long.
+func (p *Process) read(r io.Reader, from func(io.Reader) error) error {
+	err := from(r)
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	p.Signal(syscall.SIGKILL) // nobody can follow it any more
+	_, _ = io.Copy(io.Discard, r)
+	return fmt.Errorf("its output cannot be read: %w", err)
+}
+
+// readLines hands the lines over.
+func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
+	lines := runnerscripts.NewLineReader(r, maxLine)
+	for {
+		line, err := lines.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		handle(line)
+	}
+}
+
+// wait reaps the program and whatever it leaves behind.
+func (p *Process) wait(r *os.File, read <-chan error, lines *lineFilter, ended func(int)) {
+	defer close(p.done)
+	err := p.cmd.Wait()
+	lines.flush()
+	p.killGroup()
+	if ended != nil {
+		ended(p.PID())
+	}
+	// A read deadline works on pipes; without it a survivor that holds the pipe
+	// would keep the reader for ever.
+	_ = r.SetReadDeadline(time.Now().Add(drainTime))
+	unread := <-read
+	_ = r.Close()
+	switch {
+	case unread != nil:
+		err = unread
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = nil
+	}
+	p.exit = err
+}
+
+// PID returns the id of the program's process, which is also that of its group.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the program has ended and its output is read.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Send writes v as one JSON line. An error means mostly that the program has
+// ended, which Done and Crash tell better.
+func (p *Process) Send(v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	if _, err := p.stdin.Write(append(data, '\n')); err != nil {
+		return fmt.Errorf("write to the agent: %w", err)
+	}
+	return nil
+}
+
+// CloseInput ends the input of the program, which may work on; again it does
+// nothing.
+func (p *Process) CloseInput() {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	_ = p.stdin.Close() // an error means that the program has ended
+}
+
+// Err returns how the program ended, nil for the exit status 0; only after Done.
+func (p *Process) Err() error { return p.exit }
+
+// Signal sends a signal to the program and its process group, unless it has
+// ended: its id may be another one's by then.
+func (p *Process) Signal(sig syscall.Signal) {
+	select {
+	case <-p.done:
+		return
+	default:
+	}
+	_ = syscall.Kill(-p.PID(), sig) // ESRCH: it has ended
+}
+
+// killGroup ends what the program left behind in its process group, and waits
+// for its end. The system tells nobody when the last process of a group is gone,
+// so it has to be asked; one that nobody reaps is not waited for any longer than
+// the output is.
+func (p *Process) killGroup() {
+	p.Signal(syscall.SIGKILL)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(drainTime); time.Now().Before(deadline); <-tick.C {
+		if syscall.Kill(-p.PID(), 0) != nil {
+			return
+		}
+	}
+}
+
+// Close ends the program: politely by the end of its input, then by signals. It
+// returns when it has ended; again it does nothing.
+func (p *Process) Close() {
+	_ = p.stdin.Close()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		timer := time.NewTimer(grace)
+		select {
+		case <-p.done:
+			timer.Stop()
+			return
+		case <-timer.C:
+			p.Signal(sig)
+		}
+	}
+	<-p.done
+}
+
+// Kill ends the program at once and returns when it has ended.
+func (p *Process) Kill() {
+	p.Signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// Crash says how the program ended and what it last said on standard error; only
+// after Done.
+func (p *Process) Crash() string {
+	how := "it ended"
+	if p.exit != nil {
+		how = "it ended: " + p.exit.Error()
+	}
+	if said := strings.TrimSpace(p.stderr.String()); said != "" {
+		how += ": " + said
+	}
+	return how
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	limit int
+
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - t.limit; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.ToValidUTF8(string(t.buf), "\uFFFD")
+}

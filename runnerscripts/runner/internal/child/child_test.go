@@ -1,0 +1,186 @@
+package child
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// shell starts a shell program whose lines come through the channel.
+func shell(t *testing.T, c Command, script string) (*Process, <-chan string) {
+	t.Helper()
+	lines := make(chan string, 100)
+	c.Args = []string{"/bin/sh", "-c", script}
+	if c.Env == nil {
+		c.Env = os.Environ()
+	}
+	p, err := Start(c, func(line []byte) { lines <- string(line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	return p, lines
+}
+
+func TestLinesGoInAndOut(t *testing.T) {
+	t.Parallel()
+	p, lines := shell(t, Command{}, "exec cat")
+	if err := p.Send(map[string]string{"text": "ä"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-lines; got != `{"text":"ä"}` {
+		t.Errorf("line %q", got)
+	}
+	p.Close()
+	p.Close() // again does nothing
+	if how := p.Crash(); how != "it ended" {
+		t.Errorf("after the end of its input: %s", how)
+	}
+	if err := p.Send("x"); err == nil {
+		t.Error("something was sent to a program that has ended")
+	}
+}
+
+func TestLineOverTheLimitEndsTheProgramAndIsTheReason(t *testing.T) {
+	t.Parallel()
+	p, _ := shell(t, Command{MaxLine: 1000}, "echo first; head -c 100000 /dev/zero | tr '\\0' x; echo; exec sleep 600")
+	<-p.Done()
+	if how := p.Crash(); !strings.Contains(how, "line 2 is longer than 1000 bytes") {
+		t.Errorf("it ended: %s", how)
+	}
+}
+
+func TestLinesOfStandardErrorAreHandedOverAndMayBeLeftOut(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	p, _ := shell(t, Command{Stderr: func(line []byte) bool {
+		seen = append(seen, string(line))
+		return !strings.HasPrefix(string(line), "noise")
+	}}, "printf 'no' >&2; printf 'ise 1\\nwords\\nnoise 2\\nlast words' >&2; exit 4")
+	<-p.Done()
+	if how := p.Crash(); how != "it ended: exit status 4: words\nlast words" {
+		t.Errorf("it ended: %s", how)
+	}
+	if want := []string{"noise 1", "words", "noise 2", "last words"}; !slices.Equal(seen, want) {
+		t.Errorf("seen: %q", seen)
+	}
+}
+
+func TestCloseEndsAProgramThatHeedsNeitherItsInputNorTerm(t *testing.T) {
+	t.Parallel()
+	p, lines := shell(t, Command{}, "trap '' TERM INT HUP; sleep 600 & echo ready; while :; do sleep 1; done")
+	<-lines
+	p.Close()
+	if err := syscall.Kill(-p.PID(), 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("its process group is still there: %v", err)
+	}
+	if how := p.Crash(); !strings.Contains(how, "killed") {
+		t.Errorf("it ended: %s", how)
+	}
+}
+
+func TestSurvivorThatHoldsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("setsid"); err != nil {
+		t.Fatalf("install setsid (util-linux), which this test needs: %v", err)
+	}
+	p, lines := shell(t, Command{}, "setsid sh -c 'echo $$; exec sleep 600' & exit 3")
+	pid, err := strconv.Atoi(<-lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	if how := p.Crash(); !strings.Contains(how, "exit status 3") {
+		t.Errorf("it ended: %s", how)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("the survivor: %v", err)
+	}
+}
+
+func TestEndIsToldWithTheProgramsIDWhenItsGroupIsGone(t *testing.T) {
+	t.Parallel()
+	ended := make(chan int, 1)
+	p, lines := shell(t, Command{Ended: func(pid int) { ended <- pid }}, "sleep 600 & echo ready; wait")
+	<-lines
+	p.Kill()
+	if pid := <-ended; pid != p.PID() {
+		t.Errorf("told the end of %d, the program was %d", pid, p.PID())
+	}
+}
+
+func TestProgramIsFoundAsTheAgentWouldFindIt(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, name := range []string{"bin/tool", "other/tool"} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte("#!/bin/sh\necho tool 1.2.3\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here := filepath.Join(dir, "bin", "tool")
+	tests := map[string]struct {
+		argv []string
+		path string
+		want []string
+	}{
+		"by name":              {[]string{"tool", "x"}, "/nowhere:" + filepath.Dir(here), []string{here, "x"}},
+		"by a relative path":   {[]string{"bin/tool"}, "", []string{here}},
+		"not in relative ones": {[]string{"tool"}, "bin:.", nil},
+		"not at all":           {[]string{"no-such-tool"}, filepath.Dir(here), nil},
+	}
+	for name, tt := range tests {
+		got, err := Find(tt.argv, []string{"PATH=/first", "PATH=" + tt.path})
+		if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if v, err := Version(t.Context(), []string{here}, nil); err != nil || v != "tool 1.2.3" {
+		t.Errorf("version %q, %v", v, err)
+	}
+}
+
+func TestVersionOfAProgramThatFailsSaysWhy(t *testing.T) {
+	t.Parallel()
+	_, err := Version(t.Context(), []string{"/bin/sh", "-c", "echo the reason >&2; exit 4"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "exit status 4") || !strings.Contains(err.Error(), "the reason") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestEnvironmentIsTheRunnersWithTheAgentsOverIt(t *testing.T) {
+	t.Setenv("OF_THE_SANDBOX", "kept")
+	t.Setenv("OF_BOTH", "sandbox")
+	env := Environ(map[string]string{"OF_BOTH": "driver", "OF_DRIVER": "1"}, map[string]string{"OF_BOTH": "agent"})
+	for key, want := range map[string]string{"OF_THE_SANDBOX": "kept", "OF_BOTH": "agent", "OF_DRIVER": "1", "NOT_THERE": ""} {
+		if got := Lookup(env, key); got != want {
+			t.Errorf("%s=%q, want %q", key, got, want)
+		}
+	}
+	if !slices.IsSorted(env) {
+		t.Error("the variables are not in order")
+	}
+}
+
+func TestCrashTellsTheEndOfStandardErrorAlone(t *testing.T) {
+	t.Parallel()
+	p, _ := shell(t, Command{}, fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo \"line $i of much noise\" >&2; i=$((i+1)); done; echo 'the real reason' >&2; exit 3", 3000))
+	<-p.Done()
+	how := p.Crash()
+	if !strings.Contains(how, "exit status 3") || !strings.HasSuffix(how, "the real reason") || len(how) > tailSize+100 {
+		t.Errorf("%d bytes: %s", len(how), how)
+	}
+}

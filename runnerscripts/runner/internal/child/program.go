@@ -1,0 +1,90 @@
+package child
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// versionTime is far above what programs take to tell their version.
+const versionTime = 2 * time.Minute
+
+// Find returns argv with the absolute path of its program, which is looked for in
+// the PATH of env, as the agent would. Relative folders in PATH are left out: the
+// program starts in the workspace, which may have a file of that name.
+func Find(argv, env []string) ([]string, error) {
+	file, err := lookPath(argv[0], env)
+	if err == nil {
+		file, err = filepath.Abs(file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{file}, argv[1:]...), nil
+}
+
+func lookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return exec.LookPath(name)
+	}
+	for _, dir := range filepath.SplitList(Lookup(env, "PATH")) {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		if file, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return file, nil
+		}
+	}
+	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
+}
+
+// Version returns what a program prints when it is asked for its --version, which
+// also shows that it can run here.
+func Version(ctx context.Context, argv, env []string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], append(slices.Clone(argv[1:]), "--version")...)
+	said := &tail{limit: 4 << 10}
+	cmd.Env, cmd.Stderr, cmd.WaitDelay = env, said, drainTime
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w: %s", argv[0], err, strings.TrimSpace(said.String()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Environ is the runner's own environment, which the sandbox has already reduced
+// to what it was given, with the variables of each map over those before it. It
+// is in order, each variable once.
+func Environ(over ...map[string]string) []string {
+	vars := map[string]string{}
+	for _, kv := range os.Environ() {
+		if k, v, ok := strings.Cut(kv, "="); ok {
+			vars[k] = v
+		}
+	}
+	for _, m := range over {
+		maps.Copy(vars, m)
+	}
+	env := make([]string, 0, len(vars))
+	for _, k := range slices.Sorted(maps.Keys(vars)) {
+		env = append(env, k+"="+vars[k])
+	}
+	return env
+}
+
+// Lookup returns the value of a variable in an environment; empty if there is none.
+func Lookup(env []string, key string) string {
+	for _, kv := range slices.Backward(env) {
+		if v, ok := strings.CutPrefix(kv, key+"="); ok {
+			return v
+		}
+	}
+	return ""
+}

@@ -1,0 +1,52 @@
+package child
+
+import (
+	"bytes"
+	"io"
+	"sync"
+)
+
+// longestLine is where a line of standard error is cut in two, in bytes.
+const longestLine = 64 << 10
+
+// lineFilter passes on the lines that are to be kept.
+type lineFilter struct {
+	keep func(line []byte) bool
+	out  io.Writer
+
+	mu   sync.Mutex // the writer may outlive its program
+	line []byte
+}
+
+func (f *lineFilter) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for rest := p; len(rest) > 0; {
+		end := bytes.IndexByte(rest, '\n') + 1
+		if end == 0 {
+			end = len(rest)
+		}
+		f.line = append(f.line, rest[:end]...)
+		rest = rest[end:]
+		if f.line[len(f.line)-1] == '\n' || len(f.line) > longestLine {
+			f.pass()
+		}
+	}
+	return len(p), nil
+}
+
+// flush passes on a last line without an end.
+func (f *lineFilter) flush() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.line) > 0 {
+		f.pass()
+	}
+}
+
+func (f *lineFilter) pass() {
+	if f.keep(bytes.TrimSuffix(f.line, []byte("\n"))) {
+		_, _ = f.out.Write(f.line) // a tail takes everything
+	}
+	f.line = f.line[:0]
+}

@@ -1,0 +1,376 @@
+package codex
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+)
+
+// conversation is a thread of Codex: one process at a time, which stays between
+// prompts and is started again if it has crashed.
+type conversation struct {
+	session runnerscripts.Session
+	profile runnerscripts.Profile
+	tools   toolRules
+	guard   agent.Guard
+	raw     bool
+	out     agent.Sink
+	// patience is how long the program may take to start.
+	patience time.Duration
+
+	starting sync.Mutex // held while a process is looked for or started
+	ending   sync.Once
+	unwatch  func() // ends the watch over Start's context
+
+	// Of the reader's goroutine only, or while there is none.
+	translate   *translator
+	meter       meter
+	early       [][]byte // lines about threads that nobody knows yet
+	initialized bool
+	broken      map[string]bool // the MCP servers that did not start, as told
+
+	mu        sync.Mutex
+	peer      *peer
+	over      bool // no process may be started any more
+	thread    string
+	questions map[string]question
+	query     *query
+	// working are the turns of subagents by their thread; empty before the start.
+	working map[string]string
+	model   string // empty: the program's own choice
+	usual   string // the program's own choice
+	mode    string
+	planned bool // the last turn made a plan
+	// What the program was told last of the mode and the model.
+	toldMode, toldModel string
+}
+
+// query is a prompt that is worked on.
+type query struct {
+	turn      string // its id; empty before its start
+	cancelled bool   // somebody asked to stop it
+	told      bool   // the program was told so
+	end       *turn  // how its turn ended
+	finished  bool
+	abandoned bool // subagents still work
+	usage     runnerscripts.Usage
+	done      chan struct{}
+}
+
+// Prompt runs one query to its end.
+func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+	q := &query{done: make(chan struct{})}
+	c.mu.Lock()
+	c.query = q
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.query = nil
+		c.mu.Unlock()
+	}()
+	// An interrupt reaches the query from here on, also while this takes time.
+	p, err := c.running(ctx)
+	if err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
+	err = p.call(ctx, "turn/start", c.turnParams(expand(c.profile.Commands, text)), nil)
+	if _, refused := errors.AsType[*rpcError](err); refused {
+		return runnerscripts.QueryCompleted{}, agent.Invalid("check agent.model and the settings in agent.config: %v", err)
+	}
+	select {
+	case <-q.done:
+	case <-p.Done():
+	case <-ctx.Done():
+		p.Kill()
+		c.ended(p)
+		return c.completed(q), context.Cause(ctx)
+	}
+	c.withdrawAll()
+	c.mu.Lock()
+	end, finished, cancelled, abandoned := q.end, q.finished, q.cancelled, q.abandoned
+	c.mu.Unlock()
+	done := c.completed(q)
+	if !finished {
+		c.ended(p)
+		return done, agent.Failed("send the prompt again, which resumes the conversation: Codex crashed: %s", p.Crash())
+	}
+	if end.Status == turnInterrupted {
+		c.endTerminals(ctx, p)
+	}
+	if cancelled && abandoned {
+		c.interruptSubagents(p)
+	}
+	done.StopReason, err = outcome(*end, cancelled, abandoned)
+	return done, err
+}
+
+// ended tells of what a program that has ended leaves unfinished.
+func (c *conversation) ended(p *peer) {
+	c.withdrawAll()
+	c.starting.Lock()
+	defer c.starting.Unlock()
+	c.mu.Lock()
+	last := c.peer == p
+	c.mu.Unlock()
+	if last { // else it was done before the next one was started
+		c.translate.endAll()
+	}
+}
+
+// endTerminals ends the commands that an interrupt has left running.
+func (c *conversation) endTerminals(ctx context.Context, p *peer) {
+	ctx, cancel := context.WithTimeout(ctx, interruptTime)
+	defer cancel()
+	params := map[string]any{"threadId": c.threadID()}
+	if err := p.call(ctx, "thread/backgroundTerminals/clean", params, nil); err != nil {
+		c.log("warn", "the commands of the interrupted query may still run: "+err.Error(), nil)
+	}
+}
+
+// interruptTime is far above what it takes to end commands.
+const interruptTime = 10 * time.Second
+
+// turnParams asks for a turn with the settings that are now in force.
+func (c *conversation) turnParams(text string) map[string]any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	params := map[string]any{
+		"threadId": c.thread,
+		"input":    []any{textInput(text)},
+	}
+	if m, err := findMode(c.mode); err == nil {
+		// Both stay for later turns, and to be told again takes the program time.
+		if m.id != c.toldMode {
+			params["approvalPolicy"], params["sandboxPolicy"] = m.approval, m.policy
+			c.toldMode = m.id
+		}
+		// It takes the place of other settings, so it is told only when it matters.
+		if m.plans || c.planned {
+			params["collaborationMode"] = m.collaboration(cmp.Or(c.model, c.usual))
+		}
+		c.planned = m.plans
+	}
+	if c.model != "" && c.model != c.toldModel {
+		params["model"] = c.model
+		c.toldModel = c.model
+	}
+	return params
+}
+
+func textInput(text string) map[string]any { return map[string]any{"type": "text", "text": text} }
+
+// completed is what is known of a query's end without its outcome.
+func (c *conversation) completed(q *query) runnerscripts.QueryCompleted {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return runnerscripts.QueryCompleted{Usage: q.usage}
+}
+
+func (c *conversation) threadID() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.thread
+}
+
+// running returns the process, started again if it has ended.
+func (c *conversation) running(ctx context.Context) (*peer, error) {
+	c.starting.Lock()
+	defer c.starting.Unlock()
+	c.mu.Lock()
+	p, over := c.peer, c.over
+	c.mu.Unlock()
+	if over {
+		return nil, errClosed()
+	}
+	select {
+	case <-p.Done():
+		return c.start(ctx)
+	default:
+		return p, nil
+	}
+}
+
+func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
+
+// start starts the program and opens the thread.
+func (c *conversation) start(ctx context.Context) (*peer, error) {
+	cmd, err := launch(c.session, c.profile)
+	if err != nil {
+		return nil, err
+	}
+	if err := makeFolders(c.session); err != nil {
+		return nil, err
+	}
+	c.meter, c.early, c.broken = meter{}, nil, map[string]bool{}
+	c.translate.endAll()
+	p, err := c.startProcess(cmd)
+	if err != nil {
+		return nil, err
+	}
+	late := startFailure(fmt.Errorf("it did not answer within %v", c.patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.patience, late)
+	defer cancel()
+	if err := c.open(ctx, p); err != nil {
+		p.Kill()
+		return nil, err
+	}
+	return p, nil
+}
+
+// startProcess makes a new process the conversation's, unless that is closed.
+func (c *conversation) startProcess(cmd child.Command) (*peer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil, errClosed()
+	}
+	p := &peer{waiting: map[string]func(message){}}
+	process, err := child.Start(cmd, func(line []byte) { c.handle(p, line) })
+	if err != nil {
+		return nil, startFailure(err)
+	}
+	p.Process = process
+	c.peer = p
+	clear(c.working) // they have ended with the last one
+	return p, nil
+}
+
+// Interrupt stops the running query. One that comes before the program works on
+// the prompt is kept until it does.
+func (c *conversation) Interrupt(context.Context) error {
+	c.mu.Lock()
+	if c.query != nil {
+		c.query.cancelled = true
+		c.finishQuery()
+	}
+	c.mu.Unlock()
+	c.tellInterrupt()
+	return nil
+}
+
+// interruptSubagents stops the subagents of a query that was interrupted.
+func (c *conversation) interruptSubagents(p *peer) {
+	c.mu.Lock()
+	working := maps.Clone(c.working)
+	clear(c.working)
+	c.mu.Unlock()
+	for thread, turn := range working {
+		if turn != "" {
+			p.send("turn/interrupt", map[string]any{"threadId": thread, "turnId": turn}, nil)
+		}
+	}
+}
+
+// tellInterrupt passes an interrupt on, if there is one and the turn has started.
+// A turn that cannot be interrupted yet is told again with its next sign of life.
+func (c *conversation) tellInterrupt() {
+	c.mu.Lock()
+	q, p := c.query, c.peer
+	if q == nil || !q.cancelled || q.told || q.turn == "" || q.end != nil {
+		c.mu.Unlock()
+		return
+	}
+	q.told = true
+	params := map[string]any{"threadId": c.thread, "turnId": q.turn}
+	c.mu.Unlock()
+	p.send("turn/interrupt", params, func(m message) {
+		if m.Error != nil {
+			c.mu.Lock()
+			q.told = false
+			c.mu.Unlock()
+		}
+	})
+}
+
+// SetMode changes the permission mode from the next prompt on: Codex keeps that of
+// a running turn.
+func (c *conversation) SetMode(_ context.Context, mode string) error {
+	if _, err := findMode(mode); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return errClosed()
+	}
+	changed := c.mode != mode
+	c.mode = mode
+	c.mu.Unlock()
+	if changed {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
+	}
+	return nil
+}
+
+// SetModel changes the model, that of a running turn too.
+func (c *conversation) SetModel(ctx context.Context, model string) error {
+	if model == "" {
+		return agent.Invalid("name the model that shall be used")
+	}
+	p, err := c.running(ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	thread, turn := c.thread, ""
+	if c.query != nil && c.query.end == nil {
+		turn = c.query.turn
+	}
+	c.mu.Unlock()
+	if turn != "" {
+		params := map[string]any{"threadId": thread, "turnId": turn, "model": model}
+		if err := p.call(ctx, "turn/settings/update", params, nil); err != nil {
+			c.log("warn", "the new model is used from the next prompt on: "+err.Error(), nil)
+		}
+	}
+	c.mu.Lock()
+	c.model = model
+	c.mu.Unlock()
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeOptionsChanged, runnerscripts.OptionsChanged{Model: model})
+	return nil
+}
+
+// Close ends the program, politely first.
+func (c *conversation) Close() error {
+	c.ending.Do(func() {
+		c.unwatch()
+		c.mu.Lock()
+		p, busy := c.peer, c.query != nil
+		c.over = true
+		c.mu.Unlock()
+		if busy {
+			// At the end of its input it would finish the turn first.
+			p.Signal(syscall.SIGTERM)
+		}
+		p.Close()
+		c.withdrawAll()
+	})
+	return nil
+}
+
+// watch kills the program when ctx ends, until unwatch.
+func (c *conversation) watch(ctx context.Context) {
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		c.mu.Lock()
+		p := c.peer
+		c.over = true
+		c.mu.Unlock()
+		p.Kill()
+	})
+	c.unwatch = func() {
+		if !stop() {
+			<-killed
+		}
+	}
+}

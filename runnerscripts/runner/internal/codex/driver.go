@@ -1,0 +1,84 @@
+package codex
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// startTime is far above the fraction of a second that the program takes to start.
+const startTime = 90 * time.Second
+
+// Driver drives Codex. The zero value is ready to use.
+type Driver struct {
+	patience time.Duration // how long the program may take to start; zero means startTime
+}
+
+var _ agent.Driver = Driver{}
+
+// Setup writes the profile, and restores the transcript, into the session's own
+// folder of Codex.
+func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+	if err := check(req.Session, req.Profile); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	v, err := version(ctx, req.Session)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	data := runnerscripts.SetupData{AgentVersion: v}
+	if err := makeFolders(req.Session); err != nil {
+		return data, err
+	}
+	if err := agent.WriteProfile(req.Session, profileFiles(req.Profile)); err != nil {
+		return data, err
+	}
+	if err := agent.InstallServers(ctx, req.Session, req.Profile, environment(req.Session)); err != nil {
+		return data, err
+	}
+	if req.Transcript == nil {
+		return data, nil
+	}
+	return data, restore(req.Session, *req.Transcript)
+}
+
+// Start starts the program; a session that has a transcript goes on.
+func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
+	if err := check(req.Session, req.Profile); err != nil {
+		return nil, err
+	}
+	c := &conversation{
+		session:   req.Session,
+		profile:   req.Profile,
+		tools:     toolRulesOf(req.Profile),
+		guard:     agent.NewGuard(req.Session),
+		raw:       req.Raw,
+		out:       out,
+		translate: newTranslator(out),
+		questions: map[string]question{},
+		working:   map[string]string{},
+		model:     req.Agent.Model,
+		mode:      modeOf(req.Agent),
+		patience:  cmp.Or(d.patience, startTime),
+	}
+	if _, err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	c.watch(ctx)
+	return c, nil
+}
+
+// Transcript reads the session's history.
+func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
+	if err := check(req.Session, runnerscripts.Profile{}); err != nil {
+		return runnerscripts.Transcript{}, err
+	}
+	t, err := readTranscript(req.Session)
+	if err != nil || !req.Events {
+		return t, err
+	}
+	return t, replay(ctx, t, newTranslator(out))
+}

@@ -1,0 +1,78 @@
+package codex
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// hookEvents are the events that Codex has hooks for. Those that Claude Code has,
+// too, are called the same.
+func hookEvents() []string {
+	return []string{
+		"SessionStart", "UserPromptSubmit", "PreModelRequest", "PostModelRequest", "PreToolUse", "PermissionRequest",
+		"PostToolUse", "PreCompact", "PostCompact", "SubagentStart", "SubagentStop", "Stop", "Interrupt", "SessionEnd",
+	}
+}
+
+type hookGroup struct {
+	Matcher string        `json:"matcher,omitempty"`
+	Hooks   []hookCommand `json:"hooks"`
+}
+
+type hookCommand struct {
+	Type    string `json:"type"`
+	Command string `json:"command"`
+	Timeout int    `json:"timeout,omitempty"` // in seconds
+}
+
+// hooksText is the content of Codex's hooks.json; empty if there are none.
+func hooksText(p runnerscripts.Profile) string {
+	events := map[string][]hookGroup{}
+	add := func(h runnerscripts.Hook) {
+		events[h.Event] = append(events[h.Event], hookGroup{
+			Matcher: h.Matcher,
+			Hooks:   []hookCommand{{Type: "command", Command: h.Command, Timeout: h.TimeoutSeconds}},
+		})
+	}
+	for _, h := range p.Hooks {
+		add(h)
+	}
+	if toolRulesOf(p).noPatches {
+		add(runnerscripts.Hook{Event: "PreToolUse", Matcher: "^" + toolPatch + "$", Command: "echo this tool is denied >&2; exit 2"})
+	}
+	if len(events) == 0 {
+		return ""
+	}
+	return string(jsonOf(map[string]any{"hooks": events}))
+}
+
+// hookNote tells of a hook that has run.
+type hookNote struct {
+	note
+	Run struct {
+		Event   string `json:"eventName"`
+		Status  string `json:"status"`
+		Entries []struct {
+			Text string `json:"text"`
+		} `json:"entries"`
+	} `json:"run"`
+}
+
+// hookRan tells of a hook that failed or has changed what the agent does.
+func (c *conversation) hookRan(n hookNote, raw json.RawMessage) {
+	levels := map[string]string{"failed": "warn", "blocked": "info", "stopped": "info"}
+	level, ok := levels[n.Run.Status]
+	if !ok {
+		return
+	}
+	var said []string
+	for _, e := range n.Run.Entries {
+		said = append(said, e.Text)
+	}
+	c.out.Emit(c.conv(n.note), runnerscripts.TypeLog, runnerscripts.Log{
+		Level: level, Message: fmt.Sprintf("a hook for %s has %s: %s", n.Run.Event, n.Run.Status, strings.Join(said, "; ")), Data: raw,
+	})
+}

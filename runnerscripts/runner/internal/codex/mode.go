@@ -1,0 +1,64 @@
+package codex
+
+import (
+	"cmp"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// mode is a permission mode: when Codex asks, and what commands may do without.
+type mode struct {
+	id       string
+	approval string // an approval policy of Codex
+	sandbox  string // a sandbox mode of Codex
+	policy   map[string]any
+	plans    bool // the agent makes a plan, and asks for what it needs to know
+}
+
+// askMode asks for everything but commands that are known to only read.
+const askMode = "untrusted"
+
+// modes are the permission modes. Where Codex asks before each action, and where
+// it shall ask nothing, its own sandbox around commands is off: that of the
+// session is there. The others depend on it, and it does not work in every
+// container.
+func modes() []mode {
+	fullAccess := map[string]any{"type": "dangerFullAccess"}
+	return []mode{
+		{id: askMode, approval: "untrusted", sandbox: "danger-full-access", policy: fullAccess},
+		{id: "plan", approval: "untrusted", sandbox: "danger-full-access", policy: fullAccess, plans: true},
+		{id: "read-only", approval: "on-request", sandbox: "read-only", policy: map[string]any{
+			"type": "readOnly", "networkAccess": false,
+		}},
+		{id: "auto", approval: "on-request", sandbox: "workspace-write", policy: map[string]any{
+			"type": "workspaceWrite", "writableRoots": []string{}, "networkAccess": false,
+			"excludeTmpdirEnvVar": false, "excludeSlashTmp": false,
+		}},
+		{id: "full-access", approval: "never", sandbox: "danger-full-access", policy: fullAccess},
+	}
+}
+
+// collaboration is how Codex names whether it makes a plan.
+func (m mode) collaboration(model string) map[string]any {
+	kind := "default"
+	if m.plans {
+		kind = "plan"
+	}
+	return map[string]any{"mode": kind, "settings": map[string]any{
+		"model": model, "reasoning_effort": nil, "developer_instructions": nil,
+	}}
+}
+
+func modeOf(a runnerscripts.Agent) string { return cmp.Or(a.PermissionMode, askMode) }
+
+func findMode(id string) (mode, error) {
+	var ids []string
+	for _, m := range modes() {
+		if m.id == id {
+			return m, nil
+		}
+		ids = append(ids, m.id)
+	}
+	return mode{}, agent.Invalid("choose one of the permission modes of Codex, %v: %q is none", ids, id)
+}

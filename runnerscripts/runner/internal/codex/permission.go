@@ -1,0 +1,297 @@
+package codex
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// question is a request of the program that waits for its answer.
+type question struct {
+	peer      *peer
+	requestID json.RawMessage
+	method    string
+	conv      string
+	options   []runnerscripts.PermissionOption
+	params    approval
+}
+
+// approval has the fields of the requests for a permission.
+type approval struct {
+	note
+	ItemID         string         `json:"itemId"`
+	Command        string         `json:"command"`
+	Cwd            string         `json:"cwd"`
+	CommandActions []action       `json:"commandActions"`
+	Reason         string         `json:"reason"`
+	ServerName     string         `json:"serverName"` // of an MCP server
+	Message        string         `json:"message"`
+	Meta           elicited       `json:"_meta"`
+	Questions      []userQuestion `json:"questions"`
+}
+
+// elicited tells why an MCP server asks: because it was called, or for more than
+// that.
+type elicited struct {
+	Kind string `json:"codex_approval_kind"`
+	Tool string `json:"tool_name"`
+}
+
+// elicitedCall is the kind that asks whether a tool of the server may be called.
+const elicitedCall = "mcp_tool_call"
+
+// userQuestion is one that the agent asks the user.
+type userQuestion struct {
+	ID       string `json:"id"`
+	Question string `json:"question"`
+}
+
+// The requests of the program that are passed on.
+const (
+	askCommand = "item/commandExecution/requestApproval"
+	askFiles   = "item/fileChange/requestApproval"
+	askMCP     = "mcpServer/elicitation/request"
+	askUser    = "item/tool/requestUserInput"
+)
+
+// The ids of the answers.
+const (
+	optionAllow   = "allow"
+	optionSession = "allow_session"
+	optionReject  = "reject"
+)
+
+func questionOptions(always bool) []runnerscripts.PermissionOption {
+	list := []runnerscripts.PermissionOption{{OptionID: optionAllow, Name: "Allow", Kind: runnerscripts.AllowOnce}}
+	if always {
+		list = append(list, runnerscripts.PermissionOption{
+			OptionID: optionSession, Name: "Allow for this session", Kind: runnerscripts.AllowAlways,
+		})
+	}
+	return append(list, runnerscripts.PermissionOption{OptionID: optionReject, Name: "Reject", Kind: runnerscripts.RejectOnce})
+}
+
+// asked takes a request of the program. It runs on the reader's goroutine.
+func (c *conversation) asked(p *peer, m message) error {
+	var a approval
+	switch m.Method {
+	case askCommand, askFiles, askMCP, askUser:
+		if err := json.Unmarshal(m.Params, &a); err != nil {
+			p.refuse(m.ID, m.Method)
+			return err
+		}
+	default:
+		// It must not wait for an answer that never comes.
+		p.refuse(m.ID, m.Method)
+		c.log("warn", "Codex asked for something that is not supported: "+m.Method, bytes.Clone(m.Params))
+		return nil
+	}
+	q := question{
+		peer: p, requestID: bytes.Clone(m.ID), method: m.Method, conv: c.conv(a.note),
+		options: questionOptions(m.Method != askUser && (m.Method != askMCP || a.Meta.Kind == elicitedCall)),
+		params:  a,
+	}
+	call := c.callAsked(q, m.Params)
+	if c.answered(q, call) {
+		return nil
+	}
+	// The program counts its requests anew when it is started again.
+	id := fmt.Sprintf("%s-%s", call.ToolCallID, m.ID)
+	c.mu.Lock()
+	c.questions[id] = q
+	c.mu.Unlock()
+	c.out.Emit(q.conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
+		ID: id, ToolCall: call, Options: q.options,
+	})
+	return nil
+}
+
+// answered answers a request that the user is not to be asked: a file outside of the
+// workspace is not changed, and what the profile allows is done.
+func (c *conversation) answered(q question, call runnerscripts.ToolCall) bool {
+	if q.method == askFiles {
+		if reason, refuses := c.guard.Refuses(call); refuses {
+			agent.EmitRefused(c.out, q.conv, call, reason)
+			q.steer(reason)
+			_ = q.peer.answer(q.requestID, decision("decline")) // Done tells better that it has ended
+			return true
+		}
+	}
+	if c.tools.accepted[q.method] {
+		_ = q.peer.answer(q.requestID, decision("accept"))
+		return true
+	}
+	return false
+}
+
+func decision(d string) map[string]any { return map[string]any{"decision": d} }
+
+// steer says why something was rejected, in the words of the user: a rejection has
+// none. It comes first, or the model would be asked without them.
+func (q question) steer(text string) {
+	q.peer.send("turn/steer", map[string]any{
+		"threadId": q.params.ThreadID, "expectedTurnId": q.params.TurnID, "input": []any{textInput(text)},
+	}, nil)
+}
+
+// callAsked describes the tool call that a permission is asked for.
+func (c *conversation) callAsked(q question, params json.RawMessage) runnerscripts.ToolCall {
+	a := q.params
+	call := runnerscripts.ToolCall{ToolCallID: a.ItemID, Kind: runnerscripts.ToolOther}
+	switch q.method {
+	case askCommand:
+		call = item{Type: itemCommand, ID: a.ItemID, Command: a.Command, Cwd: a.Cwd, CommandActions: a.CommandActions}.toolCall()
+	case askFiles:
+		call = c.translate.openCall(q.conv, a.ItemID)
+	case askMCP:
+		call = c.translate.openTool(q.conv, a.ServerName+"/"+a.Meta.Tool)
+		if call.ToolCallID == "" { // it asks for something else
+			call.ToolCallID = a.TurnID + "-" + a.ServerName
+			call.Name, call.Title, call.RawInput = a.ServerName, a.Message, bytes.Clone(params)
+		}
+	case askUser:
+		call.Name, call.RawInput = "request_user_input", bytes.Clone(params)
+		if len(a.Questions) > 0 {
+			call.Title = a.Questions[0].Question
+		}
+	}
+	call.Status = runnerscripts.ToolPending
+	if a.Reason != "" {
+		call.Content = append(call.Content, textContent(a.Reason)...)
+	}
+	return call
+}
+
+// withdraw ends the question of a request that nobody needs to answer any more.
+func (c *conversation) withdraw(requestID string) {
+	c.mu.Lock()
+	for id, q := range c.questions {
+		if string(q.requestID) == requestID && q.peer == c.peer {
+			delete(c.questions, id)
+			c.mu.Unlock()
+			c.cancelled(id, q)
+			return
+		}
+	}
+	c.mu.Unlock()
+}
+
+func (c *conversation) cancelled(id string, q question) {
+	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
+}
+
+// withdrawAll ends the questions of a query that has ended.
+func (c *conversation) withdrawAll() {
+	c.mu.Lock()
+	all := c.questions
+	c.questions = map[string]question{}
+	c.mu.Unlock()
+	for id, q := range all {
+		c.cancelled(id, q)
+	}
+}
+
+// Respond answers a permission request.
+func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.PermissionDecision) error {
+	c.mu.Lock()
+	q, ok := c.questions[id]
+	if !ok {
+		c.mu.Unlock()
+		return agent.NotWaiting(id)
+	}
+	o, err := agent.Choose(q.options, d)
+	if err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	answer, err := q.answer(o, d)
+	if err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	delete(c.questions, id)
+	if d.Interrupt && !o.Kind.Allows() && c.query != nil {
+		c.query.cancelled = true
+	}
+	c.mu.Unlock()
+
+	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
+		ID: id, Kind: o.Kind, Reason: "answered",
+	})
+	if d.Message != "" && !o.Kind.Allows() && !d.Interrupt {
+		q.steer(d.Message)
+	}
+	if d.Message != "" && d.Interrupt && !o.Kind.Allows() {
+		c.log("info", "the reason of the rejection is not passed on to Codex, because the query ends with it", nil)
+	}
+	err = q.peer.answer(q.requestID, answer)
+	c.tellInterrupt()
+	return err
+}
+
+// answer is the answer in the program's words.
+func (q question) answer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (any, error) {
+	switch {
+	case q.method == askUser:
+		return q.userAnswer(o, d)
+	case q.method == askMCP && q.params.Meta.Kind != elicitedCall:
+		return q.serverAnswer(o, d), nil
+	case len(d.UpdatedInput) > 0:
+		return nil, agent.Unsupported("leave updated_input out: Codex runs what it asked for or nothing")
+	}
+	decisions := map[string]string{optionAllow: "accept", optionSession: "acceptForSession", optionReject: "decline"}
+	verdict := decisions[o.OptionID]
+	if d.Interrupt && !o.Kind.Allows() {
+		verdict = "cancel"
+	}
+	if q.method != askMCP {
+		return decision(verdict), nil
+	}
+	switch verdict {
+	case "acceptForSession":
+		return elicitation("accept", map[string]any{}, map[string]any{"persist": "session"}), nil
+	case "accept":
+		return elicitation("accept", map[string]any{}, nil), nil
+	}
+	return elicitation(verdict, nil, nil), nil
+}
+
+func elicitation(action string, content, meta any) map[string]any {
+	return map[string]any{"action": action, "content": content, "_meta": meta}
+}
+
+// serverAnswer is what the user answers an MCP server: updated_input holds the
+// object that it asks for.
+func (question) serverAnswer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) map[string]any {
+	switch {
+	case !o.Kind.Allows() && d.Interrupt:
+		return elicitation("cancel", nil, nil)
+	case !o.Kind.Allows():
+		return elicitation("decline", nil, nil)
+	case len(d.UpdatedInput) > 0:
+		return elicitation("accept", d.UpdatedInput, nil)
+	}
+	return elicitation("accept", map[string]any{}, nil)
+}
+
+// userAnswer is what the user answers the agent: updated_input holds it as
+// {"answers": {id of the question: text}}.
+func (q question) userAnswer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (any, error) {
+	answers := map[string]any{}
+	if o.Kind.Allows() {
+		var in struct {
+			Answers map[string]string `json:"answers"`
+		}
+		if err := json.Unmarshal(d.UpdatedInput, &in); err != nil {
+			return nil, agent.Invalid(`give the answers in updated_input as {"answers": {"id of the question": "text"}}: %v`, err)
+		}
+		for id, text := range in.Answers {
+			answers[id] = map[string]any{"answers": []string{text}}
+		}
+	}
+	return map[string]any{"answers": answers}, nil
+}

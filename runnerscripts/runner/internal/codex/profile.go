@@ -1,0 +1,228 @@
+package codex
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// The files of a profile, below the session's home.
+const (
+	rulesFile    = ".codex/AGENTS.md"
+	skillsFolder = ".codex/skills"
+	agentsFolder = ".codex/agents"
+	hooksFile    = ".codex/hooks.json"
+	policyFile   = ".codex/rules/agentenv.rules" // for commands
+)
+
+// checkProfile refuses by name what Codex has nothing for.
+func checkProfile(p runnerscripts.Profile) error {
+	for i, c := range p.Commands {
+		if err := checkFrontmatter(fmt.Sprintf("profile.commands[%d]", i), c.Frontmatter, keyHint); err != nil {
+			return err
+		}
+	}
+	for i, a := range p.Subagents {
+		where := fmt.Sprintf("profile.subagents[%d]", i)
+		if len(a.Tools) > 0 {
+			return agent.Unsupported("leave %s.tools out: the subagents of Codex have the tools of the agent", where)
+		}
+		if err := checkFrontmatter(where, a.Frontmatter, keyEffort); err != nil {
+			return err
+		}
+	}
+	for i, h := range p.Hooks {
+		if !slices.Contains(hookEvents(), h.Event) {
+			return agent.Unsupported("choose one of the events of Codex for profile.hooks[%d], %v: %q is none", i, hookEvents(), h.Event)
+		}
+	}
+	return checkTools(p)
+}
+
+// The keys of frontmatter that Codex or this driver has a meaning for; their values
+// are texts.
+const (
+	keyHint   = "argument-hint"
+	keyEffort = "model_reasoning_effort"
+)
+
+func checkFrontmatter(where string, front map[string]any, known string) error {
+	for _, key := range slices.Sorted(maps.Keys(front)) {
+		if key != known {
+			return agent.Unsupported("leave %s.frontmatter.%s out: Codex has nothing for it", where, key)
+		}
+		if _, ok := front[key].(string); !ok {
+			return agent.Invalid("give %s.frontmatter.%s as a text", where, key)
+		}
+	}
+	return nil
+}
+
+// profileFiles are the files of a profile in Codex's own layout, by paths relative
+// to the session's home.
+func profileFiles(p runnerscripts.Profile) []runnerscripts.WorkspaceFile {
+	files := agent.SkillFiles(skillsFolder, p.Skills)
+	add := func(name, text string) {
+		if text != "" {
+			files = append(files, runnerscripts.WorkspaceFile{Path: name, Text: text})
+		}
+	}
+	add(rulesFile, agent.Rules(p.Rules))
+	for _, a := range p.Subagents {
+		add(path.Join(agentsFolder, a.Name+".toml"), role(a))
+	}
+	add(hooksFile, hooksText(p))
+	add(policyFile, toolRulesOf(p).policy)
+	return files
+}
+
+// role is a subagent in the words of Codex, which calls it a role.
+func role(a runnerscripts.Subagent) string {
+	var b strings.Builder
+	set := func(key, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%s = %s\n", key, quote(value))
+		}
+	}
+	set("name", a.Name)
+	set("description", a.Description)
+	set("developer_instructions", a.Prompt)
+	set("model", a.Model)
+	effort, _ := a.Frontmatter[keyEffort].(string)
+	set(keyEffort, effort)
+	return b.String()
+}
+
+// quote is a text as a string of TOML, and of the language of rules.
+func quote(text string) string {
+	return strings.ReplaceAll(string(jsonOf(text)), "\x7f", `\u007f`)
+}
+
+// profileSettings are the settings that a profile makes. own are those of
+// agent.config, whose MCP servers the profile's rules may be about.
+func profileSettings(s runnerscripts.Session, p runnerscripts.Profile, own map[string]any) (map[string]any, error) {
+	rules := toolRulesOf(p)
+	all := rules.settings
+	servers, err := serverSettings(s, p)
+	if err != nil {
+		return nil, err
+	}
+	known, _ := own["mcp_servers"].(map[string]any)
+	if len(servers)+len(known) > 0 {
+		all["mcp_optional_startup_grace_ms"] = serverStart.Milliseconds()
+	}
+	for _, r := range rules.servers {
+		name, tool, ok := serverTool(r.name, slices.Concat(slices.Collect(maps.Keys(servers)), slices.Collect(maps.Keys(known))))
+		if !ok {
+			return nil, agent.Invalid("remove %q from profile.%s: there is no MCP server for it", r.name, r.field)
+		}
+		if servers[name] == nil {
+			servers[name] = map[string]any{}
+		}
+		r.apply(servers[name].(map[string]any), tool)
+	}
+	if len(servers) > 0 {
+		all["mcp_servers"] = servers
+	}
+	return all, nil
+}
+
+// reviewed asks the program how it has understood the skills and hooks of the
+// profile, and fails if it leaves one out. It returns the hooks that shall run, as
+// the program keeps those that a user has looked at: the profile's, and those of a
+// workspace that is trusted. It lists no others.
+func (c *conversation) reviewed(ctx context.Context, p *peer) (map[string]any, error) {
+	where := map[string]any{"cwds": []string{c.session.Paths.Workspace}}
+	if len(c.profile.Skills) > 0 {
+		var list skillList
+		if err := p.call(ctx, "skills/list", where, &list); err != nil {
+			return nil, openFailure(ctx, err)
+		}
+		if err := list.check(c.profile.Skills); err != nil {
+			return nil, err
+		}
+	}
+	hooks := len(c.profile.Hooks)
+	if c.tools.noPatches {
+		hooks++
+	}
+	if hooks == 0 && !c.session.Agent.TrustWorkspace {
+		return nil, nil
+	}
+	var list hookList
+	if err := p.call(ctx, "hooks/list", where, &list); err != nil {
+		return nil, openFailure(ctx, err)
+	}
+	return list.trust(hooks)
+}
+
+// skillList is the reply to skills/list.
+type skillList struct {
+	Data []struct {
+		Skills []struct {
+			Name string `json:"name"`
+		} `json:"skills"`
+		Errors []struct {
+			Path    string `json:"path"`
+			Message string `json:"message"`
+		} `json:"errors"`
+	} `json:"data"`
+}
+
+func (l skillList) check(skills []runnerscripts.Skill) error {
+	has := map[string]bool{}
+	why := map[string]string{}
+	for _, d := range l.Data {
+		for _, s := range d.Skills {
+			has[s.Name] = true
+		}
+		for _, e := range d.Errors {
+			why[path.Base(path.Dir(e.Path))] = e.Message
+		}
+	}
+	for i, s := range skills {
+		if !has[s.Name] {
+			return agent.Invalid("correct profile.skills[%d], %q, which Codex does not take: %s", i, s.Name, why[s.Name])
+		}
+	}
+	return nil
+}
+
+// hookList is the reply to hooks/list.
+type hookList struct {
+	Data []struct {
+		Hooks []struct {
+			Key    string `json:"key"`
+			Source string `json:"source"`
+			Hash   string `json:"currentHash"`
+		} `json:"hooks"`
+		Warnings []string        `json:"warnings"`
+		Errors   json.RawMessage `json:"errors"`
+	} `json:"data"`
+}
+
+// trust is the state that makes all the hooks run, of which so many are the
+// profile's.
+func (l hookList) trust(profiles int) (map[string]any, error) {
+	state := map[string]any{}
+	for _, d := range l.Data {
+		for _, h := range d.Hooks {
+			state[h.Key] = map[string]any{"trusted_hash": h.Hash}
+			if h.Source == "user" {
+				profiles--
+			}
+		}
+		if profiles > 0 {
+			return nil, agent.Invalid("correct profile.hooks, of which Codex does not take %d: %s %s",
+				profiles, strings.Join(d.Warnings, "; "), d.Errors)
+		}
+	}
+	return state, nil
+}

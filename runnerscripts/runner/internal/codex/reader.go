@@ -1,0 +1,232 @@
+package codex
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// handle takes a line of the program. It runs on the reader's goroutine, one line
+// at a time. A line that nobody understands is never an error.
+func (c *conversation) handle(p *peer, line []byte) {
+	if !utf8.Valid(line) {
+		// Parts of it are passed on as they are.
+		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
+	}
+	if c.raw {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, agent.RawLine(line))
+	}
+	var m message
+	err := json.Unmarshal(line, &m)
+	switch {
+	case err != nil:
+	case m.Method == "":
+		p.replied(m)
+	case len(m.ID) > 0:
+		err = c.asked(p, m)
+	default:
+		c.received(m, line)
+	}
+	if err != nil {
+		agent.EmitUnreadable(c.out, programTitle, line, err)
+	}
+}
+
+func decode[T any](params json.RawMessage, handle func(T)) error {
+	var v T
+	if err := json.Unmarshal(params, &v); err != nil {
+		return err
+	}
+	handle(v)
+	return nil
+}
+
+// received takes a notification. One of a thread that nobody knows yet waits for
+// the end of the tool call that started it.
+func (c *conversation) received(m message, line []byte) {
+	if len(m.Params) == 0 {
+		m.Params = json.RawMessage("{}")
+	}
+	var n note
+	err := json.Unmarshal(m.Params, &n)
+	if err == nil && n.ThreadID != "" && n.ThreadID != c.threadID() && !c.translate.knows(n.ThreadID) && len(c.early) < mostEarly {
+		c.early = append(c.early, bytes.Clone(line))
+		return
+	}
+	if err == nil {
+		err = c.notified(m.Method, m.Params)
+	}
+	if err != nil {
+		agent.EmitUnreadable(c.out, programTitle, line, err)
+	}
+	if c.translate.linked {
+		c.translate.linked = false
+		c.receiveEarly()
+	}
+}
+
+// mostEarly bounds the notifications that wait.
+const mostEarly = 1000
+
+// receiveEarly takes the notifications whose thread is known by now.
+func (c *conversation) receiveEarly() {
+	waiting := c.early
+	c.early = nil
+	for _, line := range waiting {
+		var m message
+		_ = json.Unmarshal(line, &m) // it could be read before
+		c.received(m, line)
+	}
+}
+
+// notified takes what the program tells. Notifications that are not listed say
+// nothing that is not told otherwise, or are of a newer version.
+func (c *conversation) notified(method string, params json.RawMessage) error {
+	switch method {
+	case "turn/started":
+		return decode(params, c.turnStarted)
+	case "turn/completed":
+		return decode(params, c.turnCompleted)
+	case "item/started":
+		return decode(params, func(n itemNote) { c.alive(n.note); c.translate.started(c.conv(n.note), n) })
+	case "item/completed":
+		return decode(params, c.itemCompleted)
+	case "item/agentMessage/delta", "item/plan/delta":
+		return decode(params, func(n deltaNote) {
+			c.translate.delta(c.conv(n.note), runnerscripts.TypeAgentMessage, n.ItemID, n.Delta)
+		})
+	case "item/reasoning/summaryTextDelta":
+		return decode(params, func(n deltaNote) {
+			c.translate.delta(c.conv(n.note), runnerscripts.TypeAgentThought, summaryID(n.ItemID, n.SummaryIndex), n.Delta)
+		})
+	case "item/reasoning/textDelta":
+		return decode(params, func(n deltaNote) {
+			c.translate.delta(c.conv(n.note), runnerscripts.TypeAgentThought, thoughtID(n.ItemID, n.ContentIndex), n.Delta)
+		})
+	case "turn/plan/updated":
+		return decode(params, func(n planNote) { c.translate.plan(time.Time{}, c.conv(n.note), n.Plan) })
+	case "thread/tokenUsage/updated":
+		return decode(params, c.used)
+	case "error":
+		return decode(params, func(n errorNote) { c.failing(n, params) })
+	case "warning", "guardianWarning":
+		return decode(params, func(n warningNote) { c.log("warn", n.Message, bytes.Clone(params)) })
+	case "configWarning", "deprecationNotice":
+		return decode(params, func(n warningNote) { c.log("info", n.Summary, bytes.Clone(params)) })
+	case "mcpServer/startupStatus/updated":
+		return decode(params, c.serverStarted)
+	case "hook/completed":
+		return decode(params, func(n hookNote) { c.hookRan(n, bytes.Clone(params)) })
+	case "serverRequest/resolved":
+		return decode(params, func(n resolvedNote) { c.withdraw(string(n.RequestID)) })
+	}
+	return nil
+}
+
+// conv is the conversation that a notification is about.
+func (c *conversation) conv(n note) string {
+	if n.ThreadID == c.threadID() {
+		return runnerscripts.MainConversation
+	}
+	return c.translate.conversationOf(n.ThreadID)
+}
+
+// alive passes an interrupt on to a turn that shows that it runs.
+func (c *conversation) alive(n note) {
+	if n.ThreadID == c.threadID() {
+		c.tellInterrupt()
+	}
+}
+
+// itemCompleted takes a finished item. A subagent that it has started works from
+// now on.
+func (c *conversation) itemCompleted(n itemNote) {
+	c.alive(n.note)
+	c.translate.completed(c.conv(n.note), n)
+	if n.Item.Type == itemCollab && n.Item.Tool == toolSpawn {
+		c.mu.Lock()
+		for _, thread := range n.Item.ReceiverThreadIDs {
+			c.working[thread] = ""
+		}
+		c.mu.Unlock()
+	}
+}
+
+func (c *conversation) turnStarted(n turnNote) {
+	c.mu.Lock()
+	switch q := c.query; {
+	case n.ThreadID != c.thread:
+		c.working[n.ThreadID] = n.Turn.ID
+	case q != nil && q.end == nil:
+		q.turn = n.Turn.ID
+	}
+	c.mu.Unlock()
+	c.tellInterrupt()
+}
+
+func (c *conversation) turnCompleted(n turnNote) {
+	c.translate.endTurn(time.Time{}, c.conv(n.note))
+	c.translate.endSubagent(time.Time{}, n.ThreadID, n.Turn.Status == turnDone, n.Turn.DurationMS)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.query
+	switch {
+	case n.ThreadID != c.thread:
+		delete(c.working, n.ThreadID)
+	case q != nil && q.end == nil && (q.turn == "" || q.turn == n.Turn.ID):
+		q.end = &n.Turn
+	}
+	c.finishQuery()
+}
+
+// finishQuery ends the query when its turn has ended and no subagent works any
+// more: nobody waits for one after a turn that did not complete. c.mu is held.
+func (c *conversation) finishQuery() {
+	q := c.query
+	if q == nil || q.finished || q.end == nil {
+		return
+	}
+	if len(c.working) == 0 || q.cancelled || q.end.Status != turnDone {
+		q.finished = true
+		q.abandoned = len(c.working) > 0
+		close(q.done)
+	}
+}
+
+// used takes a count of tokens.
+func (c *conversation) used(n usageNote) {
+	cost := c.meter.add(n)
+	c.mu.Lock()
+	main := n.ThreadID == c.thread
+	// One of another turn of this thread tells what it had cost before a resume.
+	if q := c.query; q != nil && (!main || n.TurnID == q.turn) {
+		q.usage = q.usage.Add(cost)
+	}
+	c.mu.Unlock()
+	if main {
+		c.translate.contextUse(time.Time{}, n.TokenUsage.Last.TotalTokens, n.TokenUsage.ModelContextWindow)
+	}
+}
+
+// serverStarted tells of an MCP server that did not start: the agent goes on
+// without its tools. Each subagent tries it again.
+func (c *conversation) serverStarted(n serverNote) {
+	if n.Error == "" || c.broken[n.Name] {
+		return
+	}
+	c.broken[n.Name] = true
+	c.log("error", fmt.Sprintf("correct the MCP server %q in profile.mcp_servers or agent.config: it did not start: %s", n.Name, n.Error), nil)
+}
+
+// failing tells that the model's API is tried again; the last failure is told with
+// the end of the turn.
+func (c *conversation) failing(n errorNote, raw json.RawMessage) {
+	if n.WillRetry {
+		c.log("warn", "the model's API failed: "+n.Error.text(), bytes.Clone(raw))
+	}
+}

@@ -1,0 +1,303 @@
+package codex
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestPermissionDecides(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name     string
+		decision runnerscripts.PermissionDecision
+		status   runnerscripts.ToolStatus
+		stop     runnerscripts.StopReason
+		told     string // what the model is told
+	}{
+		{
+			"allowed once",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce},
+			runnerscripts.ToolCompleted, runnerscripts.StopEndTurn, "exited with code 0",
+		},
+		{
+			"allowed by option",
+			runnerscripts.PermissionDecision{OptionID: optionAllow},
+			runnerscripts.ToolCompleted, runnerscripts.StopEndTurn, "exited with code 0",
+		},
+		{
+			"rejected",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce},
+			runnerscripts.ToolFailed, runnerscripts.StopEndTurn, "rejected by user",
+		},
+		{
+			"rejected and interrupted",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true},
+			runnerscripts.ToolFailed, runnerscripts.StopCancelled, "",
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			wait := f.promptAsync(c, "run-command `touch asked`")
+			req := f.asked()
+			if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
+				t.Errorf("request: %s", agenttest.Show(t, req))
+			}
+			if err := c.Respond(t.Context(), req.ID, tt.decision); err != nil {
+				t.Fatal(err)
+			}
+			done, err := wait()
+			if err != nil || done.StopReason != tt.stop {
+				t.Errorf("ended with %q, %v", done.StopReason, err)
+			}
+			if want := tt.status == runnerscripts.ToolCompleted; f.exists("asked") != want {
+				t.Errorf("the command ran: %v", !want)
+			}
+			call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
+			if call.Status != tt.status || call.ToolCallID != req.ToolCall.ToolCallID {
+				t.Errorf("call: %s", agenttest.Show(t, call))
+			}
+			if results := strings.Join(f.lastRequest().Results, " "); !strings.Contains(results, tt.told) {
+				t.Errorf("the model was told %q", results)
+			}
+			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+			if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
+				t.Errorf("resolved: %+v", resolved)
+			}
+			if err := c.Respond(t.Context(), req.ID, tt.decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+				t.Errorf("a second answer: %v", err)
+			}
+			f.sameAsTranscript()
+		})
+	}
+}
+
+func TestRejectionOfAFileShowsWhatItWouldHaveBeen(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "write-file `asked.txt`")
+	req := f.asked()
+	if call := req.ToolCall; call.Title != "Write asked.txt" || len(call.Content) != 1 || call.Content[0].Path != f.workspaceFile("asked.txt") {
+		t.Errorf("request: %s", agenttest.Show(t, req))
+	}
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if f.exists("asked.txt") {
+		t.Error("the file was written")
+	}
+	f.sameAsTranscript()
+}
+
+func TestReasonOfARejectionReachesTheModelAsTheUsersWords(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "run-command `touch asked`")
+	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today, think"})
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	last := f.lastRequest().Texts
+	if len(last) != 2 || last[1] != "not today, think" {
+		t.Errorf("the model was sent %q", last)
+	}
+	f.sameAsTranscript()
+}
+
+func TestAnotherInputThanTheOneThatIsAskedForIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "run-command `touch asked`")
+	req := f.asked()
+	err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{
+		Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"command":"touch rewritten"}`),
+	})
+	if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "updated_input") {
+		t.Errorf("error %v", err)
+	}
+	// The question still waits.
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
+		t.Error(err)
+	}
+	if _, err := wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAllowForTheSessionAsksNoMore(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "run-command `touch always`")
+	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(f.workspaceFile("always")); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(c, "run-command `touch always`")
+	if !f.exists("always") {
+		t.Error("the command did not run again")
+	}
+	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest)); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = "plan" // it asks in this one only
+	c := f.start()
+	wait := f.promptAsync(c, "ask-user")
+	req := f.asked()
+	if req.ToolCall.Title != "Which colour?" || !strings.Contains(string(req.ToolCall.RawInput), "The cold one") {
+		t.Fatalf("request %s", agenttest.Show(t, req))
+	}
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{
+		Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"answers":{"colour":"Blue"}}`),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
+		t.Errorf("the model was told %q", got)
+	}
+	f.sameAsTranscript()
+}
+
+func TestModeAndModelChangeMidway(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "plain-text")
+	if got := f.lastRequest().Model; got != testModel {
+		t.Errorf("the first model is %q", got)
+	}
+	if err := c.SetMode(t.Context(), "full-access"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetModel(t.Context(), "another-model"); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(c, "run-command `touch notes.txt`") // would ask in the first mode
+	if got := f.lastRequest().Model; got != "another-model" {
+		t.Errorf("the second model is %q", got)
+	}
+	if !f.exists("notes.txt") {
+		t.Error("the command did not run")
+	}
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.out.All(), runnerscripts.TypeModeUpdate)
+	if len(modes) != 1 || modes[0].CurrentModeID != "full-access" {
+		t.Errorf("modes: %+v", modes)
+	}
+	if err := c.SetMode(t.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) ||
+		!strings.Contains(err.Error(), "read-only") {
+		t.Errorf("an unknown mode: %v", err)
+	}
+	if err := c.SetModel(t.Context(), ""); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("no model: %v", err)
+	}
+}
+
+func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		text    string
+		status  int
+		retries int
+	}{{"http-400", 400, 0}, {"http-401", 401, 1}, {"http-529", 529, 1}} {
+		t.Run(tt.text, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			_, err := c.Prompt(t.Context(), "q", tt.text)
+			failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != tt.status ||
+				!strings.Contains(failure.Message, "scripted failure") {
+				t.Fatalf("error %#v", err)
+			}
+			if text := agenttest.Said(t, f.out.All()); text != "" {
+				t.Errorf("the agent said %q", text)
+			}
+			retries := 0
+			for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog) {
+				if strings.HasPrefix(l.Message, "the model's API failed") {
+					retries++
+				}
+			}
+			if retries != tt.retries {
+				t.Errorf("%d retries are told", retries)
+			}
+			f.prompt(c, "plain-text")
+			f.sameAsTranscript()
+		})
+	}
+}
+
+func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	wait := f.promptAsync(c, "run-command `touch asked`")
+	req := f.asked()
+	first := c.(*conversation).peer.PID()
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("error %v", err)
+	}
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
+		t.Errorf("resolved: %+v", resolved)
+	}
+	f.prompt(c, "remember")
+	if second := c.(*conversation).peer.PID(); second == first {
+		t.Error("the process did not change")
+	}
+	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
+		t.Errorf("the agent said %q", text)
+	}
+}
+
+func TestCloseEndsARunningQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
+		t.Errorf("error %v", err)
+	}
+	if err := syscall.Kill(-c.(*conversation).peer.PID(), 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("its process group is still there: %v", err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("a prompt after close: %v", err)
+	}
+}

@@ -1,0 +1,151 @@
+package codex
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := wait()
+	if err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Fatalf("ended with %q, %v", done.StopReason, err)
+	}
+	if text := agenttest.Said(t, f.out.All()); text != "" {
+		t.Errorf("the agent said %q, which it does not remember", text)
+	}
+	if done := f.prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
+		t.Errorf("the next prompt ended with %q", done.StopReason)
+	}
+	f.sameAsTranscript()
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Errorf("without a query: %v", err)
+	}
+}
+
+func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-think")
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentThought))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Fatalf("ended with %q, %v", done.StopReason, err)
+	}
+	if blocks := agenttest.Fold(t, f.out.All()).Blocks; len(blocks) != 1 {
+		t.Errorf("blocks: %s", agenttest.Show(t, blocks))
+	}
+	f.sameAsTranscript()
+}
+
+func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := wait()
+	if err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	f.prompt(c, "plain-text")
+}
+
+func TestInterruptEndsTheRunningCommand(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = "full-access"
+	c := f.start()
+	fifo := f.workspaceFile("fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wait := f.promptAsync(c, "run-command `exec sh -c 'echo $$ > fifo; exec sleep 600'`")
+	line, err := os.ReadFile(fifo) // waits for the command to run
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeToolCall))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	waitForEnd(t, strings.TrimSpace(string(line)))
+	calls := agenttest.Payloads[runnerscripts.ToolCall](t, f.out.All(), runnerscripts.TypeToolCallUpdate)
+	if len(calls) == 0 || calls[len(calls)-1].Status != runnerscripts.ToolFailed {
+		t.Errorf("events:\n%s", agenttest.Describe(f.out.All()))
+	}
+	f.sameAsTranscript()
+}
+
+func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
+	t.Parallel()
+	for _, scenario := range []string{"run-command `touch asked`", "write-file `asked`"} {
+		t.Run(scenario, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			wait := f.promptAsync(c, scenario)
+			req := f.asked()
+			if err := c.Interrupt(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+				t.Errorf("ended with %q, %v", done.StopReason, err)
+			}
+			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+			if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
+				t.Errorf("resolved: %+v", resolved)
+			}
+			if f.exists("asked") {
+				t.Error("the tool ran")
+			}
+			f.sameAsTranscript()
+		})
+	}
+}
+
+func TestInterruptEndsAQueryWhoseSubagentStillWorks(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "subagent `touch asked`")
+	f.asked() // by the subagent
+	f.out.Wait(t.Context(), t, func(e runnerscripts.Event) bool { return e.Text() == "reported." })
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	f.prompt(c, "plain-text")
+	if f.exists("asked") {
+		t.Error("the command ran")
+	}
+}

@@ -1,0 +1,99 @@
+package codex
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// through makes the agent reach everything but the scripted model through a proxy.
+func (f *fixture) through(p *agenttest.Proxy) {
+	for _, key := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
+		f.session.Agent.Env[key] = p.URL
+		f.session.Agent.Env[strings.ToLower(key)] = p.URL
+	}
+	f.session.Agent.Env["NO_PROXY"], f.session.Agent.Env["no_proxy"] = "127.0.0.1", "127.0.0.1"
+}
+
+func TestNoHostButThatOfTheModelIsContacted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	p := agenttest.StartProxy(t)
+	f.through(p)
+	f.session.Agent.PermissionMode = "full-access"
+	c := f.start()
+	f.prompt(c, "two-tools")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if hosts := p.Hosts(); len(hosts) != 0 {
+		t.Errorf("hosts: %q", hosts)
+	}
+}
+
+// It shows that the proxy of the test above would have seen them.
+func TestModelElsewhereIsReachedThroughTheProxy(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	p := agenttest.StartProxy(t)
+	f.through(p)
+	f.session.Agent.Env[envBaseURL] = "https://model.invalid/v1"
+	_, err := f.start().Prompt(t.Context(), "q", "plain-text")
+	if !agenttest.HasCode(err, runnerscripts.FailAPI) {
+		t.Errorf("error %v", err)
+	}
+	if hosts := p.Hosts(); len(hosts) == 0 || hosts[0] != "model.invalid:443" {
+		t.Errorf("hosts: %q", hosts)
+	}
+}
+
+func TestModelThatCannotBeReachedFailsTheQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.session.Agent.Env[envBaseURL] = fmt.Sprintf("http://%s/v1", ln.Addr())
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c := f.start()
+	_, err = c.Prompt(t.Context(), "q", "plain-text")
+	if !agenttest.HasCode(err, runnerscripts.FailAPI) || !strings.Contains(err.Error(), "check the address") {
+		t.Errorf("error %v", err)
+	}
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) == 0 {
+		t.Error("the tries are not told")
+	}
+}
+
+func TestAgentWithoutAKeyDoesNotStart(t *testing.T) {
+	f := newFixture(t)
+	t.Setenv(envKey, "")
+	delete(f.session.Agent.Env, envKey)
+	f.session.Agent.Config = nil
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != http.StatusUnauthorized || !strings.Contains(failure.Message, envKey) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestProviderWithoutItsKeyFailsTheQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.Config = []byte(`{"model_provider":"mine","model_providers":{"mine":{
+		"name":"Mine","base_url":"` + f.api.URL + `/v1","env_key":"NO_SUCH_KEY","wire_api":"responses"}}}`)
+	_, err := f.start().Prompt(t.Context(), "q", "plain-text")
+	if !agenttest.HasCode(err, runnerscripts.FailAPI) || !strings.Contains(err.Error(), "NO_SUCH_KEY") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,277 @@
+package codex
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+func TestResumeInANewProcess(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "the secret word is plum")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = f.start()
+	done := f.prompt(c, "remember")
+	last := f.lastRequest()
+	if len(last.Texts) != 2 || last.Texts[0] != "the secret word is plum" {
+		t.Errorf("the model was sent %q", last.Texts)
+	}
+	if done.Usage.InputTokens != last.Usage.InputTokens || done.Usage.CacheReadTokens != last.Usage.CacheReadTokens {
+		t.Errorf("the costs before the resume are counted again: %+v", done.Usage)
+	}
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+	if len(init) != 2 || init[0].Resumed || !init[1].Resumed {
+		t.Errorf("session_initialized: %+v", init)
+	}
+	f.sameAsTranscript()
+}
+
+// move gives the session other folders and restores the transcript there, as it is
+// done in another sandbox.
+func (f *fixture) move(tr runnerscripts.Transcript) {
+	f.t.Helper()
+	f.session.Paths = agenttest.NewSession(f.t, f.session.SessionID, agentName).Paths
+	f.out = agenttest.NewRecorder()
+	for range 2 { // it can be called again
+		data, err := Driver{}.Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Transcript: &tr})
+		if err != nil || data.AgentVersion != testedVersion {
+			f.t.Fatalf("setup: %+v, %v", data, err)
+		}
+	}
+}
+
+func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = "full-access"
+	c := f.start()
+	f.prompt(c, "subagent")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, events := f.transcript()
+	f.move(before)
+	restored, again := f.transcript()
+	if agenttest.Show(t, restored) != agenttest.Show(t, before) || len(before.Subagents) != 1 {
+		t.Error("the restored transcript is another one")
+	}
+	agenttest.SameConversation(t, events.All(), again.All())
+
+	f.prompt(f.start(), "remember")
+	if last := f.lastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
+		t.Errorf("the model was sent %q", last.Texts)
+	}
+	if body := string(f.lastRequest().Body); !strings.Contains(body, f.session.Paths.Workspace) {
+		t.Error("the model is not told the new workspace")
+	}
+	after, _ := f.transcript()
+	if !strings.HasPrefix(after.Main, before.Main) {
+		t.Error("the resumed session does not go on with the restored transcript")
+	}
+}
+
+func TestForkGoesOnApartFromTheSessionItCameFrom(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "common plain-text")
+	common, _ := f.transcript()
+
+	fork := *f
+	fork.session.SessionID = agent.NewUUID()
+	fork.move(common)
+	fc := fork.start()
+	fork.prompt(fc, "of the fork plain-text")
+	f.prompt(c, "of the first plain-text")
+	fork.prompt(fc, "remember")
+	if got := fork.lastRequest().Texts; len(got) != 3 || got[1] != "of the fork plain-text" {
+		t.Errorf("the fork's model was sent %q", got)
+	}
+	f.prompt(c, "remember")
+	if got := f.lastRequest().Texts; len(got) != 3 || got[1] != "of the first plain-text" {
+		t.Errorf("the first's model was sent %q", got)
+	}
+}
+
+// The databases beside the rollouts are indexes of them; they must not bring back
+// what the restored transcript does not have.
+func TestOlderTranscriptTakesThePlaceOfANewerOne(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	older, _ := f.transcript()
+	f.prompt(c, "second plain-text")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Transcript: &older}); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(f.start(), "remember")
+	if got := f.lastRequest().Texts; len(got) != 2 || got[0] != "first plain-text" {
+		t.Errorf("the model was sent %q", got)
+	}
+}
+
+func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		end   func(transcript string) string // what a crash made of the file
+		texts int                            // that the model is sent then
+	}{
+		"empty":       {func(string) string { return "" }, 1},
+		"half a line": {func(s string) string { return s + `{"timestamp":"2026-01-01T00:00:00.000Z","type":"resp` }, 2},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			f.prompt(c, "plain-text")
+			thread := c.(*conversation).threadID()
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := f.transcript()
+			file, err := findRollout(f.session, thread)
+			if err != nil || file == "" {
+				t.Fatalf("no rollout: %v", err)
+			}
+			agenttest.WriteFile(t, file, tt.end(before.Main))
+			f.prompt(f.start(), "remember")
+			if got := f.lastRequest().Texts; len(got) != tt.texts {
+				t.Errorf("the model was sent %q", got)
+			}
+			after, events := f.transcript()
+			if tt.texts > 1 && !strings.HasPrefix(after.Main, before.Main) {
+				t.Error("the transcript was lost")
+			}
+			if users := agenttest.Payloads[runnerscripts.ContentChunk](t, events.All(), runnerscripts.TypeUserMessage); len(users) != tt.texts {
+				t.Errorf("prompts in the transcript: %v", users)
+			}
+		})
+	}
+}
+
+func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "subagent `touch asked`")
+	e := f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypePermissionRequest))
+	req := agenttest.Payload[runnerscripts.PermissionRequest](t, e)
+	subs := agenttest.Fold(t, f.out.All()).Subagents
+	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch asked" {
+		t.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(t, req))
+	}
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if !f.exists("asked") {
+		t.Error("the command did not run")
+	}
+	for _, e := range f.out.All() {
+		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
+			t.Errorf("resolved in %q", e.ConversationID)
+		}
+	}
+	f.sameAsTranscript()
+}
+
+func TestEndOfTheContextEndsTheAgent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := Driver{}.Start(ctx, runnerscripts.QueryRequest{Session: f.session}, f.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-c.(*conversation).peer.Done()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := make(chan error, 1)
+	go func() {
+		_, err := c.Prompt(ctx, "q", "slow-stream")
+		wait <- err
+	}()
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-wait; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	f.prompt(c, "remember")
+	if got := f.lastRequest().Texts; got[0] != "first plain-text" {
+		t.Errorf("the model was sent %q", got)
+	}
+}
+
+func TestRawLinesComeOnRequest(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	f.prompt(c, "plain-text")
+	var methods []string
+	for _, m := range agenttest.Payloads[message](t, f.out.All(), runnerscripts.TypeRaw) {
+		methods = append(methods, m.Method)
+	}
+	if all := strings.Join(methods, " "); methods[0] != "" || !strings.Contains(all, "turn/completed") {
+		t.Errorf("raw lines: %s", all)
+	}
+}
+
+func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, started := range []bool{false, true} {
+		if started {
+			f.start()
+		}
+		tr, out := f.transcript()
+		if tr.Main != "" || tr.Subagents != nil || len(out.All()) != 0 {
+			t.Errorf("started %v: %+v, events:\n%s", started, tr, agenttest.Describe(out.All()))
+		}
+	}
+}
+
+func TestNothingIsWrittenIntoTheUsersFolders(t *testing.T) {
+	// The session has its own.
+	t.Setenv("CODEX_HOME", t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	f := newFixture(t)
+	f.prompt(f.start(), "plain-text")
+	for _, dir := range []string{os.Getenv("CODEX_HOME"), os.Getenv("HOME")} {
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+			t.Errorf("in a folder that is not the session's: %v, %v", entries, err)
+		}
+	}
+}

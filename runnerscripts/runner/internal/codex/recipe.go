@@ -1,0 +1,44 @@
+package codex
+
+import "github.com/agentenv-dev/agentenv/runnerscripts"
+
+const (
+	npmPackage = "@openai/codex"
+	// testedVersion is the one that this driver's tests run.
+	testedVersion = "0.169.0"
+)
+
+// Recipe installs the program from npm, which chooses the one for the platform.
+// That runs without Node: see native. It brings its own search tool; git is what
+// it calls besides, and git fetches with the certificates.
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent:   agentName,
+		Program: programName,
+		Version: testedVersion,
+		Debian:  []string{"ca-certificates", "git"},
+		NPM:     []string{npmPackage + "@" + testedVersion},
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureModel,
+			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureSystemPrompt,
+			runnerscripts.FeatureAllowedTools,
+			runnerscripts.FeatureDeniedTools,
+			runnerscripts.FeatureRules,
+			runnerscripts.FeatureSkills,
+			runnerscripts.FeatureCommands,
+			runnerscripts.FeatureSubagents,
+			runnerscripts.FeatureHooks,
+			runnerscripts.FeatureMCPStdio,
+			runnerscripts.FeatureMCPHTTP,
+			runnerscripts.FeaturePermissions,
+			runnerscripts.FeatureAllowAlways,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureSetMode,
+			runnerscripts.FeatureSetModel,
+			runnerscripts.FeatureResume,
+			runnerscripts.FeatureThinking,
+			runnerscripts.FeatureUsage,
+		},
+	}
+}

@@ -1,0 +1,64 @@
+package codex
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestRecipeInstallsWhatTheTestsRun(t *testing.T) {
+	data, err := os.ReadFile("../../../../e2e/agents/package.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var installed struct {
+		Dependencies map[string]string `json:"dependencies"`
+	}
+	if err := json.Unmarshal(data, &installed); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{npmPackage + "@" + installed.Dependencies[npmPackage]}
+	if got := (Driver{}).Recipe().NPM; !slices.Equal(got, want) {
+		t.Errorf("the recipe installs %v, the tests run %v", got, want)
+	}
+}
+
+// The pinned package is installed as the recipe installs it: a script for Node, and
+// the program in a package of the platform beside or below it.
+func TestProgramIsStartedWithoutTheScriptThatNeedsNode(t *testing.T) {
+	script, err := filepath.Abs("../../../../e2e/agents/node_modules/.bin/codex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	argv, err := program(runnerscripts.Agent{Command: []string{script, "x"}}, nil)
+	if want := testagents.Codex(t); err != nil || len(argv) != 2 || argv[0] != want || argv[1] != "x" {
+		t.Errorf("started as %q, %v; the program is %q", argv, err, want)
+	}
+}
+
+func TestProgramInAPackageBelowIsFound(t *testing.T) {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Skip("the folders below are those of another platform")
+	}
+	dir := t.TempDir()
+	script := filepath.Join(dir, "codex", "bin", "codex.js")
+	exe := filepath.Join(dir, "codex", "node_modules", "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin", "codex")
+	agenttest.WriteFile(t, script, "#!/usr/bin/env node\n")
+	if got := native(script); got != script {
+		t.Errorf("without the program: %q", got)
+	}
+	agenttest.WriteFile(t, exe, "")
+	if got := native(script); got != exe {
+		t.Errorf("with the program: %q", got)
+	}
+	if got := native(exe); got != exe {
+		t.Errorf("the program itself: %q", got)
+	}
+}

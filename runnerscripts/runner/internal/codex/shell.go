@@ -1,0 +1,67 @@
+package codex
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// unwrap returns the script of a command that starts a shell for it, as Codex does
+// with most, else the command as it is.
+func unwrap(command string) string {
+	words, ok := split(command)
+	if !ok {
+		return command
+	}
+	return script(words, command)
+}
+
+// script is the script in the words of a command; otherwise stands for one that
+// has none.
+func script(words []string, otherwise string) string {
+	shells := []string{"bash", "sh", "zsh", "dash"}
+	if len(words) == 3 && slices.Contains(shells, filepath.Base(words[0])) &&
+		(words[1] == "-lc" || words[1] == "-c") {
+		return words[2]
+	}
+	return otherwise
+}
+
+// split splits a command into words as a shell does, as far as quotes go. It
+// reports whether the quotes were complete.
+func split(command string) ([]string, bool) {
+	var words []string
+	var word strings.Builder
+	inWord, quote := false, byte(0)
+	for i := 0; i < len(command); i++ {
+		b := command[i]
+		switch {
+		case quote == '\'' && b != '\'', quote == '"' && b != '"' && b != '\\':
+			word.WriteByte(b)
+		case quote != 0 && b == quote:
+			quote = 0
+		case b == '\\' && i+1 < len(command):
+			i++
+			if quote == '"' && !strings.ContainsRune("$`\"\\\n", rune(command[i])) {
+				word.WriteByte('\\')
+			}
+			word.WriteByte(command[i])
+			inWord = true
+		case b == '\'' || b == '"':
+			quote, inWord = b, true
+		case b == ' ' || b == '\t' || b == '\n':
+			if inWord {
+				words = append(words, word.String())
+				word.Reset()
+			}
+			inWord = false
+		default:
+			word.WriteByte(b)
+			inWord = true
+		}
+	}
+	if inWord {
+		words = append(words, word.String())
+	}
+	return words, quote == 0
+}

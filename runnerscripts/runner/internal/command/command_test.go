@@ -1,0 +1,359 @@
+package command
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() || serveExecutor() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// echo is a persistent executor: it answers "echo: <prompt>" to each turn, notes
+// what it gets in the file "got", and each start in the file "starts".
+const echo = `echo start >> starts
+while read -r line; do
+	printf '%s\n' "$line" >> got
+	case $line in
+	*'"type":"shutdown"'*) echo bye >> got; exit 0;;
+	esac
+	prompt=${line#*'"prompt":"'}
+	prompt=${prompt%%'"'*}
+	case $prompt in
+	crash) echo 'the real reason' >&2; exit 3;;
+	leave) exit 0;;
+	silent) ;;
+	noise) echo 'loading ...'; echo; echo '{"type":"turn_complete","result":"done"}';;
+	events)
+		echo '{"type":"agent_thought_chunk","payload":{"content":{"type":"text","text":"hm"}}}'
+		echo '{"type":"agent_message_chunk","payload":{"content":{"type":"text","text":"one "}}}'
+		echo '{"type":"agent_message_chunk","payload":{"content":{"type":"text","text":"text"}}}'
+		echo '{"type":"tool_call","payload":{"toolCallId":"t","title":"look","kind":"read","status":"completed"}}'
+		echo '{"type":"query_completed","payload":{}}'
+		echo '{"type":"turn_complete","result":{"answer":42}}';;
+	*) printf '{"type":"turn_complete","result":"echo: %s"}\n' "$prompt";;
+	esac
+done
+echo eof >> got`
+
+// fixture is a session of an executor that is a shell script.
+type fixture struct {
+	t       *testing.T
+	driver  Driver
+	session runnerscripts.Session
+	profile runnerscripts.Profile
+	out     *agenttest.Recorder
+}
+
+func newFixture(t *testing.T, lifecycle, script string) *fixture {
+	t.Helper()
+	f := &fixture{t: t, session: agenttest.NewSession(t, agent.NewUUID(), name), out: agenttest.NewRecorder()}
+	file := filepath.Join(t.TempDir(), "executor.sh")
+	agenttest.WriteFile(t, file, script)
+	f.setProfile(map[string]any{
+		"type": "echo", "command": []string{"/bin/sh", file}, "lifecycle": lifecycle, "config": map[string]string{"model": "m"},
+	})
+	return f
+}
+
+func (f *fixture) setProfile(p any) {
+	raw, err := json.Marshal(p)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.session.Agent.Config = raw
+}
+
+func (f *fixture) start() agent.Conversation {
+	f.t.Helper()
+	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+	if err != nil {
+		f.t.Fatalf("start: %v", err)
+	}
+	f.t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			f.t.Errorf("close: %v", err)
+		}
+	})
+	return c
+}
+
+func (f *fixture) prompt(c agent.Conversation, text string) {
+	f.t.Helper()
+	done, err := c.Prompt(f.t.Context(), "query", text)
+	if err != nil || done.StopReason != runnerscripts.StopEndTurn {
+		f.t.Fatalf("prompt %q: %q, %v", text, done.StopReason, err)
+	}
+}
+
+func (f *fixture) said() string { return agenttest.Said(f.t, f.out.All()) }
+
+func (f *fixture) file(name string) string {
+	f.t.Helper()
+	data, err := os.ReadFile(filepath.Join(f.session.Paths.Workspace, name))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return string(data)
+}
+
+func (f *fixture) sameTranscript() runnerscripts.Transcript {
+	f.t.Helper()
+	out := agenttest.NewRecorder()
+	tr, err := Driver{}.Transcript(f.t.Context(), runnerscripts.TranscriptRequest{Session: f.session, Events: true}, out)
+	if err != nil {
+		f.t.Fatalf("read the transcript: %v", err)
+	}
+	agenttest.SameConversation(f.t, f.out.All(), out.All())
+	return tr
+}
+
+func TestPersistentExecutorIsStartedOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "persistent", echo)
+	f.session.Agent.SystemPrompt = "Be brief."
+	c := f.start()
+	f.prompt(c, "one")
+	f.prompt(c, "two")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.said(); got != "echo: one\necho: two\n" {
+		t.Errorf("it said %q", got)
+	}
+	lines := strings.Split(strings.TrimSpace(f.file("got")), "\n")
+	if len(lines) != 4 || lines[1] != `{"type":"turn","parameters":{"prompt":"two"}}` || lines[3] != "bye" || f.file("starts") != "start\n" {
+		t.Fatalf("it got %q", lines)
+	}
+	want := map[string]any{
+		"schema_version": "2.2", "mode": "start", "session_id": f.session.SessionID,
+		"parameters": map[string]string{"prompt": "one"}, "project_dir": f.session.Paths.Workspace,
+		"agent_blueprint": map[string]string{"name": "echo", "system_prompt": "Be brief."},
+		"executor_config": map[string]string{"model": "m"},
+	}
+	if got := agenttest.Show(t, json.RawMessage(lines[0])); got != agenttest.Show(t, want) {
+		t.Errorf("the invocation is %s", got)
+	}
+	f.sameTranscript()
+}
+
+func TestSessionIsResumedInANewProcessAndInAnotherSandbox(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "persistent", echo)
+	c := f.start()
+	f.prompt(c, "one")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(f.start(), "two")
+	tr := f.sameTranscript()
+	if !strings.Contains(f.file("got"), `"mode":"resume"`) {
+		t.Errorf("it got %s", f.file("got"))
+	}
+	f.session.Paths = agenttest.NewSession(t, f.session.SessionID, name).Paths
+	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Transcript: &tr}); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(f.start(), "three")
+	if !strings.Contains(f.file("got"), `"mode":"resume"`) {
+		t.Errorf("it got %s", f.file("got"))
+	}
+	f.sameTranscript()
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+	if len(init) != 3 || init[0].Resumed || !init[1].Resumed || !init[2].Resumed {
+		t.Errorf("session_initialized: %+v", init)
+	}
+}
+
+func TestOneShotExecutorSaysItsOutput(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "", `read -r line; printf '%s\n' "$line" >> got; printf '# Title\n\nText of %s\n' "$AGENT_SESSION_ID"; read -r more || echo end`)
+	c := f.start()
+	f.prompt(c, "one")
+	f.prompt(c, "two")
+	want := "# Title\n\nText of " + f.session.SessionID + "\nend\n\n"
+	if got := f.said(); got != want+want {
+		t.Errorf("it said %q, want %q twice", got, want)
+	}
+	lines := strings.Split(strings.TrimSpace(f.file("got")), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], `"mode":"start"`) || !strings.Contains(lines[1], `"mode":"resume"`) {
+		t.Errorf("it got %q", lines)
+	}
+	f.sameTranscript()
+}
+
+func TestEventsOfAnExecutorArePassedOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "persistent", echo)
+	f.prompt(f.start(), "events")
+	var kinds []session.BlockKind
+	for _, b := range agenttest.Fold(t, f.out.All()).Blocks {
+		kinds = append(kinds, b.Kind)
+	}
+	want := []session.BlockKind{session.BlockUser, session.BlockThought, session.BlockAgent, session.BlockTool, session.BlockAgent}
+	if agenttest.Show(t, kinds) != agenttest.Show(t, want) || f.said() != "one text\n{\"answer\":42}\n" {
+		t.Errorf("blocks %v, it said %q", kinds, f.said())
+	}
+	// What an executor may not tell, because it is the runner's to say.
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "query_completed") {
+		t.Errorf("logs: %+v", logs)
+	}
+	f.sameTranscript()
+}
+
+func TestNoiseOfAPersistentExecutorIsLogged(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "persistent", echo)
+	f.prompt(f.start(), "noise")
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "loading") || f.said() != "done\n" {
+		t.Errorf("it said %q, logs: %+v", f.said(), logs)
+	}
+}
+
+func TestExecutorThatFailsFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
+	t.Parallel()
+	for prompt, word := range map[string]string{"crash": "exit status 3: the real reason", "leave": "turn_complete"} {
+		t.Run(prompt, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "persistent", echo)
+			c := f.start()
+			if _, err := c.Prompt(t.Context(), "q", prompt); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), word) {
+				t.Errorf("error %v", err)
+			}
+			f.prompt(c, "again")
+			if !strings.Contains(f.file("got"), `"mode":"resume"`) {
+				t.Errorf("it got %s", f.file("got"))
+			}
+		})
+	}
+	t.Run("one_shot", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "one_shot", "echo half; echo why >&2; exit 4")
+		if _, err := f.start().Prompt(t.Context(), "q", "x"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "exit status 4: why") {
+			t.Errorf("error %v", err)
+		}
+		if f.said() != "half\n\n" {
+			t.Errorf("it said %q", f.said())
+		}
+	})
+}
+
+func TestInterruptEndsTheExecutorAndTheNextPromptResumes(t *testing.T) {
+	t.Parallel()
+	for _, lifecycle := range []string{"one_shot", "persistent"} {
+		t.Run(lifecycle, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, lifecycle, `read -r line
+case $line in *hang*)
+	echo '{"type":"agent_message_chunk","payload":{"content":{"type":"text","text":"I begin"}}}'
+	exec sleep 600;;
+esac
+echo '{"type":"turn_complete","result":"done"}'`)
+			c := f.start()
+			type outcome struct {
+				done runnerscripts.QueryCompleted
+				err  error
+			}
+			result := make(chan outcome, 1)
+			go func() {
+				done, err := c.Prompt(t.Context(), "q", "hang")
+				result <- outcome{done, err}
+			}()
+			f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+			for range 2 { // again does nothing
+				if err := c.Interrupt(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if o := <-result; o.err != nil || o.done.StopReason != runnerscripts.StopCancelled {
+				t.Errorf("ended with %q, %v", o.done.StopReason, o.err)
+			}
+			f.prompt(c, "again")
+			if err := c.Interrupt(t.Context()); err != nil {
+				t.Errorf("without a query: %v", err)
+			}
+		})
+	}
+}
+
+func TestSilenceIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "persistent", echo)
+	f.driver.silence = 200 * time.Millisecond
+	c := f.start()
+	if _, err := c.Prompt(t.Context(), "q", "silent"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "200ms") {
+		t.Errorf("error %v", err)
+	}
+	f.prompt(c, "again")
+}
+
+func TestProfileThatMakesNoSenseIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		profile string
+		change  func(*runnerscripts.Agent)
+		code    runnerscripts.FailureCode
+		word    string
+	}{
+		"none":           {``, nil, runnerscripts.FailInvalidRequest, "agent.config"},
+		"unknown field":  {`{"type":"x","command":"/bin/sh","x":1}`, nil, runnerscripts.FailInvalidRequest, `"x"`},
+		"no type":        {`{"command":"/bin/sh"}`, nil, runnerscripts.FailInvalidRequest, `"type"`},
+		"no command":     {`{"type":"x"}`, nil, runnerscripts.FailInvalidRequest, `"command"`},
+		"two commands":   {`{"type":"x","command":"/bin/sh"}`, func(a *runnerscripts.Agent) { a.Command = []string{"/bin/sh"} }, runnerscripts.FailInvalidRequest, "not in both"},
+		"life":           {`{"type":"x","command":"/bin/sh","lifecycle":"for ever"}`, nil, runnerscripts.FailInvalidRequest, "one_shot"},
+		"agents folder":  {`{"type":"x","command":"/bin/sh","agents_dir":"a"}`, nil, runnerscripts.FailUnsupported, "agents_dir"},
+		"not installed":  {`{"type":"x","command":"no-such-program"}`, nil, runnerscripts.FailAgentMissing, "no-such-program"},
+		"model":          {`{"type":"x","command":"/bin/sh"}`, func(a *runnerscripts.Agent) { a.Model = "m" }, runnerscripts.FailUnsupported, "agent.model"},
+		"mode":           {`{"type":"x","command":"/bin/sh"}`, func(a *runnerscripts.Agent) { a.PermissionMode = "m" }, runnerscripts.FailUnsupported, "agent.permission_mode"},
+		"limit of turns": {`{"type":"x","command":"/bin/sh"}`, func(a *runnerscripts.Agent) { a.MaxTurns = 1 }, runnerscripts.FailUnsupported, "agent.max_turns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := agenttest.NewSession(t, agent.NewUUID(), "command")
+			s.Agent.Config = json.RawMessage(tt.profile)
+			if tt.change != nil {
+				tt.change(&s.Agent)
+			}
+			if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: s}); !agenttest.HasCode(err, tt.code) || !strings.Contains(err.Error(), tt.word) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func TestWhatExecutorsHaveNotIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "persistent", echo)
+	c := f.start()
+	if err := c.SetMode(t.Context(), "x"); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
+		t.Errorf("mode: %v", err)
+	}
+	if err := c.SetModel(t.Context(), "x"); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
+		t.Errorf("model: %v", err)
+	}
+	if err := c.Respond(t.Context(), "x", runnerscripts.PermissionDecision{}); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("answer: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "x"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("a prompt after close: %v", err)
+	}
+}

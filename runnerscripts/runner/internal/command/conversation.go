@@ -1,0 +1,246 @@
+package command
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
+)
+
+// stopTime is how long an executor may take to end after SIGTERM.
+const stopTime = 3 * time.Second
+
+// conversation is a session of an executor: of one_shot ones a process for each
+// prompt, of persistent ones a process that stays until it ends.
+type conversation struct {
+	session  runnerscripts.Session
+	profile  profile
+	servers  []runnerscripts.MCPServer
+	raw      bool
+	out      agent.Sink
+	recorder *record.Recorder
+	silence  time.Duration
+	ending   sync.Once
+	unwatch  func() // ends the watch over Start's context
+
+	prompts int          // so far; of Prompt only
+	heard   atomic.Int64 // when the program last printed something, in nanoseconds
+
+	mu      sync.Mutex
+	over    bool // no process may be started any more
+	process *child.Process
+	query   *query
+}
+
+// query is a prompt that is worked on.
+type query struct {
+	promptID  string
+	blocks    int           // so far, the prompt included
+	open      bool          // the last block grows
+	cancelled bool          // somebody asked to stop it
+	stop      chan struct{} // closed then
+	completed bool          // turn_complete has come
+	done      chan struct{} // closed then
+}
+
+// Prompt runs one query to its end.
+func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+	resumed := c.prompts > 0
+	c.prompts++
+	q := &query{
+		promptID: record.PromptID(c.prompts, text), blocks: 1,
+		stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	c.mu.Lock()
+	c.query = q
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.query = nil
+		c.mu.Unlock()
+	}()
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
+		BlockID: record.BlockID(q.promptID, 0), Content: runnerscripts.Content{Type: "text", Text: text},
+	})
+	p, err := c.send(resumed, text)
+	if err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
+	err = c.await(ctx, p, q)
+	return runnerscripts.QueryCompleted{StopReason: c.stopReason(q)}, err
+}
+
+func (c *conversation) stopReason(q *query) runnerscripts.StopReason {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q.cancelled && !q.completed {
+		return runnerscripts.StopCancelled
+	}
+	return runnerscripts.StopEndTurn
+}
+
+// send gives the prompt to the process that there is, or starts one with it.
+func (c *conversation) send(resumed bool, text string) (*child.Process, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil, agent.Invalid("start the conversation again: it is closed")
+	}
+	c.heard.Store(time.Now().UnixNano())
+	if p := c.process; p != nil && !ended(p) {
+		_ = p.Send(turn{Type: "turn", Parameters: parameters{Prompt: text}}) // Done tells an error better
+		return p, nil
+	}
+	cmd, err := launch(c.session, c.profile)
+	if err != nil {
+		return nil, err
+	}
+	cmd.Read = c.read
+	p, err := child.Start(cmd, nil)
+	if err != nil {
+		return nil, agent.Failed("check that the executor's command can run on this platform: %v", err)
+	}
+	c.process = p
+	_ = p.Send(newInvocation(c.session, c.profile, c.servers, resumed, text))
+	if c.profile.Lifecycle != persistent {
+		p.CloseInput()
+	}
+	return p, nil
+}
+
+func ended(p *child.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits for the end of a query.
+func (c *conversation) await(ctx context.Context, p *child.Process, q *query) error {
+	tick := time.NewTicker(max(c.silence/10, time.Millisecond))
+	defer tick.Stop()
+	completed := q.done
+	if c.profile.Lifecycle != persistent {
+		completed = nil // its end is that of the process
+	}
+	stop := q.stop
+	var late <-chan time.Time
+	for {
+		select {
+		case <-completed:
+			return nil
+		case <-p.Done():
+			return c.outcome(p, q)
+		case <-stop:
+			stop, completed = nil, nil // the process ends in any case
+			p.Signal(syscall.SIGTERM)
+			timer := time.NewTimer(stopTime)
+			defer timer.Stop()
+			late = timer.C
+		case <-late:
+			p.Kill()
+			return c.outcome(p, q)
+		case <-tick.C:
+			quiet := time.Since(time.Unix(0, c.heard.Load()))
+			if c.profile.Lifecycle == persistent && quiet > c.silence {
+				p.Kill()
+				return agent.Failed("look at why the executor printed nothing for %v, and send the prompt again, which resumes the session", c.silence)
+			}
+		case <-ctx.Done():
+			p.Kill()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// outcome says how a query ended whose process has ended.
+func (c *conversation) outcome(p *child.Process, q *query) error {
+	c.mu.Lock()
+	cancelled, completed := q.cancelled, q.completed
+	c.mu.Unlock()
+	switch {
+	case cancelled:
+		return nil
+	case p.Err() != nil:
+		return agent.Failed("look at what the executor says, and send the prompt again: %s", p.Crash())
+	case c.profile.Lifecycle == persistent && !completed:
+		return agent.Failed("let the executor print a turn_complete line at the end of each turn: %s", p.Crash())
+	}
+	return nil
+}
+
+// Interrupt stops the running query: executors are told to by SIGTERM.
+func (c *conversation) Interrupt(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.query; q != nil && !q.cancelled {
+		q.cancelled = true
+		close(q.stop)
+	}
+	return nil
+}
+
+// Respond has nothing to answer: executors ask nothing.
+func (c *conversation) Respond(_ context.Context, id string, _ runnerscripts.PermissionDecision) error {
+	return agent.NotWaiting(id)
+}
+
+// SetMode is refused: executors have no modes.
+func (c *conversation) SetMode(context.Context, string) error {
+	return agent.Unsupported("leave the mode as it is: an executor has none")
+}
+
+// SetModel is refused: the model is in the executor's own configuration.
+func (c *conversation) SetModel(context.Context, string) error {
+	return agent.Unsupported("give the model in agent.config.config, if this executor has one: it cannot be changed")
+}
+
+// Close ends the program, politely first: a persistent one is told to.
+func (c *conversation) Close() error {
+	var err error
+	c.ending.Do(func() {
+		c.unwatch()
+		c.mu.Lock()
+		p, busy := c.process, c.query != nil
+		c.over = true
+		c.mu.Unlock()
+		if p != nil {
+			if busy {
+				p.Signal(syscall.SIGTERM)
+			} else if c.profile.Lifecycle == persistent {
+				_ = p.Send(map[string]string{"type": "shutdown"}) // an error means that it has ended
+			}
+			p.Close()
+		}
+		err = c.recorder.Close()
+	})
+	return err
+}
+
+// watch kills the program when ctx ends, until unwatch.
+func (c *conversation) watch(ctx context.Context) {
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		c.mu.Lock()
+		p := c.process
+		c.over = true
+		c.mu.Unlock()
+		if p != nil {
+			p.Kill()
+		}
+	})
+	c.unwatch = func() {
+		if !stop() {
+			<-killed
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
+)
+
+// outputLine is a JSON line of an executor: the end of a turn, or an event.
+type outputLine struct {
+	Type    string          `json:"type"`
+	Result  json.RawMessage `json:"result"`
+	Payload json.RawMessage `json:"payload"`
+}
+
+// turnComplete is the type of the line that ends a turn.
+const turnComplete = "turn_complete"
+
+// read reads the program's output, line by line. Empty lines are part of an answer.
+func (c *conversation) read(r io.Reader) error {
+	in := bufio.NewReaderSize(r, 64<<10)
+	var line []byte
+	for {
+		piece, err := in.ReadSlice('\n')
+		if len(line)+len(piece) > runnerscripts.DefaultMaxLine {
+			return fmt.Errorf("a line is longer than %d bytes", runnerscripts.DefaultMaxLine)
+		}
+		line = append(line, piece...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if len(line) > 0 {
+			c.handle(bytes.TrimSuffix(line, []byte("\n")))
+		}
+		line = line[:0]
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// handle takes a line of the program. It runs on the reader's goroutine, one line
+// at a time.
+func (c *conversation) handle(line []byte) {
+	c.heard.Store(time.Now().UnixNano())
+	if c.raw {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, agent.RawLine(line))
+	}
+	c.mu.Lock()
+	q := c.query
+	c.mu.Unlock()
+	if q == nil {
+		agent.EmitUnreadable(c.out, "the executor", line, errors.New("no turn is running"))
+		return
+	}
+	var l outputLine
+	switch err := json.Unmarshal(line, &l); {
+	case err == nil && l.Type == turnComplete:
+		c.complete(q, l.Result)
+	case err == nil && l.Type != "" && l.Payload != nil:
+		c.event(q, l)
+	case c.profile.Lifecycle == persistent && len(line) == 0:
+	case c.profile.Lifecycle == persistent:
+		agent.EmitUnreadable(c.out, "the executor", line, errors.New("it is no event and no end of a turn"))
+	default:
+		c.say(q, strings.ToValidUTF8(string(line), "\uFFFD")+"\n")
+	}
+}
+
+// complete takes the end of a turn; its result is the answer, unless it is empty.
+func (c *conversation) complete(q *query, result json.RawMessage) {
+	var text string
+	if err := json.Unmarshal(result, &text); err != nil {
+		text = string(result) // an object, say
+	}
+	if text != "" && text != "null" {
+		q.open = false
+		c.say(q, text)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !q.completed {
+		q.completed = true
+		close(q.done)
+	}
+}
+
+// event passes an event of the executor on; its chunks of text get ids.
+func (c *conversation) event(q *query, l outputLine) {
+	if !utf8.Valid(l.Payload) {
+		agent.EmitUnreadable(c.out, "the executor", l.Payload, errors.New("it is not UTF-8"))
+		return
+	}
+	typ := runnerscripts.EventType(l.Type)
+	switch typ {
+	case runnerscripts.TypeAgentMessage:
+		var chunk runnerscripts.ContentChunk
+		if err := json.Unmarshal(l.Payload, &chunk); err != nil {
+			agent.EmitUnreadable(c.out, "the executor", l.Payload, err)
+			return
+		}
+		c.say(q, chunk.Content.Text)
+	case runnerscripts.TypeAgentThought:
+		var chunk runnerscripts.ContentChunk
+		if err := json.Unmarshal(l.Payload, &chunk); err != nil {
+			agent.EmitUnreadable(c.out, "the executor", l.Payload, err)
+			return
+		}
+		q.open = false
+		c.chunk(q, typ, chunk.Content.Text)
+		q.open = false
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate, runnerscripts.TypePlan,
+		runnerscripts.TypeUsageUpdate, runnerscripts.TypeLog:
+		q.open = false
+		c.out.Emit(runnerscripts.MainConversation, typ, l.Payload)
+	default:
+		agent.EmitUnreadable(c.out, "the executor", l.Payload, errors.New("executors do not tell events of the type "+l.Type))
+	}
+}
+
+// say reports a piece of the answer.
+func (c *conversation) say(q *query, text string) {
+	c.chunk(q, runnerscripts.TypeAgentMessage, text)
+}
+
+func (c *conversation) chunk(q *query, typ runnerscripts.EventType, text string) {
+	if !q.open {
+		q.blocks++
+		q.open = true
+	}
+	c.out.Emit(runnerscripts.MainConversation, typ, runnerscripts.ContentChunk{
+		BlockID: record.BlockID(q.promptID, q.blocks-1), Content: runnerscripts.Content{Type: "text", Text: text},
+	})
+}

@@ -1,0 +1,169 @@
+package gemini
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+var (
+	update     = flag.Bool("update", false, "write the golden files anew")
+	recordRuns = flag.Bool("record", false, "record testdata anew, from the real program")
+)
+
+// recorded are the runs whose lines are in testdata: what the program printed
+// (*.lines.jsonl), its file of the session (*.chat.jsonl), and the events that
+// these make (*.golden.txt).
+var recorded = []struct {
+	name string
+	run  func(f *fixture, c agent.Conversation) error
+}{
+	{"write", func(f *fixture, c agent.Conversation) error {
+		return f.answering(c, "write-file", runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	}},
+	{"rejected", func(f *fixture, c agent.Conversation) error {
+		return f.answering(c, "run-command `touch asked`", runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce})
+	}},
+	{"think", func(f *fixture, c agent.Conversation) error {
+		_, err := c.Prompt(f.t.Context(), "q", "think")
+		return err
+	}},
+}
+
+// answering runs a query that asks one thing.
+func (f *fixture) answering(c agent.Conversation, text string, d runnerscripts.PermissionDecision) error {
+	wait := f.promptAsync(c, text)
+	if err := c.Respond(f.t.Context(), f.asked().ID, d); err != nil {
+		return err
+	}
+	_, err := wait()
+	return err
+}
+
+// TestRecordedRunsCanBeRecordedAnew runs the real program only with -record.
+func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
+	for _, r := range recorded {
+		if !*recordRuns {
+			if _, err := os.Stat(testdata(r.name, "lines.jsonl")); err != nil {
+				t.Errorf("run the test with -record: %v", err)
+			}
+			continue
+		}
+		t.Run(r.name, func(t *testing.T) {
+			f := newFixture(t)
+			f.raw = true
+			c := f.start()
+			if err := r.run(f, c); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f.save(r.name)
+		})
+	}
+}
+
+// save writes what was recorded, with the folder of the session and the address of
+// the model replaced.
+func (f *fixture) save(name string) {
+	f.t.Helper()
+	var lines bytes.Buffer
+	for _, e := range f.out.All() {
+		if e.Type == runnerscripts.TypeRaw {
+			lines.Write(append(e.Payload, '\n'))
+		}
+	}
+	tr, _ := f.transcript()
+	dir, err := filepath.EvalSymlinks(f.session.Paths.Session)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	anonymous := strings.NewReplacer(dir, sessionFolder, strings.TrimPrefix(f.api.URL, "http://"), "127.0.0.1:4000")
+	for kind, text := range map[string]string{"lines.jsonl": lines.String(), "chat.jsonl": tr.Main} {
+		agenttest.WriteFile(f.t, testdata(name, kind), anonymous.Replace(text))
+	}
+}
+
+func TestRecordedRunsMakeTheseEvents(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range recorded {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			f := &fixture{
+				t: t, session: agenttest.NewSession(t, agent.NewUUID(), programName), out: agenttest.NewRecorder(),
+			}
+			f.session.Agent.Command = []string{self}
+			run, err := filepath.Abs(filepath.Join("testdata", r.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.session.Agent.Env = map[string]string{replayVariable: run}
+			c := f.start()
+			if err := r.run(f, c); err != nil {
+				t.Fatal(err)
+			}
+			dir, err := filepath.EvalSymlinks(f.session.Paths.Session)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := strings.ReplaceAll(agenttest.Describe(f.out.All()), dir, sessionFolder)
+			if *update {
+				agenttest.WriteFile(t, testdata(r.name, "golden.txt"), got)
+			}
+			want, err := os.ReadFile(testdata(r.name, "golden.txt"))
+			if err != nil || got != string(want) {
+				t.Errorf("%v: events\n got:\n%s\nwant:\n%s", err, got, want)
+			}
+		})
+	}
+}
+
+// TestTranscriptEventsHaveTheRecordedTimes: nothing happens when it is read back.
+func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
+	t.Parallel()
+	out := agenttest.NewRecorder()
+	text := recordedFile(testdata("write", "chat.jsonl"), sessionFolder)
+	if err := replay(t.Context(), text, sessionFolder+"/workspace", out); err != nil {
+		t.Fatal(err)
+	}
+	times := map[string]bool{}
+	for r := range records(text) {
+		times[r.Time] = true
+	}
+	if len(out.All()) < 4 {
+		t.Fatalf("events:\n%s", agenttest.Describe(out.All()))
+	}
+	for _, e := range out.All() {
+		if !times[e.Time.UTC().Format("2006-01-02T15:04:05.000Z")] {
+			t.Errorf("%s has the time %s, which is no record's", e.Type, e.Time)
+		}
+	}
+}
+
+// FuzzRecord: nothing that a file can hold may panic or leave an event that cannot
+// be read.
+func FuzzRecord(f *testing.F) {
+	for line := range strings.Lines(recordedFile(testdata("write", "chat.jsonl"), sessionFolder)) {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		out := agenttest.NewRecorder()
+		if err := replay(t.Context(), string(line)+"\n"+string(line), "/w", out); err != nil {
+			t.Fatal(err)
+		}
+		repeated(string(line))
+		agenttest.Fold(t, out.All())
+	})
+}

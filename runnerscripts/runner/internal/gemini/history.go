@@ -1,0 +1,377 @@
+package gemini
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// The program keeps sessions in its configuration folder as
+//
+//	tmp/<project>/.project_root                                  the project's path
+//	tmp/<project>/chats/session-<minute>-<8 of its id>.jsonl
+//	tmp/<project>/chats/<id>/<subagent>.jsonl
+const (
+	// project is the name that the driver gives to the workspace: the program
+	// takes the one whose marker has its path.
+	project       = "session"
+	sessionPrefix = "session-"
+	fileSuffix    = ".jsonl"
+	// keptPrefix is that of the one file of the session: of a minute that never
+	// comes, since the program overwrites a session that began in this one.
+	keptPrefix = sessionPrefix + "2000-01-01T00-00-"
+)
+
+func chatsDir(s runnerscripts.Session) string {
+	return filepath.Join(configDir(s), "tmp", project, "chats")
+}
+
+// markProject makes the program keep the workspace's sessions where the driver
+// looks for them.
+func markProject(s runnerscripts.Session, workspace string) error {
+	return errors.Join(
+		agent.RestoreFile(filepath.Join(configDir(s), "tmp", project, ".project_root"), workspace),
+		agent.RestoreFile(filepath.Join(configDir(s), "history", project, ".project_root"), workspace),
+	)
+}
+
+// chat is a file of a session.
+type chat struct {
+	path, text string
+	id         string // of the session
+	prompts    int
+	// resumable says that the program can go on with it: after an interrupted first
+	// prompt, for example, it cannot.
+	resumable bool
+}
+
+// readChat reads a file; ok is false if nobody has said anything in it.
+func readChat(path string) (c chat, ok bool, err error) {
+	text, err := agent.ReadIfExists(path)
+	if err != nil {
+		return c, false, err
+	}
+	c = chat{path: path, text: text}
+	for r := range records(text) {
+		if c.id == "" && r.SessionID != "" {
+			c.id = r.SessionID
+			if r.Kind == "subagent" {
+				return c, false, nil
+			}
+		}
+		if _, isPrompt := r.prompt(); isPrompt {
+			c.prompts++
+		}
+	}
+	for _, r := range remembered(text) {
+		if _, isPrompt := r.prompt(); isPrompt || r.Type == "gemini" && r.shown() > 0 {
+			c.resumable = true
+		}
+	}
+	return c, agent.IsUUID(c.id) && c.prompts > 0, nil
+}
+
+// better reports whether c is rather the session's file than another one.
+func (c chat) better(other chat) bool {
+	if c.resumable != other.resumable {
+		return c.resumable
+	}
+	return c.prompts > other.prompts
+}
+
+// findChat finds the session's file among those that the program's starts leave.
+// It is not ok if nothing was said yet. stubs are the files with which the program
+// could not go on.
+func findChat(s runnerscripts.Session) (found chat, ok bool, stubs []string, err error) {
+	entries, err := os.ReadDir(chatsDir(s))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return found, false, nil, err
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !isSessionFile(e.Name()) {
+			continue
+		}
+		c, said, err := readChat(filepath.Join(chatsDir(s), e.Name()))
+		if err != nil {
+			return found, false, nil, err
+		}
+		if !c.resumable {
+			stubs = append(stubs, c.path)
+		}
+		if said && (!ok || c.better(found)) {
+			found, ok = c, true
+		}
+	}
+	return found, ok, stubs, nil
+}
+
+func isSessionFile(name string) bool {
+	return strings.HasPrefix(name, sessionPrefix) && strings.HasSuffix(name, fileSuffix)
+}
+
+// mend makes the session's file one that the program loads and does not spoil,
+// and removes what its earlier starts left behind. It is not ok if there is
+// nothing to go on with.
+func mend(s runnerscripts.Session) (chat, bool, error) {
+	c, ok, stubs, err := findChat(s)
+	if err != nil {
+		return c, false, err
+	}
+	for _, file := range stubs {
+		if err := os.Remove(file); err != nil {
+			return c, false, err
+		}
+	}
+	if !ok || !c.resumable {
+		return c, false, nil
+	}
+	if !strings.HasSuffix(c.text, "\n") { // a crash cut the last line
+		c.text += "\n"
+		if err := agent.RestoreFile(c.path, c.text); err != nil {
+			return c, false, err
+		}
+	}
+	if kept := keptFile(s, c.id); c.path != kept {
+		if err := os.Rename(c.path, kept); err != nil {
+			return c, false, err
+		}
+		c.path = kept
+	}
+	return c, true, nil
+}
+
+func keptFile(s runnerscripts.Session, id string) string {
+	return filepath.Join(chatsDir(s), keptPrefix+id[:8]+fileSuffix)
+}
+
+// readTranscript reads the history of a session, byte by byte; an empty one if
+// there is none yet.
+func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
+	c, ok, _, err := findChat(s)
+	if err != nil || !ok {
+		return runnerscripts.Transcript{}, err
+	}
+	t := runnerscripts.Transcript{Main: c.text}
+	dir := filepath.Join(chatsDir(s), c.id)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return t, err
+	}
+	for _, e := range entries {
+		id, isChat := strings.CutSuffix(e.Name(), fileSuffix)
+		if !isChat || !e.Type().IsRegular() {
+			continue
+		}
+		text, err := agent.ReadIfExists(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return t, err
+		}
+		t.Subagents = append(t.Subagents, runnerscripts.SubagentTranscript{ID: id, Transcript: text})
+	}
+	return t, nil
+}
+
+// restore writes a transcript where the program finds it.
+func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
+	if t.Main == "" {
+		return nil
+	}
+	id := ""
+	for r := range records(t.Main) {
+		if id = r.SessionID; id != "" {
+			break
+		}
+	}
+	if !agent.IsUUID(id) {
+		return agent.Invalid("restore a transcript of the Gemini CLI: this one does not begin with the id of a session")
+	}
+	if err := clearChats(s); err != nil {
+		return err
+	}
+	if err := agent.RestoreFile(keptFile(s, id), t.Main); err != nil {
+		return err
+	}
+	for _, sub := range t.Subagents {
+		if sub.ID != filepath.Base(sub.ID) || !filepath.IsLocal(sub.ID) {
+			return agent.Invalid("restore a transcript whose subagents have plain names: %q is none", sub.ID)
+		}
+		if err := agent.RestoreFile(filepath.Join(chatsDir(s), id, sub.ID+fileSuffix), sub.Transcript); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clearChats removes what another conversation, or an earlier state of this one,
+// has left.
+func clearChats(s runnerscripts.Session) error {
+	entries, err := os.ReadDir(chatsDir(s))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type().IsRegular() && isSessionFile(e.Name()) {
+			if err := os.Remove(filepath.Join(chatsDir(s), e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// entry is a line of a file of a session.
+type entry struct {
+	SessionID string          `json:"sessionId"` // of the first line
+	Kind      string          `json:"kind"`
+	ID        string          `json:"id"` // of a message; one that comes again replaces it
+	Time      string          `json:"timestamp"`
+	Type      string          `json:"type"` // "user", "gemini", ...
+	Content   content         `json:"content"`
+	Thoughts  []thought       `json:"thoughts"`
+	ToolCalls []toolCall      `json:"toolCalls"`
+	Tokens    *tokens         `json:"tokens"`
+	Set       json.RawMessage `json:"$set"`
+}
+
+// content is a list of parts; a text may stand for one.
+type content []part
+
+type part struct {
+	Text             string            `json:"text"`
+	Thought          bool              `json:"thought"`
+	FunctionResponse *functionResponse `json:"functionResponse"`
+	FunctionCall     json.RawMessage   `json:"functionCall"`
+}
+
+type functionResponse struct {
+	ID       string          `json:"id"`
+	Name     string          `json:"name"`
+	Response json.RawMessage `json:"response"`
+}
+
+func (c *content) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		var s string
+		if err := json.Unmarshal(data, &s); err != nil {
+			return err
+		}
+		*c = content{{Text: s}}
+		return nil
+	}
+	if len(data) > 0 && data[0] == '{' {
+		*c = make(content, 1)
+		return json.Unmarshal(data, &(*c)[0])
+	}
+	return json.Unmarshal(data, (*[]part)(c))
+}
+
+type thought struct {
+	Subject     string `json:"subject"`
+	Description string `json:"description"`
+}
+
+type tokens struct {
+	Input    int64 `json:"input"` // with the cached ones
+	Output   int64 `json:"output"`
+	Cached   int64 `json:"cached"`
+	Thoughts int64 `json:"thoughts"`
+}
+
+// text is what is said in a message.
+func (c content) text() string {
+	var b strings.Builder
+	for _, p := range c {
+		if !p.Thought {
+			b.WriteString(p.Text)
+		}
+	}
+	return b.String()
+}
+
+// prompt returns the words of the user, if the record has any.
+func (r entry) prompt() (string, bool) {
+	text := r.Content.text()
+	if r.Type != "user" || strings.TrimSpace(text) == "" || hasAnyPrefix(strings.TrimSpace(text), "<session_context>", "<hook_context>") {
+		return "", false
+	}
+	return text, true
+}
+
+func hasAnyPrefix(s string, prefixes ...string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(s, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// records are the whole lines of a file.
+func records(text string) func(yield func(entry) bool) {
+	return func(yield func(entry) bool) {
+		for line := range strings.Lines(text) {
+			var r entry
+			if json.Unmarshal([]byte(line), &r) != nil {
+				continue // cut by a crash, or of a newer version
+			}
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// remembered are the messages that the program has of a session when it loads it,
+// in their order.
+func remembered(text string) []entry {
+	var order []string
+	messages := map[string]entry{}
+	keep := func(r entry) {
+		if _, known := messages[r.ID]; !known {
+			order = append(order, r.ID)
+		}
+		messages[r.ID] = r
+	}
+	for r := range records(text) {
+		var set struct {
+			Messages []entry `json:"messages"`
+		}
+		switch {
+		case r.ID != "":
+			keep(r)
+		case r.Set != nil && json.Unmarshal(r.Set, &set) == nil && set.Messages != nil:
+			order, messages = nil, map[string]entry{}
+			for _, m := range set.Messages {
+				keep(m)
+			}
+		}
+	}
+	list := make([]entry, 0, len(order))
+	for _, id := range order {
+		list = append(list, messages[id])
+	}
+	return list
+}
+
+// shown is the number of updates in which the program repeats a message.
+func (r entry) shown() int {
+	n := 0
+	for _, p := range r.Content {
+		if p.FunctionResponse != nil || p.FunctionCall != nil || strings.TrimSpace(p.Text) != "" {
+			n = 1
+		}
+	}
+	switch r.Type {
+	case "user":
+		return n
+	case "gemini":
+		return n + len(r.Thoughts) + len(r.ToolCalls)
+	}
+	return 0
+}

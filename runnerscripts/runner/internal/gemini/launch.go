@@ -1,0 +1,150 @@
+package gemini
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+)
+
+// program finds what to start: an absolute path and its first arguments.
+func program(a runnerscripts.Agent, env []string) ([]string, error) {
+	argv := a.Command
+	if len(argv) == 0 {
+		argv = []string{programName}
+	}
+	argv, err := child.Find(argv, env)
+	if err != nil {
+		return nil, &runnerscripts.ScriptFailure{
+			Code: runnerscripts.FailAgentMissing,
+			Message: fmt.Sprintf("install the Gemini CLI in the sandbox (npm install -g %s), "+
+				"or name its program in agent.command: %v", npmPackage, err),
+		}
+	}
+	return argv, nil
+}
+
+// launch is the command that starts the program.
+func launch(s runnerscripts.Session, p runnerscripts.Profile, workspace, model string) (child.Command, error) {
+	env := environment(s, trusts(s, p))
+	argv, err := program(s.Agent, env)
+	if err != nil {
+		return child.Command{}, err
+	}
+	if err := errors.Join(os.MkdirAll(tempDir(s), 0o700), writeFiles(s, p)); err != nil {
+		return child.Command{}, err
+	}
+	argv = append(argv, "--acp")
+	if model != "" {
+		argv = append(argv, "--model", model)
+	}
+	return child.Command{Args: argv, Dir: workspace, Env: env}, nil
+}
+
+// environment is the program's whole environment. trust says whether it trusts the
+// workspace.
+func environment(s runnerscripts.Session, trust bool) []string {
+	return child.Environ(map[string]string{
+		"HOME": s.Paths.Home,
+		// Else its reports of errors go to a folder that all sessions share.
+		"TMPDIR":                     tempDir(s),
+		"GEMINI_CLI_NO_RELAUNCH":     "true",
+		"GEMINI_CLI_TRUST_WORKSPACE": strconv.FormatBool(trust),
+		debugLogVariable:             debugLog,
+		"GEMINI_TELEMETRY_ENABLED":   "false",
+		"NO_BROWSER":                 "true",
+	}, s.Agent.Env)
+}
+
+func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, ".gemini") }
+func tempDir(s runnerscripts.Session) string   { return filepath.Join(s.Paths.Home, ".cache", "gemini") }
+
+// realWorkspace is the workspace without symbolic links, as the program names it.
+func realWorkspace(s runnerscripts.Session) (string, error) {
+	dir, err := filepath.EvalSymlinks(s.Paths.Workspace)
+	if err != nil {
+		return "", fmt.Errorf("find the workspace: %w", err)
+	}
+	return dir, nil
+}
+
+// writeFiles writes the program's settings and the profile.
+func writeFiles(s runnerscripts.Session, p runnerscripts.Profile) error {
+	files, err := profileFiles(s, p)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeSettings(s), agent.WriteProfile(s, files))
+}
+
+// writeSettings sets what the driver needs in the user's settings and leaves the
+// rest of them as they are.
+func writeSettings(s runnerscripts.Session) error {
+	file := filepath.Join(configDir(s), "settings.json")
+	set := map[string]any{}
+	data, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		if err := json.Unmarshal(data, &set); err != nil {
+			return agent.Invalid("correct the settings of the Gemini CLI in the session's home folder: %v", err)
+		}
+	}
+	// Nothing may be deleted, and nobody else be talked to.
+	put(set, false, "general", "sessionRetention", "enabled")
+	put(set, false, "general", "enableAutoUpdate")
+	put(set, false, "general", "enableAutoUpdateNotification")
+	put(set, false, "privacy", "usageStatisticsEnabled")
+	put(set, false, "telemetry", "enabled")
+	put(set, !s.Agent.TrustWorkspace, "advanced", "ignoreLocalEnv")
+	if _, ok := get(set, "security", "auth", "selectedType"); !ok {
+		put(set, authType(s), "security", "auth", "selectedType")
+	}
+	if data, err = json.MarshalIndent(set, "", "  "); err != nil {
+		return err
+	}
+	return agent.RestoreFile(file, string(data))
+}
+
+// authType is the way to log in for which the session has what is needed.
+func authType(s runnerscripts.Session) string {
+	if child.Lookup(environment(s, false), "GOOGLE_GENAI_USE_VERTEXAI") == "true" {
+		return "vertex-ai"
+	}
+	return "gemini-api-key"
+}
+
+// put sets a value in nested objects; what is no object on the way is replaced.
+func put(set map[string]any, value any, path ...string) {
+	for _, key := range path[:len(path)-1] {
+		next, ok := set[key].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			set[key] = next
+		}
+		set = next
+	}
+	set[path[len(path)-1]] = value
+}
+
+// get finds a value in nested objects.
+func get(set map[string]any, path ...string) (any, bool) {
+	for _, key := range path[:len(path)-1] {
+		next, ok := set[key].(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		set = next
+	}
+	v, ok := set[path[len(path)-1]]
+	return v, ok
+}

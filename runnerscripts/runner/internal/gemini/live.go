@@ -1,0 +1,192 @@
+package gemini
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	acpsdk "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// live follows the file of a session for what the program does not tell.
+type live struct {
+	session   runnerscripts.Session
+	workspace string
+	out       agent.Sink
+
+	mu    sync.Mutex
+	id    string          // of the session
+	read  int64           // how much of its file is known
+	calls map[string]bool // calls that are told
+	last  *runnerscripts.Usage
+	took  bool // the last prompt is in the file
+}
+
+// history makes the session's file ready for a start.
+func (l *live) history() (acp.History, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := markProject(l.session, l.workspace); err != nil {
+		return acp.History{}, err
+	}
+	c, ok, err := mend(l.session)
+	if err != nil || !ok {
+		return acp.History{}, err
+	}
+	l.id, l.read = c.id, int64(len(c.text))
+	return acp.History{SessionID: c.id, Prompts: c.prompts, Updates: repeated(c.text)}, nil
+}
+
+// began notes a new session.
+func (l *live) began(id, _, _ string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !agent.IsUUID(id) {
+		return agent.Failed("install another version of the Gemini CLI (%s is tested): the id of its session is %q", testedVersion, id)
+	}
+	l.id, l.read = id, 0
+	return nil
+}
+
+// ended tells what the file says of the query that has ended.
+func (l *live) ended() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last, l.took = nil, true
+	text, err := l.news()
+	if err != nil {
+		l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+			Level:   "warn",
+			Message: fmt.Sprintf("the session's file cannot be read, so the input of tools and the cost of the cache are not known: %v", err),
+		})
+		return
+	}
+	l.took = false
+	bills := map[string]tokens{}
+	for r := range records(text) {
+		if _, ok := r.prompt(); ok {
+			l.took = true
+		}
+		if r.Tokens != nil && r.Type == "gemini" {
+			bills[r.ID] = *r.Tokens // the last one holds
+		}
+		for _, c := range r.ToolCalls {
+			if !l.first(c.ID) {
+				continue
+			}
+			update := c.rest()
+			if c.Status != "success" { // of one that is denied, the rest is everything
+				update = c.whole(l.workspace)
+			}
+			l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, update)
+		}
+		for _, p := range r.Content {
+			if f := p.FunctionResponse; f != nil && l.first(f.ID) {
+				l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, f.rejected())
+			}
+		}
+	}
+	for _, t := range bills {
+		if l.last == nil {
+			l.last = &runnerscripts.Usage{}
+		}
+		*l.last = l.last.Add(runnerscripts.Usage{
+			InputTokens: t.Input - t.Cached, CacheReadTokens: t.Cached, OutputTokens: t.Output + t.Thoughts,
+		})
+	}
+}
+
+// tookPrompt reports whether the last prompt is in the file.
+func (l *live) tookPrompt() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.took
+}
+
+// first reports whether a call is heard of for the first time.
+func (l *live) first(id string) bool {
+	if l.calls[id] {
+		return false
+	}
+	if l.calls == nil {
+		l.calls = map[string]bool{}
+	}
+	l.calls[id] = true
+	return true
+}
+
+// news is what has been added to the file since it was last read.
+func (l *live) news() (string, error) {
+	file := keptFile(l.session, l.id)
+	if _, err := os.Stat(file); err != nil {
+		found, err := filepath.Glob(filepath.Join(chatsDir(l.session), sessionPrefix+"*-"+l.id[:8]+fileSuffix))
+		if err != nil || len(found) == 0 {
+			return "", fmt.Errorf("there is none with the id %s: %w", l.id, os.ErrNotExist)
+		}
+		file = found[len(found)-1]
+	}
+	text, err := agent.ReadIfExists(file)
+	if err != nil || int64(len(text)) < l.read {
+		return "", err
+	}
+	news := text[l.read:]
+	l.read = int64(len(text))
+	return news, nil
+}
+
+// usage is what the last query cost: as the file says, else as the reply does,
+// which counts cached tokens as others.
+func (l *live) usage(reply acpsdk.PromptResponse) runnerscripts.Usage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last != nil {
+		return *l.last
+	}
+	var meta struct {
+		Quota struct {
+			TokenCount struct {
+				InputTokens  int64 `json:"input_tokens"`
+				OutputTokens int64 `json:"output_tokens"`
+			} `json:"token_count"`
+		} `json:"quota"`
+	}
+	raw, err := json.Marshal(reply.Meta)
+	if err != nil || json.Unmarshal(raw, &meta) != nil {
+		return runnerscripts.Usage{}
+	}
+	n := meta.Quota.TokenCount
+	return runnerscripts.Usage{InputTokens: n.InputTokens, OutputTokens: n.OutputTokens}
+}
+
+// failure makes an error of one that the program answered with: the code of a
+// failure of the model's API is its HTTP status.
+func failure(err *acpsdk.RequestError) error {
+	if err.Code < 400 || err.Code > 599 {
+		return nil
+	}
+	advice := "check the address and the key of the model's API that the agent was given, and try again"
+	switch err.Code {
+	case 401, 403:
+		advice = "give the agent a key that the model's API accepts, for example in its environment as GEMINI_API_KEY"
+	case 429, 503:
+		advice = "try again later: the model's API is over its limits"
+	}
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailAPI, HTTPStatus: err.Code, Message: advice + ": " + err.Message,
+	}
+}
+
+// repeated is the number of updates in which the program repeats a session.
+func repeated(text string) int {
+	n := 0
+	for _, r := range remembered(text) {
+		n += r.shown()
+	}
+	return n
+}

@@ -1,0 +1,98 @@
+package gemini
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// Priorities of rules of the user, from 0 to 999. What people allow for the session
+// has 950.
+const (
+	denyPriority  = 999
+	allowPriority = 900
+)
+
+// shellTool is the tool whose calls can be told apart by how a command begins.
+const shellTool = "run_shell_command"
+
+// toolPattern is a tool in the program's words: "write_file", "mcp_calc_add",
+// "run_shell_command(git log)".
+var toolPattern = regexp.MustCompile(`^([A-Za-z0-9_*.-]+)(?:\((.+)\))?$`)
+
+// policy is the file of rules, in TOML, that allows and denies the tools of a
+// profile; empty if it has none. A tool that is denied is not offered to the model.
+// Plan mode allows what it allows. The program would deny the profile's subagents
+// themselves, because it cannot ask about them when it is driven.
+func policy(p runnerscripts.Profile) (string, error) {
+	var b strings.Builder
+	for i, word := range p.DeniedTools {
+		deny := fmt.Sprintf("decision = \"deny\"\npriority = %d\n", denyPriority)
+		if err := addRule(&b, fmt.Sprintf("denied_tools[%d]", i), word, deny); err != nil {
+			return "", err
+		}
+	}
+	allow := fmt.Sprintf("decision = \"allow\"\npriority = %d\nmodes = [%q, %q, %q]\n", allowPriority, modeDefault, modeAutoEdit, modeYOLO)
+	for i, word := range p.AllowedTools {
+		if err := addRule(&b, fmt.Sprintf("allowed_tools[%d]", i), word, allow); err != nil {
+			return "", err
+		}
+	}
+	for _, a := range p.Subagents {
+		if err := addRule(&b, "subagents", a.Name, allow); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, subagentRules, a.Name, readTools, a.Name, a.Name)
+	}
+	return b.String(), nil
+}
+
+// readTools are those that the program allows without asking.
+const readTools = `["glob", "grep_search", "list_directory", "read_file", "google_web_search", "update_topic", ` +
+	`"complete_task", "read_mcp_resource", "list_mcp_resources"]`
+
+// subagentRules are for the tools of a subagent, for which the program cannot ask when
+// it is driven: it would wait for ever. What it would ask for is denied.
+const subagentRules = `[[rule]]
+subagent = %q
+toolName = %s
+decision = "allow"
+priority = 20
+[[rule]]
+subagent = %q
+toolName = ["write_file", "replace"]
+decision = "allow"
+priority = 20
+modes = ["autoEdit"]
+[[rule]]
+subagent = %q
+toolName = "*"
+decision = "deny"
+denyMessage = "A subagent cannot ask for the permission that this needs. Report that the main agent has to do it."
+priority = 10
+modes = ["default", "autoEdit", "plan"]
+`
+
+func addRule(b *strings.Builder, field, word, rest string) error {
+	m := toolPattern.FindStringSubmatch(word)
+	if m == nil || m[2] != "" && m[1] != shellTool || strings.ContainsFunc(word, isControl) {
+		return agent.Invalid("give profile.%s as a tool of the Gemini CLI, such as %q, or %q with how a command begins, not %q",
+			field, "write_file", shellTool+"(git log)", word)
+	}
+	fmt.Fprintf(b, "[[rule]]\ntoolName = %s\n", tomlString(m[1]))
+	if m[2] != "" {
+		fmt.Fprintf(b, "commandPrefix = %s\n", tomlString(m[2]))
+	}
+	b.WriteString(rest)
+	return nil
+}
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
+
+// tomlString is a text without control characters as TOML has it.
+func tomlString(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}

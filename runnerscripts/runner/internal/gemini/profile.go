@@ -1,0 +1,232 @@
+package gemini
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// Where the program looks for what a profile has, below the session's home.
+const (
+	memoryPath    = ".gemini/GEMINI.md"
+	skillsPath    = ".gemini/skills"
+	agentsPath    = ".gemini/agents"
+	policiesPath  = ".gemini/policies"
+	extensionPath = ".gemini/extensions"
+	// ownExtension has the profile's hooks: those of settings run in a trusted
+	// folder only.
+	ownExtension = "agentenv-profile"
+	manifestFile = "gemini-extension.json"
+)
+
+// hookEvents are the events at which the program runs hooks when it is driven, by
+// their names in Claude Code. It runs none around tools then, and none at the start.
+var hookEvents = map[string]string{
+	"UserPromptSubmit": "BeforeAgent",
+	"Stop":             "AfterAgent",
+	"PreCompact":       "PreCompress",
+	"SessionEnd":       "SessionEnd",
+}
+
+// subagentKeys are the keys that the program knows in the frontmatter of a subagent
+// beside those that have a field of their own.
+var subagentKeys = []string{"display_name", "temperature", "max_turns", "timeout_mins"}
+
+// subagentName is what the program takes as the name of a subagent.
+var subagentName = regexp.MustCompile(`^[a-z0-9_-]+$`)
+
+// checkProfile refuses what the program would leave out.
+func checkProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
+	for i, a := range p.Subagents {
+		if !subagentName.MatchString(a.Name) {
+			return agent.Invalid(`rename profile.subagents[%d]: Gemini CLI takes lower-case letters, digits, "-" and "_", not %q`, i, a.Name)
+		}
+		if key, ok := unknownKey(a.Frontmatter, subagentKeys...); ok {
+			return agent.Unsupported("leave out profile.subagents[%d].frontmatter.%s: Gemini CLI has nothing for it (it has: %s)",
+				i, key, strings.Join(subagentKeys, ", "))
+		}
+	}
+	for i, c := range p.Commands {
+		if key, ok := unknownKey(c.Frontmatter); ok {
+			return agent.Unsupported("leave out profile.commands[%d].frontmatter.%s: Gemini CLI has nothing for it", i, key)
+		}
+	}
+	for i, h := range p.Hooks {
+		if hookEvents[h.Event] == "" {
+			return agent.Unsupported("leave out profile.hooks[%d]: Gemini CLI runs none at %q when it is driven (it does at: %s)",
+				i, h.Event, strings.Join(slices.Sorted(maps.Keys(hookEvents)), ", "))
+		}
+		if h.Matcher != "" {
+			return agent.Unsupported("leave out profile.hooks[%d].matcher: Gemini CLI has none for %q", i, h.Event)
+		}
+	}
+	if err := errors.Join(checkPlugins(p.Plugins), checkServers(p.MCPServers)); err != nil {
+		return err
+	}
+	if _, err := policy(p); err != nil {
+		return err
+	}
+	return checkTrust(s, p)
+}
+
+// unknownKey is the first key of a frontmatter that is not among those known.
+func unknownKey(front map[string]any, known ...string) (string, bool) {
+	for _, key := range slices.Sorted(maps.Keys(front)) {
+		if !slices.Contains(known, key) {
+			return key, true
+		}
+	}
+	return "", false
+}
+
+// manifest is what counts of the manifest of an extension.
+type manifest struct {
+	Name       string         `json:"name"`
+	Version    string         `json:"version"`
+	MCPServers map[string]any `json:"mcpServers"`
+}
+
+func checkPlugins(plugins []runnerscripts.Plugin) error {
+	for i, p := range plugins {
+		if p.Marketplace != "" {
+			return agent.Unsupported("give profile.plugins[%d] as files instead of a marketplace: Gemini CLI has no marketplaces of extensions", i)
+		}
+		if m, err := readManifest(p); err != nil || m.Name != p.Name || m.Version == "" {
+			return agent.Invalid("give profile.plugins[%d].files a %s with the name %q and a version: %v", i, manifestFile, p.Name, err)
+		}
+		if p.Name == ownExtension {
+			return agent.Invalid("rename profile.plugins[%d]: %q is taken", i, p.Name)
+		}
+	}
+	return nil
+}
+
+func readManifest(p runnerscripts.Plugin) (manifest, error) {
+	var m manifest
+	for _, f := range p.Files {
+		if f.Path == manifestFile {
+			return m, json.Unmarshal(f.Data(), &m)
+		}
+	}
+	return m, fs.ErrNotExist
+}
+
+// blockedVariables are those that the program does not pass on to MCP servers, by
+// its own decision.
+var blockedVariables = []string{
+	"BASH_ENV", "CLASSPATH", "CORECLR_ENABLE_PROFILING", "CORECLR_PROFILER_PATH", "DOTNET_STARTUP_HOOKS",
+	"DYLD_FALLBACK_FRAMEWORK_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "DYLD_FORCE_FLAT_NAMESPACE", "DYLD_FRAMEWORK_PATH",
+	"DYLD_INSERT_LIBRARIES", "DYLD_LIBRARY_PATH", "ELECTRON_RUN_AS_NODE", "ENV", "JAVA_TOOL_OPTIONS", "LD_AUDIT",
+	"LD_DEBUG", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_PROFILE", "NODE_CLI_FLAGS", "NODE_OPTIONS", "NODE_PATH", "PERL5DB",
+	"PERL5LIB", "PERL5OPT", "PYTHONPATH", "PYTHONSTARTUP", "RUBYLIB", "RUBYOPT", "_FORCE_NODE_OPTIONS", "_JAVA_OPTIONS",
+}
+
+func checkServers(servers []runnerscripts.MCPServer) error {
+	for i, m := range servers {
+		for _, key := range slices.Sorted(maps.Keys(m.Env)) {
+			if slices.Contains(blockedVariables, strings.ToUpper(key)) {
+				return agent.Unsupported("leave %s out of profile.mcp_servers[%d].env: Gemini CLI does not pass it on to MCP servers", key, i)
+			}
+		}
+	}
+	return nil
+}
+
+// ownFolders are those of a workspace from which the program takes settings, hooks,
+// MCP servers and more if it trusts the workspace.
+var ownFolders = []string{".gemini", ".agents"}
+
+// trusts reports whether the program is told to trust the workspace: it starts no
+// MCP server otherwise, wherever that comes from.
+func trusts(s runnerscripts.Session, p runnerscripts.Profile) bool {
+	return s.Agent.TrustWorkspace || len(p.MCPServers) > 0 || slices.ContainsFunc(p.Plugins, func(p runnerscripts.Plugin) bool {
+		m, err := readManifest(p)
+		return err == nil && len(m.MCPServers) > 0
+	})
+}
+
+// checkTrust refuses MCP servers in a workspace that brings something of its own and
+// is not trusted: the program has one switch for both.
+func checkTrust(s runnerscripts.Session, p runnerscripts.Profile) error {
+	if s.Agent.TrustWorkspace || !trusts(s, p) {
+		return nil
+	}
+	for _, name := range ownFolders {
+		if _, err := os.Lstat(filepath.Join(s.Paths.Workspace, name)); !errors.Is(err, fs.ErrNotExist) {
+			return agent.Unsupported("set agent.trust_workspace, remove %s from the workspace, or leave MCP servers out of the profile: "+
+				"Gemini CLI starts some only where it also runs what the workspace says", name)
+		}
+	}
+	return nil
+}
+
+// profileFiles are the files of a profile, and the system prompt, below the
+// session's home.
+func profileFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnerscripts.WorkspaceFile, error) {
+	files := agent.SkillFiles(skillsPath, p.Skills)
+	if memory := strings.TrimSpace(s.Agent.SystemPrompt + "\n\n" + agent.Rules(p.Rules)); memory != "" {
+		files = append(files, runnerscripts.WorkspaceFile{Path: memoryPath, Text: memory + "\n"})
+	}
+	for _, a := range p.Subagents {
+		front := maps.Clone(a.Frontmatter)
+		if front == nil {
+			front = map[string]any{}
+		}
+		front["name"], front["description"], front["model"] = a.Name, a.Description, a.Model
+		if len(a.Tools) > 0 {
+			front["tools"] = a.Tools
+		}
+		files = append(files, agent.Markdown(path.Join(agentsPath, a.Name+".md"), front, a.Prompt))
+	}
+	for _, p := range p.Plugins {
+		files = append(files, agent.Below(path.Join(extensionPath, p.Name), p.Files)...)
+	}
+	rules, err := policy(p)
+	if err != nil {
+		return nil, err
+	}
+	if rules != "" {
+		files = append(files, runnerscripts.WorkspaceFile{Path: path.Join(policiesPath, "agentenv.toml"), Text: rules})
+	}
+	hooks, err := hookFiles(p.Hooks)
+	return append(files, hooks...), err
+}
+
+// hookFiles are an extension with hooks.
+func hookFiles(hooks []runnerscripts.Hook) ([]runnerscripts.WorkspaceFile, error) {
+	if len(hooks) == 0 {
+		return nil, nil
+	}
+	type command struct {
+		Type    string `json:"type"`
+		Command string `json:"command"`
+		Timeout int    `json:"timeout,omitempty"` // milliseconds
+	}
+	type definition struct {
+		Hooks []command `json:"hooks"`
+	}
+	events := map[string][]definition{}
+	for _, h := range hooks {
+		name := hookEvents[h.Event]
+		events[name] = append(events[name], definition{Hooks: []command{{"command", h.Command, h.TimeoutSeconds * 1000}}})
+	}
+	config, err := json.Marshal(map[string]any{"hooks": events})
+	if err != nil {
+		return nil, err
+	}
+	return agent.Below(path.Join(extensionPath, ownExtension), []runnerscripts.WorkspaceFile{
+		{Path: manifestFile, Text: fmt.Sprintf(`{"name":%q,"version":"1.0.0"}`, ownExtension)},
+		{Path: "hooks/hooks.json", Content: config},
+	}), nil
+}

@@ -1,0 +1,325 @@
+package gemini
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestPermissionDecides(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name     string
+		decision runnerscripts.PermissionDecision
+		status   runnerscripts.ToolStatus
+		made     bool
+		stop     runnerscripts.StopReason
+	}{
+		{
+			"allowed once",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce},
+			runnerscripts.ToolCompleted, true, runnerscripts.StopEndTurn,
+		},
+		{
+			"allowed by option",
+			runnerscripts.PermissionDecision{OptionID: "proceed_once"},
+			runnerscripts.ToolCompleted, true, runnerscripts.StopEndTurn,
+		},
+		{
+			"rejected",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"},
+			runnerscripts.ToolFailed, false, runnerscripts.StopEndTurn,
+		},
+		{
+			"rejected and interrupted",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true},
+			runnerscripts.ToolFailed, false, runnerscripts.StopCancelled,
+		},
+		{
+			"allowed for the session",
+			runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways},
+			runnerscripts.ToolCompleted, true, runnerscripts.StopEndTurn,
+		},
+	}
+	f := newFixture(t)
+	c := f.start()
+	for n, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			file := fmt.Sprintf("asked-%d", n)
+			wait := f.promptAsync(c, "run-command `touch "+file+"`")
+			req := f.askedAgain(n)
+			if req.ToolCall.Title != "touch "+file || req.ToolCall.Status != runnerscripts.ToolPending ||
+				req.ToolCall.Kind != runnerscripts.ToolExecute || len(req.Options) != 3 {
+				t.Errorf("request: %s", agenttest.Show(t, req))
+			}
+			rewritten := tt.decision
+			rewritten.UpdatedInput = json.RawMessage(`{"command":"touch other"}`)
+			if err := c.Respond(t.Context(), req.ID, rewritten); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
+				t.Errorf("a rewritten input: %v", err)
+			}
+			if err := c.Respond(t.Context(), req.ID, tt.decision); err != nil {
+				t.Fatal(err)
+			}
+			done, err := wait()
+			if err != nil || done.StopReason != tt.stop {
+				t.Errorf("ended with %q, %v", done.StopReason, err)
+			}
+			if f.exists(file) != tt.made {
+				t.Errorf("the file is there: %v", !tt.made)
+			}
+			if call := f.lastCall(); call.Status != tt.status || call.Title != "touch "+file {
+				t.Errorf("call: %s", agenttest.Show(t, call))
+			}
+			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+			if len(resolved) != n+1 || resolved[n].ID != req.ID || resolved[n].Reason != "answered" {
+				t.Errorf("resolved: %+v", resolved)
+			}
+			if err := c.Respond(t.Context(), req.ID, tt.decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+				t.Errorf("a second answer: %v", err)
+			}
+		})
+	}
+	// The last one was allowed for the session.
+	f.prompt(c, "run-command `touch again`")
+	if n := len(f.requests()); !f.exists("again") || n != len(tests) {
+		t.Errorf("the command ran: %v, asked %d times", f.exists("again"), n)
+	}
+	if f.exists(".gemini") {
+		t.Error("the rule was written into the workspace")
+	}
+}
+
+func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
+	t.Parallel()
+	for name, typ := range map[string]runnerscripts.EventType{
+		"slow-stream": runnerscripts.TypeAgentMessage, "slow-think": runnerscripts.TypeAgentThought,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			f.prompt(c, "first plain-text")
+			before := len(f.out.All())
+			wait := f.promptAsync(c, name)
+			if err := f.api.WaitHeld(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.out.Wait(t.Context(), t, func(e runnerscripts.Event) bool {
+				return e.Type == typ && len(f.out.All()) > before+1
+			})
+			if err := c.Interrupt(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			done, err := wait()
+			if err != nil || done.StopReason != runnerscripts.StopCancelled {
+				t.Fatalf("ended with %q, %v", done.StopReason, err)
+			}
+			f.prompt(c, "remember")
+			// The program forgets what was interrupted.
+			if got := agenttest.Said(t, f.out.All()); strings.Contains(got, "One") || !strings.Contains(got, "before: first plain-text") {
+				t.Errorf("the agent said %q", got)
+			}
+			_, stored := f.transcript()
+			agenttest.SameConversation(t, f.out.All(), stored.All())
+			if err := c.Interrupt(t.Context()); err != nil {
+				t.Errorf("without a query: %v", err)
+			}
+		})
+	}
+}
+
+func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := wait()
+	if err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	f.prompt(c, "plain-text")
+}
+
+func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "run-command `touch asked`")
+	req := f.asked()
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
+		t.Errorf("resolved: %+v", resolved)
+	}
+	if f.exists("asked") {
+		t.Error("the command ran")
+	}
+	if call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool; call.Status != runnerscripts.ToolFailed {
+		t.Errorf("call: %s", agenttest.Show(t, call))
+	}
+}
+
+func TestModesDecideWhatIsAsked(t *testing.T) {
+	t.Parallel()
+	modes := []struct {
+		mode  string
+		asked []string // titles
+		works bool     // a tool that writes is on offer
+	}{
+		{modeAutoEdit, []string{"touch mode"}, true}, // the first from the start on
+		{modeDefault, []string{"Writing to mode.txt", "touch mode"}, true},
+		{modeYOLO, nil, true},
+		{modePlan, nil, false},
+	}
+	for _, trusted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("trusted %v", trusted), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.session.Agent.PermissionMode, f.session.Agent.TrustWorkspace = modes[0].mode, trusted
+			all := &allower{Recorder: f.out, t: t}
+			c := f.startWith(all)
+			all.respond = c.Respond
+			for i, tt := range modes {
+				all.asked = nil
+				if i > 0 {
+					if err := c.SetMode(t.Context(), tt.mode); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f.prompt(c, "write-file `mode.txt`")
+				f.prompt(c, "run-command `touch mode`")
+				if !slices.Equal(all.asked, tt.asked) {
+					t.Errorf("%s: asked for %q, want %q", tt.mode, all.asked, tt.asked)
+				}
+				for _, file := range []string{"mode.txt", "mode"} {
+					if f.exists(file) != tt.works {
+						t.Errorf("%s: %s is there: %v", tt.mode, file, !tt.works)
+					}
+					if err := os.RemoveAll(f.workspaceFile(file)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			_, stored := f.transcript()
+			agenttest.SameConversation(t, f.out.All(), stored.All())
+		})
+	}
+}
+
+// allower is a recorder that allows what is asked, and keeps for what that was.
+type allower struct {
+	*agenttest.Recorder
+	respond func(context.Context, string, runnerscripts.PermissionDecision) error
+	t       *testing.T
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (a *allower) Emit(conv string, typ runnerscripts.EventType, payload any) {
+	a.Recorder.Emit(conv, typ, payload)
+	req, ok := payload.(runnerscripts.PermissionRequest)
+	if !ok {
+		return
+	}
+	a.mu.Lock()
+	a.asked = append(a.asked, req.ToolCall.Title)
+	a.mu.Unlock()
+	if err := a.respond(a.t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+		a.t.Error(err)
+	}
+}
+
+func TestModeAndModelChangeMidway(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "plain-text")
+	if got := f.lastRequest().Model; got != testModel {
+		t.Errorf("the first model is %q", got)
+	}
+	if err := c.SetMode(t.Context(), modePlan); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetMode(t.Context(), modeAutoEdit); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetModel(t.Context(), "gemini-2.5-flash"); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(c, "write-file `notes.txt`") // would ask in the first mode
+	if got := f.lastRequest().Model; got != "gemini-2.5-flash" {
+		t.Errorf("the second model is %q", got)
+	}
+	if !f.exists("notes.txt") {
+		t.Error("the file is not written")
+	}
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.out.All(), runnerscripts.TypeModeUpdate)
+	if len(modes) != 2 || modes[0].CurrentModeID != modePlan || modes[1].CurrentModeID != modeAutoEdit {
+		t.Errorf("modes: %+v", modes)
+	}
+	if got := agenttest.Said(t, f.out.All()); strings.Contains(got, "MODE_UPDATE") {
+		t.Errorf("the agent said %q", got)
+	}
+	if err := c.SetMode(t.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("an unknown mode: %v", err)
+	}
+}
+
+func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	for word, status := range map[string]int{"http-400": 400, "http-401": 401} {
+		_, err := c.Prompt(t.Context(), "q", word)
+		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+		if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status ||
+			!strings.Contains(failure.Message, "scripted failure") {
+			t.Fatalf("%s: error %#v", word, err)
+		}
+	}
+	f.prompt(c, "remember")
+	if got := agenttest.Said(t, f.out.All()); !strings.Contains(got, "before: first plain-text") {
+		t.Errorf("the agent said %q", got)
+	}
+	_, stored := f.transcript()
+	agenttest.SameConversation(t, f.out.All(), stored.All())
+}
+
+func TestRetriesOfTheAPIAreTold(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	// The user's own settings are kept: two tries instead of ten.
+	agenttest.WriteFile(t, filepath.Join(configDir(f.session), "settings.json"), `{"general":{"maxAttempts":2}}`)
+	c := f.start()
+	_, err := c.Prompt(t.Context(), "q", "http-529")
+	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != 503 {
+		t.Errorf("error %#v", err)
+	}
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) == 0 || !strings.Contains(logs[0].Message, "status 503") {
+		t.Errorf("logs: %+v", logs)
+	}
+	f.prompt(c, "plain-text")
+}

@@ -1,0 +1,400 @@
+package gemini
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = modeYOLO
+	c := f.start()
+	seen := 0
+	for _, text := range []string{"two-tools", "plain-text", "think"} {
+		got := f.prompt(c, text).Usage
+		var want runnerscripts.Usage
+		for _, r := range f.api.Requests()[seen:] {
+			seen++
+			want = want.Add(runnerscripts.Usage{
+				InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
+				CacheReadTokens: r.Usage.CacheReadTokens, CacheWriteTokens: r.Usage.CacheWriteTokens,
+			})
+		}
+		if got != want || want.OutputTokens == 0 {
+			t.Errorf("%s: usage\n got %+v\nwant %+v", text, got, want)
+		}
+	}
+}
+
+func TestTwoPromptsShareAProcess(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	file := filepath.Join(t.TempDir(), "starts")
+	f.session.Agent.Command = []string{"/bin/sh", "-c", `echo start >> ` + file + `; exec "$@"`, "sh", f.session.Agent.Command[0]}
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	f.prompt(c, "remember")
+	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
+		t.Errorf("the agent said %q", text)
+	}
+	starts, err := os.ReadFile(file)
+	if err != nil || string(starts) != "start\n" {
+		t.Errorf("the program was started so often: %q, %v", starts, err)
+	}
+}
+
+func TestResumeInANewProcess(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = modeYOLO
+	c := f.start()
+	f.prompt(c, "the secret word is plum")
+	f.prompt(c, "two-tools")
+	// Several times: the program loses sessions that are resumed carelessly.
+	for n := range 3 {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		before := len(f.out.All())
+		c = f.start()
+		done := f.prompt(c, "remember")
+		last := f.lastRequest()
+		if len(last.Texts) != 3+n || last.Texts[0] != "the secret word is plum" {
+			t.Fatalf("resumed %d times: the model was sent %q", n+1, last.Texts)
+		}
+		if done.Usage.InputTokens != last.Usage.InputTokens || done.Usage.CacheReadTokens != last.Usage.CacheReadTokens {
+			t.Errorf("the costs before the resume are counted again: %+v", done.Usage)
+		}
+		for _, e := range f.out.All()[before:] {
+			if e.Type == runnerscripts.TypeToolCall || strings.Contains(string(e.Payload), "scripted model") {
+				t.Errorf("the conversation before is told again: %s %s", e.Type, e.Payload)
+			}
+		}
+	}
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+	if len(init) != 4 || init[0].Resumed || !init[1].Resumed || !init[3].Resumed {
+		t.Errorf("session_initialized: %+v", init)
+	}
+	_, stored := f.transcript()
+	agenttest.SameConversation(t, f.out.All(), stored.All())
+}
+
+func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = modeYOLO
+	c := f.start()
+	f.prompt(c, "two-tools")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, events := f.transcript()
+
+	f.session.Paths = agenttest.NewSession(t, f.session.SessionID, programName).Paths
+	f.out = agenttest.NewRecorder()
+	setup := runnerscripts.SetupRequest{Session: f.session, Transcript: &before}
+	for range 2 { // it can be called again
+		data, err := Driver{}.Setup(t.Context(), setup)
+		if err != nil || data.AgentVersion != testedVersion {
+			t.Fatalf("setup: %+v, %v", data, err)
+		}
+	}
+	restored, again := f.transcript()
+	if agenttest.Show(t, restored) != agenttest.Show(t, before) {
+		t.Error("the restored transcript is another one")
+	}
+	if a, b := len(agenttest.Fold(t, events.All()).Blocks), len(agenttest.Fold(t, again.All()).Blocks); a != b || a == 0 {
+		t.Errorf("%d blocks, then %d", a, b)
+	}
+
+	f.prompt(f.start(), "remember")
+	if last := f.lastRequest(); len(last.Texts) != 2 || last.Texts[0] != "two-tools" {
+		t.Errorf("the model was sent %q", last.Texts)
+	}
+	after, _ := f.transcript()
+	if !strings.HasPrefix(after.Main, before.Main) {
+		t.Error("the resumed session does not go on with the restored transcript")
+	}
+}
+
+func TestInterruptedFirstPromptDoesNotSpoilTheSession(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = f.start()
+	f.prompt(c, "the secret word is plum")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(f.start(), "remember")
+	if got := f.lastRequest().Texts; len(got) != 2 {
+		t.Errorf("the model was sent %q", got)
+	}
+}
+
+func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		end   func(transcript string) string // what a crash made of the file
+		texts int                            // that the model is sent then
+	}{
+		"without a message": {func(s string) string { line, _, _ := strings.Cut(s, "\n"); return line + "\n" }, 1},
+		"empty":             {func(string) string { return "" }, 1},
+		"half a line":       {func(s string) string { return s + `{"id":"x","type":"user","cont` }, 2},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			c := f.start()
+			f.prompt(c, "plain-text")
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			found, ok, _, err := findChat(f.session)
+			if err != nil || !ok {
+				t.Fatalf("no file: %v", err)
+			}
+			agenttest.WriteFile(t, found.path, tt.end(found.text))
+			f.prompt(f.start(), "remember")
+			if got := f.lastRequest().Texts; len(got) != tt.texts {
+				t.Errorf("the model was sent %q", got)
+			}
+			tr, _ := f.transcript()
+			if !strings.Contains(tr.Main, "remember") {
+				t.Error("the transcript lacks the second prompt")
+			}
+		})
+	}
+}
+
+func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	f.session.Agent.Command = []string{"/bin/sh", "-c", `echo $$ > ` + pidFile + `; exec "$@"`, "sh", f.session.Agent.Command[0]}
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	wait := f.promptAsync(c, "run-command `touch asked`")
+	req := f.asked()
+	kill(t, pidFile)
+	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("error %v", err)
+	}
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
+		t.Errorf("resolved: %+v", resolved)
+	}
+	f.prompt(c, "remember")
+	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
+		t.Errorf("the agent said %q", text)
+	}
+}
+
+func TestCloseEndsARunningQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "slow-stream")
+	if err := f.api.WaitHeld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("a prompt after close: %v", err)
+	}
+}
+
+func TestProgramThatIsAnotherOneIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"fails": "echo 'the real reason' >&2; exit 3", "talks": "echo hello; cat >/dev/null", "ends": "exit 0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := agenttest.NewSession(t, agent.NewUUID(), programName)
+			s.Agent.Command = []string{"/bin/sh", "-c", script}
+			d := Driver{patience: 2 * time.Second}
+			_, err := d.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
+			if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") {
+				t.Errorf("start: %v", err)
+			}
+			_, err = d.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
+			if name == "fails" && (!agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "the real reason")) {
+				t.Errorf("setup: %v", err)
+			}
+		})
+	}
+}
+
+// TestWorkspaceBringsNothingUnlessTrusted: a cloned repository may hold settings
+// with commands, and a .env file that sends the key elsewhere.
+func TestWorkspaceBringsNothingUnlessTrusted(t *testing.T) {
+	t.Parallel()
+	for _, trusted := range []bool{false, true} {
+		t.Run(map[bool]string{false: "untrusted", true: "trusted"}[trusted], func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.session.Agent.TrustWorkspace = trusted
+			f.session.Agent.PermissionMode = modeYOLO
+			agenttest.WriteFile(t, f.workspaceFile(".gemini/settings.json"), `{
+				"mcpServers": {"evil": {"command": "/bin/sh", "args": ["-c", "touch mcp-ran"]}},
+				"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "touch hook-ran"}]}],
+				          "BeforeAgent": [{"hooks": [{"type": "command", "command": "touch hook-ran"}]}]}
+			}`)
+			agenttest.WriteFile(t, f.workspaceFile("GEMINI.md"), "Rule of the repository.")
+			f.profile.Hooks = []runnerscripts.Hook{{Event: "UserPromptSubmit", Command: "touch own-hook-ran"}}
+			c := f.start()
+			f.prompt(c, "run-command `touch worked`")
+			if !f.exists("worked") {
+				t.Error("the command did not run")
+			}
+			if !f.exists("own-hook-ran") {
+				t.Error("the profile's hook did not run")
+			}
+			if f.exists("mcp-ran") != trusted || f.exists("hook-ran") != trusted {
+				t.Errorf("the MCP server ran: %v, a hook: %v", f.exists("mcp-ran"), f.exists("hook-ran"))
+			}
+			if got := strings.Contains(string(f.lastRequest().Body), "Rule of the repository."); got != trusted {
+				t.Errorf("the rule reaches the model: %v", got)
+			}
+		})
+	}
+}
+
+func TestEnvFileOfTheWorkspaceIsNotRead(t *testing.T) {
+	t.Parallel()
+	for name, servers := range map[string][]runnerscripts.MCPServer{
+		"plain": nil, "with MCP servers": {{Name: "x", Command: []string{"cat"}}}, // for which the program trusts the folder
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			delete(f.session.Agent.Env, "GEMINI_API_KEY")
+			agenttest.WriteFile(t, f.workspaceFile(".env"), "GEMINI_API_KEY=key-of-the-repository\n")
+			f.profile.MCPServers = servers
+			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+			if !agenttest.HasCode(err, runnerscripts.FailAPI) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func TestWithoutAKeyTheStartSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	delete(f.session.Agent.Env, "GEMINI_API_KEY")
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	if !agenttest.HasCode(err, runnerscripts.FailAPI) || !strings.Contains(err.Error(), "agent.env") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNothingIsWrittenOutsideTheSession(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	f.prompt(c, "plain-text")
+	if _, err := c.Prompt(t.Context(), "q", "http-400"); err == nil {
+		t.Error("no error")
+	}
+	entries, err := os.ReadDir(f.session.Paths.Workspace)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("in the workspace: %v, %v", entries, err)
+	}
+	reports, err := filepath.Glob(filepath.Join(tempDir(f.session), "gemini-client-error-*"))
+	if err != nil || len(reports) == 0 {
+		t.Errorf("the program's report of the error is not in the session's own folder: %v, %v", reports, err)
+	}
+}
+
+func TestNoOtherHostIsContacted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	proxy := agenttest.StartProxy(t)
+	f.session.Agent.Env["HTTPS_PROXY"], f.session.Agent.Env["HTTP_PROXY"] = proxy.URL, proxy.URL
+	f.session.Agent.Env["NO_PROXY"] = "127.0.0.1"
+	c := f.start()
+	f.prompt(c, "plain-text")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(f.start(), "remember")
+	if hosts := proxy.Hosts(); len(hosts) != 0 {
+		t.Errorf("it wanted to reach %q", hosts)
+	}
+}
+
+func TestUnsupportedOptionsAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*runnerscripts.Session)
+		code   runnerscripts.FailureCode
+		word   string
+	}{
+		"max_turns": {func(s *runnerscripts.Session) { s.Agent.MaxTurns = 2 }, runnerscripts.FailUnsupported, "agent.max_turns"},
+		"config":    {func(s *runnerscripts.Session) { s.Agent.Config = []byte(`{"x":1}`) }, runnerscripts.FailInvalidRequest, "agent.config"},
+		"home":      {func(s *runnerscripts.Session) { s.Agent.Env = map[string]string{"GEMINI_CLI_HOME": "/x"} }, runnerscripts.FailInvalidRequest, "GEMINI_CLI_HOME"},
+		"session":   {func(s *runnerscripts.Session) { s.SessionID = "x" }, runnerscripts.FailInvalidRequest, "UUID"},
+		"missing":   {func(s *runnerscripts.Session) { s.Agent.Command = []string{"no-such-program"} }, runnerscripts.FailAgentMissing, "npm install"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := agenttest.NewSession(t, agent.NewUUID(), programName)
+			tt.change(&s)
+			_, err := Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
+			if !agenttest.HasCode(err, tt.code) || !strings.Contains(err.Error(), tt.word) {
+				t.Errorf("setup: %v", err)
+			}
+			_, err = Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
+			if !agenttest.HasCode(err, tt.code) || !strings.Contains(err.Error(), tt.word) {
+				t.Errorf("start: %v", err)
+			}
+		})
+	}
+}
+
+// kill ends the process whose id is in a file.
+func kill(t *testing.T, pidFile string) {
+	t.Helper()
+	data, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}

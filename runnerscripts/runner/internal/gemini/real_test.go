@@ -1,0 +1,81 @@
+package gemini
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+func TestWritesAFileThatIsAllowed(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start()
+	wait := f.promptAsync(c, "please write-file `notes.txt`")
+	req := f.asked()
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+		t.Fatal(err)
+	}
+	done, err := wait()
+	if err != nil || done.StopReason != runnerscripts.StopEndTurn {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	data, err := os.ReadFile(f.workspaceFile("notes.txt"))
+	if err != nil || string(data) != "hello from the scripted model\n" {
+		t.Errorf("file: %q, %v", data, err)
+	}
+	blocks := agenttest.Fold(t, f.out.All()).Blocks
+	if len(blocks) != 4 {
+		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
+	}
+	call := blocks[2].Tool
+	if call == nil || call.Kind != runnerscripts.ToolEdit || call.Status != runnerscripts.ToolCompleted ||
+		call.Title != "Writing to notes.txt" || call.Name != "write_file" || !strings.Contains(string(call.RawInput), `"notes.txt"`) {
+		t.Fatalf("tool call: %s", agenttest.Show(t, call))
+	}
+	if len(call.Locations) != 1 || call.Locations[0].Path != f.workspaceFile("notes.txt") {
+		t.Errorf("locations: %v", call.Locations)
+	}
+	if len(call.Content) != 1 || call.Content[0].Type != "diff" || call.Content[0].OldText != nil ||
+		call.Content[0].NewText != "hello from the scripted model\n" {
+		t.Errorf("content: %s", agenttest.Show(t, call.Content))
+	}
+	_, stored := f.transcript()
+	agenttest.SameConversation(t, f.out.All(), stored.All())
+}
+
+func TestTextArrivesInPiecesWithAllItsWhiteSpace(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.prompt(f.start(), "plain-text")
+	const want = "Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂."
+	chunks := agenttest.Payloads[runnerscripts.ContentChunk](t, f.out.All(), runnerscripts.TypeAgentMessage)
+	var text string
+	for _, c := range chunks {
+		text += c.Content.Text
+	}
+	if text != want || len(chunks) < 5 {
+		t.Errorf("%d pieces: %q", len(chunks), text)
+	}
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+	want0 := runnerscripts.SessionInitialized{Agent: programName, AgentVersion: testedVersion, Model: testModel, Mode: modeDefault}
+	if len(init) != 1 || agenttest.Show(t, init[0]) != agenttest.Show(t, want0) {
+		t.Errorf("session_initialized: %+v", init)
+	}
+}
+
+func TestThinkingAndTextAreTwoBlocks(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.prompt(f.start(), "think")
+	blocks := agenttest.Fold(t, f.out.All()).Blocks
+	if len(blocks) != 3 || blocks[1].Kind != session.BlockThought || blocks[1].Text != "Let me think about it. It is simple." ||
+		blocks[2].Kind != session.BlockAgent || blocks[2].Text != "I have thought about it." {
+		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
+	}
+	_, stored := f.transcript()
+	agenttest.SameConversation(t, f.out.All(), stored.All())
+}

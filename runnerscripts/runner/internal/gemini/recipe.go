@@ -1,0 +1,46 @@
+package gemini
+
+import "github.com/agentenv-dev/agentenv/runnerscripts"
+
+const (
+	// programName is the program's usual name in PATH.
+	programName = "gemini"
+	npmPackage  = "@google/gemini-cli"
+	// testedVersion is the one that this driver's tests run.
+	testedVersion = "0.61.0"
+)
+
+// Recipe installs the program from npm. It runs on Node and brings no search tool
+// of its own.
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent:   programName,
+		Program: programName,
+		Version: testedVersion,
+		Debian:  []string{"ca-certificates", "git", "ripgrep"},
+		NPM:     []string{npmPackage + "@" + testedVersion},
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureModel,
+			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureSystemPrompt,
+			runnerscripts.FeatureAllowedTools,
+			runnerscripts.FeatureDeniedTools,
+			runnerscripts.FeatureRules,
+			runnerscripts.FeatureSkills,
+			runnerscripts.FeatureCommands,
+			runnerscripts.FeatureSubagents,
+			runnerscripts.FeatureHooks,
+			runnerscripts.FeatureMCPStdio,
+			runnerscripts.FeatureMCPHTTP,
+			runnerscripts.FeaturePlugins,
+			runnerscripts.FeaturePermissions,
+			runnerscripts.FeatureAllowAlways,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureSetMode,
+			runnerscripts.FeatureSetModel,
+			runnerscripts.FeatureResume,
+			runnerscripts.FeatureThinking,
+			runnerscripts.FeatureUsage,
+		},
+	}
+}

@@ -1,0 +1,304 @@
+package gemini
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
+)
+
+// modeNotice begins a chunk of an answer that is none: the program tells so that
+// its mode has changed.
+const modeNotice = "[MODE_UPDATE] "
+
+// noSubject begins a thought that has no subject.
+const noSubject = "****\n"
+
+// translateUpdate makes of an update of the program what the others send.
+func translateUpdate(u acp.Update) acp.Update {
+	switch runnerscripts.EventType(u.Kind) {
+	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
+		return translateChunk(u)
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
+		return translateCall(u)
+	}
+	return u
+}
+
+func translateChunk(u acp.Update) acp.Update {
+	var c runnerscripts.ContentChunk
+	if json.Unmarshal(u.Raw, &c) != nil {
+		return u // the caller reports it
+	}
+	if u.Kind == string(runnerscripts.TypeAgentThought) {
+		c.Content.Text = strings.TrimPrefix(c.Content.Text, noSubject)
+		return newUpdate(runnerscripts.TypeAgentThought, c)
+	}
+	mode, ok := strings.CutPrefix(c.Content.Text, modeNotice)
+	if !ok || !slices.Contains([]string{modeDefault, modeAutoEdit, modeYOLO, modePlan}, mode) {
+		return u
+	}
+	return newUpdate(runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
+}
+
+func translateCall(u acp.Update) acp.Update {
+	var call struct {
+		runnerscripts.ToolCall
+		Content []struct {
+			runnerscripts.ToolCallContent
+			Meta struct {
+				Kind string `json:"kind"`
+			} `json:"_meta"`
+		} `json:"content"`
+	}
+	if json.Unmarshal(u.Raw, &call) != nil {
+		return u
+	}
+	ended := call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed
+	for _, c := range call.Content {
+		if c.Type == "content" && !ended {
+			continue // a remark on the input
+		}
+		if c.Meta.Kind == "add" {
+			c.OldText = nil
+		}
+		call.ToolCall.Content = append(call.ToolCall.Content, c.ToolCallContent)
+	}
+	call.Name = toolName(call.ToolCallID)
+	return newUpdate(runnerscripts.EventType(u.Kind), call.ToolCall)
+}
+
+func newUpdate(typ runnerscripts.EventType, payload any) acp.Update {
+	raw, err := json.Marshal(payload)
+	if err != nil {
+		panic("a payload that was JSON is none: " + err.Error()) // cannot happen: it came from JSON
+	}
+	return acp.Update{Kind: string(typ), Raw: raw}
+}
+
+// toolName is the tool that the id of a call begins with; empty if it does not.
+func toolName(callID string) string {
+	name, _, ok := strings.Cut(callID, "__")
+	if !ok {
+		return ""
+	}
+	return name
+}
+
+// toolCall is a call in a record.
+type toolCall struct {
+	ID            string          `json:"id"`
+	Name          string          `json:"name"`
+	Args          json.RawMessage `json:"args"`
+	Result        json.RawMessage `json:"result"`
+	Status        string          `json:"status"`
+	Description   string          `json:"description"`
+	DisplayName   string          `json:"displayName"`
+	ResultDisplay resultDisplay   `json:"resultDisplay"`
+}
+
+// resultDisplay is what a tool shows: a text, or a change of a file.
+type resultDisplay struct {
+	text            string
+	FileName        string  `json:"fileName"`
+	FilePath        string  `json:"filePath"`
+	OriginalContent *string `json:"originalContent"`
+	NewContent      string  `json:"newContent"`
+}
+
+func (d *resultDisplay) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &d.text)
+	}
+	if len(data) == 0 || data[0] != '{' {
+		return nil
+	}
+	type fields resultDisplay
+	return json.Unmarshal(data, (*fields)(d))
+}
+
+func (d resultDisplay) content() []runnerscripts.ToolCallContent {
+	switch {
+	case d.text != "":
+		return textContent(d.text)
+	case d.FileName != "":
+		c := runnerscripts.ToolCallContent{Type: "diff", Path: d.FilePath, NewText: d.NewContent}
+		if c.Path == "" {
+			c.Path = d.FileName
+		}
+		if d.OriginalContent != nil && *d.OriginalContent != "" {
+			c.OldText = d.OriginalContent
+		}
+		return []runnerscripts.ToolCallContent{c}
+	}
+	return nil
+}
+
+func textContent(text string) []runnerscripts.ToolCallContent {
+	return []runnerscripts.ToolCallContent{{
+		Type: "content", Content: &runnerscripts.Content{Type: "text", Text: text},
+	}}
+}
+
+// kinds of the tools that the program brings, as it tells them itself.
+func kindOf(tool string) runnerscripts.ToolKind {
+	switch tool {
+	case "write_file", "replace":
+		return runnerscripts.ToolEdit
+	case "run_shell_command":
+		return runnerscripts.ToolExecute
+	case "read_file", "read_many_files", "read_mcp_resource", "list_background_processes", "read_background_output":
+		return runnerscripts.ToolRead
+	case "list_directory", "glob", "grep_search", "google_web_search", "list_mcp_resources":
+		return runnerscripts.ToolSearch
+	case "web_fetch":
+		return runnerscripts.ToolFetch
+	case "update_topic", "invoke_agent":
+		return runnerscripts.ToolThink
+	}
+	return runnerscripts.ToolOther
+}
+
+// whole is a recorded call as the live updates of it would have been.
+func (c toolCall) whole(workspace string) runnerscripts.ToolCall {
+	call := runnerscripts.ToolCall{
+		ToolCallID: c.ID, Title: c.Description, Kind: kindOf(c.Name), Status: runnerscripts.ToolCompleted,
+		Content: c.ResultDisplay.content(),
+	}
+	if c.Status != "success" {
+		call.Status = runnerscripts.ToolFailed
+	}
+	var args struct {
+		Command  string `json:"command"`
+		FilePath string `json:"file_path"`
+	}
+	_ = json.Unmarshal(c.Args, &args) // other tools have others
+	switch {
+	case c.Name == "run_shell_command" && args.Command != "":
+		call.Title = args.Command
+	case strings.HasPrefix(c.Name, "mcp_") && c.DisplayName != "":
+		call.Title = c.DisplayName
+	case args.FilePath != "":
+		path := args.FilePath
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(workspace, path)
+		}
+		call.Locations = []runnerscripts.Location{{Path: path}}
+	}
+	call.Name, call.RawInput, call.RawOutput = c.Name, c.Args, c.Result
+	return call
+}
+
+// rest is what the live updates of a call leave out.
+func (c toolCall) rest() runnerscripts.ToolCall {
+	return runnerscripts.ToolCall{ToolCallID: c.ID, Name: c.Name, RawInput: c.Args, RawOutput: c.Result}
+}
+
+// rejected is the end of a call that is recorded by its result only.
+func (r functionResponse) rejected() runnerscripts.ToolCall {
+	var said struct {
+		Error string `json:"error"`
+	}
+	_ = json.Unmarshal(r.Response, &said)
+	return runnerscripts.ToolCall{
+		ToolCallID: r.ID, Name: r.Name, Status: runnerscripts.ToolFailed,
+		Content: textContent(said.Error), RawOutput: r.Response,
+	}
+}
+
+// replay emits the conversation of a transcript, every event with its time.
+func replay(ctx context.Context, text, workspace string, out agent.Sink) error {
+	p := player{out: out, workspace: workspace, texts: map[string]bool{}, calls: map[string]bool{}}
+	for r := range records(text) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		p.play(r)
+	}
+	return nil
+}
+
+// player makes events of records.
+type player struct {
+	out       agent.Sink
+	workspace string
+
+	prompts  int
+	promptID string
+	blocks   int
+	texts    map[string]bool // messages whose texts are told
+	calls    map[string]bool // calls that are told
+}
+
+func (p *player) emit(at time.Time, typ runnerscripts.EventType, payload any) {
+	p.out.EmitAt(at, runnerscripts.MainConversation, typ, payload)
+}
+
+// play tells what is new in a record: one with the id of an earlier one is the
+// same message with more in it.
+func (p *player) play(r entry) {
+	at, err := time.Parse(time.RFC3339, r.Time)
+	if err != nil || r.ID == "" {
+		return // it is no message
+	}
+	if prompt, ok := r.prompt(); ok && !p.texts[r.ID] {
+		p.texts[r.ID] = true
+		p.prompts++
+		p.promptID, p.blocks = record.PromptID(p.prompts, prompt), 0
+		p.say(at, runnerscripts.TypeUserMessage, prompt)
+		return
+	}
+	if r.Type == "user" {
+		p.results(at, r)
+		return
+	}
+	if r.Type != "gemini" {
+		return // notices of the program to people at a terminal
+	}
+	if !p.texts[r.ID] {
+		p.texts[r.ID] = true
+		for _, t := range r.Thoughts {
+			p.say(at, runnerscripts.TypeAgentThought, t.text())
+		}
+		if text := r.Content.text(); text != "" {
+			p.say(at, runnerscripts.TypeAgentMessage, text)
+		}
+	}
+	for _, c := range r.ToolCalls {
+		if !p.calls[c.ID] {
+			p.calls[c.ID] = true
+			p.emit(at, runnerscripts.TypeToolCall, c.whole(p.workspace))
+		}
+	}
+}
+
+func (p *player) say(at time.Time, typ runnerscripts.EventType, text string) {
+	p.emit(at, typ, runnerscripts.ContentChunk{
+		BlockID: record.BlockID(p.promptID, p.blocks), Content: runnerscripts.Content{Type: "text", Text: text},
+	})
+	p.blocks++
+}
+
+// results tells the calls that were rejected: only their results are recorded.
+func (p *player) results(at time.Time, r entry) {
+	for _, part := range r.Content {
+		f := part.FunctionResponse
+		if f == nil || p.calls[f.ID] {
+			continue
+		}
+		p.calls[f.ID] = true
+		p.emit(at, runnerscripts.TypeToolCall, f.rejected())
+	}
+}
+
+// text is a thought as the program tells it.
+func (t thought) text() string {
+	return strings.TrimPrefix("**"+t.Subject+"**\n"+t.Description, noSubject)
+}

@@ -1,0 +1,186 @@
+package opencode
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// api is the way to a server that may be another process's.
+type api struct {
+	base     string
+	password string
+	client   *http.Client
+}
+
+func newAPI(base, password string) *api {
+	// It is on this machine: no proxy of the environment leads to it.
+	return &api{base: base, password: password, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+}
+
+// forget closes the connections that nobody uses.
+func (a *api) forget() { a.client.CloseIdleConnections() }
+
+// refusal is an answer of the server that is none of success.
+type refusal struct {
+	status  int
+	message string
+}
+
+func (r *refusal) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.message) }
+
+// isRefusal reports whether the server answered with that status.
+func isRefusal(err error, status int) bool {
+	r, ok := errors.AsType[*refusal](err)
+	return ok && r.status == status
+}
+
+// maxReply is far above a whole conversation.
+const maxReply = 1 << 30
+
+// request sends a request. The caller closes the body of the response.
+func (a *api) request(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.SetBasicAuth(serverUser, a.password)
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		// Its text has the address, which says nothing to anybody.
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err
+		}
+		return nil, fmt.Errorf("ask OpenCode's server for %s: %w", path, err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	return nil, errors.Join(&refusal{status: resp.StatusCode, message: strings.ToValidUTF8(string(said), "\uFFFD")}, err)
+}
+
+// call sends a request and decodes the reply into out, which may be nil.
+func (a *api) call(ctx context.Context, method, path string, in, out any) error {
+	resp, err := a.request(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err != nil {
+		return fmt.Errorf("read what OpenCode's server says to %s: %w", path, err)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return agent.Failed("install the version of OpenCode that this runner was tested with (%s): it answers %s with something else: %v",
+			testedVersion, path, err)
+	}
+	return nil
+}
+
+func (a *api) get(ctx context.Context, path string, out any) error {
+	return a.call(ctx, http.MethodGet, path, nil, out)
+}
+
+func (a *api) post(ctx context.Context, path string, in, out any) error {
+	if in == nil {
+		in = struct{}{}
+	}
+	return a.call(ctx, http.MethodPost, path, in, out)
+}
+
+// stream is the server's events.
+type stream struct {
+	body  io.ReadCloser
+	lines *runnerscripts.LineReader
+}
+
+// events begins to listen. What happens from now on is not missed.
+func (a *api) events(ctx context.Context, path string) (*stream, error) {
+	resp, err := a.request(ctx, http.MethodGet, path, nil) //nolint:bodyclose // whoever reads the stream closes it
+	if err != nil {
+		return nil, err
+	}
+	st := &stream{body: resp.Body, lines: runnerscripts.NewLineReader(resp.Body, 0)}
+	if _, err := st.next(); err != nil { // "server.connected"
+		return nil, errors.Join(fmt.Errorf("listen to OpenCode's server: %w", err), st.body.Close())
+	}
+	return st, nil
+}
+
+// next returns the JSON of the next event, valid until the one after it.
+func (st *stream) next() ([]byte, error) {
+	for {
+		line, err := st.lines.Next()
+		if err != nil {
+			return nil, err
+		}
+		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			return bytes.TrimSpace(data), nil
+		}
+	}
+}
+
+// abort stops what a session does.
+func (a *api) abort(ctx context.Context, id string) error {
+	return a.post(ctx, "/session/"+id+"/abort", nil, nil)
+}
+
+// messages reads the last messages of a session, oldest first; all if most is 0.
+func (a *api) messages(ctx context.Context, id string, most int) ([]message, error) {
+	path := "/session/" + id + "/message"
+	if most > 0 {
+		path += "?limit=" + strconv.Itoa(most)
+	}
+	var list []message
+	return list, a.get(ctx, path, &list)
+}
+
+// turn reads a message of the user and all that came of it: the program may go on
+// with messages of the user that it makes itself.
+func (a *api) turn(ctx context.Context, id, userID string) ([]message, error) {
+	const usual = 100
+	for _, most := range []int{usual, 0} {
+		all, err := a.messages(ctx, id, most)
+		if err != nil {
+			return nil, err
+		}
+		found := slices.IndexFunc(all, func(m message) bool { return m.Info.ID == userID })
+		if found < 0 {
+			continue
+		}
+		return all[found:], nil
+	}
+	return nil, &refusal{status: http.StatusNotFound, message: "the message of the prompt is not in the session"}
+}
+
+// sinceTime are the messages that are not older than ms.
+func sinceTime(messages []message, ms int64) []message {
+	return slices.DeleteFunc(messages, func(m message) bool { return m.Info.Time.Created < ms })
+}

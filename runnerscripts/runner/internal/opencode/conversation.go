@@ -1,0 +1,289 @@
+package opencode
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// conversation is a session of OpenCode: one server at a time, which stays between
+// prompts and is started again if it has crashed.
+type conversation struct {
+	session  runnerscripts.Session
+	profile  runnerscripts.Profile
+	guard    agent.Guard
+	raw      bool
+	out      agent.Sink
+	patience time.Duration
+	silence  time.Duration
+	retries  int
+
+	starting sync.Mutex // held while a server is looked for or started
+	ending   sync.Once
+	unwatch  func()         // ends the watch over Start's context
+	jobs     sync.WaitGroup // what background started
+
+	talking   sync.Mutex // held while something is translated; never taken with mu held
+	translate *translator
+	orphans   map[string][]event // of sessions that are nobody's yet
+
+	mu          sync.Mutex
+	server      *server
+	id          string // the program's own id of the session
+	over        bool   // no server may be started any more
+	initialized bool
+	questions   map[string]question
+	rules       ruleset // what is allowed, although the program asks
+	query       *query
+	model       string // empty: the program's own choice
+	mode        string
+	offer       offer
+}
+
+// Prompt runs one query to its end.
+func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+	now := time.Now()
+	q := newQuery(newID("msg", now))
+	c.mu.Lock()
+	c.query = q
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.query = nil
+		c.mu.Unlock()
+	}()
+	// An interrupt reaches the query from here on, also while this takes time.
+	s, err := c.running(ctx)
+	if err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
+	c.reportServers(ctx, s)
+	err = c.work(ctx, s, q, c.begin(q.id, text, now))
+	c.withdrawAll()
+	done := c.completed()
+	switch {
+	case err == nil:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		done.StopReason, err = q.outcome()
+		return done, err
+	case ctx.Err() != nil:
+		s.kill()
+		return done, context.Cause(ctx)
+	}
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		return done, agent.Failed("look at what OpenCode answered to the prompt: %v", refused)
+	}
+	s.kill()
+	return done, agent.Failed("send the prompt again, which resumes the conversation: OpenCode crashed: %s", s.crash())
+}
+
+// work sends the prompt and waits until everything about it is told.
+func (c *conversation) work(ctx context.Context, s *server, q *query, p prompt) error {
+	sending, cancel := context.WithCancel(ctx)
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	defer cancel()
+	sent := make(chan error, 1)
+	sender.Go(func() { sent <- s.post(sending, "/session/"+c.sessionID()+p.path, p.body, nil) })
+	for {
+		select {
+		case err := <-sent:
+			if err != nil {
+				return err
+			}
+			sent = nil // a slash command is only accepted at its end
+		case <-q.done:
+			if !c.accepted(q) {
+				return nil
+			}
+			return c.catchUp(ctx, s, q)
+		case <-s.gone:
+			return errors.New("the server has ended")
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// accepted reports whether the program has the query's message.
+func (c *conversation) accepted(q *query) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return q.accepted
+}
+
+func (c *conversation) sessionID() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id
+}
+
+// completed is what is known of a query's end without its outcome.
+func (c *conversation) completed() runnerscripts.QueryCompleted {
+	c.talking.Lock()
+	defer c.talking.Unlock()
+	return runnerscripts.QueryCompleted{Usage: c.translate.spent}
+}
+
+// catchUp tells what the events did not: they come in an order that is not
+// exactly that of what happened, and the last ones may be on their way yet.
+func (c *conversation) catchUp(ctx context.Context, s *server, q *query) error {
+	messages, err := s.turn(ctx, c.sessionID(), q.id)
+	if err != nil {
+		return err
+	}
+	since := messages[0].Info.Time.Created
+	c.tell(messages)
+	c.mu.Lock()
+	for _, m := range messages {
+		if m.Info.Role == roleAssistant {
+			q.answer(m.Info)
+		}
+	}
+	c.mu.Unlock()
+	seen := map[string]bool{}
+	for ids := subagentSessions(messages); len(ids) > 0; ids = ids[1:] {
+		if seen[ids[0]] {
+			continue
+		}
+		seen[ids[0]] = true
+		work, err := s.messages(ctx, ids[0], 0)
+		if err != nil {
+			return err
+		}
+		work = sinceTime(work, since)
+		c.tell(work)
+		ids = append(ids, subagentSessions(work)...)
+	}
+	return nil
+}
+
+// tell translates messages as they are, so that no event is missed any more.
+func (c *conversation) tell(messages []message) {
+	c.talking.Lock()
+	defer c.talking.Unlock()
+	clear(c.orphans)
+	for _, m := range messages {
+		c.translate.message(m)
+	}
+}
+
+// Interrupt stops the running query. One that comes before the program works on
+// the prompt is kept until it does.
+func (c *conversation) Interrupt(ctx context.Context) error {
+	c.mu.Lock()
+	q := c.query
+	if q == nil || q.finished {
+		c.mu.Unlock()
+		return nil
+	}
+	q.cancelled = true
+	if !q.busy {
+		q.interrupt = true
+		c.mu.Unlock()
+		return nil
+	}
+	c.mu.Unlock()
+	c.abort(ctx)
+	return nil
+}
+
+// abort asks the program to stop, without waiting for it.
+func (c *conversation) abort(ctx context.Context) {
+	id := c.sessionID()
+	c.background(ctx, func(ctx context.Context, s *server) error { return s.abort(ctx, id) })
+}
+
+// background asks the server for something that nobody waits for but Close.
+func (c *conversation) background(ctx context.Context, do func(context.Context, *server) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	s := c.server
+	c.jobs.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		defer cancel()
+		if err := do(ctx, s); err != nil {
+			c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+				Level: "debug", Message: err.Error(), // the end of the query tells what became of it
+			})
+		}
+	})
+}
+
+// SetMode changes the permission mode.
+func (c *conversation) SetMode(ctx context.Context, mode string) error {
+	if _, err := c.running(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	err := c.offer.checkMode(mode)
+	changed := err == nil && mode != c.mode
+	if changed {
+		c.mode = mode
+	}
+	c.mu.Unlock()
+	if changed {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
+	}
+	return err
+}
+
+// SetModel changes the model.
+func (c *conversation) SetModel(ctx context.Context, model string) error {
+	if _, err := c.running(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	err := c.offer.checkModel(model)
+	if err == nil {
+		c.model = model
+	}
+	c.mu.Unlock()
+	if err == nil {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeOptionsChanged, runnerscripts.OptionsChanged{Model: model})
+	}
+	return err
+}
+
+// Close ends the server, politely first.
+func (c *conversation) Close() error {
+	c.ending.Do(func() {
+		c.unwatch()
+		c.mu.Lock()
+		s := c.server
+		c.over = true
+		c.mu.Unlock()
+		s.close()
+		c.jobs.Wait()
+		c.withdrawAll()
+		_ = os.Remove(addressFile(c.session)) // else the next reader finds nobody there
+	})
+	return nil
+}
+
+// watch kills the server when ctx ends, until unwatch.
+func (c *conversation) watch(ctx context.Context) {
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		c.mu.Lock()
+		s := c.server
+		c.over = true
+		c.mu.Unlock()
+		s.kill()
+	})
+	c.unwatch = func() {
+		if !stop() {
+			<-killed
+		}
+	}
+}

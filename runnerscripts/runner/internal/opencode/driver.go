@@ -1,0 +1,100 @@
+package opencode
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+const (
+	// startTime is far above the seconds that the server takes to start.
+	startTime = 3 * time.Minute
+	// silenceTime is how long the server may say nothing: its heart beats every
+	// ten seconds, on a machine that is not overloaded.
+	silenceTime = 2 * time.Minute
+	// maxRetries is how often in a row the model's API may fail. The program waits
+	// 2, 4, 8, 16 and 30 seconds between.
+	maxRetries = 5
+)
+
+// Driver drives OpenCode. The zero value is ready to use.
+type Driver struct {
+	patience time.Duration // how long the server may take to start; zero means startTime
+	silence  time.Duration // how long it may say nothing; zero means silenceTime
+	retries  int           // how often the model's API may fail; zero means maxRetries
+}
+
+var _ agent.Driver = Driver{}
+
+// Setup writes the configuration and restores the transcript.
+func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+	if err := check(req.Session, req.Profile); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	v, err := version(ctx, req.Session)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	data := runnerscripts.SetupData{AgentVersion: v}
+	if major, _, _ := strings.Cut(testedVersion, "."); !strings.HasPrefix(v, major+".") {
+		return data, agent.Failed("install OpenCode %s in the sandbox, which this runner was tested with: it has %q", testedVersion, v)
+	}
+	if err := installProfile(ctx, req.Session, req.Profile); err != nil {
+		return data, err
+	}
+	if err := writeConfiguration(req.Session, req.Profile); err != nil {
+		return data, err
+	}
+	if req.Transcript == nil {
+		return data, nil
+	}
+	return data, restore(ctx, req.Session, *req.Transcript)
+}
+
+// Start starts the server; a session that has a transcript goes on.
+func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
+	if err := check(req.Session, req.Profile); err != nil {
+		return nil, err
+	}
+	rules, err := permissionRules(req.Session, req.Profile)
+	if err != nil {
+		return nil, err
+	}
+	c := &conversation{
+		session:   req.Session,
+		profile:   req.Profile,
+		guard:     agent.NewGuard(req.Session, skillsDir),
+		raw:       req.Raw,
+		out:       out,
+		patience:  cmp.Or(d.patience, startTime),
+		silence:   cmp.Or(d.silence, silenceTime),
+		retries:   cmp.Or(d.retries, maxRetries),
+		translate: newTranslator(out, req.Paths.Workspace),
+		orphans:   map[string][]event{},
+		questions: map[string]question{},
+		rules:     rules,
+		model:     req.Agent.Model,
+		mode:      cmp.Or(req.Agent.PermissionMode, modeBuild),
+	}
+	if _, err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	c.watch(ctx)
+	return c, nil
+}
+
+// Transcript reads the session's history.
+func (d Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
+	if err := check(req.Session, runnerscripts.Profile{}); err != nil {
+		return runnerscripts.Transcript{}, err
+	}
+	t, err := readTranscript(ctx, req.Session, cmp.Or(d.patience, startTime))
+	if err != nil || !req.Events {
+		return t, err
+	}
+	return t, replay(t, newTranslator(out, req.Paths.Workspace))
+}

@@ -1,0 +1,148 @@
+package opencode
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// fakeVariable makes the test's own program a server that behaves in that way.
+const fakeVariable = "AGENTENV_TEST_OPENCODE"
+
+// newFake is a session whose program is a fake.
+func newFake(t *testing.T, behaviour string) *fixture {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{
+		t: t, out: agenttest.NewRecorder(), session: agenttest.NewSession(t, agent.NewUUID(), programName),
+	}
+	f.session.Agent.Command = []string{exe}
+	f.session.Agent.Env = map[string]string{fakeVariable: behaviour}
+	return f
+}
+
+const fakeSession = "ses_fake"
+
+// fakeProgram is the fake's main function.
+func fakeProgram(behaviour string) {
+	if os.Args[1] == "--version" {
+		fmt.Println(strings.TrimPrefix(behaviour, "version "))
+		return
+	}
+	switch behaviour {
+	case "exits":
+		fmt.Fprintln(os.Stderr, "no such thing")
+		os.Exit(7)
+	case "is silent":
+		select {}
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("opencode server listening on http://" + ln.Addr().String())
+	f := fake{behaviour: behaviour, events: make(chan string, 100)}
+	panic(http.Serve(ln, f.routes())) //nolint:gosec // of a test
+}
+
+type fake struct {
+	behaviour string
+	events    chan string
+}
+
+func (f fake) routes() http.Handler {
+	mux := http.NewServeMux()
+	for path, reply := range map[string]string{
+		"GET /config/providers":       `{"providers":[{"id":"p","models":{"m":{"limit":{"context":1000}}}}]}`,
+		"GET /agent":                  `[{"name":"build","mode":"primary"}]`,
+		"GET /command":                `[]`,
+		"GET /experimental/tool/ids":  `["bash","write"]`,
+		"GET /global/health":          `{"version":"1.0.0"}`,
+		"GET /config":                 `{}`,
+		"GET /mcp":                    `{}`,
+		"POST /session":               `{"id":"` + fakeSession + `"}`,
+		"POST /session/{id}/abort":    `true`,
+		"GET /session/{id}/message":   `[]`,
+		"POST /permission/{id}/reply": `true`,
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, reply) })
+	}
+	mux.HandleFunc("GET /event", f.stream)
+	mux.HandleFunc("GET /global/event", fake{events: make(chan string)}.stream)
+	mux.HandleFunc("POST /session/{id}/prompt_async", f.prompt)
+	return mux
+}
+
+func (f fake) stream(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	flush := http.NewResponseController(w).Flush
+	fmt.Fprint(w, "data: {\"type\":\"server.connected\",\"properties\":{}}\n\n")
+	for {
+		_ = flush()
+		select {
+		case e := <-f.events:
+			fmt.Fprint(w, e)
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (f fake) prompt(w http.ResponseWriter, r *http.Request) {
+	var body promptBody
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch f.behaviour {
+	case "works without an end":
+		f.say(`{"type":"message.updated","properties":{"info":{"id":"` + body.MessageID + `","sessionID":"` + fakeSession + `","role":"user"}}}`)
+		f.say(`{"type":"session.status","properties":{"sessionID":"` + fakeSession + `","status":{"type":"retry","attempt":1}}}`)
+	case "refuses":
+		http.Error(w, `{"name":"BadRequest"}`, http.StatusBadRequest)
+		return
+	case "ends well without an answer":
+		os.Exit(0)
+	case "crashes":
+		fmt.Fprintln(os.Stderr, strings.Repeat("much noise\n", 3000)+"the real reason")
+		os.Exit(3)
+	case "floods":
+		for range 2000 {
+			fmt.Println(strings.Repeat("x", 1000))
+			fmt.Fprintln(os.Stderr, strings.Repeat("y", 1000))
+		}
+		f.say(`not JSON at all`)
+		f.say(`{"type":"message.updated","properties":{"info":[]}}`)
+		fallthrough
+	case "fails":
+		f.say(`{"type":"session.error","properties":{"sessionID":"` + fakeSession + `","error":{"name":"UnknownError","data":{"message":"nothing works"}}}}`)
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (f fake) say(event string) { f.events <- "data: " + event + "\n\n" }
+
+// startFake starts the conversation; it is closed at the end of the test.
+func (f *fixture) startFake() (*conversation, error) {
+	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+	if err != nil {
+		return nil, err
+	}
+	f.t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			f.t.Errorf("close: %v", err)
+		}
+	})
+	return c.(*conversation), nil
+}

@@ -1,0 +1,236 @@
+package opencode
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestProgramThatDoesNotStartFailsTheStart(t *testing.T) {
+	t.Parallel()
+	for behaviour, want := range map[string]string{"exits": "no such thing", "is silent": "50ms"} {
+		t.Run(behaviour, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t, behaviour)
+			if behaviour == "is silent" {
+				f.driver.patience = 50 * time.Millisecond
+			}
+			_, err := f.startFake()
+			if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") ||
+				!strings.Contains(err.Error(), want) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func TestServerThatFailsFailsTheQuery(t *testing.T) {
+	t.Parallel()
+	for behaviour, want := range map[string]string{
+		"refuses":                     "BadRequest",
+		"ends well without an answer": "OpenCode crashed: it ended",
+		"crashes":                     "the real reason",
+		"says nothing":                "it said nothing for",
+		"fails":                       "nothing works",
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t, behaviour)
+			if behaviour == "says nothing" {
+				f.driver.silence = 2 * time.Second
+			}
+			c, err := f.startFake()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = c.Prompt(t.Context(), "q", "hello")
+			if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v", err)
+			}
+			if n := len(err.Error()); n > 20<<10 {
+				t.Errorf("the error has %d bytes", n)
+			}
+		})
+	}
+}
+
+func TestGarbageAndFloodsDoNotHoldUpTheQuery(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, "floods")
+	c, err := f.startFake()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "hello"); err == nil || !strings.Contains(err.Error(), "nothing works") {
+		t.Errorf("error %v", err)
+	}
+	if logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog); len(logs) != 2 {
+		t.Errorf("logs: %+v", logs)
+	}
+}
+
+func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, "works without an end")
+	c, err := f.startFake()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Prompt(ctx, "q", "hello")
+		ended <- err
+	}()
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches it now
+	if err := syscall.Kill(c.server.proc.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestModelThatIsNotThereFailsTheStart(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		spoil func(*fixture)
+		want  string
+	}{
+		"an unknown model":       {func(f *fixture) { f.session.Agent.Model = "p/none" }, "(p/m)"},
+		"an unknown mode":        {func(f *fixture) { f.session.Agent.PermissionMode = "no-such-mode" }, "acceptEdits, auto, build"},
+		"an unknown tool":        {func(f *fixture) { f.profile.DeniedTools = []string{"bash", "Write"} }, `profile.denied_tools[1]`},
+		"a model of a subagent":  {func(f *fixture) { f.profile.Subagents = []runnerscripts.Subagent{{Name: "s", Model: "p/none"}} }, "profile.subagents[0].model"},
+		"an agent of a command":  {func(f *fixture) { f.profile.Commands = commandWith("agent", "nobody") }, `profile.commands[0].frontmatter.agent: OpenCode has no agent named "nobody"`},
+		"a model of a command":   {func(f *fixture) { f.profile.Commands = commandWith("model", "p/none") }, "profile.commands[0].frontmatter.model"},
+		"a tool of no server":    {func(f *fixture) { f.profile.AllowedTools = []string{"calc_add"} }, "calc_add"},
+		"tools without a server": {func(f *fixture) { f.profile.AllowedTools = []string{"calc_*"} }, "calc_*"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t, "any")
+			tt.spoil(f)
+			if _, err := f.startFake(); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func commandWith(key, value string) []runnerscripts.SlashCommand {
+	return []runnerscripts.SlashCommand{{Name: "c", Content: "x", Frontmatter: map[string]any{key: value}}}
+}
+
+func TestEndOfTheContextEndsTheAgent(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, "any")
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := f.driver.Start(ctx, runnerscripts.QueryRequest{Session: f.session}, f.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-c.(*conversation).server.gone
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMissingProgramSaysHowToInstallIt(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	s := agenttest.NewSession(t, "any", programName)
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
+	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), "npm install -g opencode-ai") {
+		t.Errorf("start: %v", err)
+	}
+	_, err = Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
+	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
+		t.Errorf("setup: %v", err)
+	}
+}
+
+func TestOtherVersionThanTheTestedOnesIsRefusedAtSetup(t *testing.T) {
+	t.Parallel()
+	for version, fits := range map[string]bool{"1.99.0": true, "0.15.3": false, "2.0.0": false, "Usage: of something else": false} {
+		f := newFake(t, "version "+version)
+		_, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session})
+		if fits && err != nil || !fits && (!agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), testedVersion)) {
+			t.Errorf("version %s: %v", version, err)
+		}
+	}
+}
+
+func TestNoProgramOfThatKindIsAClearError(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, "any")
+	file := filepath.Join(t.TempDir(), programName)
+	if err := os.WriteFile(file, []byte("\x7fELF of another platform"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.session.Agent.Command = []string{file}
+	if _, err := f.startFake(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestBadRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*runnerscripts.Session){
+		"a config that is no object": func(s *runnerscripts.Session) { s.Agent.Config = []byte(`[]`) },
+		"agents that are no objects": func(s *runnerscripts.Session) { s.Agent.Config = []byte(`{"agent":{"build":1}}`) },
+		"a folder for transcripts":   func(s *runnerscripts.Session) { s.Agent.Env = map[string]string{"XDG_DATA_HOME": "/x"} },
+		"a password of its own":      func(s *runnerscripts.Session) { s.Agent.Env = map[string]string{"OPENCODE_SERVER_PASSWORD": "x"} },
+		"a negative turn limit":      func(s *runnerscripts.Session) { s.Agent.MaxTurns = -1 },
+		"a model without provider":   func(s *runnerscripts.Session) { s.Agent.Model = "claude" },
+	}
+	for name, spoil := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := agenttest.NewSession(t, "any", programName)
+			spoil(&s)
+			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
+			if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+				t.Errorf("start: %v", err)
+			}
+			_, err = Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s}, agenttest.NewRecorder())
+			if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+				t.Errorf("transcript: %v", err)
+			}
+		})
+	}
+}
+
+func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	s := agenttest.NewSession(t, "any", programName)
+	tr, err := Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s, Events: true}, agenttest.NewRecorder())
+	if err != nil || tr.Main != "" || tr.Subagents != nil {
+		t.Errorf("%+v, %v", tr, err)
+	}
+}
+
+func TestRestoreRefusesWhatIsNoExport(t *testing.T) {
+	t.Parallel()
+	const good = `{"info":{"id":"ses_1"},"messages":[]}`
+	for name, tr := range map[string]runnerscripts.Transcript{
+		"of another agent":       {Main: `{"type":"user"}` + "\n" + `{"type":"assistant"}`},
+		"with an id like a path": {Main: `{"info":{"id":"../../evil"},"messages":[]}`},
+		"with a bad subagent":    {Main: good, Subagents: []runnerscripts.SubagentTranscript{{ID: "x", Transcript: "y"}}},
+	} {
+		s := agenttest.NewSession(t, "any", programName)
+		if err := restore(t.Context(), s, tr); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

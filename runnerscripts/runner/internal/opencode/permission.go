@@ -1,0 +1,285 @@
+package opencode
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// question is a request for permission, or a question to the user, that waits for
+// its answer.
+type question struct {
+	id      string
+	conv    string
+	kind    string   // of action, for a request for permission
+	targets []string // what it would work on
+	always  []string // what an answer "always" would allow
+	callID  string   // of the tool call that it is for; empty if there is none
+	asked   bool     // it has been passed on
+	options []runnerscripts.PermissionOption
+	call    runnerscripts.ToolCall // what is known of the call without its input
+	isAsk   bool                   // it asks for words, not for permission
+}
+
+// The answers. "Always" is kept by the server, so until it ends.
+const (
+	replyOnce   = "once"
+	replyAlways = "always"
+	replyReject = "reject"
+)
+
+// newQuestion works out the possible answers of a request.
+func newQuestion(conv string, r permissionAsked) question {
+	q := question{id: r.ID, conv: conv, kind: r.Permission, targets: r.Patterns, always: r.Always}
+	title := strings.TrimSpace(r.Permission + " " + strings.Join(r.Patterns, " "))
+	if r.Metadata.Command != "" {
+		title = r.Metadata.Command
+	}
+	q.call = runnerscripts.ToolCall{ToolCallID: r.ID, Title: title, Kind: toolKind(r.Permission)}
+	if r.Permission == outside && r.Metadata.FilePath != "" {
+		q.call.Kind = runnerscripts.ToolEdit // for all that is known
+	}
+	q.call.Locations = r.locations()
+	if r.Tool != nil {
+		q.callID = r.Tool.CallID
+	}
+	q.options = append(q.options, runnerscripts.PermissionOption{OptionID: replyOnce, Name: "Allow", Kind: runnerscripts.AllowOnce})
+	if len(r.Always) > 0 {
+		q.options = append(q.options, runnerscripts.PermissionOption{
+			OptionID: replyAlways, Kind: runnerscripts.AllowAlways,
+			Name: "Allow for this session: " + r.Permission + " " + strings.Join(r.Always, ", "),
+		})
+	}
+	q.options = append(q.options, runnerscripts.PermissionOption{OptionID: replyReject, Name: "Reject", Kind: runnerscripts.RejectOnce})
+	return q
+}
+
+// locations are the files that a request is about.
+func (r permissionAsked) locations() []runnerscripts.Location {
+	var list []runnerscripts.Location
+	for _, f := range r.Metadata.Files { // of a patch
+		list = append(list, runnerscripts.Location{Path: f.FilePath})
+	}
+	if file := r.Metadata.FilePath; file != "" && len(list) == 0 {
+		list = append(list, runnerscripts.Location{Path: file})
+	}
+	return list
+}
+
+// newAsk is a question of the agent to the user. The answers come as the "answers"
+// of the updated input: a list of labels for each question.
+func newAsk(conv string, r questionAsked) question {
+	raw := rawJSON(map[string]json.RawMessage{"questions": r.Questions})
+	q := question{id: r.ID, conv: conv, isAsk: true}
+	q.call = runnerscripts.ToolCall{
+		ToolCallID: r.ID, Name: "question", Kind: runnerscripts.ToolOther, RawInput: raw,
+		Title: parseInput(raw).title("question"),
+	}
+	if r.Tool != nil {
+		q.callID = r.Tool.CallID
+	}
+	q.options = []runnerscripts.PermissionOption{
+		{OptionID: replyOnce, Name: "Answer", Kind: runnerscripts.AllowOnce},
+		{OptionID: replyReject, Name: "Do not answer", Kind: runnerscripts.RejectOnce},
+	}
+	return q
+}
+
+// allowedBy reports whether a mode answers a request by itself.
+func allowedBy(mode, permission string) bool {
+	return mode == modeAuto || mode == modeAcceptEdits && permission == "edit"
+}
+
+// ask takes a request for permission. It runs on the reader's goroutine.
+func (c *conversation) ask(ctx context.Context, r permissionAsked) {
+	c.wait(ctx, newQuestion(c.translate.conversationOf(r.SessionID), r))
+}
+
+// wait notes a question, and passes it on as soon as the input of its tool call is
+// known: the request may have overtaken it.
+func (c *conversation) wait(ctx context.Context, q question) {
+	c.mu.Lock()
+	c.questions[q.id] = q
+	c.mu.Unlock()
+	c.passOn(ctx, false)
+}
+
+// passOn passes on the questions whose tool calls are known, or all.
+func (c *conversation) passOn(ctx context.Context, all bool) {
+	c.mu.Lock()
+	var ready []question
+	for id, q := range c.questions {
+		p, known := c.translate.calls[q.callID]
+		known = known && p.State.Status == toolRunning
+		if q.asked || !known && !all && q.callID != "" {
+			continue
+		}
+		if known {
+			q.conv = c.translate.conversationOf(p.SessionID)
+			places := q.call.Locations
+			q.call = c.translate.toolCall(p)
+			if len(q.call.Locations) == 0 {
+				q.call.Locations = places
+			}
+		}
+		q.asked = true
+		c.questions[id] = q
+		ready = append(ready, q)
+	}
+	c.mu.Unlock()
+	slices.SortFunc(ready, func(a, b question) int { return strings.Compare(a.id, b.id) })
+	for _, q := range ready {
+		q.call.Status = runnerscripts.ToolPending
+		if !c.answered(ctx, q) {
+			c.out.Emit(q.conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
+				ID: q.id, ToolCall: q.call, Options: q.options,
+			})
+		}
+	}
+}
+
+// answered answers a request that nobody is asked about: the workspace guard, the
+// mode or the rules decide.
+func (c *conversation) answered(ctx context.Context, q question) bool {
+	c.mu.Lock()
+	allowed := allowedBy(c.mode, q.kind) || slices.Contains(fileTools(), q.kind) && c.rules.allow(q.kind, q.targets)
+	c.mu.Unlock()
+	var body replyBody
+	reason, refused := c.guard.Refuses(q.call)
+	switch {
+	case q.isAsk:
+		return false
+	case refused:
+		agent.EmitRefused(c.out, q.conv, q.call, reason)
+		body = replyBody{Reply: replyReject, Message: reason}
+	case allowed:
+		body = replyBody{Reply: replyOnce}
+	default:
+		return false
+	}
+	c.mu.Lock()
+	delete(c.questions, q.id)
+	c.mu.Unlock()
+	c.background(ctx, func(ctx context.Context, s *server) error {
+		return s.post(ctx, q.path(), body, nil)
+	})
+	return true
+}
+
+// path is where the answer goes.
+func (q question) path() string { return "/permission/" + q.id + "/reply" }
+
+// withdraw ends a question that nobody needs to answer any more.
+func (c *conversation) withdraw(id string) {
+	c.mu.Lock()
+	q, ok := c.questions[id]
+	delete(c.questions, id)
+	c.mu.Unlock()
+	if ok && q.asked {
+		c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
+	}
+}
+
+// withdrawAll ends the questions of a query that has ended.
+func (c *conversation) withdrawAll() {
+	c.mu.Lock()
+	var ids []string
+	for id := range c.questions {
+		ids = append(ids, id)
+	}
+	c.mu.Unlock()
+	slices.Sort(ids)
+	for _, id := range ids {
+		c.withdraw(id)
+	}
+}
+
+// Respond answers a permission request.
+func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
+	c.mu.Lock()
+	q, ok := c.questions[id]
+	if !ok || !q.asked {
+		c.mu.Unlock()
+		return agent.NotWaiting(id)
+	}
+	o, path, body, err := q.answer(d)
+	if err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	delete(c.questions, id)
+	if o.Kind == runnerscripts.AllowAlways && slices.Contains(fileTools(), q.kind) && !c.session.Agent.AllowOutside {
+		// The program would not ask the guard any more.
+		for _, pattern := range q.always {
+			c.rules = c.rules.with(q.kind, pattern, actionAllow)
+		}
+		body = replyBody{Reply: replyOnce}
+	}
+	stop := d.Interrupt && !o.Kind.Allows()
+	s := c.server
+	c.mu.Unlock()
+
+	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
+		ID: id, Kind: o.Kind, Reason: "answered",
+	})
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if err := s.post(ctx, path, body, nil); err != nil {
+		if isRefusal(err, http.StatusNotFound) {
+			return agent.NotWaiting(id)
+		}
+		return err
+	}
+	if stop {
+		return c.Interrupt(ctx)
+	}
+	return nil
+}
+
+// answerTime is far above what the server takes to note something.
+const answerTime = 2 * time.Minute
+
+// answer is a decision in the program's words: where to send what.
+func (q question) answer(d runnerscripts.PermissionDecision) (o runnerscripts.PermissionOption, path string, body any, err error) {
+	if o, err = agent.Choose(q.options, d); err != nil {
+		return o, "", nil, err
+	}
+	if q.isAsk {
+		path, body, err = q.words(o, d)
+		return o, path, body, err
+	}
+	if len(d.UpdatedInput) > 0 {
+		return o, "", nil, agent.Unsupported("leave updated_input out, or reject with a message that says what to do instead: " +
+			"OpenCode cannot change the input of a tool")
+	}
+	reply := replyBody{Reply: o.OptionID}
+	if !o.Kind.Allows() && !d.Interrupt {
+		// Without a message it would end the query.
+		reply.Message = d.Message
+		if reply.Message == "" {
+			reply.Message = "The user did not allow this."
+		}
+	}
+	return o, q.path(), reply, nil
+}
+
+// words are the answers to a question to the user.
+func (q question) words(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (path string, body any, err error) {
+	if !o.Kind.Allows() {
+		return "/question/" + q.id + "/reject", nil, nil
+	}
+	var given struct {
+		Answers [][]string `json:"answers"`
+	}
+	if err := json.Unmarshal(d.UpdatedInput, &given); err != nil || len(given.Answers) == 0 {
+		return "", nil, agent.Invalid(
+			`answer with updated_input {"answers":[["label"]]}, a list of the chosen labels for each question: it is %q`, d.UpdatedInput)
+	}
+	return "/question/" + q.id + "/reply", given, nil
+}

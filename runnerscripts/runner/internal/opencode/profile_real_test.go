@@ -1,0 +1,315 @@
+package opencode
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// TestProfile has one agent for all parts of a profile, in a workspace with settings
+// of its own, which are not trusted.
+func TestProfile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.Env = map[string]string{
+		"MCP_SECRET": testSecret, "PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH"),
+	}
+	f.session.Agent.SystemPrompt = "Speak like a pirate."
+	p := newServers(t)
+	f.profile = p.profile()
+	f.spoilWorkspace()
+	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+		t.Fatal(err)
+	}
+	f.each(f.start(), []step{
+		{"a server that does not start is told before the first answer", tellsOfABrokenServer},
+		{"the model has rules, skills and the like before its eyes", showsToTheModel},
+		{"denied tools are not to be had", denies},
+		{"allowed tools run without asking", allows},
+		{"servers are called", p.areCalled},
+		{"secrets are in no file", p.keepTheirSecret},
+		{"skills are read", readsASkill},
+		{"commands are expanded", expandsACommand},
+		{"subagents have their own prompt, model and tools", hasASubagent},
+		{"a command is run by a subagent", handsACommandOver},
+		{"hooks run and can say no", runsHooks},
+		{"plugins work, and those that do not are told", hasPlugins},
+		{"the workspace's own settings do nothing", func(f *fixture, _ *conversation) {
+			if slices.ContainsFunc(spoiled(), f.exists) {
+				f.t.Error("they ran")
+			}
+		}},
+	})
+}
+
+const testSecret = "s3cret-of-the-mcp-servers"
+
+// servers are MCP servers of all kinds.
+type servers struct{ stdio, bundled, web *agenttest.MCP }
+
+func newServers(t *testing.T) servers {
+	p := servers{stdio: agenttest.StdioMCP(t, "calc"), bundled: agenttest.BundledMCP(t, "bundled"), web: agenttest.HTTPMCP(t, "web")}
+	p.stdio.Server.Env["TOKEN"] = "Bearer ${MCP_SECRET}"
+	p.stdio.Server.Env["PLAIN"] = "{env:HOME} {file:/etc/hostname} $HOME"
+	p.web.Server.Headers = map[string]string{"Authorization": "Bearer ${MCP_SECRET}"}
+	return p
+}
+
+// profile has everything.
+func (p servers) profile() runnerscripts.Profile {
+	return runnerscripts.Profile{
+		AllowedTools: []string{"calc_add", "web_add", "bash(touch *)", "shout"},
+		DeniedTools:  []string{"webfetch", "bash(rm *)"},
+		Rules:        []runnerscripts.Rule{{Name: "style", Content: "Indent with tabs."}, {Name: "tone", Content: "Be kind."}},
+		Skills: []runnerscripts.Skill{{
+			Name: "pdf", Description: "Use it for PDF files", Content: "Read notes.md first.",
+			Files: []runnerscripts.WorkspaceFile{{Path: "more/notes.md", Text: "the notes of the skill\n"}},
+		}},
+		Commands: []runnerscripts.SlashCommand{
+			{Name: "greet", Description: "greets", Content: "plain-text as a greeting to $ARGUMENTS"},
+			{
+				Name: "hand-over", Content: "Please do the subwork `touch handed-$ARGUMENTS`",
+				Frontmatter: map[string]any{"agent": "helper", "subtask": true},
+			},
+		},
+		Subagents: []runnerscripts.Subagent{{
+			Name: "helper", Description: "helps a lot", Prompt: "You are the helper.", Tools: []string{"bash"}, Model: secondModel,
+		}},
+		Hooks: []runnerscripts.Hook{
+			{Event: hookBefore, Matcher: "bash|shout", Command: `input=$(cat); printf '%s\n' "$input" >> "$HOME/hooks.jsonl"; ` +
+				`case "$input" in *forbidden*) echo "the hook says no" >&2; exit 2;; esac`},
+			{Event: hookAfter, Matcher: "calc_*", Command: "echo 'check the sum' >&2; exit 2"},
+			{Event: hookAfter, Matcher: "shout", Command: "echo 'no such thing' >&2; exit 3"},
+			{Event: hookAfter, Matcher: "skill", Command: "sleep 600", TimeoutSeconds: 1},
+		},
+		MCPServers: []runnerscripts.MCPServer{
+			p.stdio.Server, p.bundled.Server, p.web.Server, {Name: "broken", Command: []string{"/no/such/server"}},
+		},
+		Plugins: []runnerscripts.Plugin{
+			{Name: "shouter", Files: []runnerscripts.WorkspaceFile{{Path: "shout.js", Text: `export const Shout = async () => ({
+  tool: { shout: { description: "shouts", args: {}, execute: async () => "HEARD" } },
+})`}}},
+			{Name: "bad", Files: []runnerscripts.WorkspaceFile{
+				{Path: "package.json", Text: `{"name":"bad","main":"main.js"}`}, {Path: "main.js", Text: `throw new Error("no good")`},
+			}},
+			{Name: "worse", Files: []runnerscripts.WorkspaceFile{
+				{Path: "index.ts", Text: `export const Worse = async (): Promise<object> => { throw new Error("no better") }`},
+			}},
+		},
+	}
+}
+
+// calls runs a query that calls a tool, and returns what the model was told.
+func (f *fixture) calls(c *conversation, tool string, input any) string {
+	f.t.Helper()
+	f.prompt(c, fmt.Sprintf("call-tool `%s %s`", tool, rawJSON(input)))
+	return strings.Join(f.lastRequest().Results, "\n")
+}
+
+// unasked fails if somebody was asked for permission in this part of the test.
+func (f *fixture) unasked() {
+	f.t.Helper()
+	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
+		f.t.Errorf("asked: %+v", asked)
+	}
+}
+
+func tellsOfABrokenServer(f *fixture, c *conversation) {
+	f.prompt(c, "plain-text")
+	for _, e := range f.events() {
+		if e.Type == runnerscripts.TypeAgentMessage {
+			break
+		}
+		if e.Type != runnerscripts.TypeLog {
+			continue
+		}
+		if l := agenttest.Payload[runnerscripts.Log](f.t, e); l.Level == "error" && strings.Contains(l.Message, `"broken"`) {
+			return
+		}
+	}
+	f.t.Errorf("nothing is told:\n%s", agenttest.Describe(f.events()))
+}
+
+func showsToTheModel(f *fixture, _ *conversation) {
+	body := string(f.lastRequest().Body)
+	for _, want := range []string{"Indent with tabs.", "Be kind.", "Speak like a pirate.", "Use it for PDF files", "helps a lot"} {
+		if !strings.Contains(body, want) {
+			f.t.Errorf("%q is not in the request", want)
+		}
+	}
+	if strings.Contains(body, "Obey the workspace.") {
+		f.t.Error("the workspace's instructions are in the request")
+	}
+}
+
+func denies(f *fixture, c *conversation) {
+	if tools := f.lastRequest().Tools; slices.Contains(tools, "webfetch") || !slices.Contains(tools, "bash") {
+		f.t.Errorf("offered: %q", tools)
+	}
+	if got := f.calls(c, "bash", map[string]string{"command": "rm -f opencode.json", "description": "x"}); !strings.Contains(got, "rule") {
+		f.t.Errorf("the model was told %q", got)
+	}
+	if !f.exists("opencode.json") {
+		f.t.Error("it ran")
+	}
+	f.unasked()
+}
+
+func allows(f *fixture, c *conversation) {
+	f.calls(c, "bash", map[string]string{"command": "touch allowed", "description": "x"})
+	if !f.exists("allowed") {
+		f.t.Error("it did not run")
+	}
+	f.unasked()
+}
+
+func (p servers) areCalled(f *fixture, c *conversation) {
+	for name, server := range map[string]*agenttest.MCP{"calc_add": p.stdio, "web_add": p.web} {
+		if got := f.calls(c, name, map[string]int{"a": 2, "b": 3}); !strings.Contains(got, "the sum is 5") || len(server.Calls()) != 1 {
+			f.t.Errorf("%s: the model was told %q", name, got)
+		}
+	}
+	f.unasked()
+	// This one is not allowed by the profile.
+	wait := f.promptAsync(c, "call-tool `bundled_add {\"a\":20,\"b\":3}`")
+	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	if _, err := wait(); err != nil {
+		f.t.Fatal(err)
+	}
+	if got := strings.Join(f.lastRequest().Results, " "); !strings.Contains(got, "the sum is 23") || len(p.bundled.Calls()) != 1 {
+		f.t.Errorf("the bundled server: the model was told %q", got)
+	}
+}
+
+func (p servers) keepTheirSecret(f *fixture, _ *conversation) {
+	env := p.stdio.Env()
+	if !slices.Contains(env, "TOKEN=Bearer "+testSecret) || !slices.Contains(env, "PLAIN="+p.stdio.Server.Env["PLAIN"]) {
+		f.t.Errorf("the environment of the server: %q", env)
+	}
+	if got := p.web.Calls()[0].Header.Get("Authorization"); got != "Bearer "+testSecret {
+		f.t.Errorf("the header is %q", got)
+	}
+	files := 0
+	err := filepath.WalkDir(f.session.Paths.Session, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		files++
+		data, err := os.ReadFile(file)
+		if strings.Contains(string(data), testSecret) {
+			f.t.Errorf("%s has the secret", file)
+		}
+		return err
+	})
+	if err != nil || files < 10 {
+		f.t.Errorf("%d files, %v", files, err)
+	}
+}
+
+// readsASkill also ends a hook that takes too long.
+func readsASkill(f *fixture, c *conversation) {
+	if got := f.calls(c, "skill", map[string]string{"name": "pdf"}); !strings.Contains(got, "Read notes.md first.") {
+		f.t.Errorf("the model was told %q", got)
+	}
+	notes := filepath.Join(f.session.Paths.Home, skillsDir, "pdf/more/notes.md")
+	if got := f.calls(c, "read", map[string]string{"filePath": notes}); !strings.Contains(got, "the notes of the skill") {
+		f.t.Errorf("the model was told %q", got)
+	}
+	f.unasked()
+	f.wait(isLog("longer than 1 s"))
+}
+
+// isLog fits an error that is told.
+func isLog(text string) func(runnerscripts.Event) bool {
+	return func(e runnerscripts.Event) bool {
+		return e.Type == runnerscripts.TypeLog && strings.Contains(string(e.Payload), text) && strings.Contains(string(e.Payload), `"level":"error"`)
+	}
+}
+
+func expandsACommand(f *fixture, c *conversation) {
+	last := func() string { texts := f.lastRequest().Texts; return texts[len(texts)-1] }
+	done := f.prompt(c, "/greet the whole world")
+	if last() != "plain-text as a greeting to the whole world" || done.StopReason != runnerscripts.StopEndTurn {
+		f.t.Errorf("the model was sent %q, and it ended with %q", last(), done.StopReason)
+	}
+	if !strings.Contains(string(f.lastRequest().Body), "Speak like a pirate.") {
+		f.t.Error("the system prompt is not in the request")
+	}
+	f.prompt(c, "/no-such-command plain-text")
+	if last() != "/no-such-command plain-text" {
+		f.t.Errorf("the model was sent %q", last())
+	}
+}
+
+func hasASubagent(f *fixture, c *conversation) {
+	before := len(f.api.Requests())
+	f.calls(c, "task", map[string]string{"description": "x", "prompt": "think", "subagent_type": "helper"})
+	work := f.api.Requests()[before+1]
+	if !strings.Contains(string(work.Body), "You are the helper.") || work.Model != "large" || !slices.Equal(work.Tools, []string{"bash"}) {
+		f.t.Errorf("its request to %s with the tools %q", work.Model, work.Tools)
+	}
+}
+
+// handsACommandOver: the program goes on with a message of its own, which belongs to
+// the query.
+func handsACommandOver(f *fixture, c *conversation) {
+	before := len(f.api.Requests())
+	done := f.prompt(c, "/hand-over plain-text")
+	if !f.exists("handed-plain-text") || done.StopReason != runnerscripts.StopEndTurn || len(f.api.Requests()) != before+3 {
+		f.t.Errorf("ended with %+v after %d requests", done, len(f.api.Requests())-before)
+	}
+	done.Usage.CostUSD = 0
+	if want := usageOf(f.api.Requests()[before:]); done.Usage != want {
+		f.t.Errorf("usage\n got %+v\nwant %+v", done.Usage, want)
+	}
+	if subs := agenttest.Fold(f.t, f.events()).Subagents; len(subs) != 1 || subs[0].Type != "helper" {
+		f.t.Errorf("subagents: %s", agenttest.Show(f.t, subs))
+	}
+}
+
+func runsHooks(f *fixture, c *conversation) {
+	if got := f.calls(c, "calc_add", map[string]int{"a": 1, "b": 1}); !strings.Contains(got, "the sum is 2") || !strings.Contains(got, "check the sum") {
+		f.t.Errorf("the model was told %q", got)
+	}
+	if got := f.calls(c, "bash", map[string]string{"command": "touch forbidden", "description": "x"}); !strings.Contains(got, "the hook says no") {
+		f.t.Errorf("the model was told %q", got)
+	}
+	if f.exists("forbidden") {
+		f.t.Error("the command ran")
+	}
+	data, err := os.ReadFile(filepath.Join(f.session.Paths.Home, "hooks.jsonl"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var input struct {
+		Event string `json:"hook_event_name"`
+		Tool  string `json:"tool_name"`
+		CWD   string `json:"cwd"`
+		Input struct {
+			Command string `json:"command"`
+		} `json:"tool_input"`
+	}
+	first, _, _ := strings.Cut(string(data), "\n")
+	if err := json.Unmarshal([]byte(first), &input); err != nil || input.Event != hookBefore || input.Tool != "bash" || input.Input.Command == "" || input.CWD == "" {
+		f.t.Errorf("the hook got %s: %v", first, err)
+	}
+}
+
+func hasPlugins(f *fixture, c *conversation) {
+	if got := f.calls(c, "shout", map[string]int{}); got != "HEARD" {
+		f.t.Errorf("the model was told %q", got)
+	}
+	f.wait(isLog("no such thing")) // of the hook that fails after it
+	f.mark = 0
+	f.wait(isLog("no good"))
+	f.wait(isLog("no better"))
+}

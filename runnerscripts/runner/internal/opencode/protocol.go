@@ -1,0 +1,286 @@
+package opencode
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// event is one that the server sends.
+type event struct {
+	Type       string          `json:"type"`
+	Properties json.RawMessage `json:"properties"`
+}
+
+// messageUpdated tells a message without its parts.
+type messageUpdated struct {
+	Info messageInfo `json:"info"`
+}
+
+// partUpdated tells a part of a message as it is now.
+type partUpdated struct {
+	Part part `json:"part"`
+}
+
+// partDelta tells what is new in a part.
+type partDelta struct {
+	SessionID string `json:"sessionID"`
+	PartID    string `json:"partID"`
+	Field     string `json:"field"`
+	Delta     string `json:"delta"`
+}
+
+// partRemoved tells that a part is none any more.
+type partRemoved struct {
+	PartID string `json:"partID"`
+}
+
+// sessionStatus tells what a session does.
+type sessionStatus struct {
+	SessionID string `json:"sessionID"`
+	Status    struct {
+		Type    string `json:"type"` // "busy", "retry", "idle"
+		Attempt int    `json:"attempt"`
+		Message string `json:"message"`
+		Next    int64  `json:"next"` // when it is tried again, in milliseconds since 1970
+	} `json:"status"`
+}
+
+// sessionError tells that a query failed, sometimes without any message.
+type sessionError struct {
+	SessionID string      `json:"sessionID"`
+	Error     *failedWith `json:"error"`
+}
+
+// permissionAsked asks whether a tool may go on.
+type permissionAsked struct {
+	ID         string   `json:"id"`
+	SessionID  string   `json:"sessionID"`
+	Permission string   `json:"permission"` // what kind of action: "edit", "bash", ...
+	Patterns   []string `json:"patterns"`   // what it works on
+	Always     []string `json:"always"`     // what an answer "always" would allow
+	Metadata   struct {
+		Command  string `json:"command"`
+		FilePath string `json:"filepath"`
+		Files    []struct {
+			FilePath string `json:"filePath"`
+		} `json:"files"`
+	} `json:"metadata"`
+	Tool *struct {
+		CallID string `json:"callID"`
+	} `json:"tool"`
+}
+
+// permissionReplied tells that a request is answered, by whomever.
+type permissionReplied struct {
+	RequestID string `json:"requestID"`
+}
+
+// questionAsked is a question of the agent's own tool for that.
+type questionAsked struct {
+	ID        string          `json:"id"`
+	SessionID string          `json:"sessionID"`
+	Questions json.RawMessage `json:"questions"`
+	Tool      *struct {
+		CallID string `json:"callID"`
+	} `json:"tool"`
+}
+
+// toast is a notice for the user.
+type toast struct {
+	Title   string `json:"title"`
+	Message string `json:"message"`
+	Variant string `json:"variant"` // "info", "success", "warning", "error"
+}
+
+// messageInfo is a message without its parts.
+type messageInfo struct {
+	ID         string      `json:"id"`
+	SessionID  string      `json:"sessionID"`
+	ParentID   string      `json:"parentID"`
+	Role       string      `json:"role"`
+	Finish     string      `json:"finish"`
+	Error      *failedWith `json:"error"`
+	ModelID    string      `json:"modelID"`
+	ProviderID string      `json:"providerID"`
+	Time       span        `json:"time"`
+}
+
+const (
+	roleUser      = "user"
+	roleAssistant = "assistant"
+)
+
+// over reports whether nothing more comes in the message.
+func (m messageInfo) over() bool { return m.Time.Completed != 0 || m.Error != nil }
+
+// span is when something was, in milliseconds since 1970.
+type span struct {
+	Created   int64 `json:"created"`
+	Completed int64 `json:"completed"`
+	Start     int64 `json:"start"`
+	End       int64 `json:"end"`
+}
+
+// at is a time of the program's; zero stays zero.
+func at(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+// failedWith is why a message came to nothing.
+type failedWith struct {
+	Name string `json:"name"`
+	Data struct {
+		Message    string `json:"message"`
+		StatusCode int    `json:"statusCode"`
+		ProviderID string `json:"providerID"`
+	} `json:"data"`
+}
+
+// errAborted is the name of the error of an interrupted message.
+const errAborted = "MessageAbortedError"
+
+// part is a part of a message. The fields of its type are set.
+type part struct {
+	ID        string `json:"id"`
+	SessionID string `json:"sessionID"`
+	MessageID string `json:"messageID"`
+	Type      string `json:"type"`
+	Time      span   `json:"time"`
+
+	Text      string `json:"text"`
+	Synthetic bool   `json:"synthetic"` // of a user's message, but the program's own words
+	Ignored   bool   `json:"ignored"`   // not for the model
+
+	Tool   string    `json:"tool"`
+	CallID string    `json:"callID"`
+	State  toolState `json:"state"`
+
+	Reason string  `json:"reason"`
+	Tokens *tokens `json:"tokens"`
+	Cost   float64 `json:"cost"`
+
+	Prompt string `json:"prompt"` // of a subtask
+
+	Mime string `json:"mime"`
+	URL  string `json:"url"`
+}
+
+// The types of parts that are translated.
+const (
+	partText       = "text"
+	partReasoning  = "reasoning"
+	partTool       = "tool"
+	partFile       = "file"
+	partStepFinish = "step-finish"
+	partSubtask    = "subtask" // of a slash command that a subagent runs
+)
+
+// toolState is how far a tool call is.
+type toolState struct {
+	Status      string          `json:"status"` // "pending", "running", "completed", "error"
+	Input       json.RawMessage `json:"input"`
+	Output      string          `json:"output"`
+	Error       string          `json:"error"`
+	Title       string          `json:"title"`
+	Metadata    json.RawMessage `json:"metadata"`
+	Time        span            `json:"time"`
+	Attachments []part          `json:"attachments"`
+}
+
+const (
+	toolRunning   = "running"
+	toolCompleted = "completed"
+	toolError     = "error"
+)
+
+// tokens is what a request to the model cost.
+type tokens struct {
+	Input     int64 `json:"input"` // without the cached ones
+	Output    int64 `json:"output"`
+	Reasoning int64 `json:"reasoning"`
+	Cache     struct {
+		Read  int64 `json:"read"`
+		Write int64 `json:"write"`
+	} `json:"cache"`
+}
+
+// message is a whole message, as the server and an export tell it.
+type message struct {
+	Info  messageInfo `json:"info"`
+	Parts []part      `json:"parts"`
+}
+
+// exported is what "opencode export" prints and "opencode import" reads.
+type exported struct {
+	Info     json.RawMessage `json:"info"`
+	Messages json.RawMessage `json:"messages"`
+}
+
+// sessionInfo is the part of a session's description that matters here.
+type sessionInfo struct {
+	ID       string `json:"id"`
+	ParentID string `json:"parentID"`
+}
+
+// modelRef names a model.
+type modelRef struct {
+	ProviderID string `json:"providerID"`
+	ModelID    string `json:"modelID"`
+}
+
+// promptBody is a prompt.
+type promptBody struct {
+	MessageID string       `json:"messageID"`
+	Model     *modelRef    `json:"model,omitempty"`
+	Agent     string       `json:"agent,omitempty"`
+	Parts     []promptPart `json:"parts"`
+}
+
+// commandBody is a slash command.
+type commandBody struct {
+	MessageID string `json:"messageID"`
+	Command   string `json:"command"`
+	Arguments string `json:"arguments"`
+	Model     string `json:"model,omitempty"`
+	Agent     string `json:"agent,omitempty"`
+}
+
+type promptPart struct {
+	ID   string `json:"id"`
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+// replyBody answers a request for permission.
+type replyBody struct {
+	Reply   string `json:"reply"` // "once", "always", "reject"
+	Message string `json:"message,omitempty"`
+}
+
+// providerList tells the models that can be used.
+type providerList struct {
+	Providers []struct {
+		ID     string `json:"id"`
+		Models map[string]struct {
+			Limit struct {
+				Context int64 `json:"context"`
+			} `json:"limit"`
+		} `json:"models"`
+	} `json:"providers"`
+}
+
+// agentInfo is one of the program's agents.
+type agentInfo struct {
+	Name   string `json:"name"`
+	Mode   string `json:"mode"` // "primary", "subagent", "all"
+	Hidden bool   `json:"hidden"`
+}
+
+// commandInfo is a slash command, there and in ACP.
+type commandInfo struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+}

@@ -1,0 +1,131 @@
+package opencode
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// query is a prompt that is worked on. The mutex of the conversation guards it.
+type query struct {
+	id        string   // of the user's message
+	also      []string // messages of the user that the program made to go on
+	accepted  bool     // the program has the message
+	busy      bool     // the program works on it: an interrupt reaches it
+	idle      bool     // it has stopped working
+	beats     int      // of the server's heart since then
+	interrupt bool     // somebody asked for one before it worked
+	cancelled bool     // somebody asked to stop it
+	limited   bool     // it reached its limit of turns
+	answers   map[string]messageInfo
+	last      string      // the id of the last answer
+	problem   *failedWith // told without an answer
+	gaveUp    error       // why the driver stopped it
+	finished  bool
+	done      chan struct{}
+}
+
+func newQuery(id string) *query {
+	return &query{id: id, answers: map[string]messageInfo{}, done: make(chan struct{})}
+}
+
+// owns reports whether a message belongs to the query.
+func (q *query) owns(m messageInfo) bool {
+	return m.ID == q.id || m.ParentID == q.id || slices.Contains(q.also, m.ID) || slices.Contains(q.also, m.ParentID)
+}
+
+// answer notes a message of the model, and reports whether it is a new one.
+func (q *query) answer(m messageInfo) bool {
+	old, known := q.answers[m.ID]
+	if known && old.over() && !m.over() {
+		return false // an event that was overtaken
+	}
+	q.answers[m.ID] = m
+	q.last = max(q.last, m.ID) // greater ids are newer
+	return !known
+}
+
+// settle ends the query if the program is done with it: it is idle, and every
+// answer is complete. One without any answer has failed, or was stopped early.
+func (q *query) settle() {
+	if q.finished || !q.idle {
+		return
+	}
+	for _, m := range q.answers {
+		if !m.over() {
+			return
+		}
+	}
+	if len(q.answers) > 0 || q.problem != nil || q.cancelled {
+		q.finish()
+	}
+}
+
+func (q *query) finish() {
+	if !q.finished {
+		q.finished = true
+		close(q.done)
+	}
+}
+
+// outcome says how the query ended.
+func (q *query) outcome() (runnerscripts.StopReason, error) {
+	last := q.answers[q.last]
+	problem := cmp.Or(last.Error, q.problem)
+	aborted := problem != nil && problem.Name == errAborted
+	switch {
+	case q.gaveUp != nil:
+		return "", q.gaveUp
+	case q.limited:
+		return runnerscripts.StopMaxRequests, nil
+	case aborted, q.cancelled && last.Finish != "stop":
+		return runnerscripts.StopCancelled, nil
+	case problem != nil:
+		return stopOf(*problem)
+	}
+	switch last.Finish {
+	case "length":
+		return runnerscripts.StopMaxTokens, nil
+	case "content-filter":
+		return runnerscripts.StopRefusal, nil
+	}
+	return runnerscripts.StopEndTurn, nil
+}
+
+// stopOf is the outcome of a query that failed.
+func stopOf(f failedWith) (runnerscripts.StopReason, error) {
+	switch f.Name {
+	case "MessageOutputLengthError":
+		return runnerscripts.StopMaxTokens, nil
+	case "APIError", "ProviderAuthError", "ContextOverflowError":
+		return "", apiFailure(f)
+	}
+	return "", agent.Failed("look at what OpenCode reported: %s: %s", f.Name, f.Data.Message)
+}
+
+func apiFailure(f failedWith) error {
+	advice := "check the address and the key of the model's API in agent.config, and try again"
+	switch {
+	case f.Name == "ContextOverflowError":
+		advice = "begin a new session, or use a model with a larger context"
+	case f.Name == "ProviderAuthError", f.Data.StatusCode == 401, f.Data.StatusCode == 403:
+		advice = "give the agent a key that the model's API accepts, for example as provider.NAME.options.apiKey in agent.config"
+	case f.Data.StatusCode == 429, f.Data.StatusCode == 529:
+		advice = "try again later: the model's API is over its limits"
+	}
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailAPI, Message: advice + ": " + f.Data.Message, HTTPStatus: f.Data.StatusCode,
+	}
+}
+
+// tooManyRetries is why a query is stopped whose API fails again and again.
+func tooManyRetries(attempts int, message string) error {
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailAPI,
+		Message: fmt.Sprintf("try again later, and check the address of the model's API: it failed %d times in a row: %s",
+			attempts, message),
+	}
+}

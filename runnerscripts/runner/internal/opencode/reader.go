@@ -1,0 +1,239 @@
+package opencode
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// handle takes an event of the server. It runs on the goroutine that reads them,
+// one at a time. One that nobody understands is never an error.
+func (c *conversation) handle(ctx context.Context, line []byte) {
+	if !utf8.Valid(line) {
+		// Parts of it are passed on as they are.
+		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
+	}
+	if c.raw {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, agent.RawLine(line))
+	}
+	var e event
+	err := json.Unmarshal(line, &e)
+	if err == nil {
+		err = c.dispatch(ctx, e)
+	}
+	if err != nil {
+		agent.EmitUnreadable(c.out, "OpenCode", line, err)
+	}
+}
+
+func (c *conversation) dispatch(ctx context.Context, e event) error {
+	c.talking.Lock()
+	defer c.talking.Unlock()
+	switch e.Type {
+	case "message.updated":
+		return decode(e.Properties, func(u messageUpdated) { c.messageUpdated(ctx, u.Info) })
+	case "message.part.updated":
+		return decode(e.Properties, func(u partUpdated) { c.partUpdated(ctx, u, e) })
+	case "message.part.delta":
+		return decode(e.Properties, func(d partDelta) { c.partDelta(d, e) })
+	case "message.part.removed":
+		return decode(e.Properties, func(r partRemoved) { c.translate.remove(r.PartID) })
+	case "session.status":
+		return decode(e.Properties, func(s sessionStatus) { c.statusIs(ctx, s) })
+	case "session.error":
+		return decode(e.Properties, c.failed)
+	case "permission.asked":
+		return decode(e.Properties, func(r permissionAsked) { c.ask(ctx, r) })
+	case "permission.replied", "question.replied", "question.rejected":
+		return decode(e.Properties, func(r permissionReplied) { c.withdraw(r.RequestID) })
+	case "question.asked":
+		return decode(e.Properties, func(r questionAsked) { c.wait(ctx, newAsk(c.translate.conversationOf(r.SessionID), r)) })
+	case "server.heartbeat":
+		c.beat(ctx)
+	case "tui.toast.show":
+		return decode(e.Properties, c.toast)
+	}
+	return nil // of a newer version, or of no interest
+}
+
+func decode[T any](raw json.RawMessage, handle func(T)) error {
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return err
+	}
+	handle(v)
+	return nil
+}
+
+// messageUpdated takes what is new about a message. A query that asks the model too
+// often is stopped.
+func (c *conversation) messageUpdated(ctx context.Context, m messageInfo) {
+	c.translate.infos[m.ID] = m
+	c.mu.Lock()
+	q := c.query
+	if q != nil && m.SessionID == c.id && m.Role == roleUser && m.ID > q.id && q.accepted && !q.owns(m) {
+		q.also = append(q.also, m.ID)
+	}
+	if q == nil || !q.owns(m) {
+		c.mu.Unlock()
+		return
+	}
+	q.accepted = true
+	stop := false
+	if m.Role == roleAssistant {
+		most := c.session.Agent.MaxTurns
+		stop = q.answer(m) && most > 0 && len(q.answers) > most && !q.limited
+		q.limited = q.limited || stop
+		q.settle()
+	}
+	c.mu.Unlock()
+	if stop {
+		c.abort(ctx)
+	}
+}
+
+// partUpdated takes a part as it is now.
+func (c *conversation) partUpdated(ctx context.Context, u partUpdated, e event) {
+	if c.orphan(u.Part.SessionID, e) {
+		return
+	}
+	c.translate.part(u.Part)
+	c.adopt(ctx)
+	if u.Part.Type == partTool {
+		c.passOn(ctx, false)
+	}
+}
+
+// partDelta takes what is new in a part.
+func (c *conversation) partDelta(d partDelta, e event) {
+	if !c.orphan(d.SessionID, e) {
+		c.translate.delta(d)
+	}
+}
+
+// maxOrphans bounds what is kept for a session whose tool call is late; the end of
+// the query makes up for the rest.
+const maxOrphans = 1000
+
+// orphan keeps an event of a session that is nobody's yet, and reports whether it
+// is one: a subagent's events may overtake the tool call that started it.
+func (c *conversation) orphan(sessionID string, e event) bool {
+	if _, known := c.translate.conversations[sessionID]; known {
+		return false
+	}
+	if len(c.orphans[sessionID]) < maxOrphans {
+		c.orphans[sessionID] = append(c.orphans[sessionID], e)
+	}
+	return true
+}
+
+// adopt takes the events of sessions that have become somebody's.
+func (c *conversation) adopt(ctx context.Context) {
+	for id, events := range c.orphans {
+		if _, known := c.translate.conversations[id]; !known {
+			continue
+		}
+		delete(c.orphans, id)
+		for _, e := range events {
+			switch e.Type {
+			case "message.part.updated":
+				_ = decode(e.Properties, func(u partUpdated) { c.partUpdated(ctx, u, e) }) // it was decoded before
+			case "message.part.delta":
+				_ = decode(e.Properties, func(d partDelta) { c.partDelta(d, e) })
+			}
+		}
+	}
+}
+
+// statusIs takes what a session does now.
+func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
+	if s.Status.Type == "retry" {
+		c.retried(ctx, s)
+	}
+	c.mu.Lock()
+	q := c.query
+	if q == nil || !q.accepted || s.SessionID != c.id {
+		c.mu.Unlock()
+		return
+	}
+	q.idle, q.beats = s.Status.Type == "idle" && (q.busy || q.problem != nil), 0
+	interrupt := false
+	if s.Status.Type != "idle" {
+		interrupt = q.interrupt && !q.busy
+		q.busy = true
+	}
+	q.settle()
+	c.mu.Unlock()
+	if interrupt {
+		c.abort(ctx)
+	}
+}
+
+// retried tells that the model's API is tried again, and ends that some time: the
+// program never does.
+func (c *conversation) retried(ctx context.Context, s sessionStatus) {
+	c.out.Emit(c.translate.conversationOf(s.SessionID), runnerscripts.TypeLog, runnerscripts.Log{
+		Level:   "warn",
+		Message: fmt.Sprintf("the model's API failed %d times in a row and is tried again: %s", s.Status.Attempt, s.Status.Message),
+		Data:    rawJSON(s.Status),
+	})
+	if s.Status.Attempt <= c.retries {
+		return
+	}
+	c.mu.Lock()
+	q := c.query
+	stop := q != nil && q.gaveUp == nil
+	if stop {
+		q.gaveUp = tooManyRetries(s.Status.Attempt, s.Status.Message)
+	}
+	c.mu.Unlock()
+	if stop {
+		c.abort(ctx)
+	}
+}
+
+// failed takes an error of a session, which may have no message.
+func (c *conversation) failed(e sessionError) {
+	if e.SessionID == "" && e.Error != nil {
+		c.log("error", e.Error.Data.Message) // of a plugin, for example
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.query
+	if q == nil || e.SessionID != c.id || e.Error == nil {
+		return
+	}
+	q.problem = e.Error
+	if !q.accepted {
+		q.finish() // the program did not even take the prompt
+	}
+}
+
+// toast takes what the program would show its user for a while.
+func (c *conversation) toast(t toast) {
+	switch t.Variant {
+	case "error", "warning":
+		c.log(map[string]string{"error": "error", "warning": "warn"}[t.Variant], strings.TrimSpace(t.Title+": "+t.Message))
+	}
+}
+
+// beat looks after what should have happened since the last beat.
+func (c *conversation) beat(ctx context.Context) {
+	c.passOn(ctx, true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.query
+	if q == nil || !q.idle {
+		return
+	}
+	if q.beats++; q.beats > 1 {
+		q.finish() // an answer that will not be completed any more
+	}
+}

@@ -1,0 +1,47 @@
+package opencode
+
+import "github.com/agentenv-dev/agentenv/runnerscripts"
+
+const (
+	npmPackage = "opencode-ai"
+	// testedVersion is the one that this driver's tests run.
+	testedVersion = "1.18.33"
+)
+
+// Recipe installs the program from npm. It searches with ripgrep, which it would
+// else fetch from GitHub; git is what it calls besides, and git fetches with the
+// certificates.
+func (Driver) Recipe() runnerscripts.Recipe {
+	return runnerscripts.Recipe{
+		Agent:   programName,
+		Program: programName,
+		Version: testedVersion,
+		Debian:  []string{"ca-certificates", "git", "ripgrep"},
+		NPM:     []string{npmPackage + "@" + testedVersion},
+		Supports: []runnerscripts.Feature{
+			runnerscripts.FeatureModel,
+			runnerscripts.FeaturePermissionMode,
+			runnerscripts.FeatureMaxTurns,
+			runnerscripts.FeatureSystemPrompt,
+			runnerscripts.FeatureAllowedTools,
+			runnerscripts.FeatureDeniedTools,
+			runnerscripts.FeatureRules,
+			runnerscripts.FeatureSkills,
+			runnerscripts.FeatureCommands,
+			runnerscripts.FeatureSubagents,
+			runnerscripts.FeatureHooks,
+			runnerscripts.FeatureMCPStdio,
+			runnerscripts.FeatureMCPHTTP,
+			runnerscripts.FeaturePlugins,
+			runnerscripts.FeaturePermissions,
+			runnerscripts.FeatureAllowAlways,
+			runnerscripts.FeatureInterrupt,
+			runnerscripts.FeatureSetMode,
+			runnerscripts.FeatureSetModel,
+			runnerscripts.FeatureResume,
+			runnerscripts.FeatureThinking,
+			runnerscripts.FeatureUsage,
+			runnerscripts.FeatureCost,
+		},
+	}
+}

@@ -1,0 +1,144 @@
+package opencode
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+var recordRuns = flag.Bool("record", false, "record testdata anew, from the real program")
+
+// recorded are the runs whose events are in testdata: what the server sent
+// (*.lines.jsonl), the session as it is exported (*.main.json, and *.sub.json of
+// the subagent), and the events that these make (*.golden.txt).
+var recorded = []struct {
+	name string
+	run  func(f *fixture, c agent.Conversation)
+}{
+	{"write", func(f *fixture, c agent.Conversation) {
+		wait := f.promptAsync(c, "write-file")
+		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+		_, _ = wait()
+	}},
+	{"rejected", func(f *fixture, c agent.Conversation) {
+		wait := f.promptAsync(c, "run-command `touch asked`")
+		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"})
+		_, _ = wait()
+	}},
+	{"think", func(f *fixture, c agent.Conversation) { f.prompt(c, "think") }},
+	{"subagent", func(f *fixture, c agent.Conversation) {
+		wait := f.promptAsync(c, "subagent")
+		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+		_, _ = wait()
+	}},
+	{"question", func(f *fixture, c agent.Conversation) {
+		wait := f.promptAsync(c, "ask-user")
+		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: []byte(`{"answers":[["Blue"]]}`)})
+		_, _ = wait()
+	}},
+	{"overloaded", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.t.Context(), "q", "http-529") }},
+	{"refused", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.t.Context(), "q", "http-400") }},
+	{"interrupted", func(f *fixture, c agent.Conversation) {
+		wait := f.promptAsync(c, "slow-stream")
+		f.held(runnerscripts.TypeAgentMessage)
+		if err := c.Interrupt(f.t.Context()); err != nil {
+			f.t.Fatal(err)
+		}
+		_, _ = wait()
+	}},
+}
+
+// TestRecordedRunsCanBeRecordedAnew runs the real program only with -record.
+func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
+	for _, r := range recorded {
+		if !*recordRuns {
+			if _, err := os.Stat(testdata(r.name, "lines.jsonl")); err != nil {
+				t.Errorf("run the test with -record: %v", err)
+			}
+			continue
+		}
+		t.Run(r.name, func(t *testing.T) {
+			f := newFixture(t)
+			c, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.run(f, c)
+			tr, _ := f.transcript()
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f.save(r.name, tr)
+		})
+	}
+}
+
+// save writes what was recorded, with the folders of the session and the address
+// of the model replaced.
+func (f *fixture) save(name string, tr runnerscripts.Transcript) {
+	f.t.Helper()
+	var lines bytes.Buffer
+	for _, e := range f.out.All() {
+		if e.Type == runnerscripts.TypeRaw && !isNoise(e.Payload) {
+			lines.Write(append(e.Payload, '\n'))
+		}
+	}
+	f.write(name, "lines.jsonl", lines.String())
+	f.write(name, "main.json", tr.Main)
+	for _, sub := range tr.Subagents {
+		f.write(name, "sub.json", sub.Transcript)
+	}
+}
+
+// isNoise reports whether a line is not about the conversation.
+func isNoise(line []byte) bool {
+	for _, typ := range []string{"plugin.", "catalog.", "integration.", "reference.", "server.", "file.", "lsp."} {
+		if bytes.Contains(line, []byte(`"type":"`+typ)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fixture) write(name, kind, text string) {
+	f.t.Helper()
+	dir, err := filepath.EvalSymlinks(f.session.Paths.Session)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	text = strings.NewReplacer(
+		dir, "/session", strings.TrimPrefix(dir, "/"), "session", strings.TrimPrefix(f.api.URL, "http://"), "127.0.0.1:4000",
+	).Replace(text)
+	if err := os.WriteFile(testdata(name, kind), []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func testdata(name, kind string) string { return filepath.Join("testdata", name+"."+kind) }
+
+// sameAfterReplay fails unless a transcript makes the same conversation.
+func sameAfterReplay(t *testing.T, live *agenttest.Recorder, tr runnerscripts.Transcript) {
+	t.Helper()
+	stored := agenttest.NewRecorder()
+	if err := replay(tr, newTranslator(stored, "/session/workspace")); err != nil {
+		t.Fatal(err)
+	}
+	// The prompt is the driver's own event: the server does not tell it live.
+	var withoutPrompt []runnerscripts.Event
+	for _, e := range stored.All() {
+		if e.Type != runnerscripts.TypeUserMessage {
+			withoutPrompt = append(withoutPrompt, e)
+		}
+	}
+	if len(withoutPrompt) == len(stored.All()) {
+		t.Error("the transcript has no prompt")
+	}
+	agenttest.SameConversation(t, live.All(), withoutPrompt)
+}

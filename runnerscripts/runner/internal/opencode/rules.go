@@ -1,0 +1,259 @@
+package opencode
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// rule says what becomes of an action.
+type rule struct {
+	permission string // what kind of action; may have wildcards
+	pattern    string // what it works on; may have wildcards
+	action     string
+}
+
+// The actions of rules.
+const (
+	actionAllow = "allow"
+	actionAsk   = "ask"
+	actionDeny  = "deny"
+)
+
+// outside is the permission for what is outside of the workspace.
+const outside = "external_directory"
+
+// ruleset is the program's "permission": of the rules that fit, the last one decides.
+type ruleset []rule
+
+// parseRules reads rules in their order, which counts.
+func parseRules(raw json.RawMessage) (ruleset, error) {
+	var action string
+	if json.Unmarshal(raw, &action) == nil {
+		return ruleset{{permission: "*", pattern: "*", action: action}}, nil
+	}
+	var list ruleset
+	err := eachKey(raw, func(permission string, value json.RawMessage) error {
+		if json.Unmarshal(value, &action) == nil {
+			list = append(list, rule{permission: permission, pattern: "*", action: action})
+			return nil
+		}
+		return eachKey(value, func(pattern string, value json.RawMessage) error {
+			if err := json.Unmarshal(value, &action); err != nil {
+				return fmt.Errorf("%s, %s: %w", permission, pattern, err)
+			}
+			list = append(list, rule{permission: permission, pattern: pattern, action: action})
+			return nil
+		})
+	})
+	return list, err
+}
+
+// eachKey calls do for the keys of an object in their order.
+func eachKey(raw json.RawMessage, do func(key string, value json.RawMessage) error) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if begin, err := dec.Token(); err != nil || begin != json.Delim('{') {
+		return errors.Join(errors.New("it is no object"), err)
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return err
+		}
+		if err := do(key.(string), value); err != nil { // no other token comes where a key must
+			return err
+		}
+	}
+	return nil
+}
+
+// MarshalJSON writes an object of objects, in order. It needs the rules of a
+// permission beside each other, as parseRules and with leave them.
+func (rs ruleset) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i := 0; i < len(rs); {
+		n := i + 1
+		for n < len(rs) && rs[n].permission == rs[i].permission {
+			n++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%s:%s", literal(rs[i].permission).json(), rs[i:n].patterns())
+		i = n
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// patterns is the value of one permission.
+func (rs ruleset) patterns() []byte {
+	if len(rs) == 1 && rs[0].pattern == "*" {
+		return literal(rs[0].action).json() // some permissions take nothing else
+	}
+	list := make([][]byte, len(rs))
+	for i, r := range rs {
+		list[i] = slices.Concat(literal(r.pattern).json(), []byte(":"), literal(r.action).json())
+	}
+	return slices.Concat([]byte("{"), bytes.Join(list, []byte(",")), []byte("}"))
+}
+
+// of are the rules that decide about one permission, as its own.
+func (rs ruleset) of(permission string) ruleset {
+	var list ruleset
+	for _, r := range rs {
+		if fits(permission, r.permission) {
+			list = list.add(rule{permission: permission, pattern: r.pattern, action: r.action})
+		}
+	}
+	return list
+}
+
+// add appends a rule of the same permission, and leaves out those that cannot decide
+// any more.
+func (rs ruleset) add(r rule) ruleset {
+	rs = slices.DeleteFunc(slices.Clone(rs), func(old rule) bool { return r.pattern == "*" || old.pattern == r.pattern })
+	return append(rs, r)
+}
+
+// with returns the rules and one that comes before all of them. One for a
+// permission with wildcards must be for every pattern.
+func (rs ruleset) with(permission, pattern, action string) ruleset {
+	group := rs.of(permission).add(rule{permission: permission, pattern: pattern, action: action})
+	return append(rs.without(permission), group...)
+}
+
+// fits reports whether a text is what a pattern of the program's means.
+func fits(text, pattern string) bool {
+	p := regexp.QuoteMeta(pattern)
+	p = strings.ReplaceAll(strings.ReplaceAll(p, `\*`, ".*"), `\?`, ".")
+	if rest, ok := strings.CutSuffix(p, " .*"); ok {
+		p = rest + "( .*)?"
+	}
+	ok, err := regexp.MatchString("(?s)^"+p+"$", text)
+	return err == nil && ok
+}
+
+// fileTools are the permissions of the tools that read and change files.
+func fileTools() []string { return []string{"read", "glob", "grep", "list", "edit"} }
+
+// forProgram are the rules as the program gets them. It asks about all use of files
+// where the workspace guard decides: it does not see symbolic links by itself.
+func (rs ruleset) forProgram(s runnerscripts.Session) ruleset {
+	if s.Agent.AllowOutside {
+		return rs
+	}
+	for _, permission := range fileTools() {
+		var group ruleset
+		for _, r := range rs.of(permission) {
+			if r.action == actionAllow {
+				r.action = actionAsk
+			}
+			group = append(group, r)
+		}
+		rs = append(rs.without(permission), group...)
+	}
+	return rs
+}
+
+func (rs ruleset) without(permission string) ruleset {
+	return slices.DeleteFunc(slices.Clone(rs), func(r rule) bool { return r.permission == permission })
+}
+
+// allow reports whether the rules allow an action on all of what it works on.
+func (rs ruleset) allow(permission string, patterns []string) bool {
+	for _, pattern := range patterns {
+		decides := -1
+		for i, r := range rs {
+			if fits(permission, r.permission) && fits(pattern, r.pattern) {
+				decides = i
+			}
+		}
+		if decides < 0 || rs[decides].action != actionAllow {
+			return false
+		}
+	}
+	return len(patterns) > 0
+}
+
+// toolPattern is what a tool looks like in a profile.
+var toolPattern = regexp.MustCompile(`^([A-Za-z0-9_.*?-]+)(?:\((.+)\))?$`)
+
+// parseTool reads a tool of a profile: a permission, and the pattern of what it works
+// on. The tools that change files have one permission in common.
+func parseTool(where, text string) (permission, pattern string, err error) {
+	m := toolPattern.FindStringSubmatch(text)
+	if m == nil {
+		return "", "", agent.Invalid(`give %s as a tool of OpenCode with or without a pattern, such as "edit" or "bash(git log *)", not %q`, where, text)
+	}
+	permission, pattern = m[1], m[2]
+	switch permission {
+	case "write", "apply_patch", "patch":
+		permission = "edit"
+	}
+	if pattern == "" {
+		return permission, "*", nil
+	}
+	if strings.ContainsAny(permission, "*?") || slices.Contains([]string{"todowrite", "question", "webfetch", "websearch", "doom_loop"}, permission) {
+		return "", "", agent.Invalid("leave the pattern out of %s: OpenCode knows none for %s", where, permission)
+	}
+	return permission, pattern, nil
+}
+
+// withTools adds what a profile allows and denies, which comes first.
+func (rs ruleset) withTools(p runnerscripts.Profile) (ruleset, error) {
+	for i, tool := range p.AllowedTools {
+		where := fmt.Sprintf("profile.allowed_tools[%d]", i)
+		permission, pattern, err := parseTool(where, tool)
+		if err != nil {
+			return nil, err
+		}
+		if permission == outside {
+			return nil, agent.Invalid("use agent.allow_outside instead of %s: it is for what is outside of the workspace", where)
+		}
+		before := rs.of(outside)
+		rs = rs.with(permission, pattern, actionAllow)
+		if fits(outside, permission) { // a tool, not a place
+			for _, r := range before {
+				rs = rs.with(outside, r.pattern, r.action)
+			}
+		}
+	}
+	for i, tool := range p.DeniedTools {
+		permission, pattern, err := parseTool(fmt.Sprintf("profile.denied_tools[%d]", i), tool)
+		if err != nil {
+			return nil, err
+		}
+		rs = rs.with(permission, pattern, actionDeny)
+	}
+	return rs, nil
+}
+
+// only returns the rules of an agent that has some of the tools: what the others
+// have to ask for, it has to ask for too.
+func (rs ruleset) only(where string, tools []string) (ruleset, error) {
+	list := ruleset{{permission: "*", pattern: "*", action: actionDeny}}
+	for i, tool := range tools {
+		permission, pattern, err := parseTool(fmt.Sprintf("%s[%d]", where, i), tool)
+		if err != nil {
+			return nil, err
+		}
+		if pattern != "*" || strings.ContainsAny(permission, "*?") {
+			return nil, agent.Invalid("give %s[%d] as the name of a tool alone, not %q: patterns are for profile.allowed_tools and denied_tools", where, i, tool)
+		}
+		list = append(list.without(permission), rs.of(permission)...)
+	}
+	return append(list, rs.of(outside)...), nil
+}

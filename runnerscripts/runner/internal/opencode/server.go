@@ -1,0 +1,141 @@
+package opencode
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+)
+
+// serverUser is the name in the server's basic authentication.
+const serverUser = "agentenv"
+
+// server is one run of "opencode serve" that answers.
+type server struct {
+	*api
+	proc     *child.Process
+	unfollow func()        // ends the events; nil if nobody follows them
+	gone     chan struct{} // closed when the events have ended, and mostly so the server
+	closing  atomic.Bool   // the events are ended on purpose
+	reason   string        // why it was ended; valid after gone
+	reported bool          // it is told which MCP servers do not work; of Prompt alone
+}
+
+// listening is the line that tells where the server listens.
+var listening = regexp.MustCompile(`listening on (http://127\.0\.0\.1:[0-9]+)`)
+
+// startServer starts a server for the session, with more variables, and waits, for
+// patience at most, until it listens.
+func startServer(ctx context.Context, s runnerscripts.Session, more map[string]string, patience time.Duration) (*server, error) {
+	password := rand.Text()
+	env := append(environment(s, more), "OPENCODE_SERVER_PASSWORD="+password)
+	argv, err := program(s.Agent, env)
+	if err != nil {
+		return nil, err
+	}
+	where := make(chan string, 1)
+	proc, err := child.Start(child.Command{
+		Args: append(argv, "serve", "--hostname", "127.0.0.1", "--port", "0"), Dir: s.Paths.Workspace, Env: env,
+	}, func(line []byte) {
+		if m := listening.FindSubmatch(line); m != nil {
+			select {
+			case where <- string(m[1]):
+			default: // it has told that already
+			}
+		}
+	})
+	if err != nil {
+		return nil, startFailure(err)
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case base := <-where:
+		return &server{api: newAPI(base, password), proc: proc, gone: make(chan struct{})}, nil
+	case <-proc.Done():
+		return nil, startFailure(errors.New(proc.Crash()))
+	case <-timer.C:
+		err = startFailure(fmt.Errorf("it did not listen within %v", patience))
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	proc.Kill()
+	return nil, err
+}
+
+// follow begins to hand the server's events over, one at a time, until it ends. A
+// server that says nothing for as long as silence hangs, and is ended.
+func (s *server) follow(ctx context.Context, silence time.Duration, handle func(context.Context, []byte)) error {
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	connected := context.AfterFunc(ctx, cancel)
+	st, err := s.events(life, "/event")
+	connected()
+	if err != nil {
+		cancel()
+		return err
+	}
+	s.unfollow = cancel
+	go func() {
+		defer close(s.gone)
+		defer cancel()
+		s.read(life, cancel, st, silence, handle)
+		if !s.closing.Load() {
+			s.proc.Kill() // nobody can follow it any more
+		}
+	}()
+	return nil
+}
+
+func (s *server) read(ctx context.Context, cancel func(), st *stream, silence time.Duration, handle func(context.Context, []byte)) {
+	defer st.body.Close()
+	quiet := time.AfterFunc(silence, cancel)
+	defer quiet.Stop()
+	for {
+		line, err := st.next()
+		if !quiet.Stop() && err != nil {
+			s.reason = fmt.Sprintf("it said nothing for %v, and was ended", silence)
+		}
+		if err != nil {
+			return
+		}
+		handle(ctx, line) // which may wait for a slow reader
+		quiet.Reset(silence)
+	}
+}
+
+// crash says how the server ended; only after gone.
+func (s *server) crash() string {
+	if s.reason != "" {
+		return s.reason
+	}
+	return s.proc.Crash()
+}
+
+// close ends the server, politely. It does not heed the end of its input, and waits
+// for those who follow its events.
+func (s *server) close() {
+	s.closing.Store(true)
+	if s.unfollow != nil {
+		s.unfollow()
+		<-s.gone
+	}
+	s.proc.Signal(syscall.SIGTERM)
+	s.proc.Close()
+	s.forget()
+}
+
+// kill ends the server at once.
+func (s *server) kill() {
+	s.proc.Kill()
+	if s.unfollow != nil {
+		<-s.gone
+	}
+	s.forget()
+}

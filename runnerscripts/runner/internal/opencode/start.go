@@ -1,0 +1,307 @@
+package opencode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// The modes. The first two are agents of the program, and others that the
+// configuration has are modes as well; the last two are "build" with answers that
+// the driver gives by itself.
+const (
+	modeBuild       = "build"       // asks for what changes something
+	modePlan        = "plan"        // changes no file
+	modeAcceptEdits = "acceptEdits" // asks no more about files in the workspace
+	modeAuto        = "auto"        // asks nothing
+)
+
+// agentOf is the program's agent for a mode.
+func agentOf(mode string) string {
+	if mode == modeAcceptEdits || mode == modeAuto {
+		return modeBuild
+	}
+	return mode
+}
+
+// offer is what the program can do with its configuration.
+type offer struct {
+	version  string
+	models   map[string]int64 // the sizes of their contexts, by provider/model
+	initial  string           // the model that the configuration chooses, if any
+	modes    []string
+	agents   []string // all of them, subagents too
+	tools    []string
+	commands []commandInfo
+	servers  []string // of the Model Context Protocol
+}
+
+func (o offer) checkMode(mode string) error {
+	if slices.Contains(o.modes, mode) {
+		return nil
+	}
+	return agent.Invalid("choose one of the modes of OpenCode (%s): there is none named %q", strings.Join(o.modes, ", "), mode)
+}
+
+func (o offer) checkModel(model string) error {
+	if _, err := parseModel(model); err != nil {
+		return err
+	}
+	if _, ok := o.models[model]; ok {
+		return nil
+	}
+	return agent.Invalid("choose a model that OpenCode knows (%s), give the provider's key, or define it as provider in agent.config: "+
+		"there is none named %q", strings.Join(shortList(slices.Sorted(maps.Keys(o.models))), ", "), model)
+}
+
+// checkProfile refuses what a profile names and the program does not have.
+func (o offer) checkProfile(p runnerscripts.Profile) error {
+	for i, cmd := range p.Commands {
+		where := fmt.Sprintf("profile.commands[%d].frontmatter.", i)
+		if name, ok := cmd.Frontmatter["agent"]; ok && !slices.Contains(o.agents, fmt.Sprint(name)) {
+			return agent.Invalid("correct %sagent: OpenCode has no agent named %q (it has: %s)", where, name, strings.Join(o.agents, ", "))
+		}
+		if model, ok := cmd.Frontmatter["model"]; ok {
+			if err := o.checkModel(fmt.Sprint(model)); err != nil {
+				return agent.Invalid("correct %smodel: %v", where, err)
+			}
+		}
+	}
+	for i, sub := range p.Subagents {
+		if sub.Model == "" {
+			continue
+		}
+		if err := o.checkModel(sub.Model); err != nil {
+			return agent.Invalid("correct profile.subagents[%d].model: %v", i, err)
+		}
+	}
+	return o.checkTools(p)
+}
+
+// checkTools refuses tools of a profile that the program does not have: one that is
+// denied by a wrong name would not be denied.
+func (o offer) checkTools(p runnerscripts.Profile) error {
+	known := []string{outside, "doom_loop", "edit", "list", "lsp", "plan_enter", "plan_exit", "websearch", "codesearch", "todoread", "todowrite", "question"}
+	known = append(known, o.tools...)
+	for field, tools := range map[string][]string{"allowed_tools": p.AllowedTools, "denied_tools": p.DeniedTools} {
+		for i, tool := range tools {
+			where := fmt.Sprintf("profile.%s[%d]", field, i)
+			name, _, err := parseTool(where, tool)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(known, func(k string) bool { return fits(k, name) }) && !o.ofServer(name) {
+				return agent.Invalid("give %s as one of the tools of OpenCode (%s) or of an MCP server, as server_tool: there is none named %q",
+					where, strings.Join(o.tools, ", "), name)
+			}
+		}
+	}
+	return nil
+}
+
+// ofServer reports whether a name may be that of an MCP server's tool; which ones
+// those have is not known yet.
+func (o offer) ofServer(name string) bool {
+	return slices.ContainsFunc(o.servers, func(server string) bool {
+		return strings.ContainsAny(name, "*?") || strings.HasPrefix(name, notOfName.ReplaceAllString(server, "_")+"_")
+	})
+}
+
+// notOfName is what the program replaces in names of servers.
+var notOfName = regexp.MustCompile(`[^A-Za-z0-9_-]`)
+
+// shortList is a list that fits into a message.
+func shortList(names []string) []string {
+	const most = 12
+	if len(names) <= most {
+		return names
+	}
+	return append(names[:most:most], fmt.Sprintf("and %d more", len(names)-most))
+}
+
+// running returns the server, started again if it has ended.
+func (c *conversation) running(ctx context.Context) (*server, error) {
+	c.starting.Lock()
+	defer c.starting.Unlock()
+	c.mu.Lock()
+	s, over := c.server, c.over
+	c.mu.Unlock()
+	if over {
+		return nil, errClosed()
+	}
+	select {
+	case <-s.gone:
+		return c.start(ctx)
+	default:
+		return s, nil
+	}
+}
+
+func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
+
+// start starts the server, opens the session, and asks what is on offer.
+func (c *conversation) start(ctx context.Context) (*server, error) {
+	if err := writeConfiguration(c.session, c.profile); err != nil {
+		return nil, err
+	}
+	s, err := startServer(ctx, c.session, nil, c.patience)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.patience, startFailure(fmt.Errorf("it did not answer within %v", c.patience)))
+	defer cancel()
+	if err := c.open(ctx, s); err != nil {
+		s.kill()
+		return nil, whyNot(ctx, s, err)
+	}
+	c.mu.Lock()
+	over := c.over
+	if !over {
+		c.server = s
+	}
+	c.mu.Unlock()
+	if over {
+		s.kill()
+		return nil, errClosed()
+	}
+	return s, nil
+}
+
+// open begins to follow a new server and opens the session on it.
+func (c *conversation) open(ctx context.Context, s *server) error {
+	n, err := newNotices(ctx, s, c.session)
+	if err != nil {
+		return err
+	}
+	err = s.follow(ctx, c.silence, c.handle)
+	if err == nil {
+		err = c.prepare(ctx, s)
+	}
+	for _, problem := range n.stop() {
+		c.log("error", problem)
+	}
+	return err
+}
+
+// whyNot makes an error of a server that does not do what it should at the start.
+func whyNot(ctx context.Context, s *server, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if _, told := errors.AsType[*runnerscripts.ScriptFailure](err); told {
+		return err
+	}
+	if _, answered := errors.AsType[*refusal](err); !answered {
+		err = fmt.Errorf("%w: %s", err, s.crash())
+	}
+	return startFailure(err)
+}
+
+// prepare opens the session on a new server and tells what it offers.
+func (c *conversation) prepare(ctx context.Context, s *server) error {
+	off, err := s.offer(ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	model, mode := c.model, c.mode
+	c.mu.Unlock()
+	if err := off.checkMode(mode); err != nil {
+		return err
+	}
+	if err := off.checkProfile(c.profile); err != nil {
+		return err
+	}
+	if len(off.models) == 0 {
+		return agent.Invalid("give OpenCode a model: a provider's key in agent.env, such as ANTHROPIC_API_KEY, " +
+			"or a provider in agent.config, as in opencode.json; without one there is nobody to ask")
+	}
+	if model != "" {
+		if err := off.checkModel(model); err != nil {
+			return err
+		}
+	}
+	id, resumed, err := openSession(ctx, s, c.session)
+	if err != nil {
+		return err
+	}
+	if err := s.writeAddress(c.session); err != nil {
+		return err
+	}
+	c.talking.Lock()
+	c.translate.conversations[id] = runnerscripts.MainConversation
+	maps.Copy(c.translate.windows, off.models)
+	c.talking.Unlock()
+	c.mu.Lock()
+	c.id, c.offer = id, off
+	first := !c.initialized
+	c.initialized = true
+	c.mu.Unlock()
+	if first {
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
+			Agent: programName, AgentVersion: off.version, Model: firstOf(model, off.initial), Mode: mode,
+			Tools: off.tools, Resumed: resumed,
+		})
+		c.offerCommands(off.commands)
+	}
+	return nil
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// offerCommands tells the slash commands, in the shape of ACP.
+func (c *conversation) offerCommands(commands []commandInfo) {
+	if len(commands) == 0 {
+		return
+	}
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeCommands, map[string]any{"availableCommands": commands})
+}
+
+// offer asks the server what it can do.
+func (s *server) offer(ctx context.Context) (offer, error) {
+	o := offer{models: map[string]int64{}, modes: []string{modeAcceptEdits, modeAuto}}
+	var providers providerList
+	var agents []agentInfo
+	var health struct {
+		Version string `json:"version"`
+	}
+	var conf struct {
+		Model string                     `json:"model"`
+		MCP   map[string]json.RawMessage `json:"mcp"`
+	}
+	for path, out := range map[string]any{
+		"/config/providers": &providers, "/agent": &agents, "/command": &o.commands,
+		"/experimental/tool/ids": &o.tools, "/global/health": &health, "/config": &conf,
+	} {
+		if err := s.get(ctx, path, out); err != nil {
+			return o, err
+		}
+	}
+	o.version, o.initial, o.servers = health.Version, conf.Model, slices.Sorted(maps.Keys(conf.MCP))
+	for _, p := range providers.Providers {
+		for name, m := range p.Models {
+			o.models[p.ID+"/"+name] = m.Limit.Context
+		}
+	}
+	for _, a := range agents {
+		o.agents = append(o.agents, a.Name)
+		if a.Mode != "subagent" && !a.Hidden {
+			o.modes = append(o.modes, a.Name)
+		}
+	}
+	slices.Sort(o.modes)
+	return o, nil
+}

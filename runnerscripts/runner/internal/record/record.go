@@ -1,0 +1,199 @@
+// Package record keeps the conversations of agents whose own history is in files
+// that nobody knows: a file of the session's home folder has one event a line, as
+// it was told, with its time, and notes of the driver between them.
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// Line is a line of a record: an event, or a note.
+type Line struct {
+	Time    time.Time               `json:"time"`
+	Type    runnerscripts.EventType `json:"type,omitempty"`
+	Payload json.RawMessage         `json:"payload,omitempty"`
+	Note    json.RawMessage         `json:"note,omitempty"`
+}
+
+// File is where the record of a session of an agent is.
+func File(s runnerscripts.Session) string {
+	return filepath.Join(s.Paths.Home, ".agentenv", s.Agent.Name, s.SessionID+".jsonl")
+}
+
+// Recorder is a sink that writes the conversation down as it passes it on. Its
+// methods may be called from any goroutine.
+type Recorder struct {
+	next agent.Sink
+	file string
+
+	mu     sync.Mutex
+	out    *os.File // nil until something is written, and after Close
+	failed bool
+}
+
+// New returns a recorder that writes to a file, which it makes when there is
+// something to write, and passes all events on.
+func New(next agent.Sink, file string) *Recorder { return &Recorder{next: next, file: file} }
+
+// Emit passes an event of now on.
+func (r *Recorder) Emit(conv string, typ runnerscripts.EventType, payload any) {
+	r.EmitAt(time.Now(), conv, typ, payload)
+}
+
+// EmitAt passes an event on, and writes it down if it belongs to the conversation.
+// An event that cannot be written is still passed on; the first time an error
+// event says so.
+func (r *Recorder) EmitAt(at time.Time, conv string, typ runnerscripts.EventType, payload any) {
+	switch typ {
+	case runnerscripts.TypeUserMessage, runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought,
+		runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate, runnerscripts.TypePlan, runnerscripts.TypeUsageUpdate:
+		raw, err := json.Marshal(payload)
+		if err == nil {
+			err = r.write(Line{Time: at, Type: typ, Payload: raw})
+		}
+		if err != nil {
+			r.complain(err)
+		}
+	}
+	r.next.EmitAt(at, conv, typ, payload)
+}
+
+// Note writes something down that is no event.
+func (r *Recorder) Note(v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return r.write(Line{Time: time.Now(), Note: raw})
+}
+
+// Close closes the file; again it does nothing.
+func (r *Recorder) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.out == nil {
+		return nil
+	}
+	err := r.out.Close()
+	r.out = nil
+	return err
+}
+
+func (r *Recorder) write(l Line) error {
+	line, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.out == nil {
+		if r.out, err = open(r.file); err != nil {
+			return err
+		}
+	}
+	_, err = r.out.Write(append(line, '\n'))
+	return err
+}
+
+// open opens a record to go on with; half a last line, which a crash may have
+// left, gets an end.
+func open(file string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := endLastLine(f); err != nil {
+		_ = f.Close() // the other error is the reason
+		return nil, err
+	}
+	return f, nil
+}
+
+func endLastLine(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return err
+	}
+	last := make([]byte, 1)
+	if _, err := f.ReadAt(last, info.Size()-1); err != nil {
+		return err
+	}
+	if last[0] != '\n' {
+		_, err = f.WriteString("\n")
+	}
+	return err
+}
+
+// complain reports, once, that the record is not complete.
+func (r *Recorder) complain(err error) {
+	r.mu.Lock()
+	again := r.failed
+	r.failed = true
+	r.mu.Unlock()
+	if !again {
+		r.next.Emit(runnerscripts.MainConversation, runnerscripts.TypeError, runnerscripts.ErrorInfo{
+			Code:    runnerscripts.FailInternal,
+			Message: fmt.Sprintf("make room for the session's files: its transcript is not complete: %v", err),
+		})
+	}
+}
+
+// Lines are the whole lines of a record; those that a crash has cut are left out.
+func Lines(text string) iter.Seq[Line] {
+	return func(yield func(Line) bool) {
+		for line := range strings.Lines(text) {
+			var l Line
+			if json.Unmarshal([]byte(line), &l) != nil {
+				continue
+			}
+			if !yield(l) {
+				return
+			}
+		}
+	}
+}
+
+// Transcript reads the record of a session as its transcript, and emits its events
+// to out, unless that is nil, each with its time.
+func Transcript(ctx context.Context, s runnerscripts.Session, out agent.Sink) (runnerscripts.Transcript, error) {
+	text, err := agent.ReadIfExists(File(s))
+	if err != nil || out == nil {
+		return runnerscripts.Transcript{Main: text}, err
+	}
+	for l := range Lines(text) {
+		if err := ctx.Err(); err != nil {
+			return runnerscripts.Transcript{}, err
+		}
+		if l.Type != "" {
+			out.EmitAt(l.Time, runnerscripts.MainConversation, l.Type, l.Payload)
+		}
+	}
+	return runnerscripts.Transcript{Main: text}, nil
+}
+
+// PromptID is the start of the ids of the blocks of a prompt: its number in the
+// session, from 1, and a hash of its text. The hash is for prompts that an agent
+// has lost, whose number comes again.
+func PromptID(number int, text string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(text)) // never fails
+	return fmt.Sprintf("p%d-%08x", number, h.Sum32())
+}
+
+// BlockID is the id of a block of a prompt; the prompt itself has the index 0.
+func BlockID(promptID string, index int) string { return fmt.Sprintf("%s-%d", promptID, index) }
