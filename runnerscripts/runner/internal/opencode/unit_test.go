@@ -214,12 +214,13 @@ func TestRecipeInstallsWhatTheTestsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	var installed struct {
-		Dependencies map[string]string `json:"dependencies"`
+		// The program for a platform, which the package that installs it depends on.
+		Dependencies map[string]string `json:"optionalDependencies"`
 	}
 	if err := json.Unmarshal(data, &installed); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{npmPackage + "@" + installed.Dependencies[npmPackage]}
+	want := []string{npmPackage + "@" + installed.Dependencies["opencode-linux-x64"]}
 	if got := (Driver{}).Recipe().NPM; !slices.Equal(got, want) {
 		t.Errorf("the recipe installs %v, the tests run %v", got, want)
 	}
