@@ -231,10 +231,9 @@ func TestAPoolThatCannotMakeSandboxesSaysSoAndWaitsEverLonger(t *testing.T) {
 
 func TestWhatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		made := 0
+		var made atomic.Int32
 		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (warm, error) {
-			made++
-			return warm{&stuck{hangs: made == 1}, nil}, nil
+			return warm{&stuck{hangs: made.Add(1) == 1}, nil}, nil
 		}, time.Second)
 		synctest.Wait()
 		begun := time.Now()

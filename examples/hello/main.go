@@ -18,7 +18,7 @@ func main() {
 func run(ctx context.Context) error {
 	env, err := environment.Create(ctx, environment.Config{
 		Sandbox: environment.Sandbox{Type: "local"}, // or "docker" or "modal"
-		Agent:   environment.Agent{Name: "script"},  // or "claude"
+		Agent:   environment.Agent{Name: "script"},  // or "claude", "codex", ...
 	})
 	if err != nil {
 		return err
