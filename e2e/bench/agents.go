@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func benchAgents(ctx context.Context) (rows []row, err error) {
 	}
 	defer func() { err = errors.Join(err, end(ctx, box)) }()
 	for _, a := range agents {
-		more, err := compareAgent(ctx, a, place{box, runner, "127.0.0.1", "", nil}, 1.05)
+		more, err := compareAgent(ctx, a, place{box: box, runner: runner, address: "127.0.0.1"}, 1.05)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", a.name, err)
 		}
@@ -114,7 +115,10 @@ func (e *engine) compareAgent(ctx context.Context, a realAgent) (rows []row, err
 	}
 	defer func() { err = errors.Join(err, end(ctx, box)) }()
 	a.program = filepath.Join(inside, filepath.Base(a.program))
-	return compareAgent(ctx, a, place{box, e.runner, bridge.IPAM.Config[0].Gateway, " in a container", []string{"docker", "exec", "-i", box.ID()}}, 1.10)
+	return compareAgent(ctx, a, place{
+		box: box, runner: e.runner, address: bridge.IPAM.Config[0].Gateway, where: " in a container",
+		launcher: []string{"docker", "exec", "-i", box.ID()},
+	}, 1.10)
 }
 
 // end ends a sandbox.
@@ -130,6 +134,7 @@ type place struct {
 	address  string // where programs in it reach this machine
 	where    string // for the names of rows
 	launcher []string
+	look     func() // called while the agent waits for the next prompt
 }
 
 const agentRounds = 15
@@ -142,6 +147,12 @@ func compareAgent(ctx context.Context, a realAgent, at place, target float64) (_
 	defer func() { err = errors.Join(err, model.Close()) }()
 	vars := a.variables(model.URL)
 	var direct, ours []dialogue
+	var memory []float64 // of the runner, in MiB
+	at.look = func() {
+		if rss, err := runnerMemory(); err == nil && at.where == "" {
+			memory = append(memory, rss)
+		}
+	}
 	run := func(i int, do func(context.Context, realAgent, place, map[string]string) (dialogue, error), into *[]dialogue) error {
 		d, err := do(ctx, a, at, vars)
 		if i > 0 { // the first ones find cold caches
@@ -172,7 +183,35 @@ func compareAgent(ctx context.Context, a realAgent, at place, target float64) (_
 		base, our := millis(medianOf(direct, m.of)), millis(medianOf(ours, m.of))
 		rows = append(rows, ratioRow(a.name+at.where+", "+m.name, "the program driven directly", "ms", lower, base, our, target))
 	}
+	if len(memory) > 0 {
+		slices.Sort(memory)
+		rows = append(rows, limitRow(a.name+", memory of the runner beside it", "MiB", lower, memory[len(memory)/2], 15))
+	}
 	return rows, nil
+}
+
+// runnerMemory returns how much the process that runs the agent has resident, in MiB.
+func runnerMemory() (float64, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return 0, err
+	}
+	for _, dir := range dirs {
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || !bytes.Contains(line, []byte("\x00"+runnerscripts.ExecuteQuery+"\x00")) {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join(dir, "status"))
+		if err != nil {
+			continue
+		}
+		_, rest, _ := bytes.Cut(status, []byte("VmRSS:"))
+		var kib float64
+		if _, err := fmt.Sscan(string(rest), &kib); err == nil {
+			return kib / 1024, nil
+		}
+	}
+	return 0, errors.New("no runner runs an agent")
 }
 
 func medianOf(list []dialogue, of func(dialogue) time.Duration) time.Duration {
@@ -204,6 +243,7 @@ func throughUs(ctx context.Context, a realAgent, at place, vars map[string]strin
 		}
 		d[i].total = time.Since(start)
 	}
+	at.look()
 	return d, nil
 }
 
