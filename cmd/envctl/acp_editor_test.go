@@ -25,7 +25,7 @@ type editor struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout bytes.Buffer // readable after the end
-	stderr bytes.Buffer
+	stderr hooked
 
 	// permit answers what the agent asks; nil allows it once.
 	permit func(ctx context.Context, req acp.RequestPermissionRequest) acp.RequestPermissionOutcome
@@ -59,7 +59,7 @@ func startEditor(t *testing.T, args ...string) *editor {
 	e.SetLogger(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() {
 		if err := e.end(); err != nil {
-			t.Errorf("envctl acp: %v\n%s", err, &e.stderr)
+			t.Errorf("envctl acp: %v\n%s", err, e.diagnostics())
 		}
 	})
 	res, err := e.Initialize(e.ctx(), acp.InitializeRequest{ProtocolVersion: acp.ProtocolVersionNumber})
@@ -108,19 +108,39 @@ func (e *editor) end() error {
 	return err
 }
 
-// session begins a session in a new folder and returns both.
-func (e *editor) session(servers ...acp.McpServer) (acp.SessionId, string) {
+// diagnostics is what was printed to standard error so far.
+func (e *editor) diagnostics() string {
+	e.stderr.mu.Lock()
+	defer e.stderr.mu.Unlock()
+	return e.stderr.buf.String()
+}
+
+// folder makes a folder of the editor, in which nothing may be left at the end.
+func (e *editor) folder() string {
 	e.t.Helper()
 	dir, err := filepath.EvalSymlinks(e.t.TempDir())
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	e.folders = append(e.folders, dir)
+	return dir
+}
+
+// begin begins a session in a folder.
+func (e *editor) begin(dir string, servers ...acp.McpServer) acp.SessionId {
+	e.t.Helper()
 	res, err := e.NewSession(e.ctx(), acp.NewSessionRequest{Cwd: dir, McpServers: append([]acp.McpServer{}, servers...)})
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return res.SessionId, dir
+	return res.SessionId
+}
+
+// session begins a session in a new folder and returns both.
+func (e *editor) session() (acp.SessionId, string) {
+	e.t.Helper()
+	dir := e.folder()
+	return e.begin(dir), dir
 }
 
 // say sends a prompt and returns why the agent stopped.
@@ -128,7 +148,7 @@ func (e *editor) say(id acp.SessionId, text string) acp.StopReason {
 	e.t.Helper()
 	res, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock(text)}})
 	if err != nil {
-		e.t.Fatalf("%v\n%s", err, &e.stderr)
+		e.t.Fatalf("%v\n%s", err, e.diagnostics())
 	}
 	return res.StopReason
 }

@@ -243,7 +243,7 @@ func TestNothingIsLeftWhenTheEditorGoes(t *testing.T) {
 				e.await(id, "the command", running)
 			}
 			if err := leave(e); err != nil {
-				t.Errorf("%v\n%s", err, &e.stderr)
+				t.Errorf("%v\n%s", err, e.diagnostics())
 			}
 		})
 	}
