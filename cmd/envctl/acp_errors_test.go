@@ -15,6 +15,7 @@ const (
 	codeNoMethod       = -32601
 	codeInvalidParams  = -32602
 	codeInternal       = -32603
+	codeNotFound       = -32002
 )
 
 // checkRefused looks for the code and for words that say what to do.
@@ -66,14 +67,14 @@ func TestWhatAnEditorAsksWronglyIsRefusedInWords(t *testing.T) {
 			return begin(dir, acp.McpServer{Sse: &acp.McpServerSseInline{Type: "sse", Name: "a", Url: "http://x", Headers: []acp.HttpHeader{}}})
 		}, codeInvalidParams, `type "sse"`},
 
-		"an unknown session": {func() error { return prompt("none", acp.TextBlock("x")) }, codeInvalidParams, `"none"`},
+		"an unknown session": {func() error { return prompt("none", acp.TextBlock("x")) }, codeNotFound, `"none"`},
 		"an empty prompt":    {func() error { return prompt(id) }, codeInvalidParams, "the prompt is empty"},
 		"a picture":          {func() error { return prompt(id, acp.ImageBlock("aGk=", "image/png")) }, codeInvalidParams, "prompt[0]"},
 		"a failure":          {func() error { return prompt(id, acp.TextBlock("fail")) }, codeInternal, "the model is tired"},
 		"a crash":            {func() error { return prompt(id, acp.TextBlock("crash")) }, codeInternal, ""},
 		"an unknown mode":    {setMode(e, id, "sideways"), codeInvalidParams, "bypassPermissions"},
 		"no mode":            {setMode(e, id, ""), codeInvalidParams, "choose one"},
-		"a mode of no one":   {setMode(e, "none", "default"), codeInvalidParams, "session/new"},
+		"a mode of no one":   {setMode(e, "none", "default"), codeNotFound, "session/new"},
 		"a key":              {func() error { _, err := e.Authenticate(e.ctx(), acp.AuthenticateRequest{MethodId: "key"}); return err }, codeInvalidParams, "--env"},
 		"an old conversation": {func() error {
 			_, err := e.LoadSession(e.ctx(), acp.LoadSessionRequest{SessionId: id, Cwd: dir, McpServers: []acp.McpServer{}})
@@ -98,7 +99,7 @@ func TestWhatAnEditorAsksWronglyIsRefusedInWords(t *testing.T) {
 	if _, err := e.CloseSession(e.ctx(), acp.CloseSessionRequest{SessionId: id}); err != nil {
 		t.Error(err)
 	}
-	checkRefused(t, prompt(id, acp.TextBlock("x")), codeInvalidParams, "begin a session")
+	checkRefused(t, prompt(id, acp.TextBlock("x")), codeNotFound, "begin a session")
 }
 
 func setMode(e *editor, id acp.SessionId, mode acp.SessionModeId) func() error {

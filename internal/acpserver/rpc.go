@@ -25,13 +25,14 @@ type message struct {
 	Params json.RawMessage `json:"params"`
 }
 
-// The codes of JSON-RPC.
+// The codes of JSON-RPC, and one of the protocol's own.
 const (
 	codeParse          = -32700
 	codeInvalidRequest = -32600
 	codeNoMethod       = -32601
 	codeInvalidParams  = -32602
 	codeInternal       = -32603
+	codeNotFound       = -32002
 )
 
 // cancelRequest withdraws a request of either side.

@@ -169,7 +169,9 @@ func (s *server) find(id acp.SessionId) (*conversation, error) {
 	if c := s.sessions[id]; c != nil {
 		return c, nil
 	}
-	return nil, invalid("begin a session with session/new: there is none with the id %q", id)
+	return nil, &acp.RequestError{
+		Code: codeNotFound, Message: fmt.Sprintf("begin a session with session/new: there is none with the id %q", id),
+	}
 }
 
 // closeSession ends a session and its sandbox.
