@@ -115,6 +115,8 @@ func (f *acpFlags) configure() (environment.Config, error) {
 
 // inFolder is the configuration with a folder of the editor as the workspace.
 func inFolder(cfg environment.Config, folder string) environment.Config {
+	// The editor shows what changes; the whole folder need not be read to know it.
+	cfg.IgnoreChanges = []string{"*"}
 	switch cfg.Sandbox.Type {
 	case "local":
 		cfg.Sandbox.Local.Workspace = folder

@@ -248,3 +248,37 @@ func TestNothingIsLeftWhenTheEditorGoes(t *testing.T) {
 		})
 	}
 }
+
+func TestTheEditorsFolderIsNotReadAsAWhole(t *testing.T) {
+	alone(t)
+	e := startEditor(t)
+	id, dir := e.session()
+	large := file(t, "large", "")
+	if err := os.Truncate(large, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(large, filepath.Join(dir, "large")); err != nil {
+		t.Fatal(err)
+	}
+	if stop := e.say(id, "go"); stop != acp.StopReasonEndTurn {
+		t.Errorf("stopped because of %s", stop)
+	}
+}
+
+func TestWhatAnEditorIsNotToldIsLogged(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--verbose", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"print":"no JSON at all"},{"text":"fine"}]}]}`))
+	id, _ := e.session()
+	e.say(id, "go")
+	if err := e.end(); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"no JSON at all", "query_completed", string(id)} {
+		if !strings.Contains(e.diagnostics(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, e.diagnostics())
+		}
+	}
+	if e.text(id) != "fine" {
+		t.Errorf("the agent said %q", e.text(id))
+	}
+}
