@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	acp "github.com/coder/acp-go-sdk"
@@ -220,4 +221,26 @@ func (blanks) Read(b []byte) (int, error) {
 		b[i] = ' '
 	}
 	return len(b), nil
+}
+
+func TestAnEditorThatReadsNoMoreHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made, ended := make(chan struct{}), false
+		w := serve(t, func(ctx context.Context) error {
+			close(made)
+			err := untilDone(ctx)
+			ended = true
+			return err
+		})
+		w.send(promptLine("1", w.begin()))
+		<-made
+		start := time.Now()
+		w.cancel()
+		if err := <-w.served; !errors.Is(err, context.Canceled) || !ended {
+			t.Errorf("it ends with %v, its session has ended: %v", err, ended)
+		}
+		if waited := time.Since(start); waited != farewell {
+			t.Errorf("it waited %v", waited)
+		}
+	})
 }
