@@ -81,6 +81,9 @@ func (s *server) converse(ctx context.Context, c *conversation, text string) (ac
 	// The end of a prompt that is cancelled is told too.
 	telling := context.WithoutCancel(ctx)
 	turn, err := c.agent.Prompt(telling, text)
+	if errors.Is(err, session.ErrClosed) && ctx.Err() != nil {
+		return acp.PromptResponse{StopReason: acp.StopReasonCancelled}, nil
+	}
 	if err != nil {
 		return acp.PromptResponse{}, err
 	}

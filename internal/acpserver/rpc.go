@@ -86,8 +86,12 @@ func (s *server) request(ctx context.Context, h handler, m message) {
 	}
 	id := string(m.ID)
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed { // and the calls are waited for
+		cancel()
+		return
+	}
 	s.inflight[id] = cancel
-	s.mu.Unlock()
 	s.calls.Go(func() {
 		defer cancel()
 		result, err := do()

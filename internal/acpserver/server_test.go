@@ -180,8 +180,10 @@ func TestWhatIsNoRequestDoesNotEndTheConnection(t *testing.T) {
 }
 
 func TestServeEndsWithItsContext(t *testing.T) {
-	w := serve(t, untilDone)
+	made := make(chan struct{})
+	w := serve(t, func(ctx context.Context) error { close(made); return untilDone(ctx) })
 	w.send(promptLine("1", w.begin()))
+	<-made
 	w.cancel()
 	if r := w.next(); r.Result.StopReason != acp.StopReasonCancelled {
 		t.Errorf("%+v, %v", r, r.Error)
