@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
@@ -23,6 +24,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() {
+		return
+	}
 	testscript.Main(tests{m}, map[string]func(){"envctl": main})
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,11 +22,10 @@ type runFlags struct {
 	target
 	makeFlags
 	workspaceFlags
-	agent, model, mode, scenario string
-	profile                      string
-	permission                   string
-	patch                        string
-	keep, asJSON, raw            bool
+	agentFlags
+	permission        string
+	patch             string
+	keep, asJSON, raw bool
 }
 
 func (a *app) newRunCmd() *cobra.Command {
@@ -55,28 +53,16 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 	f.envFlag(cmd)
 	f.workspaceFlags.flags(cmd)
 	f.makeFlags.flags(cmd)
+	f.agentFlags.flags(cmd)
 	fl := cmd.Flags()
-	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(agentNames(), ", ")+` (default "script"); see 'envctl agents'`)
-	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
-	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
-	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a file (YAML or JSON), or a folder as Claude Code has it")
-	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent")
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
 	fl.StringVar(&f.patch, "patch", "", `write what changed in the workspace as a patch to this file ("-": standard output)`)
 	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox and print its id")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
 	fl.BoolVar(&f.raw, "raw", false, "with --json: the agent's own lines, too")
-	for flag, values := range map[string][]string{
-		"agent": agentNames(), "permission": {permissionAsk, permissionAllow, permissionDeny},
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	}
+	_ = cmd.RegisterFlagCompletionFunc("permission",
+		cobra.FixedCompletions([]string{permissionAsk, permissionAllow, permissionDeny}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-// agentNames are the agents that this version's runner knows.
-func agentNames() []string {
-	return []string{"acp", "claude", "codex", "command", "gemini", "opencode", "script"}
 }
 
 func (f *runFlags) run(ctx context.Context, prompts []string) error {
@@ -127,35 +113,12 @@ func (f *runFlags) configure() (environment.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	set := func(v *string, flag string) {
-		if flag != "" {
-			*v = flag
-		}
-	}
-	set(&cfg.Agent.Name, f.agent)
-	set(&cfg.Agent.Model, f.model)
-	set(&cfg.Agent.PermissionMode, f.mode)
-	if cfg.Agent.Name == "" {
-		cfg.Agent.Name = "script"
-	}
-	if f.profile != "" {
-		if cfg.Profile, err = environment.LoadProfile(f.profile); err != nil {
-			return cfg, &exitError{code: exitUsage, err: err}
-		}
+	if err := f.agentFlags.apply(&cfg); err != nil {
+		return cfg, err
 	}
 	cfg.Raw = cfg.Raw || f.raw
 	f.keep = f.keep || cfg.Keep
 	cfg.Keep = false // Create sets it: a session itself keeps nothing
-	if f.scenario != "" {
-		data, err := os.ReadFile(f.scenario)
-		if err != nil {
-			return cfg, usagef("give --scenario an existing file: %w", err)
-		}
-		if !json.Valid(data) {
-			return cfg, usagef("give --scenario a JSON file: %s is none", f.scenario)
-		}
-		cfg.Agent.Config = data
-	}
 	given, err := f.sources()
 	if err != nil {
 		return cfg, err

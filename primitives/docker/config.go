@@ -51,6 +51,9 @@ type Config struct {
 	// must be able to write there: as long as CapAdd does not say otherwise, root
 	// in the container can only write what belongs to root.
 	Workspace string `json:"workspace,omitempty"`
+	// WorkspacePath is the absolute path at which Workspace is in the container,
+	// for who wants the paths of both to agree. Empty means /workspace.
+	WorkspacePath string `json:"workspace_path,omitempty"`
 	// Mounts are more folders or files of the engine's machine. What would give
 	// the container that machine is refused, here and as Workspace: sockets and
 	// data of engines, /proc, /sys and /dev (but /dev/shm), and what contains them.

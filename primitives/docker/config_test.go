@@ -32,6 +32,9 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 			c.Mounts = []docker.Mount{{Source: dir, Target: "/first"}, {Source: source, Target: target}}
 		}
 	}
+	workspaceAt := func(source, target string) func(*docker.Config) {
+		return func(c *docker.Config) { c.Workspace, c.WorkspacePath = source, target }
+	}
 	port := func(p docker.Port) func(*docker.Config) {
 		return func(c *docker.Config) { c.Network, c.Ports = "bridge", []docker.Port{p} }
 	}
@@ -56,7 +59,16 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 		"a relative workspace":           {func(c *docker.Config) { c.Workspace = "." }, "workspace", fs.ErrInvalid},
 		"a missing workspace":            {func(c *docker.Config) { c.Workspace = dir + "/missing" }, "workspace", fs.ErrNotExist},
 		"a workspace that is a file":     {func(c *docker.Config) { c.Workspace = file }, "workspace", primitives.ErrNotDirectory},
-		"a workspace with the socket":    {func(c *docker.Config) { c.Workspace = "/run" }, "workspace", fs.ErrInvalid},
+		"a path for no workspace":        {func(c *docker.Config) { c.WorkspacePath = "/w" }, "workspace_path", fs.ErrInvalid},
+		"a relative path for it":         {workspaceAt(dir, "w"), "workspace_path", fs.ErrInvalid},
+		"the root as its path":           {workspaceAt(dir, "/"), "workspace_path", fs.ErrInvalid},
+		"the kernel as its path":         {workspaceAt(dir, "/proc/x"), "workspace_path", fs.ErrInvalid},
+		"the guest as its path":          {workspaceAt(dir, "/agentenv"), "workspace_path", fs.ErrInvalid},
+		"a mount at its path": {func(c *docker.Config) {
+			workspaceAt(dir, "/m")(c)
+			c.Mounts = []docker.Mount{{Source: dir, Target: "/m"}}
+		}, "mounts[0].target", fs.ErrInvalid},
+		"a workspace with the socket": {func(c *docker.Config) { c.Workspace = "/run" }, "workspace", fs.ErrInvalid},
 
 		"no capability":             {func(c *docker.Config) { c.CapAdd = []string{"CHOWN", "not one"} }, "cap_add[1]", fs.ErrInvalid},
 		"an unknown capability":     {func(c *docker.Config) { c.CapAdd = []string{"NO_SUCH"} }, "NO_SUCH", fs.ErrInvalid},

@@ -23,7 +23,7 @@ const (
 	guestDir     = "/agentenv"
 	guestProgram = guestDir + "/envrunner"
 	guestRoot    = guestDir + "/sandbox"
-	workspaceDir = "/workspace" // of Config.Workspace
+	workspaceDir = "/workspace" // of Config.Workspace, without a WorkspacePath
 )
 
 const (
@@ -121,7 +121,7 @@ func guestArgs(cfg Config, img image.InspectResponse) []string {
 		args = append(args, "--min-age", cfg.expiry().String())
 	}
 	if cfg.Workspace != "" {
-		args = append(args, "--workspace", workspaceDir)
+		args = append(args, "--workspace", cfg.workspaceTarget())
 	}
 	if img.Config != nil {
 		if folder := img.Config.Labels[labelFolder]; folder != "" {
@@ -199,7 +199,7 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 		h.Mounts = append(h.Mounts, runnerMount(cfg.sharedRunner))
 	}
 	if cfg.Workspace != "" {
-		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeBind, Source: cfg.Workspace, Target: workspaceDir})
+		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeBind, Source: cfg.Workspace, Target: cfg.workspaceTarget()})
 	}
 	for _, m := range cfg.Mounts {
 		h.Mounts = append(h.Mounts, mount.Mount{

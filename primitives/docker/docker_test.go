@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -59,6 +60,19 @@ func TestBusyboxAsRootWithABoundWorkspace(t *testing.T) {
 		return i.ID == s.ID() && i.Owned && i.Status == primitives.StatusRunning
 	}) {
 		t.Errorf("the list lacks %s: %+v", s.ID(), list)
+	}
+}
+
+func TestABoundWorkspaceIsWhereItIsWanted(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Workspace = t.TempDir()
+	cfg.WorkspacePath = cfg.Workspace
+	s := open(t, cfg)
+	if got := output(t, s, "sh", "-c", "echo x >made; pwd"); got != cfg.Workspace+"\n" || s.Paths().Workspace != cfg.Workspace {
+		t.Errorf("commands run in %q, and the workspace is %s", got, s.Paths().Workspace)
+	}
+	if _, err := os.Stat(filepath.Join(cfg.Workspace, "made")); err != nil {
+		t.Error(err)
 	}
 }
 

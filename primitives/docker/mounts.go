@@ -37,8 +37,11 @@ const sharedMemory = "/dev/shm"
 // checkTargets refuses mounts that can be seen to be wrong.
 func (c Config) checkTargets() error {
 	taken := []string{guestDir}
-	if c.Workspace != "" {
-		taken = append(taken, workspaceDir)
+	if err := c.checkWorkspacePath(); err != nil {
+		return err
+	}
+	if at := c.workspaceTarget(); at != "" {
+		taken = append(taken, at)
 	}
 	for i, m := range c.Mounts {
 		field := fmt.Sprintf("mounts[%d]", i)
@@ -50,7 +53,7 @@ func (c Config) checkTargets() error {
 			return c.invalid(field+".target", "give an absolute path other than /")
 		case strings.ContainsRune(m.Source+m.Target, 0):
 			return c.invalid(field, "remove the NUL byte")
-		case within(target, "/proc") || within(target, "/sys") || within(target, "/dev"):
+		case systemFolder(target):
 			return c.invalid(field+".target", "/proc, /sys and /dev are the container's own")
 		}
 		for _, t := range taken {
@@ -61,6 +64,41 @@ func (c Config) checkTargets() error {
 		taken = append(taken, target)
 	}
 	return nil
+}
+
+// checkWorkspacePath refuses a WorkspacePath that can be seen to be wrong.
+func (c Config) checkWorkspacePath() error {
+	const field = "workspace_path"
+	target := path.Clean(c.WorkspacePath)
+	switch {
+	case c.WorkspacePath == "":
+		return nil
+	case c.Workspace == "":
+		return c.invalid(field, "name the folder that is to be there as workspace")
+	case !path.IsAbs(target) || target == "/" || strings.ContainsRune(target, 0):
+		return c.invalid(field, "give an absolute path other than /")
+	case systemFolder(target):
+		return c.invalid(field, "/proc, /sys and /dev are the container's own")
+	case within(target, guestDir):
+		return c.invalid(field, guestDir+" is taken; choose another path")
+	}
+	return nil
+}
+
+// workspaceTarget is where Workspace is in the container; empty without one.
+func (c Config) workspaceTarget() string {
+	switch {
+	case c.Workspace == "":
+		return ""
+	case c.WorkspacePath == "":
+		return workspaceDir
+	}
+	return path.Clean(c.WorkspacePath)
+}
+
+// systemFolder reports whether a clean path belongs to the container itself.
+func systemFolder(target string) bool {
+	return within(target, "/proc") || within(target, "/sys") || within(target, "/dev")
 }
 
 // resolveMounts returns the configuration with the real paths of what is mounted,

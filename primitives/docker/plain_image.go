@@ -95,10 +95,7 @@ const looks = 4
 // plainConfig turns the configuration of a container with a guest into one of a
 // container without.
 func plainConfig(c *container.Config, cfg Config) {
-	workspace := ""
-	if cfg.Workspace != "" {
-		workspace = workspaceDir
-	}
+	workspace := cfg.workspaceTarget()
 	paths := plainPaths(workspace)
 	pause := max(time.Second, cfg.grace()/looks)
 	alone, spared := looks, 0
@@ -141,10 +138,7 @@ func startPlain(ctx context.Context, eng *client.Client, id, _ string, cfg Confi
 	if err := eng.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
 		return nil, fmt.Errorf("start the container: %w", err)
 	}
-	workspace := ""
-	if cfg.Workspace != "" {
-		workspace = workspaceDir
-	}
+	workspace := cfg.workspaceTarget()
 	return joinPlain(ctx, eng, id, workspace)
 }
 

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/acpserver"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// acpFlags are the flags of acp.
+type acpFlags struct {
+	target
+	makeFlags
+	agentFlags
+}
+
+func (a *app) newACPCmd() *cobra.Command {
+	f := &acpFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "acp [flags]",
+		Short: "Serve an agent in sandboxes to an editor",
+		Long: `Serve an agent in sandboxes to an editor, which speaks the Agent Client Protocol on
+standard input and output. Each of the editor's sessions gets a sandbox of its own, whose
+workspace is the session's folder: the folder itself in a local sandbox and in a
+container, where it has the same path, and a copy of it, without .git and what git
+ignores, at Modal, where nothing is copied back. A container's commands run as the
+folder's owner, if the configuration names no user. The editor answers what the agent
+asks, chooses the mode, and adds MCP servers, whose commands run in the sandbox.
+
+All sandboxes end when the editor closes standard input. What the protocol has no word
+for is logged with --verbose, the agent's own lines included, which hold the conversation.`,
+		Example: `  envctl acp --agent claude -e ANTHROPIC_API_KEY --sandbox docker
+
+  # the settings.json of Zed
+  {
+    "agent_servers": {
+      "agentenv": {
+        "command": "envctl",
+        "args": ["acp", "--agent", "claude", "-e", "ANTHROPIC_API_KEY", "--sandbox", "docker"]
+      }
+    }
+  }`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+	f.target.flags(cmd)
+	f.envFlag(cmd)
+	f.makeFlags.flags(cmd)
+	f.agentFlags.flags(cmd)
+	return cmd
+}
+
+func (f *acpFlags) run(ctx context.Context) error {
+	cfg, err := f.configure()
+	if err != nil {
+		return err
+	}
+	if isTerminal(f.app.in) {
+		fmt.Fprintln(f.app.err, "envctl acp is for editors: it waits for the Agent Client Protocol on standard input; see 'envctl acp --help'")
+	}
+	modes := agentModes(cfg.Agent.Name)
+	mode := cfg.Agent.PermissionMode
+	if len(modes) > 0 {
+		mode = cmp.Or(mode, modes[0])
+		if !slices.Contains(modes, mode) {
+			modes = append(modes, mode) // the agent judges it
+		}
+	}
+	return acpserver.Serve(ctx, acpserver.Config{
+		Name: "agentenv", Title: fmt.Sprintf("agentenv (%s, %s)", cfg.Agent.Name, cfg.Sandbox.Type), Version: currentVersion().Version,
+		Modes: modes, Mode: mode, Logger: cfg.Logger,
+		Configure: func(_ context.Context, folder string, servers []runnerscripts.MCPServer) (session.Config, error) {
+			own := inFolder(cfg, folder)
+			own.Profile.MCPServers = slices.Concat(cfg.Profile.MCPServers, servers)
+			return session.Config{
+				Environment:  own,
+				MaxWorkspace: -1, // the session ends with this program
+			}, nil
+		},
+	}, f.app.in, f.app.out)
+}
+
+// configure is the configuration of the file with the flags over it. What the
+// editor decides it must not say.
+func (f *acpFlags) configure() (environment.Config, error) {
+	cfg, err := f.loadNew(&f.makeFlags)
+	if err != nil {
+		return cfg, err
+	}
+	if err := f.agentFlags.apply(&cfg); err != nil {
+		return cfg, err
+	}
+	if !slices.Contains(agentNames(), cfg.Agent.Name) {
+		return cfg, usagef("give --agent as one of %s: there is no agent %q", strings.Join(agentNames(), ", "), cfg.Agent.Name)
+	}
+	switch s := cfg.Sandbox; {
+	case len(cfg.Workspace) > 0, s.Local.Workspace != "", s.Docker.Workspace != "":
+		return cfg, usagef("remove the workspace from the configuration: the editor's folder is the workspace")
+	case cfg.Keep:
+		return cfg, usagef("remove keep from the configuration: sandboxes end with their sessions")
+	}
+	cfg.Raw = cfg.Raw || f.verbose
+	return cfg, nil
+}
+
+// inFolder is the configuration with a folder of the editor as the workspace.
+func inFolder(cfg environment.Config, folder string) environment.Config {
+	// The editor shows what changes; the whole folder need not be read to know it.
+	cfg.IgnoreChanges = []string{"*"}
+	switch cfg.Sandbox.Type {
+	case "local":
+		cfg.Sandbox.Local.Workspace = folder
+	case "docker":
+		d := &cfg.Sandbox.Docker
+		d.Workspace, d.WorkspacePath = folder, folder
+		if d.User == "" {
+			d.User = owner(folder)
+		}
+	default:
+		cfg.Workspace = []environment.Source{{Folder: &environment.Folder{Path: folder, Gitignore: true}}}
+	}
+	return cfg
+}
+
+// owner is who owns a folder, as a container names users. Root is left to the image,
+// which may name another user.
+func owner(folder string) string {
+	info, err := os.Stat(folder)
+	if err != nil {
+		return "" // the sandbox says what is wrong
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || st.Uid == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", st.Uid, st.Gid)
+}
+
+// agentModes are the permission modes of an agent, the one that it begins with
+// first; none where they depend on its configuration.
+func agentModes(agent string) []string {
+	switch agent {
+	case "claude":
+		return []string{"default", "acceptEdits", "plan", "dontAsk"}
+	case "codex":
+		return []string{"untrusted", "plan", "read-only", "auto", "full-access"}
+	case "gemini":
+		return []string{"default", "autoEdit", "yolo", "plan"}
+	case "script":
+		return []string{"default", "acceptEdits", "bypassPermissions"}
+	}
+	return nil
+}

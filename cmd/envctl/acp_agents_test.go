@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	acp "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// configFile writes a configuration and returns its path.
+func configFile(t *testing.T, cfg map[string]any) string {
+	t.Helper()
+	data, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file(t, "config.json", string(data))
+}
+
+// TestAnEditorRunsEveryAgent runs the real agents against a scripted model: each asks
+// the editor before it writes a file into its folder, and remembers.
+func TestAnEditorRunsEveryAgent(t *testing.T) {
+	provider := func(url string) map[string]any {
+		return map[string]any{
+			"enabled_providers": []string{"scripted"},
+			"provider": map[string]any{"scripted": map[string]any{
+				"npm": "@ai-sdk/openai-compatible", "options": map[string]string{"baseURL": url + "/v1", "apiKey": "test-key"},
+				"models": map[string]any{"model": map[string]any{}},
+			}},
+		}
+	}
+	for name, agent := range map[string]func(url string) map[string]any{
+		"claude": func(url string) map[string]any {
+			return map[string]any{
+				"name": "claude", "command": []string{testagents.Claude(t)},
+				"env": map[string]string{"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test-key"},
+			}
+		},
+		"codex": func(url string) map[string]any {
+			return map[string]any{
+				"name": "codex", "command": []string{testagents.Codex(t)}, "model": "gpt-5.5",
+				"env": map[string]string{"OPENAI_BASE_URL": url + "/v1", "OPENAI_API_KEY": "test-key"},
+			}
+		},
+		"opencode": func(url string) map[string]any {
+			return map[string]any{
+				"name": "opencode", "command": []string{testagents.OpenCode(t)}, "model": "scripted/model", "config": provider(url),
+			}
+		},
+		"gemini": func(url string) map[string]any {
+			return map[string]any{
+				"name": "gemini", "command": []string{testagents.Gemini(t)}, "model": "gemini-2.5-pro",
+				"env": map[string]string{"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "test-key"},
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			alone(t)
+			cfg := map[string]any{"sandbox": "local", "agent": agent(startModel(t, ""))}
+			e := startEditor(t, "--config", configFile(t, cfg))
+			dir := e.folder()
+			worksInFolder(t, e, dir)
+		})
+	}
+}
+
+// TestClaudeInAContainerWorksAsTheFoldersOwner runs Claude Code in a container whose
+// image is completed with it.
+func TestClaudeInAContainerWorksAsTheFoldersOwner(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--config", configFile(t, map[string]any{
+		"sandbox": environment.Sandbox{Type: "docker", Docker: docker.Config{
+			Image: testdocker.Node(t), Pull: docker.PullNever, Labels: testdocker.Labels(), GraceSeconds: 10,
+		}},
+		"agent": map[string]any{"name": "claude"},
+		"env":   map[string]string{"ANTHROPIC_BASE_URL": startModel(t, testdocker.Gateway(t)+":0"), "ANTHROPIC_API_KEY": "test-key"},
+	}))
+	dir := e.folder()
+	if err := os.Chown(dir, 4321, 4321); err != nil {
+		t.Skip("run this as root: ", err)
+	}
+	worksInFolder(t, e, dir)
+}
+
+// worksInFolder has an agent write a file that the editor denies and one that it
+// allows.
+func worksInFolder(t *testing.T, e *editor, dir string) {
+	t.Helper()
+	id := e.begin(dir)
+	for name, kind := range map[string]acp.PermissionOptionKind{
+		"denied.txt": acp.PermissionOptionKindRejectOnce, "made.txt": acp.PermissionOptionKindAllowOnce,
+	} {
+		asked := 0
+		e.permit = func(ctx context.Context, req acp.RequestPermissionRequest) acp.RequestPermissionOutcome {
+			asked++
+			return choosing(kind)(ctx, req)
+		}
+		if stop := e.say(id, "write-file `"+name+"`"); stop != acp.StopReasonEndTurn && kind != acp.PermissionOptionKindRejectOnce {
+			t.Errorf("%s: stopped because of %s", name, stop)
+		}
+		if asked == 0 {
+			t.Errorf("%s: nobody was asked", name)
+		}
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != (kind == acp.PermissionOptionKindAllowOnce) {
+			t.Errorf("%s is there: %v", name, err == nil)
+		}
+	}
+	before := len(e.text(id))
+	if stop := e.say(id, "plain-text"); stop != acp.StopReasonEndTurn || len(e.text(id)) == before {
+		t.Errorf("stopped because of %s and said %q", stop, e.text(id)[before:])
+	}
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	acp "github.com/coder/acp-go-sdk"
+)
+
+const (
+	codeInvalidRequest = -32600
+	codeNoMethod       = -32601
+	codeInvalidParams  = -32602
+	codeInternal       = -32603
+	codeNotFound       = -32002
+)
+
+// checkRefused looks for the code and for words that say what to do.
+func checkRefused(t *testing.T, err error, code int, says string) {
+	t.Helper()
+	e := new(acp.RequestError)
+	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Message, says) {
+		t.Errorf("the error is %v, not %d with %q", err, code, says)
+	}
+}
+
+func TestWhatAnEditorAsksWronglyIsRefusedInWords(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--scenario", file(t, "s.json", `{"turns":[
+		{"when":"sleep","steps":[{"run":["sleep","600"]}]},
+		{"when":"fail","steps":[{"fail":{"code":"api","message":"the model is tired","http_status":529}}]},
+		{"when":"crash","steps":[{"crash":3}]},
+		{"steps":[{"text":"fine"}]}
+	]}`))
+	id, dir := e.session()
+	begin := func(cwd string, servers ...acp.McpServer) error {
+		_, err := e.NewSession(e.ctx(), acp.NewSessionRequest{Cwd: cwd, McpServers: append([]acp.McpServer{}, servers...)})
+		return err
+	}
+	prompt := func(id acp.SessionId, blocks ...acp.ContentBlock) error {
+		_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: append([]acp.ContentBlock{}, blocks...)})
+		return err
+	}
+	stdio := func(name, command string) acp.McpServer {
+		return acp.McpServer{Stdio: &acp.McpServerStdio{Name: name, Command: command, Args: []string{}, Env: []acp.EnvVariable{}}}
+	}
+	for name, c := range map[string]struct {
+		do   func() error
+		code int
+		says string
+	}{
+		"a relative folder":  {func() error { return begin("here") }, codeInvalidParams, "absolute path"},
+		"no folder":          {func() error { return begin("") }, codeInvalidParams, "absolute path"},
+		"a missing folder":   {func() error { return begin(filepath.Join(dir, "none")) }, codeInvalidParams, "make the folder first"},
+		"a file as a folder": {func() error { return begin(file(t, "file", "x")) }, codeInvalidParams, "give cwd as a folder"},
+
+		"a server without a name":    {func() error { return begin(dir, stdio("", "x")) }, codeInvalidParams, "mcpServers[0]: give the server a name"},
+		"a server without a command": {func() error { return begin(dir, stdio("a", "")) }, codeInvalidParams, "a command"},
+		"a server twice":             {func() error { return begin(dir, stdio("a", "x"), stdio("a", "y")) }, codeInvalidParams, `"a"`},
+		"a server without an address": {func() error {
+			return begin(dir, acp.McpServer{Http: &acp.McpServerHttpInline{Type: "http", Name: "a", Headers: []acp.HttpHeader{}}})
+		}, codeInvalidParams, "a url"},
+		"a server of another kind": {func() error {
+			return begin(dir, acp.McpServer{Sse: &acp.McpServerSseInline{Type: "sse", Name: "a", Url: "http://x", Headers: []acp.HttpHeader{}}})
+		}, codeInvalidParams, `type "sse"`},
+
+		"an unknown session": {func() error { return prompt("none", acp.TextBlock("x")) }, codeNotFound, `"none"`},
+		"an empty prompt":    {func() error { return prompt(id) }, codeInvalidParams, "the prompt is empty"},
+		"a picture":          {func() error { return prompt(id, acp.ImageBlock("aGk=", "image/png")) }, codeInvalidParams, "prompt[0]"},
+		"a failure":          {func() error { return prompt(id, acp.TextBlock("fail")) }, codeInternal, "the model is tired"},
+		"a crash":            {func() error { return prompt(id, acp.TextBlock("crash")) }, codeInternal, ""},
+		"an unknown mode":    {setMode(e, id, "sideways"), codeInvalidParams, "bypassPermissions"},
+		"no mode":            {setMode(e, id, ""), codeInvalidParams, "choose one"},
+		"a mode of no one":   {setMode(e, "none", "default"), codeNotFound, "session/new"},
+		"a key":              {func() error { _, err := e.Authenticate(e.ctx(), acp.AuthenticateRequest{MethodId: "key"}); return err }, codeInvalidParams, "--env"},
+		"an old conversation": {func() error {
+			_, err := e.LoadSession(e.ctx(), acp.LoadSessionRequest{SessionId: id, Cwd: dir, McpServers: []acp.McpServer{}})
+			return err
+		}, codeNoMethod, "session/load"},
+	} {
+		t.Run(name, func(t *testing.T) { checkRefused(t, c.do(), c.code, c.says) })
+	}
+
+	ended := e.saying(id, "sleep")
+	e.await(id, "the command", running)
+	checkRefused(t, prompt(id, acp.TextBlock("at the same time")), codeInvalidRequest, "wait for the prompt")
+	if err := e.Cancel(e.ctx(), acp.CancelNotification{SessionId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if stop := ended(); stop != acp.StopReasonCancelled {
+		t.Errorf("stopped because of %s", stop)
+	}
+	if stop := e.say(id, "go"); stop != acp.StopReasonEndTurn || !strings.HasSuffix(e.text(id), "fine") {
+		t.Errorf("the session is of no use any more: %s, %q", stop, e.text(id))
+	}
+	if _, err := e.CloseSession(e.ctx(), acp.CloseSessionRequest{SessionId: id}); err != nil {
+		t.Error(err)
+	}
+	checkRefused(t, prompt(id, acp.TextBlock("x")), codeNotFound, "begin a session")
+}
+
+func setMode(e *editor, id acp.SessionId, mode acp.SessionModeId) func() error {
+	return func() error {
+		_, err := e.SetSessionMode(e.ctx(), acp.SetSessionModeRequest{SessionId: id, ModeId: mode})
+		return err
+	}
+}
+
+func TestWhatAFailureIsCanBeReadFromItsData(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"fail":{"code":"api","message":"tired","http_status":529}}]}]}`))
+	id, _ := e.session()
+	_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("x")}})
+	refused := new(acp.RequestError)
+	if !errors.As(err, &refused) {
+		t.Fatal(err)
+	}
+	if data, ok := refused.Data.(map[string]any); !ok || data["code"] != "api" || data["httpStatus"] != 529.0 {
+		t.Errorf("the data is %v", refused.Data)
+	}
+}
+
+func TestAConfigurationThatTheEditorDecidesAboutIsRefused(t *testing.T) {
+	alone(t)
+	for says, args := range map[string][]string{
+		"remove the workspace":            {"--config", file(t, "c.yaml", "workspace: [{folder: {path: /}}]")},
+		"remove keep":                     {"--config", file(t, "c.yaml", "keep: true")},
+		"there is no agent":               {"--agent", "smith"},
+		"give --scenario":                 {"--scenario", "none.json"},
+		"use --image with":                {"--sandbox", "local", "--image", "x"},
+		"call it as 'envctl acp [flags]'": {"argument"},
+	} {
+		var out, errOut bytes.Buffer
+		code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, append([]string{"acp"}, args...))
+		if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), says) {
+			t.Errorf("%q: exit status %d, standard output %q, standard error %q", args, code, &out, &errOut)
+		}
+	}
+}

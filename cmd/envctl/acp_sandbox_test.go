@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	acp "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// inContainers returns the path of a configuration of sandboxes in containers.
+func inContainers(t *testing.T) string {
+	t.Helper()
+	config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Docker: docker.Config{
+		Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file(t, "docker.json", string(config))
+}
+
+func TestAContainerHasTheEditorsFolderAtItsPath(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--config", inContainers(t), "--scenario", file(t, "s.json", `{"turns":[{"steps":[
+		{"write":{"path":"made.txt","content":"x"}},{"run":["sh","-c","pwd; id -u; hostname > where; cat given.txt"]}]}]}`))
+	for name, uid := range map[string]int{"root's": 0, "another user's": 1234} {
+		dir := e.folder()
+		if err := os.WriteFile(filepath.Join(dir, "given.txt"), []byte("from the editor"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(dir, uid, uid); err != nil {
+			t.Skip("run this as root: ", err)
+		}
+		id := e.begin(dir)
+		if stop := e.say(id, "go"); stop != acp.StopReasonEndTurn {
+			t.Errorf("%s: stopped because of %s", name, stop)
+		}
+		told, err := json.Marshal(e.of(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			fmt.Sprintf(`"path":%q`, filepath.Join(dir, "made.txt")), fmt.Sprintf(`%s\n%d\nfrom the editor`, dir, uid),
+		} {
+			if !strings.Contains(string(told), want) {
+				t.Errorf("%s: %s is not told:\n%s", name, want, told)
+			}
+		}
+		info, err := os.Stat(filepath.Join(dir, "made.txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != uid {
+			t.Errorf("%s: the new file belongs to %d", name, owner)
+		}
+		where, err := os.ReadFile(filepath.Join(dir, "where"))
+		if host, _ := os.Hostname(); err != nil || strings.TrimSpace(string(where)) == host {
+			t.Errorf("%s: it ran at %q, %v", name, where, err)
+		}
+	}
+	if err := e.end(); err != nil {
+		t.Error(err)
+	}
+	left, err := environment.List(t.Context(), environment.Sandbox{Type: "docker"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(left, func(i environment.SandboxInfo) bool {
+		return i.InUse && i.Image == testdocker.Busybox(t) && madeBy(t, i.ID)
+	}) {
+		t.Errorf("containers are left: %+v", left)
+	}
+}
+
+// madeBy reports whether this test binary made a container.
+func madeBy(t *testing.T, id string) bool {
+	t.Helper()
+	c, err := testdocker.Engine(t).ContainerInspect(t.Context(), id)
+	if err != nil {
+		return false // it has gone
+	}
+	for key, value := range testdocker.Labels() {
+		if c.Config.Labels[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+func TestASandboxAtModalHasACopyOfTheEditorsFolder(t *testing.T) {
+	alone(t)
+	for name, value := range modalServer(t) {
+		t.Setenv(name, value)
+	}
+	e := startEditor(t, "--config", file(t, "modal.yaml", "sandbox: {type: modal, image: \"debian:12\", idle_timeout_seconds: 60}"),
+		"--scenario", file(t, "s.json", `{"turns":[{"steps":[{"run":["cat","given.txt"]},{"write":{"path":"made.txt","content":"x"}}]}]}`))
+	id, dir := e.session()
+	if err := os.WriteFile(filepath.Join(dir, "given.txt"), []byte("from the editor"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e.say(id, "go")
+	told, err := json.Marshal(e.of(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{fmt.Sprintf(`"path":%q`, filepath.Join(dir, "made.txt")), "from the editor"} {
+		if !strings.Contains(string(told), want) {
+			t.Errorf("%s is not told:\n%s", want, told)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "made.txt")); err == nil {
+		t.Error("the editor's own folder was changed")
+	}
+}
+
+// claudeFlags run the real Claude Code against a scripted model.
+func claudeFlags(t *testing.T) []string {
+	t.Helper()
+	t.Setenv("PATH", os.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(testagents.Claude(t)))
+	return []string{"--agent", "claude", "-e", "ANTHROPIC_API_KEY=not-a-real-key", "-e", "ANTHROPIC_BASE_URL=" + startModel(t, "")}
+}
+
+func TestClaudeAsksTheEditor(t *testing.T) {
+	alone(t)
+	e := startEditor(t, claudeFlags(t)...)
+	id, dir := e.session()
+	e.permit = choosing(acp.PermissionOptionKindRejectOnce)
+	if stop := e.say(id, "write-file `denied.txt`"); stop != acp.StopReasonEndTurn {
+		t.Errorf("stopped because of %s", stop)
+	}
+	var asked []acp.RequestPermissionRequest
+	e.permit = func(ctx context.Context, req acp.RequestPermissionRequest) acp.RequestPermissionOutcome {
+		asked = append(asked, req)
+		return choosing(acp.PermissionOptionKindAllowOnce)(ctx, req)
+	}
+	if stop := e.say(id, "write-file `made.txt`"); stop != acp.StopReasonEndTurn {
+		t.Errorf("stopped because of %s", stop)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "denied.txt")); err == nil {
+		t.Error("what the editor denied was written")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "made.txt")); err != nil {
+		t.Error(err)
+	}
+	if len(asked) != 1 || len(asked[0].ToolCall.Locations) == 0 || asked[0].ToolCall.Locations[0].Path != filepath.Join(dir, "made.txt") {
+		t.Errorf("asked was %+v", asked)
+	}
+	// Streamed and then told as a whole: the editor gets it once.
+	before := e.text(id)
+	e.say(id, "remember")
+	said := strings.TrimPrefix(e.text(id), before)
+	if strings.Count(said, "denied.txt") != 1 || strings.Count(said, "made.txt") != 1 {
+		t.Errorf("Claude Code remembers %q", said)
+	}
+}
+
+func TestClaudeIsCancelledByTheEditor(t *testing.T) {
+	alone(t)
+	e := startEditor(t, claudeFlags(t)...)
+	id, _ := e.session()
+	ended := e.saying(id, "slow-stream")
+	e.await(id, "the first words", func(u acp.SessionUpdate) bool { return u.AgentMessageChunk != nil })
+	if err := e.Cancel(e.ctx(), acp.CancelNotification{SessionId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if stop := ended(); stop != acp.StopReasonCancelled {
+		t.Errorf("stopped because of %s", stop)
+	}
+	if stop := e.say(id, "plain-text"); stop != acp.StopReasonEndTurn {
+		t.Errorf("stopped because of %s", stop)
+	}
+}
+
+func TestAnEditorsMCPServersReachTheAgent(t *testing.T) {
+	alone(t)
+	e := startEditor(t, claudeFlags(t)...)
+	stdio, web := agenttest.StdioMCP(t, "calc"), agenttest.HTTPMCP(t, "web")
+	var env []acp.EnvVariable
+	for name, value := range stdio.Server.Env {
+		env = append(env, acp.EnvVariable{Name: name, Value: value})
+	}
+	id := e.begin(e.folder(),
+		acp.McpServer{Stdio: &acp.McpServerStdio{Name: "calc", Command: stdio.Server.Command[0], Args: []string{}, Env: env}},
+		acp.McpServer{Http: &acp.McpServerHttpInline{
+			Type: "http", Name: "web", Url: web.Server.URL, Headers: []acp.HttpHeader{{Name: "X-Key", Value: "k"}},
+		}},
+	)
+	if !supports(t, "claude", runnerscripts.FeatureMCPStdio) {
+		_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("plain-text")}})
+		checkRefused(t, err, codeInternal, "leave out profile.mcp_servers")
+		return
+	}
+	for _, name := range []string{"calc", "web"} {
+		if stop := e.say(id, "call-tool `mcp__"+name+"__add {\"a\":2,\"b\":3}`"); stop != acp.StopReasonEndTurn {
+			t.Errorf("stopped because of %s", stop)
+		}
+	}
+	if a, b := stdio.Calls(), web.Calls(); len(a) != 1 || len(b) != 1 || b[0].Header.Get("X-Key") != "k" {
+		t.Errorf("the servers were called %d and %d times: %+v", len(a), len(b), b)
+	}
+}
+
+// supports reports whether an agent can do something in this version.
+func supports(t *testing.T, agent string, f runnerscripts.Feature) bool {
+	t.Helper()
+	all, err := environment.Agents(t.Context(), environment.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(a environment.AgentInfo) bool { return a.Agent == agent })
+	if i < 0 {
+		t.Fatalf("there is no agent %s", agent)
+	}
+	return slices.Contains(all[i].Supports, f)
+}
+
+func TestAnEditorsMCPServersAreInTheProfile(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--config", file(t, "c.yaml", `
+profile: {mcp_servers: [{name: own, command: [own]}]}
+scripts: {setup_session: [sh, -c, "cat > setup.json; exit 1"]}
+`))
+	dir := e.folder()
+	id := e.begin(dir,
+		acp.McpServer{Stdio: &acp.McpServerStdio{Name: "files", Command: "serve", Args: []string{"-v"}, Env: []acp.EnvVariable{{Name: "K", Value: "v"}}}},
+		acp.McpServer{Http: &acp.McpServerHttpInline{Type: "http", Name: "web", Url: "http://x.test", Headers: []acp.HttpHeader{{Name: "H", Value: "h"}}}},
+	)
+	_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("x")}})
+	checkRefused(t, err, codeInternal, "")
+	data, err := os.ReadFile(filepath.Join(dir, "setup.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var req runnerscripts.SetupRequest
+	if err := json.Unmarshal(data, &req); err != nil {
+		t.Fatal(err)
+	}
+	want := []runnerscripts.MCPServer{
+		{Name: "own", Command: []string{"own"}},
+		{Name: "files", Command: []string{"serve", "-v"}, Env: map[string]string{"K": "v"}},
+		{Name: "web", URL: "http://x.test", Headers: map[string]string{"H": "h"}},
+	}
+	if !reflect.DeepEqual(req.Profile.MCPServers, want) {
+		t.Errorf("the agent gets %+v", req.Profile.MCPServers)
+	}
+}

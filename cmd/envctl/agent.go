@@ -1,0 +1,64 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+// agentFlags say which agent runs in a new sandbox, and how.
+type agentFlags struct {
+	agent, model, mode, profile, scenario string
+}
+
+func (f *agentFlags) flags(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(agentNames(), ", ")+` (default "script"); see 'envctl agents'`)
+	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
+	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
+	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a file (YAML or JSON), or a folder as Claude Code has it")
+	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent")
+	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// agentNames are the agents that this version's runner knows.
+func agentNames() []string {
+	return []string{"acp", "claude", "codex", "command", "gemini", "opencode", "script"}
+}
+
+// apply sets what the flags say over the configuration.
+func (f *agentFlags) apply(cfg *environment.Config) error {
+	set := func(v *string, flag string) {
+		if flag != "" {
+			*v = flag
+		}
+	}
+	set(&cfg.Agent.Name, f.agent)
+	set(&cfg.Agent.Model, f.model)
+	set(&cfg.Agent.PermissionMode, f.mode)
+	if cfg.Agent.Name == "" {
+		cfg.Agent.Name = "script"
+	}
+	if f.profile != "" {
+		var err error
+		if cfg.Profile, err = environment.LoadProfile(f.profile); err != nil {
+			return &exitError{code: exitUsage, err: err}
+		}
+	}
+	if f.scenario == "" {
+		return nil
+	}
+	data, err := os.ReadFile(f.scenario)
+	if err != nil {
+		return usagef("give --scenario an existing file: %w", err)
+	}
+	if !json.Valid(data) {
+		return usagef("give --scenario a JSON file: %s is none", f.scenario)
+	}
+	cfg.Agent.Config = data
+	return nil
+}

@@ -1,0 +1,91 @@
+package acpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	acp "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// questions are what the editor was asked and has not answered.
+type questions struct {
+	waiting sync.WaitGroup
+	open    map[string]context.CancelFunc // by the id of the request
+}
+
+// resolved withdraws a question that has been answered otherwise.
+func (q *questions) resolved(ev runnerscripts.Event) {
+	r, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
+	if err != nil {
+		return
+	}
+	if cancel := q.open[r.ID]; cancel != nil {
+		delete(q.open, r.ID)
+		cancel()
+	}
+}
+
+// withdraw takes back all that is open and waits for those who ask.
+func (q *questions) withdraw() {
+	for _, cancel := range q.open {
+		cancel()
+	}
+	q.waiting.Wait()
+}
+
+// ask asks the editor for permission, beside what the agent does meanwhile.
+func (s *server) ask(ctx context.Context, c *conversation, q *questions, ev runnerscripts.Event) {
+	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
+	if err != nil || req.ID == "" {
+		s.log.Warn("a request for permission cannot be read", "session", c.id, "error", err)
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	if q.open == nil {
+		q.open = make(map[string]context.CancelFunc)
+	}
+	q.open[req.ID] = cancel
+	question := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.teller.question(req.ToolCall)}
+	for _, o := range req.Options {
+		question.Options = append(question.Options, acp.PermissionOption{
+			OptionId: acp.PermissionOptionId(o.OptionID), Name: o.Name, Kind: acp.PermissionOptionKind(o.Kind),
+		})
+	}
+	q.waiting.Go(func() {
+		defer cancel()
+		res, err := acp.SendRequest[acp.RequestPermissionResponse](s.conn, ctx, acp.ClientMethodSessionRequestPermission, question)
+		if ctx.Err() != nil {
+			return // withdrawn, or answered otherwise
+		}
+		// That it is answered withdraws the question, and so ends ctx.
+		err = c.agent.Respond(context.WithoutCancel(ctx), req.ID, decision(req, res.Outcome, err))
+		if err != nil && !errors.Is(err, session.ErrNotPending) && !errors.Is(err, session.ErrClosed) {
+			s.log.Warn("the answer had no effect", "session", c.id, "error", err)
+		}
+	})
+}
+
+// decision is what the editor has chosen. An editor that cannot ask has not allowed
+// anything.
+func decision(req runnerscripts.PermissionRequest, o acp.RequestPermissionOutcome, err error) runnerscripts.PermissionDecision {
+	refused := runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}
+	switch {
+	case err != nil:
+		refused.Message = fmt.Sprintf("The editor could not ask the user: %v", err)
+	case o.Selected != nil:
+		id := string(o.Selected.OptionId)
+		if slices.ContainsFunc(req.Options, func(p runnerscripts.PermissionOption) bool { return p.OptionID == id }) {
+			return runnerscripts.PermissionDecision{OptionID: id}
+		}
+		refused.Message = fmt.Sprintf("The editor answered with an option that was not offered: %q", id)
+	default:
+		refused.Message = "The user has dismissed the question."
+	}
+	return refused
+}

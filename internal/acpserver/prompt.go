@@ -1,0 +1,220 @@
+package acpserver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	acp "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// prompt takes a prompt in. From here on it can be cancelled.
+func (s *server) prompt(ctx context.Context, params json.RawMessage) (work, error) {
+	req, err := decode[acp.PromptRequest](params)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.find(req.SessionId)
+	if err != nil {
+		return nil, err
+	}
+	text, err := c.paths.text(req.Prompt)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	if !c.begin(cancel) {
+		cancel()
+		return nil, &acp.RequestError{
+			Code: codeInvalidRequest, Message: fmt.Sprintf("wait for the prompt that session %s works on, or cancel it", c.id),
+		}
+	}
+	return func() (any, error) {
+		defer cancel()
+		result, err := s.converse(ctx, c, text)
+		c.end()
+		if err != nil {
+			return nil, err
+		}
+		return result, nil
+	}, nil
+}
+
+// begin makes a prompt the one that is worked on, if there is none.
+func (c *conversation) begin(cancel context.CancelFunc) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel != nil {
+		return false
+	}
+	c.cancel = cancel
+	return true
+}
+
+func (c *conversation) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel = nil
+}
+
+// cancelPrompt stops the prompt that is worked on, if there is one.
+func (c *conversation) cancelPrompt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel != nil {
+		c.cancel()
+	}
+}
+
+// converse has a prompt answered and tells the editor what happens. When ctx is done
+// the agent is interrupted.
+func (s *server) converse(ctx context.Context, c *conversation, text string) (acp.PromptResponse, error) {
+	// The end of a prompt that is cancelled is told too.
+	telling := context.WithoutCancel(ctx)
+	turn, err := c.agent.Prompt(telling, text)
+	if errors.Is(err, session.ErrClosed) && ctx.Err() != nil {
+		return acp.PromptResponse{StopReason: acp.StopReasonCancelled}, nil
+	}
+	if err != nil {
+		return acp.PromptResponse{}, err
+	}
+	ended := make(chan struct{})
+	var stopping sync.WaitGroup
+	stopping.Go(func() {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			if err := turn.Interrupt(telling); err != nil && !errors.Is(err, session.ErrClosed) {
+				s.log.Warn("the agent could not be interrupted", "session", c.id, "error", err)
+			}
+		}
+	})
+	err = s.follow(telling, c, turn)
+	close(ended)
+	stopping.Wait()
+	if err != nil {
+		return acp.PromptResponse{}, err
+	}
+	result, err := turn.Wait(telling)
+	switch q := new(session.QueryError); {
+	case err == nil:
+		return acp.PromptResponse{StopReason: stopReason(result.StopReason), Usage: usage(result.Usage)}, nil
+	case ctx.Err() != nil && errors.As(err, &q):
+		// Whatever it was that failed, the editor wanted it to stop.
+		return acp.PromptResponse{StopReason: acp.StopReasonCancelled}, nil
+	}
+	return acp.PromptResponse{}, err
+}
+
+// follow tells the editor the events up to the last one of the prompt, those since
+// the prompt before it included.
+func (s *server) follow(ctx context.Context, c *conversation, turn *session.Turn) error {
+	var asking questions
+	defer asking.withdraw()
+	for ev, err := range c.agent.Events(ctx, c.seen+1) {
+		if err != nil {
+			if errors.Is(err, session.ErrClosed) {
+				return nil // how the prompt ended is known
+			}
+			return err
+		}
+		c.seen = ev.Seq
+		switch ev.Type {
+		case runnerscripts.TypePermissionRequest:
+			s.ask(ctx, c, &asking, ev)
+		case runnerscripts.TypePermissionResolved:
+			asking.resolved(ev)
+		default:
+			if u, ok := c.teller.update(ev); ok {
+				if err := s.tell(ctx, c.id, u); err != nil {
+					return err
+				}
+			}
+		}
+		if ev.QueryID == turn.ID() && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed) {
+			return nil
+		}
+	}
+	return nil // the session is closed
+}
+
+func stopReason(r runnerscripts.StopReason) acp.StopReason {
+	return acp.StopReason(cmp.Or(r, runnerscripts.StopEndTurn))
+}
+
+// usage counts the tokens of a prompt; nil if the agent does not.
+func usage(u runnerscripts.Usage) *acp.Usage {
+	if u == (runnerscripts.Usage{}) {
+		return nil
+	}
+	read, written := int(u.CacheReadTokens), int(u.CacheWriteTokens)
+	in, out := int(u.InputTokens), int(u.OutputTokens)
+	return &acp.Usage{
+		InputTokens: in, OutputTokens: out, CachedReadTokens: &read, CachedWriteTokens: &written,
+		TotalTokens: in + out + read + written,
+	}
+}
+
+// text makes one text of a prompt: links are named where they stand, and what is
+// embedded follows at the end.
+func (p *paths) text(blocks []acp.ContentBlock) (string, error) {
+	var text, context strings.Builder
+	for i, b := range blocks {
+		switch {
+		case b.Text != nil:
+			text.WriteString(b.Text.Text)
+		case b.ResourceLink != nil:
+			text.WriteString(p.link(b.ResourceLink.Name, b.ResourceLink.Uri))
+		case b.Resource != nil && b.Resource.Resource.TextResourceContents != nil:
+			r := b.Resource.Resource.TextResourceContents
+			text.WriteString(p.link("", r.Uri))
+			fmt.Fprintf(&context, "\n\n<context ref=%q>\n%s\n</context>", p.reference(r.Uri), r.Text)
+		case b.Resource != nil:
+			return "", invalid("prompt[%d]: link to the resource instead: what is no text cannot be embedded", i)
+		default:
+			return "", invalid("prompt[%d]: leave it out, or link to it: agents in sandboxes take text, links and embedded texts", i)
+		}
+	}
+	if strings.TrimSpace(text.String()) == "" {
+		return "", invalid("say what the agent should do: the prompt is empty")
+	}
+	return text.String() + context.String(), nil
+}
+
+// link names a resource in a prompt.
+func (p *paths) link(name, uri string) string {
+	ref := p.reference(uri)
+	if name == "" {
+		name = ref[strings.LastIndexByte(ref, '/')+1:]
+	}
+	return "[@" + name + "](" + ref + ")"
+}
+
+// reference is how the agent finds a resource. A file in the editor's folder is
+// named by its path in there, which is the same in the workspace.
+func (p *paths) reference(uri string) string {
+	u, err := url.Parse(uri)
+	if err != nil || u.Scheme != "file" {
+		return uri
+	}
+	name := u.Path
+	if rel, err := filepath.Rel(p.folder, name); err == nil && filepath.IsLocal(rel) {
+		name = rel
+	}
+	if u.RawQuery != "" {
+		name += "?" + u.RawQuery
+	}
+	if u.Fragment != "" {
+		name += "#" + u.Fragment
+	}
+	return name
+}

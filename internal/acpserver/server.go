@@ -1,0 +1,228 @@
+// Package acpserver lets an editor run agents in sandboxes: it speaks the Agent
+// Client Protocol, version 1, as the agent, and each session of the editor is a
+// session of package session.
+//
+// An event of a session is told to the editor as the update that it is named after;
+// what the protocol has no word for goes to the logger. Requests come in any number
+// at once. A prompt is accepted, and a cancellation takes effect, in the order in
+// which the editor has sent them.
+package acpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	acp "github.com/coder/acp-go-sdk"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// Config says what is served. Configure is required.
+type Config struct {
+	// Name, Title and Version are told to the editor.
+	Name, Title, Version string
+	// Configure returns the configuration of a new session for a folder, which
+	// exists and whose path is absolute. Its OnPermission must be nil: the editor
+	// is asked.
+	Configure func(ctx context.Context, folder string, servers []runnerscripts.MCPServer) (session.Config, error)
+	// Modes are the permission modes that the editor may choose from, Mode is the
+	// one at the start. None means that they are not known: the agent judges.
+	Modes []string
+	Mode  string
+	// Logger takes what the editor is not told; nil means silence.
+	Logger hclog.Logger
+}
+
+// maxMessage is the longest message of an editor, in bytes: files may be embedded.
+const maxMessage = 64 << 20
+
+// farewell is how long an editor may take to read the last answers when all
+// sandboxes have ended.
+const farewell = 5 * time.Second
+
+// errGone: the editor has closed its end.
+var errGone = errors.New("the editor has gone")
+
+// Serve reads requests from in and writes answers to out until in ends, which is no
+// error, ctx is done or out cannot be written; then it ends all sessions and returns
+// when nothing is left of them. A read of in that has begun is not broken off: it
+// lasts until in ends.
+func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	answers, feed := io.Pipe()
+	w := &lineWriter{w: out, broken: cancel}
+	s := &server{
+		cfg: cfg, out: w, log: cfg.Logger,
+		conn:     acp.NewConnection(nil, w, answers),
+		sessions: make(map[acp.SessionId]*conversation),
+		inflight: make(map[string]context.CancelFunc),
+	}
+	s.conn.SetLogger(slog.New(slog.DiscardHandler))
+	if s.log == nil {
+		s.log = hclog.NewNullLogger()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.read(ctx, in, feed) }()
+	var err error
+	select {
+	case err = <-ended:
+		cancel(errGone)
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	err = errors.Join(err, s.closeAll())
+	err = errors.Join(err, feed.Close()) // nobody will answer what the editor was asked
+	s.sayFarewell()
+	return err
+}
+
+// server is one connection.
+type server struct {
+	cfg  Config
+	log  hclog.Logger
+	out  *lineWriter
+	conn *acp.Connection // for what the editor is told and asked
+
+	calls sync.WaitGroup // requests that are worked on
+
+	mu       sync.Mutex
+	closed   bool
+	sessions map[acp.SessionId]*conversation
+	inflight map[string]context.CancelFunc // by the id of the request
+}
+
+// handler takes a request in, in the order of the requests, and returns the work to
+// do for it, which takes its time.
+type handler func(ctx context.Context, params json.RawMessage) (work, error)
+
+// work answers a request.
+type work func() (any, error)
+
+func (s *server) handlers() map[string]handler {
+	return map[string]handler{
+		acp.AgentMethodInitialize:      s.initialize,
+		acp.AgentMethodAuthenticate:    s.authenticate,
+		acp.AgentMethodSessionNew:      s.newSession,
+		acp.AgentMethodSessionPrompt:   s.prompt,
+		acp.AgentMethodSessionSetMode:  s.setMode,
+		acp.AgentMethodSessionSetModel: s.setModel,
+		acp.AgentMethodSessionClose:    s.closeSession,
+	}
+}
+
+// initialize tells what is served. There is one version of the protocol.
+func (s *server) initialize(_ context.Context, params json.RawMessage) (work, error) {
+	req, err := decode[acp.InitializeRequest](params)
+	if err != nil {
+		return nil, err
+	}
+	if c := req.ClientInfo; c != nil {
+		s.log.Info("an editor has connected", "name", c.Name, "version", c.Version)
+	}
+	title := s.cfg.Title
+	return func() (any, error) {
+		return acp.InitializeResponse{
+			ProtocolVersion: acp.ProtocolVersionNumber,
+			AgentInfo:       &acp.Implementation{Name: s.cfg.Name, Title: &title, Version: s.cfg.Version},
+			AuthMethods:     []acp.AuthMethod{},
+			AgentCapabilities: acp.AgentCapabilities{
+				McpCapabilities:     acp.McpCapabilities{Http: true},
+				PromptCapabilities:  acp.PromptCapabilities{EmbeddedContext: true},
+				SessionCapabilities: acp.SessionCapabilities{Close: &acp.SessionCloseCapabilities{}},
+			},
+		}, nil
+	}, nil
+}
+
+func (s *server) authenticate(context.Context, json.RawMessage) (work, error) {
+	return nil, invalid("give the agent its key in its environment, for example with --env: agentenv itself needs no authentication")
+}
+
+// add makes a session known, unless the connection has ended meanwhile.
+func (s *server) add(c *conversation) error {
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.sessions[c.id] = c
+	}
+	s.mu.Unlock()
+	if closed {
+		return errors.Join(errGone, c.agent.Close())
+	}
+	return nil
+}
+
+// find returns the session of a request.
+func (s *server) find(id acp.SessionId) (*conversation, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.sessions[id]; c != nil {
+		return c, nil
+	}
+	return nil, &acp.RequestError{
+		Code: codeNotFound, Message: fmt.Sprintf("begin a session with session/new: there is none with the id %q", id),
+	}
+}
+
+// closeSession ends a session and its sandbox.
+func (s *server) closeSession(_ context.Context, params json.RawMessage) (work, error) {
+	req, err := decode[acp.CloseSessionRequest](params)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.find(req.SessionId)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	delete(s.sessions, c.id)
+	s.mu.Unlock()
+	return func() (any, error) { return acp.CloseSessionResponse{}, c.agent.Close() }, nil
+}
+
+// closeAll ends all sessions, each with its sandbox, and lets no more begin.
+func (s *server) closeAll() error {
+	s.mu.Lock()
+	s.closed = true
+	var open []*conversation
+	for _, c := range s.sessions {
+		open = append(open, c)
+	}
+	clear(s.sessions)
+	s.mu.Unlock()
+	errs := make([]error, len(open))
+	var closing sync.WaitGroup
+	for i, c := range open {
+		closing.Go(func() {
+			if err := c.agent.Close(); err != nil {
+				errs[i] = fmt.Errorf("session %s: %w", c.id, err)
+			}
+		})
+	}
+	closing.Wait()
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
+}
+
+// sayFarewell waits until the last requests are answered, but not for an editor that
+// reads no more.
+func (s *server) sayFarewell() {
+	answered := make(chan struct{})
+	go func() { s.calls.Wait(); close(answered) }()
+	timer := time.NewTimer(farewell)
+	defer timer.Stop()
+	select {
+	case <-answered:
+	case <-timer.C:
+		s.log.Warn("the editor does not read the last answers")
+	}
+}

@@ -1,0 +1,248 @@
+package acpserver
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	acp "github.com/coder/acp-go-sdk"
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = time.Minute
+
+// wire is the editor's end of a connection, line by line.
+type wire struct {
+	t      *testing.T
+	in     *io.PipeWriter
+	lines  *bufio.Reader
+	served chan error
+	cancel context.CancelFunc
+}
+
+type reply struct {
+	ID     json.RawMessage
+	Result struct {
+		SessionID  string
+		StopReason acp.StopReason
+	}
+	Error *acp.RequestError
+}
+
+// serve serves sessions whose sandboxes are made by create.
+func serve(t *testing.T, create func(context.Context) error) *wire {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	in, feed := io.Pipe()
+	out, drain := io.Pipe()
+	w := &wire{t: t, in: feed, lines: bufio.NewReader(out), served: make(chan error, 1), cancel: cancel}
+	cfg := Config{Name: "test", Configure: func(_ context.Context, folder string, _ []runnerscripts.MCPServer) (session.Config, error) {
+		return session.Config{
+			Environment: environment.Config{Agent: environment.Agent{Name: "script"}},
+			Create: func(ctx context.Context, _ environment.Config) (*environment.Environment, error) {
+				return nil, create(ctx)
+			},
+		}, nil
+	}}
+	go func() {
+		err := Serve(ctx, cfg, in, drain)
+		_ = drain.Close() // always nil
+		w.served <- err
+	}()
+	t.Cleanup(func() {
+		cancel()
+		_, _ = feed.Close(), out.Close() // always nil
+	})
+	return w
+}
+
+// send sends lines at once.
+func (w *wire) send(lines ...string) {
+	w.t.Helper()
+	if _, err := io.WriteString(w.in, strings.Join(lines, "\n")+"\n"); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// next returns the next reply.
+func (w *wire) next() (r reply) {
+	w.t.Helper()
+	line, err := w.lines.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &r)
+	}
+	if err != nil {
+		w.t.Fatalf("%v: %s", err, line)
+	}
+	return r
+}
+
+func (w *wire) begin() string {
+	w.t.Helper()
+	w.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"new","method":"session/new","params":{"cwd":%q,"mcpServers":[]}}`, w.t.TempDir()))
+	r := w.next()
+	if r.Error != nil {
+		w.t.Fatal(r.Error)
+	}
+	return r.Result.SessionID
+}
+
+func promptLine(id, sessionID string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"session/prompt","params":{"sessionId":%q,"prompt":[{"type":"text","text":"go"}]}}`, id, sessionID)
+}
+
+func untilDone(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
+func TestACancellationThatFollowsThePromptAtOnceIsHeeded(t *testing.T) {
+	w := serve(t, untilDone)
+	id := w.begin()
+	for i := range 50 {
+		cancel := fmt.Sprintf(`{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":%q}}`, id)
+		if i%2 == 1 {
+			cancel = fmt.Sprintf(`{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":%d}}`, i)
+		}
+		w.send(promptLine(fmt.Sprint(i), id), cancel)
+		if r := w.next(); string(r.ID) != fmt.Sprint(i) || r.Result.StopReason != acp.StopReasonCancelled {
+			t.Fatalf("prompt %d: %+v, %v", i, r, r.Error)
+		}
+	}
+}
+
+func TestASecondPromptIsRefusedWhileTheFirstIsWorkedOn(t *testing.T) {
+	w := serve(t, untilDone)
+	id := w.begin()
+	w.send(promptLine("1", id), promptLine("2", id))
+	if r := w.next(); string(r.ID) != "2" || r.Error == nil || r.Error.Code != codeInvalidRequest {
+		t.Errorf("%+v", r)
+	}
+	w.send(fmt.Sprintf(`{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":%q}}`, id))
+	if r := w.next(); string(r.ID) != "1" || r.Result.StopReason != acp.StopReasonCancelled {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestWhatIsNoRequestDoesNotEndTheConnection(t *testing.T) {
+	w := serve(t, func(context.Context) error { return errors.New("no sandbox today") })
+	for _, c := range []struct {
+		line string
+		code int // zero: no reply
+	}{
+		{`{`, codeParse},
+		{`[]`, codeParse},
+		{`"x"`, codeParse},
+		{`{}`, 0},
+		{`{"id":7,"result":{}}`, 0}, // of nothing that was asked
+		{`{"method":"session/cancel"}`, 0},
+		{`{"method":"session/cancel","params":{"sessionId":"none"}}`, 0},
+		{`{"method":"$/cancel_request","params":7}`, 0},
+		{`{"method":"$/cancel_request","params":{"requestId":"none"}}`, 0},
+		{`{"method":"session/forget","params":{}}`, 0},
+		{`{"id":1,"method":"session/forget"}`, codeNoMethod},
+		{`{"id":1,"method":"session/new"}`, codeInvalidParams},
+		{`{"id":1,"method":"session/new","params":{"cwd":7}}`, codeInvalidParams},
+		{`{"id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[{"name":"a","command":["x"]}]}}`, codeInvalidParams},
+		{`{"id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[],"additionalDirectories":["/tmp"]}}`, codeInvalidParams},
+		{`{"id":1,"method":"session/prompt","params":{"sessionId":"none","prompt":"text"}}`, codeInvalidParams},
+		{`{"id":1,"method":"session/prompt","params":{"sessionId":"none","prompt":[]}}`, codeNotFound},
+		{`{"id":1,"method":"session/close","params":{"sessionId":"none"}}`, codeNotFound},
+		{`{"id":1,"method":"initialize","params":[]}`, codeInvalidParams},
+	} {
+		w.send(c.line)
+		if c.code == 0 {
+			continue
+		}
+		if r := w.next(); r.Error == nil || r.Error.Code != c.code {
+			t.Errorf("%s: %+v, %v", c.line, r, r.Error)
+		}
+	}
+	id := w.begin()
+	w.send(promptLine("8", id))
+	if r := w.next(); r.Error == nil || r.Error.Code != codeInternal || !strings.Contains(r.Error.Message, "no sandbox today") {
+		t.Errorf("%+v", r)
+	}
+	_ = w.in.Close() // always nil
+	if err := <-w.served; err != nil {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	made := make(chan struct{})
+	w := serve(t, func(ctx context.Context) error { close(made); return untilDone(ctx) })
+	w.send(promptLine("1", w.begin()))
+	<-made
+	w.cancel()
+	if r := w.next(); r.Result.StopReason != acp.StopReasonCancelled {
+		t.Errorf("%+v, %v", r, r.Error)
+	}
+	if err := <-w.served; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+func TestServeEndsWhenNobodyReads(t *testing.T) {
+	in, feed := io.Pipe()
+	out, drain := io.Pipe()
+	_ = out.Close() // always nil
+	served := make(chan error, 1)
+	go func() { served <- Serve(t.Context(), Config{}, in, drain) }()
+	if _, err := io.WriteString(feed, "{\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-served; !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("it ends with %v", err)
+	}
+	_ = feed.Close() // always nil
+}
+
+func TestAMessageThatIsTooLongEndsTheConnectionInWords(t *testing.T) {
+	endless := io.MultiReader(strings.NewReader(`{"method":"`), blanks{})
+	err := Serve(t.Context(), Config{}, endless, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "read from the editor") {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+type blanks struct{}
+
+func (blanks) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = ' '
+	}
+	return len(b), nil
+}
+
+func TestAnEditorThatReadsNoMoreHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made, ended := make(chan struct{}), false
+		w := serve(t, func(ctx context.Context) error {
+			close(made)
+			err := untilDone(ctx)
+			ended = true
+			return err
+		})
+		w.send(promptLine("1", w.begin()))
+		<-made
+		start := time.Now()
+		w.cancel()
+		if err := <-w.served; !errors.Is(err, context.Canceled) || !ended {
+			t.Errorf("it ends with %v, its session has ended: %v", err, ended)
+		}
+		if waited := time.Since(start); waited != farewell {
+			t.Errorf("it waited %v", waited)
+		}
+	})
+}

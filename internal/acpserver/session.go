@@ -1,0 +1,245 @@
+package acpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	acp "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// conversation is one session of the editor.
+type conversation struct {
+	id     acp.SessionId
+	agent  *session.AgentSession
+	paths  *paths
+	teller *teller // of the prompt that is worked on
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // of the prompt that is worked on; nil without one
+	seen   uint64             // the last event that the editor was told
+}
+
+// newSessionRequest is session/new. The servers are read here, because
+// acp-go-sdk takes one that lacks a field for one of another kind.
+type newSessionRequest struct {
+	Cwd                   string      `json:"cwd"`
+	MCPServers            []mcpServer `json:"mcpServers"`
+	AdditionalDirectories []string    `json:"additionalDirectories"`
+}
+
+// mcpServer is any of the kinds of servers.
+type mcpServer struct {
+	Type    string            `json:"type"`
+	Name    string            `json:"name"`
+	Command string            `json:"command"`
+	Args    []string          `json:"args"`
+	Env     []acp.EnvVariable `json:"env"`
+	URL     string            `json:"url"`
+	Headers []acp.HttpHeader  `json:"headers"`
+}
+
+// newSession begins a session for a folder. Its sandbox is made with the first
+// prompt.
+func (s *server) newSession(ctx context.Context, params json.RawMessage) (work, error) {
+	req, err := decode[newSessionRequest](params)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFolder(req.Cwd); err != nil {
+		return nil, err
+	}
+	if len(req.AdditionalDirectories) > 0 {
+		return nil, invalid("leave additionalDirectories out: the sandbox of a session has one folder, cwd")
+	}
+	var servers []runnerscripts.MCPServer
+	for i, m := range req.MCPServers {
+		server, err := m.server(i)
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, server)
+	}
+	return func() (any, error) { return s.open(ctx, filepath.Clean(req.Cwd), servers) }, nil
+}
+
+func checkFolder(cwd string) error {
+	if !filepath.IsAbs(cwd) {
+		return invalid("give cwd as the absolute path of a folder: %q is none", cwd)
+	}
+	switch info, err := os.Stat(cwd); {
+	case errors.Is(err, os.ErrNotExist):
+		return invalid("make the folder first, or give another cwd: there is no %s", cwd)
+	case err != nil:
+		return invalid("give a cwd that can be read: %v", err)
+	case !info.IsDir():
+		return invalid("give cwd as a folder: %s is none", cwd)
+	}
+	return nil
+}
+
+// server is the server as a profile has it.
+func (m mcpServer) server(i int) (runnerscripts.MCPServer, error) {
+	out := runnerscripts.MCPServer{Name: m.Name}
+	switch {
+	case m.Name == "":
+		return out, invalid("mcpServers[%d]: give the server a name", i)
+	case m.Type == "" || m.Type == "stdio":
+		if m.Command == "" {
+			return out, invalid("mcpServers[%d]: give server %q a command, or the type http and a url", i, m.Name)
+		}
+		out.Command = append([]string{m.Command}, m.Args...)
+		for _, e := range m.Env {
+			out.Env = with(out.Env, e.Name, e.Value)
+		}
+	case m.Type == "http":
+		if m.URL == "" {
+			return out, invalid("mcpServers[%d]: give server %q a url", i, m.Name)
+		}
+		out.URL = m.URL
+		for _, h := range m.Headers {
+			out.Headers = with(out.Headers, h.Name, h.Value)
+		}
+	default:
+		return out, invalid("mcpServers[%d]: use the type stdio or http for server %q: agentenv passes no servers of the type %q on", i, m.Name, m.Type)
+	}
+	return out, nil
+}
+
+func with(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = make(map[string]string)
+	}
+	m[key] = value
+	return m
+}
+
+// open begins the session.
+func (s *server) open(ctx context.Context, folder string, servers []runnerscripts.MCPServer) (any, error) {
+	cfg, err := s.cfg.Configure(ctx, folder, servers)
+	if err != nil {
+		return nil, err
+	}
+	if err := cfg.Environment.Profile.Check(); err != nil {
+		return nil, invalid("%v", err)
+	}
+	p := &paths{folder: folder}
+	create := cfg.Create
+	if create == nil {
+		create = environment.Create
+	}
+	cfg.Create = func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
+		env, err := create(ctx, cfg)
+		if err == nil {
+			p.found(env.Primitive().Paths().Workspace)
+		}
+		return env, err
+	}
+	cfg.PermissionTimeout = -1 // the editor's person has time
+	cfg.RejectBusy = true
+	agent, err := session.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	c := &conversation{
+		id: acp.SessionId(agent.ID()), agent: agent, paths: p, teller: newTeller(p, s.log, s.cfg.Mode),
+	}
+	if err := s.add(c); err != nil {
+		return nil, err
+	}
+	return acp.NewSessionResponse{SessionId: c.id, Modes: s.modes()}, nil
+}
+
+// modes are what the editor may choose from.
+func (s *server) modes() *acp.SessionModeState {
+	if len(s.cfg.Modes) == 0 {
+		return nil
+	}
+	state := &acp.SessionModeState{CurrentModeId: acp.SessionModeId(s.cfg.Mode)}
+	for _, id := range s.cfg.Modes {
+		state.AvailableModes = append(state.AvailableModes, acp.SessionMode{Id: acp.SessionModeId(id), Name: id})
+	}
+	return state
+}
+
+func (s *server) setMode(ctx context.Context, params json.RawMessage) (work, error) {
+	req, err := decode[acp.SetSessionModeRequest](params)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.find(req.SessionId)
+	if err != nil {
+		return nil, err
+	}
+	mode := string(req.ModeId)
+	if mode == "" || len(s.cfg.Modes) > 0 && !slices.Contains(s.cfg.Modes, mode) {
+		return nil, invalid("choose one of the agent's modes, %s: it has no mode %q", strings.Join(s.cfg.Modes, ", "), mode)
+	}
+	return func() (any, error) {
+		if err := c.agent.SetOptions(ctx, session.Options{Mode: mode}); err != nil {
+			return nil, err
+		}
+		c.teller.setMode(mode)
+		return acp.SetSessionModeResponse{}, nil
+	}, nil
+}
+
+func (s *server) setModel(ctx context.Context, params json.RawMessage) (work, error) {
+	req, err := decode[acp.UnstableSetSessionModelRequest](params)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.find(req.SessionId)
+	if err != nil {
+		return nil, err
+	}
+	if req.ModelId == "" {
+		return nil, invalid("name a model in modelId")
+	}
+	return func() (any, error) {
+		return acp.UnstableSetSessionModelResponse{}, c.agent.SetOptions(ctx, session.Options{Model: string(req.ModelId)})
+	}, nil
+}
+
+// paths are the folder of the editor, and the workspace of the sandbox, which may
+// have another path.
+type paths struct {
+	folder string
+
+	mu        sync.Mutex
+	workspace string
+}
+
+// found takes the workspace of a new sandbox.
+func (p *paths) found(workspace string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.workspace = workspace
+}
+
+// editor is the path of the editor for one of the sandbox. What is outside of the
+// workspace has no other.
+func (p *paths) editor(name string) string {
+	p.mu.Lock()
+	workspace := p.workspace
+	p.mu.Unlock()
+	if name == "" {
+		return name
+	}
+	if !filepath.IsAbs(name) {
+		return filepath.Join(p.folder, name)
+	}
+	if rel, err := filepath.Rel(workspace, name); workspace != "" && err == nil && filepath.IsLocal(rel) {
+		return filepath.Join(p.folder, rel)
+	}
+	return name
+}

@@ -1,0 +1,257 @@
+package acpserver
+
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+	"sync"
+
+	acp "github.com/coder/acp-go-sdk"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// teller makes updates for the editor of the events of a session. It is for one
+// goroutine at a time, but for setMode.
+type teller struct {
+	paths *paths
+	log   hclog.Logger
+
+	blocks map[string]*strings.Builder // what was told of each block of text
+	last   place                       // where the last text stands
+	tools  map[string]bool             // the tool calls that were told
+
+	mu   sync.Mutex
+	mode string // that the editor knows of
+}
+
+// place is a block of text; the zero value is none.
+type place struct {
+	kind  runnerscripts.EventType
+	block string
+}
+
+func newTeller(p *paths, log hclog.Logger, mode string) *teller {
+	return &teller{
+		paths: p, log: log, mode: mode,
+		blocks: make(map[string]*strings.Builder), tools: make(map[string]bool),
+	}
+}
+
+// update returns what the editor is told of an event, if it is told anything.
+func (t *teller) update(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
+	switch ev.Type {
+	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
+		return t.text(ev)
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
+		return t.toolCall(ev)
+	case runnerscripts.TypePlan:
+		p, ok := payload[runnerscripts.Plan](t, ev)
+		return acp.UpdatePlan(planEntries(p)...), ok && isMain(ev)
+	case runnerscripts.TypeCommands:
+		u, ok := payload[acp.SessionAvailableCommandsUpdate](t, ev)
+		if u.AvailableCommands == nil {
+			u.AvailableCommands = []acp.AvailableCommand{}
+		}
+		return acp.SessionUpdate{AvailableCommandsUpdate: &u}, ok
+	case runnerscripts.TypeModeUpdate:
+		m, ok := payload[runnerscripts.ModeUpdate](t, ev)
+		return acp.SessionUpdate{CurrentModeUpdate: &acp.SessionCurrentModeUpdate{
+			CurrentModeId: acp.SessionModeId(m.CurrentModeID),
+		}}, ok && t.setMode(m.CurrentModeID)
+	case runnerscripts.TypeUsageUpdate:
+		u, ok := payload[runnerscripts.UsageUpdate](t, ev)
+		return acp.SessionUpdate{UsageUpdate: &acp.SessionUsageUpdate{Size: int(u.Size), Used: int(u.Used)}},
+			ok && u.Size > 0 && isMain(ev)
+	}
+	t.note(ev)
+	return acp.SessionUpdate{}, false
+}
+
+// note logs what the protocol has no word for.
+func (t *teller) note(ev runnerscripts.Event) {
+	switch ev.Type {
+	case runnerscripts.TypeUserMessage, runnerscripts.TypeTranscriptChanged:
+	case runnerscripts.TypeError, runnerscripts.TypeEnvironmentError:
+		t.log.Warn("something went wrong", "session", ev.SessionID, "payload", string(ev.Payload))
+	default:
+		t.log.Debug("not told to the editor", "session", ev.SessionID, "type", string(ev.Type), "payload", string(ev.Payload))
+	}
+}
+
+func payload[T any](t *teller, ev runnerscripts.Event) (T, bool) {
+	v, err := runnerscripts.Payload[T](ev)
+	if err != nil {
+		t.log.Warn("an event cannot be read", "type", string(ev.Type), "error", err)
+	}
+	return v, err == nil
+}
+
+// isMain reports whether an event is of the agent's own conversation. What its
+// subagents say to each other the result of their tool call tells.
+func isMain(ev runnerscripts.Event) bool {
+	return ev.ConversationID == "" || ev.ConversationID == runnerscripts.MainConversation
+}
+
+// setMode takes the mode that is in force and reports whether that is news.
+func (t *teller) setMode(mode string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	news := mode != "" && mode != t.mode
+	if news {
+		t.mode = mode
+	}
+	return news
+}
+
+// text tells what is new of a message or thought. The editor joins all chunks, so
+// a block that follows another one directly begins a paragraph.
+func (t *teller) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
+	c, ok := payload[runnerscripts.ContentChunk](t, ev)
+	if !ok || !isMain(ev) {
+		return acp.SessionUpdate{}, false
+	}
+	block, ok := contentBlock(c.Content)
+	if c.Content.Type == "text" {
+		news := t.news(c)
+		at := place{ev.Type, c.BlockID}
+		if ok = news != ""; ok {
+			if t.last.kind == ev.Type && t.last != at {
+				news = "\n\n" + news
+			}
+			t.last = at
+		}
+		block = acp.TextBlock(news)
+	}
+	if ev.Type == runnerscripts.TypeAgentThought {
+		return acp.UpdateAgentThought(block), ok
+	}
+	return acp.UpdateAgentMessage(block), ok
+}
+
+// news returns what the editor does not have of a block yet. What it has cannot be
+// taken back: a block that has become another one is told as a whole.
+func (t *teller) news(c runnerscripts.ContentChunk) string {
+	told := t.blocks[c.BlockID]
+	if told == nil {
+		told = new(strings.Builder)
+		t.blocks[c.BlockID] = told
+	}
+	text := c.Content.Text
+	if !c.Snapshot {
+		told.WriteString(text)
+		return text
+	}
+	before := told.String()
+	if rest, ok := strings.CutPrefix(text, before); ok {
+		told.WriteString(rest)
+		return rest
+	}
+	if strings.HasPrefix(before, text) {
+		return "" // taken back, some of it or all
+	}
+	told.Reset()
+	told.WriteString(text)
+	return "\n\n" + text
+}
+
+// toolCall tells of a tool call, the first time what the protocol wants to know.
+func (t *teller) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
+	c, ok := payload[runnerscripts.ToolCall](t, ev)
+	if !ok || c.ToolCallID == "" {
+		return acp.SessionUpdate{}, false
+	}
+	t.last = place{}
+	u := t.call(c)
+	if !isMain(ev) {
+		u.Meta = map[string]any{"agentenv": map[string]any{"subagent": ev.ConversationID}}
+	}
+	if t.tools[c.ToolCallID] {
+		return acp.SessionUpdate{ToolCallUpdate: &acp.SessionToolCallUpdate{
+			Meta: u.Meta, ToolCallId: u.ToolCallId, Title: u.Title, Kind: u.Kind, Status: u.Status, Content: u.Content,
+			Locations: u.Locations, RawInput: u.RawInput, RawOutput: u.RawOutput,
+		}}, true
+	}
+	t.tools[c.ToolCallID] = true
+	return acp.SessionUpdate{ToolCall: &acp.SessionUpdateToolCall{
+		Meta: u.Meta, ToolCallId: u.ToolCallId, Title: cmp.Or(c.Title, c.Name, "tool"),
+		Kind: acp.ToolKind(cmp.Or(c.Kind, runnerscripts.ToolOther)), Status: acp.ToolCallStatus(cmp.Or(c.Status, runnerscripts.ToolPending)),
+		Content: u.Content, Locations: u.Locations, RawInput: u.RawInput, RawOutput: u.RawOutput,
+	}}, true
+}
+
+// question is the tool call that the editor is asked about.
+func (t *teller) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
+	if c.Title == "" && c.Name != "" && !t.tools[c.ToolCallID] {
+		c.Title = c.Name
+	}
+	return t.call(c)
+}
+
+// call is a tool call in the editor's words; what did not change is left out.
+func (t *teller) call(c runnerscripts.ToolCall) acp.ToolCallUpdate {
+	u := acp.ToolCallUpdate{
+		ToolCallId: acp.ToolCallId(c.ToolCallID), Title: given(c.Title), Kind: given(acp.ToolKind(c.Kind)),
+		Status: given(acp.ToolCallStatus(c.Status)), RawInput: raw(c.RawInput), RawOutput: raw(c.RawOutput),
+	}
+	for _, l := range c.Locations {
+		u.Locations = append(u.Locations, acp.ToolCallLocation{Path: t.paths.editor(l.Path), Line: given(l.Line)})
+	}
+	for _, part := range c.Content {
+		if part.Type == "diff" {
+			u.Content = append(u.Content, acp.ToolCallContent{Diff: &acp.ToolCallContentDiff{
+				Type: "diff", Path: t.paths.editor(part.Path), OldText: part.OldText, NewText: part.NewText,
+			}})
+		} else if part.Content != nil {
+			if block, ok := contentBlock(*part.Content); ok {
+				u.Content = append(u.Content, acp.ToolContent(block))
+			}
+		}
+	}
+	return u
+}
+
+// given is nil for what is not set.
+func given[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// raw is nil for no JSON.
+func raw(m json.RawMessage) any {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// contentBlock is content that editors know.
+func contentBlock(c runnerscripts.Content) (acp.ContentBlock, bool) {
+	switch c.Type {
+	case "text":
+		return acp.TextBlock(c.Text), true
+	case "image":
+		return acp.ImageBlock(c.Data, c.MimeType), c.Data != ""
+	case "audio":
+		return acp.AudioBlock(c.Data, c.MimeType), c.Data != ""
+	case "resource_link":
+		return acp.ResourceLinkBlock(cmp.Or(c.Text, c.URI), c.URI), true
+	}
+	return acp.ContentBlock{}, false
+}
+
+func planEntries(p runnerscripts.Plan) []acp.PlanEntry {
+	entries := make([]acp.PlanEntry, len(p.Entries))
+	for i, e := range p.Entries {
+		entries[i] = acp.PlanEntry{
+			Content:  e.Content,
+			Priority: acp.PlanEntryPriority(cmp.Or(e.Priority, string(acp.PlanEntryPriorityMedium))),
+			Status:   acp.PlanEntryStatus(cmp.Or(e.Status, string(acp.PlanEntryStatusPending))),
+		}
+	}
+	return entries
+}
