@@ -10,9 +10,12 @@ import (
 	"path"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // Move makes a sandbox as to describes it, of another type if need be, with the
@@ -28,7 +31,9 @@ import (
 //
 // A sandbox that was made by the caller (see [New]) stays. When Move fails, this
 // environment is as it was, except with an environment returned too: then this one
-// could not be ended. Errors: [ErrBusy] while a query runs, and those of [Create].
+// could not be ended. Errors: [ErrBusy] while a query runs, errors.ErrUnsupported for
+// an agent that remembers only where it is (without runnerscripts.FeatureResume), and
+// those of [Create].
 func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -69,6 +74,11 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 	start, err := e.memory(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the conversation: %w", err)
+	}
+	if start.Transcript != nil {
+		if err := e.remembers(ctx, to); err != nil {
+			return nil, err
+		}
 	}
 	moved, err := e.createWithWorkspace(ctx, to)
 	if err != nil {
@@ -184,6 +194,23 @@ func (e *Environment) memory(ctx context.Context) (Setup, error) {
 	}
 	start.Transcript = &t
 	return start, nil
+}
+
+// remembers refuses an agent whose memory is where nobody can take it from, and would
+// end with this sandbox.
+func (e *Environment) remembers(ctx context.Context, to Config) error {
+	if len(e.cfg.Scripts.ReadTranscript) > 0 {
+		return nil // it brings what it needs
+	}
+	runner, err := bundle.Path(ctx, bundle.Config{Explicit: to.Runner, Progress: to.tell})
+	if err != nil {
+		return err
+	}
+	r, err := readRecipe(ctx, to, runner)
+	if err == nil && !slices.Contains(r.Supports, runnerscripts.FeatureResume) {
+		err = fmt.Errorf("go on with the agent %q in this sandbox: in another one it does not remember: %w", to.Agent.Name, errors.ErrUnsupported)
+	}
+	return err
 }
 
 // moving fills in what is this environment's.

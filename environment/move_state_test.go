@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // lstat returns type and permission of a file, and the target of a link.
@@ -161,5 +163,24 @@ func TestOfAnAgentWithoutANameOnlyTheEnvironmentCountsForAMove(t *testing.T) {
 	}
 	if err := moved.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAnAgentThatWouldNotRememberIsNotMoved(t *testing.T) {
+	t.Parallel()
+	env := create(t, Config{Agent: Agent{Name: "acp", Command: []string{"sh"}}})
+	said := runnerscripts.Transcript{Main: `{"type":"user_message","payload":{}}` + "\n"}
+	if _, err := env.PrepareSession(t.Context(), Setup{Transcript: &said}); err != nil {
+		t.Fatal(err)
+	}
+	moved, err := env.Move(t.Context(), Config{Sandbox: sandbox(t)})
+	if !errors.Is(err, errors.ErrUnsupported) || moved != nil || !strings.Contains(err.Error(), `"acp"`) {
+		t.Errorf("%v, %v", moved, err)
+	}
+	if err := env.Healthy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := move(t, create(t, Config{Agent: env.cfg.Agent}), sandbox(t)).Healthy(t.Context()); err != nil {
+		t.Errorf("without a conversation: %v", err)
 	}
 }
