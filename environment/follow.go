@@ -64,7 +64,7 @@ func (r *queryRun) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	settled, err := e.settled(ctx, last)
+	settled, _, err := e.settled(ctx, last)
 	if err != nil {
 		return fmt.Errorf("follow the query: %w", err)
 	}

@@ -20,30 +20,30 @@ func (e *Environment) Answered(id string) bool {
 }
 
 // settled returns the permission requests of a query that were settled by now,
-// according to what is kept of its events.
-func (e *Environment) settled(ctx context.Context, at prompted) (map[string]bool, error) {
+// according to what is kept of its events, and whether it has ended.
+func (e *Environment) settled(ctx context.Context, at prompted) (settled map[string]bool, ended bool, err error) {
 	proc, err := primitives.Reattach(ctx, e.prim, at.Process, primitives.Offset{Stdout: at.Offset, NoFollow: true})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	settled, err := readSettled(proc.Stdout(), e.maxLine, at.QueryID)
+	settled, ended, err = readSettled(proc.Stdout(), e.maxLine, at.QueryID)
 	if err = errors.Join(err, proc.Close()); err != nil {
-		return nil, fmt.Errorf("read what it has asked: %w", err)
+		return nil, false, fmt.Errorf("read what it has asked: %w", err)
 	}
-	return settled, nil
+	return settled, ended, nil
 }
 
 // readSettled is settled for events, the last of which may be half a line.
-func readSettled(r io.Reader, maxLine int, query string) (map[string]bool, error) {
-	settled := make(map[string]bool) // by the requests there were
+func readSettled(r io.Reader, maxLine int, query string) (settled map[string]bool, ended bool, err error) {
+	settled = make(map[string]bool) // by the requests there were
 	lines := runnerscripts.NewLineReader(r, maxLine)
 	for {
 		line, err := lines.Next()
 		switch {
 		case errors.Is(err, io.EOF) || err == nil && lines.Unterminated():
-			return settled, nil
+			return settled, false, nil
 		case err != nil:
-			return nil, err
+			return nil, false, err
 		}
 		ev, err := runnerscripts.DecodeEvent(line)
 		if err != nil {
@@ -63,7 +63,7 @@ func readSettled(r io.Reader, maxLine int, query string) (map[string]bool, error
 				for id := range settled {
 					settled[id] = true
 				}
-				return settled, nil
+				return settled, true, nil
 			}
 		}
 	}

@@ -193,6 +193,14 @@ func checkKeys(value any, t reflect.Type, where string) error {
 	}
 	switch value := value.(type) {
 	case map[string]any:
+		if t.Kind() == reflect.Map {
+			for key, v := range value {
+				if err := checkKeys(v, t.Elem(), join(where, key)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
 		if t.Kind() != reflect.Struct {
 			return nil
 		}

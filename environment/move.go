@@ -1,14 +1,21 @@
 package environment
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
+	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // Move makes a sandbox as to describes it, of another type if need be, with the
@@ -19,13 +26,26 @@ import (
 //
 // Of to count the Sandbox and what is about this program, such as Keep and
 // Progress. What is about the conversation is taken over where to leaves it out:
-// the Agent, the Profile, Env and IgnoreChanges. A Workspace or another SessionID
-// is [ErrConfig].
+// the Agent, its Env, the Profile, Env and IgnoreChanges. A Workspace or another
+// SessionID is [ErrConfig].
 //
 // A sandbox that was made by the caller (see [New]) stays. When Move fails, this
 // environment is as it was, except with an environment returned too: then this one
-// could not be ended. Errors: [ErrBusy] while a query runs, and those of [Create].
+// could not be ended. Errors: [ErrBusy] while a query runs, errors.ErrUnsupported for
+// an agent that remembers only where it is (without runnerscripts.FeatureResume), and
+// those of [Create].
 func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("move: %w", err)
+	}
+	defer leave()
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }() // what a query did from now on would be lost
+	default:
+		return nil, fmt.Errorf("move: %w", ErrBusy)
+	}
 	moved, err := e.copyTo(ctx, to)
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)
@@ -41,39 +61,30 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 }
 
 // copyTo makes the other sandbox.
-func (e *Environment) copyTo(ctx context.Context, to Config) (_ *Environment, err error) {
-	ctx, leave, err := e.enter(ctx)
+func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, error) {
+	to, err := e.moving(to)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-	default:
-		return nil, ErrBusy
-	}
-	if to, err = e.moving(to); err != nil {
+	if working, err := e.working(ctx); err != nil {
 		return nil, err
+	} else if working {
+		return nil, fmt.Errorf("%w: one that another program has begun; wait for its end with FollowQuery", ErrBusy)
 	}
 	start, err := e.memory(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the conversation: %w", err)
 	}
-	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("read the workspace: %w", err)
-	}
-	to.Workspace = []Source{{Tar: &Tar{Reader: packed}}}
-	moved, err := Create(ctx, to)
-	if err = errors.Join(err, packed.Close()); err != nil {
-		if moved != nil {
-			err = errors.Join(err, moved.discard(ctx))
+	if start.Transcript != nil {
+		if err := e.remembers(ctx, to); err != nil {
+			return nil, err
 		}
+	}
+	moved, err := e.createWithWorkspace(ctx, to)
+	if err != nil {
 		return nil, err
 	}
-	moved.cfg.Workspace = nil
-	err = errors.Join(moved.takeOverBaseline(ctx, e), moved.takeOverRecord(ctx, e))
+	err = errors.Join(moved.takeOverBaseline(ctx, e), moved.takeOverRecord(ctx))
 	if err == nil && to.Agent.Name != "" {
 		_, err = moved.setupSession(ctx, start)
 	}
@@ -81,6 +92,93 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (_ *Environment, er
 		return nil, errors.Join(err, moved.discard(ctx))
 	}
 	return moved, nil
+}
+
+// working reports whether a query runs that another program has begun.
+func (e *Environment) working(ctx context.Context) (bool, error) {
+	last, err := e.lastPrompt(ctx)
+	if errors.Is(err, ErrNoQuery) || err == nil && last.Seen {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	_, ended, err := e.settled(ctx, last)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
+		return false, nil // its output is gone, so it is, too
+	case err != nil || ended:
+		return false, err
+	}
+	proc, err := primitives.Reattach(ctx, e.prim, last.Process, primitives.Offset{Stdout: last.Offset, NoFollow: true})
+	if err != nil {
+		return false, err
+	}
+	alive := !exits(ctx, proc, primitives.DefaultGrace)
+	return alive, errors.Join(context.Cause(ctx), proc.Close())
+}
+
+// createWithWorkspace makes a sandbox with the workspace of this one.
+func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved *Environment, err error) {
+	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read the workspace: %w", err)
+	}
+	err = stream(func(w io.Writer) error {
+		return relink(w, packed, e.prim.Paths().Workspace)
+	}, func(r io.Reader) (err error) {
+		to.Workspace = []Source{{Tar: &Tar{Reader: r}}}
+		moved, err = Create(ctx, to)
+		return err
+	})
+	if errors.Is(err, primitives.ErrPathEscape) {
+		err = fmt.Errorf("remove the symbolic link, which means nothing in another sandbox: %w", err)
+	}
+	if err = errors.Join(err, packed.Close()); err != nil {
+		if moved != nil {
+			err = errors.Join(err, moved.discard(ctx))
+		}
+		return nil, err
+	}
+	moved.cfg.Workspace = nil
+	return moved, nil
+}
+
+// relink copies a packed workspace. Links that name a file of it by an absolute path
+// do so by a relative one in the copy, which is elsewhere.
+func relink(w io.Writer, packed io.Reader, workspace string) error {
+	in, out := tar.NewReader(packed), tar.NewWriter(w)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return out.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("read the workspace: %w", err)
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			h.Linkname = relativeTo(path.Dir(path.Join(workspace, h.Name)), h.Linkname, workspace)
+		}
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, in); err != nil {
+			return err
+		}
+	}
+}
+
+// relativeTo is the target of a link in a folder, relative to that if it is an
+// absolute path in the workspace.
+func relativeTo(dir, target, workspace string) string {
+	if target != workspace && !strings.HasPrefix(target, workspace+"/") {
+		return target
+	}
+	relative, err := filepath.Rel(dir, target)
+	if err != nil {
+		return target
+	}
+	return filepath.ToSlash(relative)
 }
 
 // memory is what the agent is to remember in another sandbox.
@@ -98,6 +196,23 @@ func (e *Environment) memory(ctx context.Context) (Setup, error) {
 	return start, nil
 }
 
+// remembers refuses an agent whose memory is where nobody can take it from, and would
+// end with this sandbox.
+func (e *Environment) remembers(ctx context.Context, to Config) error {
+	if len(e.cfg.Scripts.ReadTranscript) > 0 {
+		return nil // it brings what it needs
+	}
+	runner, err := bundle.Path(ctx, bundle.Config{Explicit: to.Runner, Progress: to.tell})
+	if err != nil {
+		return err
+	}
+	r, err := readRecipe(ctx, to, runner)
+	if err == nil && !slices.Contains(r.Supports, runnerscripts.FeatureResume) {
+		err = fmt.Errorf("go on with the agent %q in this sandbox: in another one it does not remember: %w", to.Agent.Name, errors.ErrUnsupported)
+	}
+	return err
+}
+
 // moving fills in what is this environment's.
 func (e *Environment) moving(to Config) (Config, error) {
 	switch {
@@ -105,12 +220,19 @@ func (e *Environment) moving(to Config) (Config, error) {
 		return to, fmt.Errorf("%w: workspace: leave it out: the workspace moves", ErrConfig)
 	case to.SessionID != "" && to.SessionID != e.cfg.SessionID:
 		return to, fmt.Errorf("%w: session_id: leave it out: the conversation moves", ErrConfig)
-	case to.Agent.Name != "" && to.Agent.Name != e.cfg.Agent.Name:
+	case to.Agent.Name != "" && e.cfg.Agent.Name != "" && to.Agent.Name != e.cfg.Agent.Name:
 		return to, fmt.Errorf("%w: agent: leave it out: another agent does not know the conversation of %q", ErrConfig, e.cfg.Agent.Name)
 	}
 	to.SessionID = e.cfg.SessionID
 	if to.Agent.Name == "" {
-		to.Agent = e.session().Agent
+		env := to.Agent.Env
+		to.Agent.Env = nil
+		if !reflect.ValueOf(to.Agent).IsZero() {
+			return to, fmt.Errorf("%w: agent: give its name, %q, beside what else is said of it", ErrConfig, e.cfg.Agent.Name)
+		}
+		if to.Agent = e.session().Agent; env != nil {
+			to.Agent.Env = env
+		}
 	}
 	if reflect.ValueOf(to.Profile).IsZero() {
 		to.Profile = e.cfg.Profile
@@ -135,19 +257,13 @@ func (e *Environment) takeOverBaseline(ctx context.Context, from *Environment) e
 	return e.base.share(&from.base)
 }
 
-// takeOverRecord has the record of a kept sandbox say what the workspace was at the
-// beginning of the sandbox before it, as far as that one has such a record.
-func (e *Environment) takeOverRecord(ctx context.Context, from *Environment) (err error) {
+// takeOverRecord has the record of a kept sandbox say what changes are counted from,
+// too.
+func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if !e.owner.kept {
 		return nil
 	}
-	r, err := from.prim.Open(ctx, path.Join(from.prim.Paths().App, baselineFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	err = e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), r, private())
-	return errors.Join(err, r.Close())
+	return e.base.use(ctx, func(began *snapshot) error {
+		return stream(began.pack, func(r io.Reader) error { return e.leaveBaseline(ctx, r) })
+	})
 }

@@ -104,6 +104,13 @@ func archive(r io.Reader) (io.Reader, error) {
 
 // unpackFrom unpacks what produce writes as a tar stream.
 func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(io.Writer) error) error {
+	return stream(produce, func(r io.Reader) error {
+		return primitives.Unpack(ctx, e.prim, into, &limitedReader{r: r, left: maxSource})
+	})
+}
+
+// stream has one function read what another one writes.
+func stream(produce func(io.Writer) error, consume func(io.Reader) error) error {
 	r, w := io.Pipe()
 	produced := make(chan error, 1)
 	go func() {
@@ -111,15 +118,15 @@ func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(
 		_ = w.CloseWithError(err) // nil is io.EOF for the reader
 		produced <- err
 	}()
-	err := primitives.Unpack(ctx, e.prim, into, &limitedReader{r: r, left: maxSource})
-	_ = r.CloseWithError(errUnpackEnded)
-	if perr := <-produced; perr != nil && !errors.Is(perr, errUnpackEnded) {
+	err := consume(r)
+	_ = r.CloseWithError(errStreamEnded)
+	if perr := <-produced; perr != nil && !errors.Is(perr, errStreamEnded) {
 		return perr // the cause of the other one
 	}
 	return err
 }
 
-var errUnpackEnded = errors.New("unpacking has ended")
+var errStreamEnded = errors.New("what is written is no longer read")
 
 // limitedReader fails where more than the limit comes.
 type limitedReader struct {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -21,7 +20,7 @@ type Profile = runnerscripts.Profile
 // or profile.json in the folder says the rest, such as the model.
 //
 // What is wrong in the files is [ErrConfig], and the message says where. Symbolic
-// links that lead out of the folder are not followed.
+// links that lead out of the folder are refused.
 func LoadProfile(name string) (Profile, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -52,15 +51,19 @@ func loadProfileFile(name string) (Profile, error) {
 	if err != nil {
 		return Profile{}, fmt.Errorf("read the profile: %w", err)
 	}
-	var p Profile
-	asJSON, err := configJSON(data)
-	if err == nil {
-		err = decodeStrict(asJSON, &p, "")
-	}
+	p, err := parseProfile(data)
 	if err != nil {
 		return Profile{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return p, nil
+}
+
+func parseProfile(data []byte) (p Profile, err error) {
+	asJSON, err := configJSON(data)
+	if err != nil {
+		return p, err
+	}
+	return p, decodeStrict(asJSON, &p, "")
 }
 
 // loadProfileFolder reads the files that there are; one that is a mistake is the
@@ -76,14 +79,12 @@ func loadProfileFolder(dir string) (Profile, error) {
 		if !l.has(name) {
 			continue
 		}
-		p, err := loadProfileFile(filepath.Join(dir, name))
-		if err != nil {
-			return Profile{}, err
+		data, _ := l.content(name)
+		if l.profile, err = parseProfile(data); err != nil {
+			l.fail(name, "%w", err)
 		}
-		l.profile = p
-		l.read = append(l.read, name)
 	}
-	if len(l.read) > 1 {
+	if len(l.errs) == 0 && len(l.read) > 1 {
 		return Profile{}, fmt.Errorf("%w: keep one of %s and %s in %s", ErrConfig, l.read[0], l.read[1], dir)
 	}
 	l.memory()

@@ -92,10 +92,15 @@ func (l *profileFolder) servers(name string) {
 		if s.Command != "" {
 			m.Command = append([]string{s.Command}, s.Args...)
 		}
-		switch s.Type {
-		case "", "http", "stdio":
-		default:
+		switch {
+		case s.Type != "" && s.Type != "http" && s.Type != "stdio":
 			l.fail(name, "give the server %q the type stdio or http: %q is not supported", server, s.Type)
+		case s.Type == "stdio" && s.Command == "":
+			l.fail(name, "give the server %q of the type stdio a command", server)
+		case s.Type == "http" && s.URL == "":
+			l.fail(name, "give the server %q of the type http a url", server)
+		case len(s.Args) > 0 && s.Command == "":
+			l.fail(name, "give the server %q a command for its args", server)
 		}
 		l.profile.MCPServers = append(l.profile.MCPServers, m)
 	}

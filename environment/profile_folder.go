@@ -33,8 +33,13 @@ type profileFolder struct {
 	errs    []error
 }
 
+// has reports whether there is a file or folder. One that cannot be looked at, as
+// behind a link that leads out, is a mistake.
 func (l *profileFolder) has(name string) bool {
 	_, err := fs.Stat(l.root, name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.fail(name, "%w", err)
+	}
 	return err == nil
 }
 
@@ -133,8 +138,18 @@ func (l *profileFolder) each(dir string, do func(name, file string)) {
 		return
 	}
 	err := fs.WalkDir(l.root, dir, func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || path.Ext(file) != ".md" {
+		if err != nil || d.IsDir() {
 			return err
+		}
+		if d.Type()&fs.ModeSymlink != 0 {
+			// A folder behind it would not be walked.
+			if info, err := fs.Stat(l.root, file); err != nil || info.IsDir() {
+				l.fail(file, "put the files themselves in the place of this link")
+				return nil
+			}
+		}
+		if path.Ext(file) != ".md" {
+			return nil
 		}
 		name := strings.TrimSuffix(strings.TrimPrefix(file, dir+"/"), ".md")
 		do(strings.ReplaceAll(name, "/", "-"), file)

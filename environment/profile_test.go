@@ -85,6 +85,14 @@ func TestAProfileOfAConfigurationMayBeAPath(t *testing.T) {
 		"front.yaml":          "profile: front\n",
 		"set/settings.json":   `{"cleanupPeriodDays": 3}`,
 		"settings.yaml":       "profile: set\n",
+		"hook/settings.json":  `{"hooks":{"Stop":[{"hooks":[{"type":"command","command":"x","async":true}]}]}}`,
+		"hook.yaml":           "profile: hook\n",
+		"mcp/.mcp.json":       `{"mcpServers":{"a":{"command":"x","cwd":"/srv"}}}`,
+		"mcp.yaml":            "profile: mcp\n",
+		"args/.mcp.json":      `{"mcpServers":{"a":{"url":"http://x.test","args":["y"]}}}`,
+		"args.yaml":           "profile: args\n",
+		"stdio/.mcp.json":     `{"mcpServers":{"a":{"type":"stdio","url":"http://x.test"}}}`,
+		"stdio.yaml":          "profile: stdio\n",
 	})
 	for name, want := range map[string]string{"env.yaml": "Use tabs.", "inline.yaml": "x"} {
 		cfg, err := environment.LoadConfig(filepath.Join(dir, name))
@@ -105,11 +113,34 @@ func TestAProfileOfAConfigurationMayBeAPath(t *testing.T) {
 		"no-skill.yaml":      "skills/a: invalid configuration: it has no SKILL.md",
 		"front.yaml":         "front/commands/a.md: invalid configuration: correct its frontmatter",
 		"settings.yaml":      "set/settings.json: invalid configuration: unknown key cleanupPeriodDays",
+		"hook.yaml":          "hook/settings.json: invalid configuration: unknown key hooks.Stop[0].hooks[0].async",
+		"mcp.yaml":           "mcp/.mcp.json: invalid configuration: unknown key mcpServers.a.cwd",
+		"args.yaml":          `args/.mcp.json: invalid configuration: give the server "a" a command for its args`,
+		"stdio.yaml":         `stdio/.mcp.json: invalid configuration: give the server "a" of the type stdio a command`,
 	} {
 		_, err := environment.LoadConfig(filepath.Join(dir, name))
 		if !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestAProfileOfWhichALinkLeadsOutIsRefused(t *testing.T) {
+	outside := folder(t, map[string]string{"profile.yaml": "model: m", "a/SKILL.md": "x", "x.md": "x"})
+	for link, target := range map[string]string{
+		"profile.yaml": "profile.yaml", "skills": ".", "skills/a/SKILL.md": "a/SKILL.md", "commands/team": ".",
+		"rules": ".", "CLAUDE.md": "x.md", ".claude": ".",
+	} {
+		t.Run(link, func(t *testing.T) {
+			dir := folder(t, map[string]string{"AGENTS.md": "Use tabs."})
+			name := filepath.Join(dir, link)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.Symlink(filepath.Join(outside, target), name)); err != nil {
+				t.Fatal(err)
+			}
+			if p, err := environment.LoadProfile(dir); !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%+v, %v", p, err)
+			}
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"reflect"
@@ -14,8 +15,8 @@ import (
 )
 
 // record is what a sandbox that outlives its program remembers of its
-// environment, in the folder App. Environment variables are not in it: they may
-// be secrets.
+// environment, in the folder App. Config.Env and Agent.Env are not in it: they may
+// be secrets. The profile is, as the agent's own files have it.
 type record struct {
 	SessionID     string   `json:"session_id"`
 	Agent         Agent    `json:"agent"`
@@ -41,8 +42,12 @@ func (e *Environment) leaveRecord(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
 	}
-	err = e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), packed, private())
-	if err = errors.Join(err, packed.Close()); err != nil {
+	return errors.Join(e.leaveBaseline(ctx, packed), packed.Close())
+}
+
+// leaveBaseline writes down what changes are counted from.
+func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error {
+	if err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), packed, private()); err != nil {
 		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
 	}
 	return nil

@@ -163,6 +163,28 @@ func (s *snapshot) content(e entry) *io.SectionReader {
 	return io.NewSectionReader(s.store, e.offset, e.size)
 }
 
+// pack writes what [readSnapshot] reads.
+func (s *snapshot) pack(w io.Writer) error {
+	out := tar.NewWriter(w)
+	for _, name := range sortedKeys(s.files) {
+		e := s.files[name]
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(e.mode.Perm()), Size: e.size, Format: tar.FormatPAX}
+		if e.isLink() {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, e.target, 0
+		}
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if e.isLink() {
+			continue
+		}
+		if _, err := io.Copy(out, s.content(e)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return out.Close()
+}
+
 // clone returns a snapshot that can be closed by itself.
 func (s *snapshot) clone() (*snapshot, error) {
 	if s == nil || s.store == nil {
@@ -275,8 +297,9 @@ func (b *baseline) share(of *baseline) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	own := b.snap
 	b.read, b.snap, b.err = nil, snap, of.err
-	return nil
+	return own.close()
 }
 
 func (b *baseline) close() error {

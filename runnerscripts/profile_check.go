@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"path"
 	"strings"
 )
 
@@ -144,6 +145,13 @@ func checkFiles(field string, files []WorkspaceFile) error {
 		}
 		seen[f.Path] = true
 	}
+	for i, f := range files {
+		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+			if seen[dir] {
+				return invalid("rename profile.%s[%d], %q, or the other one: %q is a file, too", field, i, f.Path, dir)
+			}
+		}
+	}
 	return nil
 }
 
@@ -154,8 +162,14 @@ func checkText(where, text string) error {
 	return nil
 }
 
-// checkFrontmatter refuses keys that have a field of their own.
+// checkFrontmatter refuses keys that have a field of their own, and those that a
+// reader of YAML would take for something else.
 func checkFrontmatter(where string, front map[string]any, fields ...string) error {
+	for key := range front {
+		if !plainID(key) {
+			return invalid(`rename a key of %s.frontmatter: %q cannot be a key, which has letters, digits, "-", "_" and "."`, where, key)
+		}
+	}
 	for _, field := range fields {
 		if _, ok := front[field]; ok {
 			return invalid("use %s.%s instead of the key in its frontmatter", where, field)

@@ -80,8 +80,12 @@ func paths(call runnerscripts.ToolCall) []string {
 }
 
 // holds reports whether a path stays inside, both for the system, which follows
-// links before "..", and for agents, many of which remove ".." first.
+// links before "..", and for agents, many of which remove ".." first, and take "~"
+// for the home.
 func (g Guard) holds(name string, reads bool) bool {
+	if name == "~" || strings.HasPrefix(name, "~/") {
+		return false
+	}
 	if !filepath.IsAbs(name) {
 		name = g.workspace + "/" + name
 	}

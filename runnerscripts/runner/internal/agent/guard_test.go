@@ -70,6 +70,9 @@ func TestGuardKeepsFileToolsInTheWorkspace(t *testing.T) {
 		{"reading what may be read", rs.ToolRead, home + "/skills/s/text", false},
 		{"changing what may be read", rs.ToolEdit, home + "/skills/s/text", true},
 		{"a link out of what may be read", rs.ToolRead, home + "/skills/out/a", true},
+		{"the home in the words of a shell", rs.ToolRead, "~/secret", true},
+		{"the home itself", rs.ToolSearch, "~", true},
+		{"a name that begins like it", rs.ToolEdit, "~a", false},
 		{"no path that the system has", rs.ToolRead, ws + "/a\x00b", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
