@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -78,7 +79,7 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 		return err
 	}
 	defer leave()
-	if e.cfg.Sandbox.Type == "local" {
+	if _, here := e.prim.(*local.Sandbox); here {
 		return fmt.Errorf("install %s on this machine, for example with 'npm install --global %s': a local sandbox uses what is there: %w",
 			a.Agent, strings.Join(a.NPM, " "), errors.ErrUnsupported)
 	}
