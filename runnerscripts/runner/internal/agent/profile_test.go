@@ -92,6 +92,20 @@ func TestAProfileReplacesTheFilesOfTheLastOne(t *testing.T) {
 	}
 }
 
+func TestPartsOfAProfileThatWouldBeOneFileAreRefused(t *testing.T) {
+	for _, second := range []string{".x/a", ".x/a/b"} {
+		s := session(t)
+		err := agent.WriteProfile(s, []rs.WorkspaceFile{{Path: ".x/a", Text: "1"}, {Path: second, Text: "2"}})
+		failure, ok := errors.AsType[*rs.ScriptFailure](err)
+		if !ok || failure.Code != rs.FailInvalidRequest || !strings.Contains(failure.Message, `".x/a"`) {
+			t.Errorf("%s: %v", second, err)
+		}
+		if entries, err := os.ReadDir(s.Paths.Home); err != nil || len(entries) > 0 {
+			t.Errorf("%s: written: %v, %v", second, entries, err)
+		}
+	}
+}
+
 func TestAProfileIsNotWrittenThroughLinksThatLeadOut(t *testing.T) {
 	s := session(t)
 	outside := t.TempDir()
