@@ -66,6 +66,23 @@ func TestEveryFieldThatAnAgentHasNothingForIsRefusedByName(t *testing.T) {
 	}
 }
 
+func TestAKeyOfFrontmatterThatAProgramDoesNotKnowIsRefusedByName(t *testing.T) {
+	front := map[string]any{"b": 1, "a": 2, "color": 3}
+	for says, known := range map[string][]string{
+		"profile.commands[0].frontmatter.a: Some has nothing for it (it has: b, color)":        {"b", "color"},
+		"profile.commands[0].frontmatter.a: Some has nothing for it (it has: nothing of the k": nil,
+	} {
+		err := agent.CheckFrontmatter("Some", "profile.commands[0]", front, known...)
+		failure, ok := errors.AsType[*rs.ScriptFailure](err)
+		if !ok || failure.Code != rs.FailUnsupported || !strings.Contains(failure.Message, says) {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := agent.CheckFrontmatter("Some", "x", front, "a", "b", "color"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAProfileReplacesTheFilesOfTheLastOne(t *testing.T) {
 	s := session(t)
 	write := func(files ...rs.WorkspaceFile) {
