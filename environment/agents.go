@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -79,7 +78,7 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 		return err
 	}
 	defer leave()
-	if _, here := e.prim.(*local.Sandbox); here {
+	if onThisMachine(e.prim) {
 		return fmt.Errorf("install %s on this machine, for example with 'npm install --global %s': a local sandbox uses what is there: %w",
 			a.Agent, strings.Join(a.NPM, " "), errors.ErrUnsupported)
 	}
