@@ -78,7 +78,7 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 		return err
 	}
 	defer leave()
-	if e.cfg.Sandbox.Type == "local" {
+	if onThisMachine(e.prim) {
 		return fmt.Errorf("install %s on this machine, for example with 'npm install --global %s': a local sandbox uses what is there: %w",
 			a.Agent, strings.Join(a.NPM, " "), errors.ErrUnsupported)
 	}

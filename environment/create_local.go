@@ -40,6 +40,13 @@ func localBackend() backend {
 	}
 }
 
+// onThisMachine reports whether a sandbox, whoever made it, uses the programs of this
+// machine.
+func onThisMachine(p primitives.EnvironmentPrimitive) bool {
+	_, is := p.(*local.Sandbox)
+	return is
+}
+
 // reachLocal finds the runner where it is, if a local sandbox runs its commands as
 // this program's user. Another one may not be able to enter its folder.
 func reachLocal(ctx context.Context, p primitives.EnvironmentPrimitive) reach {

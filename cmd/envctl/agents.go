@@ -40,11 +40,11 @@ needs in a sandbox.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := t.agents(cmd.Context(), args)
-			if err != nil {
+			if list == nil {
 				return err
 			}
 			if asJSON {
-				return printLines(a, list)
+				return errors.Join(err, printLines(a, list))
 			}
 			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "AGENT\tINSTALLED\tTESTED\tPROFILE")
@@ -55,7 +55,7 @@ needs in a sandbox.`,
 				}
 				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Agent, installed, firstOf(r.Version, "-"), firstOf(profileFields(r.Supports), "-"))
 			}
-			return w.Flush()
+			return errors.Join(err, w.Flush())
 		},
 	}
 	t.flags(cmd)
@@ -126,7 +126,8 @@ func (t *target) installAgent(ctx context.Context, name, id string) (err error) 
 }
 
 // agents lists all agents with what a sandbox has of them: the one with the ID, or a
-// new one of this machine.
+// new one of this machine. A program that cannot say its version is an error beside
+// the list.
 func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err error) {
 	var env *environment.Environment
 	var cfg environment.Config

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -263,5 +262,5 @@ func directly(ctx context.Context, a realAgent, at place, vars map[string]string
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%s has ended: %s", a.name, c.stderr.String())
 	}
-	return c.said, errors.Join(err, os.RemoveAll(home))
+	return c.said, errors.Join(err, at.box.Remove(ctx, home, true))
 }

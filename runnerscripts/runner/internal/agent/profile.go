@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -52,6 +54,18 @@ func CheckFeatures(r runnerscripts.Recipe, a runnerscripts.Agent, p runnerscript
 	for _, w := range wanted {
 		if w.asked && !slices.Contains(r.Supports, w.feature) {
 			return Unsupported("leave out %s: the agent %q has nothing for it (it has: %s)", w.field, r.Agent, list(r.Supports))
+		}
+	}
+	return nil
+}
+
+// CheckFrontmatter refuses by name the keys of a part of the profile that a program
+// would ignore. where is the part, such as "profile.commands[0]".
+func CheckFrontmatter(program, where string, front map[string]any, known ...string) error {
+	for _, key := range slices.Sorted(maps.Keys(front)) {
+		if !slices.Contains(known, key) {
+			return Unsupported("leave out %s.frontmatter.%s: %s has nothing for it (it has: %s)",
+				where, key, program, cmp.Or(strings.Join(known, ", "), "nothing of the kind"))
 		}
 	}
 	return nil

@@ -22,6 +22,9 @@ const ownFolder = ".config/agentenv"
 // home, and removes those which an earlier profile of that agent had there. Nothing
 // outside the home is touched.
 func WriteProfile(s runnerscripts.Session, files []runnerscripts.WorkspaceFile) error {
+	if err := checkApart(files); err != nil {
+		return err
+	}
 	root, err := os.OpenRoot(s.Paths.Home)
 	if err != nil {
 		return fmt.Errorf("write the profile: %w", err)
@@ -55,6 +58,28 @@ func WriteProfile(s runnerscripts.Session, files []runnerscripts.WorkspaceFile) 
 	for _, f := range slices.Concat([]runnerscripts.WorkspaceFile{{Path: list, Content: data, Mode: 0o600}}, files) {
 		if err := writeBelow(root, f); err != nil {
 			return fmt.Errorf("write %s of the profile: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// checkApart refuses files of which one would be written over another one.
+func checkApart(files []runnerscripts.WorkspaceFile) error {
+	twice := func(name string) error {
+		return Invalid("rename a part of the profile: two would be written as %q of the home", name)
+	}
+	taken := make(map[string]bool, len(files))
+	for _, f := range files {
+		if taken[f.Path] {
+			return twice(f.Path)
+		}
+		taken[f.Path] = true
+	}
+	for _, f := range files {
+		for dir := path.Dir(f.Path); dir != "." && dir != "/"; dir = path.Dir(dir) {
+			if taken[dir] {
+				return twice(dir)
+			}
 		}
 	}
 	return nil

@@ -66,6 +66,23 @@ func TestEveryFieldThatAnAgentHasNothingForIsRefusedByName(t *testing.T) {
 	}
 }
 
+func TestAKeyOfFrontmatterThatAProgramDoesNotKnowIsRefusedByName(t *testing.T) {
+	front := map[string]any{"b": 1, "a": 2, "color": 3}
+	for says, known := range map[string][]string{
+		"profile.commands[0].frontmatter.a: Some has nothing for it (it has: b, color)":        {"b", "color"},
+		"profile.commands[0].frontmatter.a: Some has nothing for it (it has: nothing of the k": nil,
+	} {
+		err := agent.CheckFrontmatter("Some", "profile.commands[0]", front, known...)
+		failure, ok := errors.AsType[*rs.ScriptFailure](err)
+		if !ok || failure.Code != rs.FailUnsupported || !strings.Contains(failure.Message, says) {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := agent.CheckFrontmatter("Some", "x", front, "a", "b", "color"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAProfileReplacesTheFilesOfTheLastOne(t *testing.T) {
 	s := session(t)
 	write := func(files ...rs.WorkspaceFile) {
@@ -89,6 +106,20 @@ func TestAProfileReplacesTheFilesOfTheLastOne(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(s.Paths.Home, ".x/b"))
 	if info, serr := os.Stat(filepath.Join(s.Paths.Home, ".x/b")); err != nil || serr != nil || string(data) != "3" || info.Mode() != 0o644 {
 		t.Errorf("%q, %v, %v %v", data, info.Mode(), err, serr)
+	}
+}
+
+func TestPartsOfAProfileThatWouldBeOneFileAreRefused(t *testing.T) {
+	for _, second := range []string{".x/a", ".x/a/b"} {
+		s := session(t)
+		err := agent.WriteProfile(s, []rs.WorkspaceFile{{Path: ".x/a", Text: "1"}, {Path: second, Text: "2"}})
+		failure, ok := errors.AsType[*rs.ScriptFailure](err)
+		if !ok || failure.Code != rs.FailInvalidRequest || !strings.Contains(failure.Message, `".x/a"`) {
+			t.Errorf("%s: %v", second, err)
+		}
+		if entries, err := os.ReadDir(s.Paths.Home); err != nil || len(entries) > 0 {
+			t.Errorf("%s: written: %v, %v", second, entries, err)
+		}
 	}
 }
 

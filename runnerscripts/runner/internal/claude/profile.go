@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -49,7 +48,7 @@ var (
 // checkProfile refuses what the program would not understand, and ignore.
 func checkProfile(p runnerscripts.Profile) error {
 	for i, c := range p.Commands {
-		if err := checkKeys(fmt.Sprintf("commands[%d]", i), c.Frontmatter, commandKeys); err != nil {
+		if err := agent.CheckFrontmatter("Claude Code", fmt.Sprintf("profile.commands[%d]", i), c.Frontmatter, commandKeys...); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(p.Skills, func(s runnerscripts.Skill) bool { return s.Name == c.Name }) {
@@ -57,18 +56,8 @@ func checkProfile(p runnerscripts.Profile) error {
 		}
 	}
 	for i, s := range p.Subagents {
-		if err := checkKeys(fmt.Sprintf("subagents[%d]", i), s.Frontmatter, subagentKeys); err != nil {
+		if err := agent.CheckFrontmatter("Claude Code", fmt.Sprintf("profile.subagents[%d]", i), s.Frontmatter, subagentKeys...); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-func checkKeys(where string, front map[string]any, known []string) error {
-	for _, key := range slices.Sorted(maps.Keys(front)) {
-		if !slices.Contains(known, key) {
-			return agent.Unsupported("leave out profile.%s.frontmatter.%s: Claude Code has no such key (it has: %s)",
-				where, key, strings.Join(known, ", "))
 		}
 	}
 	return nil

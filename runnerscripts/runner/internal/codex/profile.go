@@ -54,12 +54,12 @@ const (
 )
 
 func checkFrontmatter(where string, front map[string]any, known string) error {
-	for _, key := range slices.Sorted(maps.Keys(front)) {
-		if key != known {
-			return agent.Unsupported("leave %s.frontmatter.%s out: Codex has nothing for it", where, key)
-		}
-		if _, ok := front[key].(string); !ok {
-			return agent.Invalid("give %s.frontmatter.%s as a text", where, key)
+	if err := agent.CheckFrontmatter("Codex", where, front, known); err != nil {
+		return err
+	}
+	if value, given := front[known]; given {
+		if _, ok := value.(string); !ok {
+			return agent.Invalid("give %s.frontmatter.%s as a text", where, known)
 		}
 	}
 	return nil

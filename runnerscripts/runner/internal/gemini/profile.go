@@ -52,14 +52,13 @@ func checkProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
 		if !subagentName.MatchString(a.Name) {
 			return agent.Invalid(`rename profile.subagents[%d]: Gemini CLI takes lower-case letters, digits, "-" and "_", not %q`, i, a.Name)
 		}
-		if key, ok := unknownKey(a.Frontmatter, subagentKeys...); ok {
-			return agent.Unsupported("leave out profile.subagents[%d].frontmatter.%s: Gemini CLI has nothing for it (it has: %s)",
-				i, key, strings.Join(subagentKeys, ", "))
+		if err := agent.CheckFrontmatter("Gemini CLI", fmt.Sprintf("profile.subagents[%d]", i), a.Frontmatter, subagentKeys...); err != nil {
+			return err
 		}
 	}
 	for i, c := range p.Commands {
-		if key, ok := unknownKey(c.Frontmatter); ok {
-			return agent.Unsupported("leave out profile.commands[%d].frontmatter.%s: Gemini CLI has nothing for it", i, key)
+		if err := agent.CheckFrontmatter("Gemini CLI", fmt.Sprintf("profile.commands[%d]", i), c.Frontmatter); err != nil {
+			return err
 		}
 	}
 	for i, h := range p.Hooks {
@@ -78,16 +77,6 @@ func checkProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
 		return err
 	}
 	return checkTrust(s, p)
-}
-
-// unknownKey is the first key of a frontmatter that is not among those known.
-func unknownKey(front map[string]any, known ...string) (string, bool) {
-	for _, key := range slices.Sorted(maps.Keys(front)) {
-		if !slices.Contains(known, key) {
-			return key, true
-		}
-	}
-	return "", false
 }
 
 // manifest is what counts of the manifest of an extension.

@@ -86,7 +86,7 @@ func subagentFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnersc
 func checkProfile(p runnerscripts.Profile) error {
 	for i, c := range p.Commands {
 		where := fmt.Sprintf("profile.commands[%d]", i)
-		if err := checkFrontmatter(where, c.Frontmatter, "agent", "model", "subtask", "variant"); err != nil {
+		if err := agent.CheckFrontmatter("OpenCode", where, c.Frontmatter, "agent", "model", "subtask", "variant"); err != nil {
 			return err
 		}
 		if err := checkModel(where+".frontmatter.model", c.Frontmatter["model"]); err != nil {
@@ -98,7 +98,7 @@ func checkProfile(p runnerscripts.Profile) error {
 		if slices.Contains([]string{modeBuild, modePlan, "compaction", "summary", "title"}, sub.Name) {
 			return agent.Invalid("rename %s: OpenCode has an agent of its own named %q", where, sub.Name)
 		}
-		if err := checkFrontmatter(where, sub.Frontmatter, "color", "hidden", "options", "steps", "temperature", "top_p", "variant"); err != nil {
+		if err := agent.CheckFrontmatter("OpenCode", where, sub.Frontmatter, "color", "hidden", "options", "steps", "temperature", "top_p", "variant"); err != nil {
 			return err
 		}
 		if sub.Model == "" {
@@ -112,15 +112,6 @@ func checkProfile(p runnerscripts.Profile) error {
 		return err
 	}
 	return checkPlugins(p.Plugins)
-}
-
-func checkFrontmatter(where string, front map[string]any, known ...string) error {
-	for _, key := range slices.Sorted(maps.Keys(front)) {
-		if !slices.Contains(known, key) {
-			return agent.Unsupported("leave out %s.frontmatter.%s: OpenCode has nothing for it (it has: %s)", where, key, strings.Join(known, ", "))
-		}
-	}
-	return nil
 }
 
 func checkModel(where string, model any) error {

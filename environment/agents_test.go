@@ -1,0 +1,74 @@
+package environment
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// programs is a sandbox whose PATH has only these shell scripts, by their names.
+func programs(t *testing.T, scripts map[string]string) Sandbox {
+	t.Helper()
+	dir := t.TempDir()
+	for name, script := range scripts {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	box := sandbox(t)
+	box.Local.Env = []string{"PATH=" + dir}
+	return box
+}
+
+func TestTheVersionOfAnAgentIsWhatItsProgramSays(t *testing.T) {
+	t.Parallel()
+	env := create(t, Config{Sandbox: programs(t, map[string]string{
+		"words": "echo 'words-cli 1.2.3-beta (of today)'\n", "other": "echo unknown\n", "broken": "echo 'no libc' >&2; exit 3\n",
+	})})
+	for program, want := range map[string]string{"words": "1.2.3-beta", "other": "unknown"} {
+		if got, err := env.AgentVersion(t.Context(), AgentInfo{Agent: "a", Program: program}); got != want || err != nil {
+			t.Errorf("%s: %q, %v", program, got, err)
+		}
+	}
+	if _, err := env.AgentVersion(t.Context(), AgentInfo{Agent: "a", Program: "nosuch"}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "install a") {
+		t.Errorf("not installed: %v", err)
+	}
+	if _, err := env.AgentVersion(t.Context(), AgentInfo{Agent: "a", Program: "broken"}); err == nil || !strings.Contains(err.Error(), "no libc") {
+		t.Errorf("broken: %v", err)
+	}
+	if _, err := env.AgentVersion(t.Context(), AgentInfo{Agent: "a"}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("without a program: %v", err)
+	}
+}
+
+func TestNothingIsInstalledOnThisMachine(t *testing.T) {
+	t.Parallel()
+	box := programs(t, map[string]string{"npm": "echo ran > npm-ran\n", "mkdir": ""})
+	a := AgentInfo{Agent: "a", Program: "nosuch", Version: "1", NPM: []string{"a@1"}}
+	made := create(t, Config{Sandbox: box})
+	p, err := local.New(t.Context(), box.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := New(t.Context(), p, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, env := range map[string]*Environment{"made by Create": made, "the caller's": given} {
+		if err := env.InstallAgent(t.Context(), a); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "a@1") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(filepath.Join(env.Primitive().Paths().Workspace, "npm-ran")); err == nil {
+			t.Errorf("%s: npm was run", name)
+		}
+	}
+	_, err = p.Terminate(t.Context())
+	if err := errors.Join(given.Close(), err, p.Close()); err != nil {
+		t.Error(err)
+	}
+}
