@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -41,7 +42,7 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	if a.Program == "" {
 		return "", fmt.Errorf("version of %s: it has no program of its own: %w", a.Agent, errors.ErrUnsupported)
 	}
-	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: []string{a.Program, "--version"}}, primitives.RunOptions{})
+	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: []string{a.Program, "--version"}, Timeout: versionTimeout}, primitives.RunOptions{})
 	switch {
 	case errors.Is(err, primitives.ErrCommandNotFound):
 		return "", fmt.Errorf("install %s in the sandbox, with InstallAgent or 'envctl agents install': %w: %w", a.Agent, fs.ErrNotExist, err)
@@ -55,6 +56,9 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	}
 	return strings.TrimSpace(string(r.Stdout)), nil
 }
+
+// versionTimeout is far above what programs take to tell their version.
+const versionTimeout = time.Minute
 
 // versionPattern finds the version in what programs say about it.
 var versionPattern = regexp.MustCompile(`\d+(\.\d+)+[-+.\w]*`)

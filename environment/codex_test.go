@@ -1,8 +1,11 @@
 package environment
 
 import (
+	"context"
+	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 )
@@ -30,5 +33,48 @@ func TestCodexWorksInEverySandbox(t *testing.T) {
 			cfg.Sandbox.Docker.User = user
 			agentWorks(t, with(cfg), testdocker.Gateway(t)+":0", variables)
 		})
+	}
+}
+
+// TestAStartThatFailedDoesNotFailTheNextQuery: without a key the agent does not start;
+// who attaches with one begins anew.
+func TestAStartThatFailedDoesNotFailTheNextQuery(t *testing.T) {
+	t.Parallel()
+	api, err := llmapi.Start(t.Context(), llmapi.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	box := sandbox(t)
+	env, err := Create(t.Context(), Config{Sandbox: box, Keep: true, Agent: Agent{Name: "codex", Model: "gpt-5.5", Command: []string{testagents.Codex(t)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Remove(context.WithoutCancel(t.Context()), box, env.ID()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := collect(t.Context(), env, Query{Prompt: "please plain-text"}); err == nil || !strings.Contains(err.Error(), "key") {
+		t.Errorf("without a key: %v", err)
+	}
+	if err := env.Close(); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		again, err := Attach(t.Context(), env.ID(), Config{Sandbox: box, Env: map[string]string{"OPENAI_BASE_URL": api.URL + "/v1", "OPENAI_API_KEY": "test-key"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := say(t, again, "please plain-text"); !strings.Contains(text, "Hello from the scripted model") {
+			t.Errorf("with a key it says %q", text)
+		}
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -70,6 +70,7 @@ type queryRun struct {
 
 	left    bool // the caller has left the loop
 	started bool // the runner works on the prompt
+	untaken bool // the runner has ended before it took up the prompt
 	ended   bool // query_completed or query_failed was reported
 }
 
@@ -114,7 +115,8 @@ func (r *queryRun) ask(ctx context.Context) error {
 		err = r.follow(ctx, p)
 		// One that was left alive by an earlier query and has ended without
 		// taking up the prompt: it has not seen it.
-		if !fresh && !r.started && !r.left && ctx.Err() == nil && errors.Is(err, errNotTaken) {
+		if !fresh && r.untaken && !r.left && ctx.Err() == nil {
+			r.untaken = false
 			continue
 		}
 		return err
@@ -260,6 +262,7 @@ func (r *queryRun) report(ev runnerscripts.Event) {
 // died judges a process whose output ended while the query was running.
 func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.Result) error {
 	cause := errNotCompleted
+	r.untaken = !r.started
 	switch {
 	case !r.started:
 		cause = errNotTaken

@@ -79,6 +79,10 @@ func instructions(r runnerscripts.Recipe) string {
 	return strings.Join(lines, "\n")
 }
 
+// aptGet does not change its user, which it may not do in a container without
+// capabilities.
+const aptGet = "apt-get -o APT::Sandbox::User=root "
+
 // installation are the commands of a shell that follow a recipe. They leave no
 // caches in the image.
 func installation(r runnerscripts.Recipe) []string {
@@ -86,7 +90,7 @@ func installation(r runnerscripts.Recipe) []string {
 	if len(r.Debian) > 0 {
 		packages := strings.Join(r.Debian, " ")
 		commands = append(commands, "dpkg-query --show "+packages+" >/dev/null 2>&1 || { "+
-			"apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "+packages+
+			aptGet+"update && DEBIAN_FRONTEND=noninteractive "+aptGet+"install --yes --no-install-recommends "+packages+
 			" && rm -rf /var/lib/apt/lists/*; }")
 	}
 	if len(r.NPM) > 0 {

@@ -88,9 +88,14 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	findings = append(findings, checkDocker(ctx, cfg)...)
 	findings = append(findings, checkModal(ctx, cfg)...)
 	stop()
+	for _, agent := range []struct{ program, pkg string }{
+		{"claude", "@anthropic-ai/claude-code"}, {"codex", "@openai/codex"}, {"gemini", "@google/gemini-cli"}, {"opencode", "opencode-ai"},
+	} {
+		findings = append(findings, checkTool(ctx, "agent "+agent.program, agent.program,
+			"for local sandboxes, install it with: npm install -g "+agent.pkg, "--version"))
+	}
 	return append(findings,
 		checkTool(ctx, "git", "git", "needed for workspaces from git and for --gitignore; install git", "--version"),
-		checkTool(ctx, "agent claude", "claude", "install it with: npm install -g @anthropic-ai/claude-code", "--version"),
 		checkWatches(),
 	)
 }

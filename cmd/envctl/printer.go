@@ -53,15 +53,17 @@ func (p *jsonPrinter) finish() error { return nil }
 // peoplePrinter prints what a person wants to follow: what the agent says to
 // standard output, everything about the run to standard error.
 type peoplePrinter struct {
-	mu       sync.Mutex
-	out, err io.Writer
-	style    style // of out
-	note     style // of err
-	user     bool  // show the user's messages, too
-	block    string
-	midLine  bool   // the last line printed to out is not finished
-	failure  string // an error not yet printed: the query's failure may say the same
-	tools    map[string]runnerscripts.ToolCall
+	requests    map[string]string // titles of what waits for permission
+	interactive bool              // somebody was asked
+	mu          sync.Mutex
+	out, err    io.Writer
+	style       style // of out
+	note        style // of err
+	user        bool  // show the user's messages, too
+	block       string
+	midLine     bool   // the last line printed to out is not finished
+	failure     string // an error not yet printed: the query's failure may say the same
+	tools       map[string]runnerscripts.ToolCall
 }
 
 func (p *peoplePrinter) event(ev runnerscripts.Event) error {
@@ -82,6 +84,8 @@ func (p *peoplePrinter) event(ev runnerscripts.Event) error {
 		return p.tool(ev)
 	case runnerscripts.TypePlan:
 		return p.plan(ev)
+	case runnerscripts.TypePermissionRequest, runnerscripts.TypePermissionResolved:
+		return p.permission(ev)
 	case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
 		return p.end(ev)
 	case runnerscripts.TypeLog, runnerscripts.TypeError, runnerscripts.TypeEnvironmentError:
@@ -298,6 +302,7 @@ func (p *peoplePrinter) question(req runnerscripts.PermissionRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = p.endLine()
+	p.interactive = true
 	fmt.Fprintf(p.err, "%s %s\n", p.note.bold("Allow?"), plain(firstOf(req.ToolCall.Title, req.ToolCall.Name)))
 	if len(req.ToolCall.RawInput) > 0 {
 		fmt.Fprintf(p.err, "  %s\n", p.note.dim(plain(shorten(string(req.ToolCall.RawInput), 2000))))

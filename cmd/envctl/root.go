@@ -132,10 +132,16 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
 		a.newAgentsCmd(), a.newImageCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
-	for _, c := range root.Commands() {
+	checkArgs(root.Commands())
+	return root
+}
+
+// checkArgs makes a wrong number of arguments of any command a usage error.
+func checkArgs(commands []*cobra.Command) {
+	for _, c := range commands {
+		checkArgs(c.Commands())
 		c.Args = usageArgs(c.Args)
 	}
-	return root
 }
 
 // usageArgs makes a wrong number of arguments a usage error.

@@ -241,7 +241,7 @@ func failed(err error) error {
 	switch {
 	case !errors.As(err, &q):
 		return err
-	case errors.Is(err, environment.ErrConfig), q.Failure.Code == runnerscripts.FailUnknownAgent:
+	case errors.Is(err, environment.ErrConfig), q.Failure.Code == runnerscripts.FailUnknownAgent, q.Failure.Code == runnerscripts.FailUnsupported:
 		return &exitError{code: exitUsage}
 	}
 	return &exitError{code: exitFailure}

@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // screen is envctl on a terminal.
 type screen struct {

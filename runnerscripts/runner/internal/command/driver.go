@@ -30,7 +30,6 @@ func (Driver) Recipe() runnerscripts.Recipe {
 			runnerscripts.FeatureMCPStdio,
 			runnerscripts.FeatureMCPHTTP,
 			runnerscripts.FeatureInterrupt,
-			runnerscripts.FeatureResume,
 		},
 	}
 }

@@ -28,6 +28,9 @@ func check(s runnerscripts.Session) error {
 	if a.MaxTurns != 0 {
 		return agent.Unsupported("leave agent.max_turns out: Gemini CLI limits the turns of a session, not those of a query")
 	}
+	if a.AllowOutside {
+		return agent.Unsupported("leave agent.allow_outside out: Gemini CLI itself keeps its tools in the workspace")
+	}
 	if _, ok := a.Env["GEMINI_CLI_HOME"]; ok {
 		return agent.Invalid("leave GEMINI_CLI_HOME out of agent.env: the session's transcript is kept there")
 	}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// permission says what was denied: the agent may have shown it as if it were done.
+func (p *peoplePrinter) permission(ev runnerscripts.Event) error {
+	if req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev); err == nil && ev.Type == runnerscripts.TypePermissionRequest {
+		if p.requests == nil {
+			p.requests = make(map[string]string)
+		}
+		p.requests[req.ID] = firstOf(req.ToolCall.Title, req.ToolCall.Name)
+		return nil
+	}
+	done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
+	title, known := p.requests[done.ID]
+	delete(p.requests, done.ID)
+	if err != nil || !known || done.Kind == "" || done.Kind.Allows() {
+		return nil
+	}
+	if err := p.endLine(); err != nil {
+		return err
+	}
+	hint := ""
+	if !p.interactive {
+		hint = "; --permission allow would have allowed it"
+	}
+	_, err = fmt.Fprintln(p.err, p.note.dim("denied: "+plain(title)+hint))
+	return err
+}
