@@ -13,15 +13,12 @@ import (
 )
 
 // TestClaudeCodeWorksInEverySandbox runs the real agent, with a scripted model,
-// where this machine has it and where an image has to be built for it.
+// where this machine has it and where an image has to be built for it. At Modal the
+// tests of the command line do.
 func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
 		cfg := Config{Sandbox: sandbox(t), Agent: Agent{Name: "claude", Command: []string{testagents.Claude(t)}}}
-		agentWorks(t, claudeWith(cfg), "127.0.0.1:0", claudeVariables)
-	})
-	t.Run("modal", func(t *testing.T) {
-		cfg := withClaude(t, trustsCertificates) // Modal adds the agent
 		agentWorks(t, claudeWith(cfg), "127.0.0.1:0", claudeVariables)
 	})
 	for name, user := range map[string]string{"docker as root": "", "docker as a user": "tester"} {

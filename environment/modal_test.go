@@ -48,9 +48,6 @@ func withClaude(t *testing.T, instructions ...string) Config {
 	return Config{Agent: Agent{Name: "claude"}, Sandbox: box}
 }
 
-// trustsCertificates has npm in a sandbox of the server trust what this machine does.
-const trustsCertificates = "ENV NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt"
-
 // TestOneWordOfTheConfigurationChoosesTheSandbox: what happens, but for the sandbox's
 // identity, is the same.
 func TestOneWordOfTheConfigurationChoosesTheSandbox(t *testing.T) {

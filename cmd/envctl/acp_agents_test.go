@@ -25,18 +25,10 @@ func configFile(t *testing.T, cfg map[string]any) string {
 	return file(t, "config.json", string(data))
 }
 
-// TestAnEditorRunsEveryAgent runs the real agents against a scripted model: each asks
-// the editor before it writes a file into its folder, and remembers.
-func TestAnEditorRunsEveryAgent(t *testing.T) {
-	provider := func(url string) map[string]any {
-		return map[string]any{
-			"enabled_providers": []string{"scripted"},
-			"provider": map[string]any{"scripted": map[string]any{
-				"npm": "@ai-sdk/openai-compatible", "options": map[string]string{"baseURL": url + "/v1", "apiKey": "test-key"},
-				"models": map[string]any{"model": map[string]any{}},
-			}},
-		}
-	}
+// TestAnEditorRunsRealAgents runs real agents against a scripted model: each asks
+// the editor before it writes a file into its folder, and remembers. The others differ
+// from these in their drivers only, whose conversations are the same: see package e2e.
+func TestAnEditorRunsRealAgents(t *testing.T) {
 	for name, agent := range map[string]func(url string) map[string]any{
 		"claude": func(url string) map[string]any {
 			return map[string]any{
@@ -48,17 +40,6 @@ func TestAnEditorRunsEveryAgent(t *testing.T) {
 			return map[string]any{
 				"name": "codex", "command": []string{testagents.Codex(t)}, "model": "gpt-5.5",
 				"env": map[string]string{"OPENAI_BASE_URL": url + "/v1", "OPENAI_API_KEY": "test-key"},
-			}
-		},
-		"opencode": func(url string) map[string]any {
-			return map[string]any{
-				"name": "opencode", "command": []string{testagents.OpenCode(t)}, "model": "scripted/model", "config": provider(url),
-			}
-		},
-		"gemini": func(url string) map[string]any {
-			return map[string]any{
-				"name": "gemini", "command": []string{testagents.Gemini(t)}, "model": "gemini-2.5-pro",
-				"env": map[string]string{"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "test-key"},
 			}
 		},
 	} {
