@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
@@ -70,5 +71,34 @@ func TestNothingIsInstalledOnThisMachine(t *testing.T) {
 	_, err = p.Terminate(t.Context())
 	if err := errors.Join(given.Close(), err, p.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnAgentIsInstalledInALiveSandbox uses a container whose npm makes a program out of
+// what it is asked for: what is installed is what the recipe says.
+func TestAnAgentIsInstalledInALiveSandbox(t *testing.T) {
+	t.Parallel()
+	cfg := inContainer(t, base(t, testdocker.FakeNPM))
+	cfg.Agent = Agent{}
+	env := create(t, cfg)
+	claude := AgentInfo{Agent: "claude", Program: "claude", Version: "2.1.329", Debian: []string{"git"}, NPM: []string{"@anthropic-ai/claude-code@2.1.329"}}
+	if _, err := env.AgentVersion(t.Context(), claude); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before: %v", err)
+	}
+	for range 2 { // the second time nothing is to be done
+		if err := env.InstallAgent(t.Context(), claude); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v, err := env.AgentVersion(t.Context(), claude); err != nil || v != "2.1.329" {
+		t.Errorf("it is %q, %v", v, err)
+	}
+	other := AgentInfo{Agent: "other", Program: "no-such-program", Version: "1", Debian: claude.Debian, NPM: claude.NPM}
+	if err := env.InstallAgent(t.Context(), AgentInfo{Agent: "script", Version: "1"}); err != nil {
+		t.Errorf("one that needs nothing: %v", err)
+	}
+	bare := create(t, Config{Sandbox: container(t)})
+	if err := bare.InstallAgent(t.Context(), other); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "lacks apt-get and npm") {
+		t.Errorf("without npm: %v", err)
 	}
 }
