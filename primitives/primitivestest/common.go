@@ -79,12 +79,13 @@ func (s *suite) endCommon(t testingT) {
 	}
 }
 
-// endWitness ends the witness.
+// endWitness ends the witness; the next group has one of its own.
 func (s *suite) endWitness(t testingT) {
 	t.Helper()
-	if c := s.common[alive]; c.box != nil {
+	if c := s.common[alive]; c != nil && c.box != nil {
 		c.box.end(t)
 	}
+	delete(s.common, alive)
 }
 
 // expectNoProcesses looks from outside for processes of a sandbox that was

@@ -86,6 +86,7 @@ func (s *suite) runGroup(t *testing.T, g group) {
 		shared.end(t)
 		s.endCommon(t)
 		s.expectNoProcesses(t, "token-"+s.run)
+		s.endWitness(t)
 		s.join(t)
 		if err := goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1")); err != nil {
 			t.Errorf("goroutines are left: %v", err)
