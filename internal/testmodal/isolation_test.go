@@ -111,7 +111,8 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), victim+"=1")
+	tmp := t.TempDir() // for what nobody cleans up, too
+	cmd.Env = append(os.Environ(), victim+"=1", "TMPDIR="+tmp)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +142,13 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 			t.Fatal("processes are left")
 		}
 	}
-	testmodal.New(t) // the next server removes what the system does not
+	next, err := testmodal.Start(t.Context(), testmodal.Options{Dir: tmp}) // which removes what the system does not
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the directory is left: %v", err)
 	}
