@@ -1,7 +1,9 @@
 package codex
 
 import (
+	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -101,7 +103,30 @@ func TestInterruptEndsTheRunningCommand(t *testing.T) {
 	if len(calls) == 0 || calls[len(calls)-1].Status != runnerscripts.ToolFailed {
 		t.Errorf("events:\n%s", agenttest.Describe(f.out.All()))
 	}
-	f.sameAsTranscript()
+	// Codex may still tell with which status the command was killed; what it keeps does
+	// not say.
+	_, stored := f.transcript()
+	agenttest.SameConversation(t, withoutOutput(t, f.out.All()), withoutOutput(t, stored.All()))
+}
+
+// withoutOutput leaves out what tools put out.
+func withoutOutput(t *testing.T, events []runnerscripts.Event) []runnerscripts.Event {
+	t.Helper()
+	events = slices.Clone(events)
+	for i, ev := range events {
+		if ev.Type != runnerscripts.TypeToolCallUpdate {
+			continue
+		}
+		call, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call.RawOutput, call.Content = nil, nil
+		if events[i].Payload, err = json.Marshal(call); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return events
 }
 
 func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
