@@ -31,7 +31,7 @@ func benchSandboxes(b *testing.B) map[string]primitives.EnvironmentPrimitive {
 	if err != nil {
 		b.Fatal(err)
 	}
-	socket, err := startChild(b.Context(), runnerOf(b), b.TempDir(), 0, withSocket(b))
+	socket, err := startChild(b.Context(), runnerOf(b), b.TempDir(), 0, withSocket(b, ""))
 	if err != nil {
 		b.Fatal(err)
 	}

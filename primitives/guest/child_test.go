@@ -160,10 +160,16 @@ func TestContractOverStdio(t *testing.T) {
 	})
 }
 
-// withSocket is a configuration with a socket that the guest can move to.
-func withSocket(t testing.TB) guest.Config {
+// withSocket is a configuration with a socket that the guest can move to. It is below
+// dir, which goes with the test also when this process is one that is killed, unless
+// the path of a socket must be shorter.
+func withSocket(t testing.TB, dir string) guest.Config {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "guest") //nolint:usetesting // a socket's path must be short
+	const longest = 70
+	if len(dir) > longest {
+		dir = ""
+	}
+	dir, err := os.MkdirTemp(dir, "guest") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,10 +190,10 @@ func TestContractOverASocket(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, withSocket(t)))
+			return open(startChild(ctx, self, dir, 0, withSocket(t, dir)))
 		},
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, withSocket(t), childID+"="+id))
+			return open(startChild(ctx, self, dir, 0, withSocket(t, dir), childID+"="+id))
 		},
 	})
 }
