@@ -105,14 +105,20 @@ func (s *server) converse(ctx context.Context, c *conversation, text string) (ac
 		return acp.PromptResponse{}, err
 	}
 	result, err := turn.Wait(telling)
-	switch q := new(session.QueryError); {
-	case err == nil:
-		return acp.PromptResponse{StopReason: stopReason(result.StopReason), Usage: usage(result.Usage)}, nil
-	case ctx.Err() != nil && errors.As(err, &q):
-		// Whatever it was that failed, the editor wanted it to stop.
-		return acp.PromptResponse{StopReason: acp.StopReasonCancelled}, nil
+	return ending(ctx.Err() != nil, result, err)
+}
+
+// ending is the answer to a prompt. One that was cancelled before it ended is said to
+// be cancelled, as the protocol demands, also when the agent was done or failed before
+// the interruption reached it.
+func ending(cancelled bool, result runnerscripts.QueryCompleted, err error) (acp.PromptResponse, error) {
+	if q := new(session.QueryError); err != nil && (!cancelled || !errors.As(err, &q)) {
+		return acp.PromptResponse{}, err
 	}
-	return acp.PromptResponse{}, err
+	if cancelled {
+		result.StopReason = runnerscripts.StopCancelled
+	}
+	return acp.PromptResponse{StopReason: stopReason(result.StopReason), Usage: usage(result.Usage)}, nil
 }
 
 // follow tells the editor the events up to the last one of the prompt, those since

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 func event(t *testing.T, typ rs.EventType, payload any) rs.Event {
@@ -183,5 +184,32 @@ func TestWithoutASandboxPathsAreTheEditorsOwn(t *testing.T) {
 	}
 	if !slices.Equal(got, []string{"/f/a", "/f/a", "/x/a", ""}) {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestACancelledPromptEndsCancelledHoweverTheAgentEnded(t *testing.T) {
+	done := rs.QueryCompleted{StopReason: rs.StopEndTurn, Usage: rs.Usage{InputTokens: 2, OutputTokens: 3}}
+	failed, broken := &session.QueryError{QueryID: "q"}, errors.New("the memory is full")
+	for _, c := range []struct {
+		name      string
+		cancelled bool
+		err       error
+		want      acp.StopReason
+		wantErr   error
+	}{
+		{name: "done", want: acp.StopReasonEndTurn},
+		{name: "done, cancelled", cancelled: true, want: acp.StopReasonCancelled},
+		{name: "failed", err: failed, wantErr: failed},
+		{name: "failed, cancelled", cancelled: true, err: failed, want: acp.StopReasonCancelled},
+		{name: "what the session says fails", cancelled: true, err: broken, wantErr: broken},
+	} {
+		result := done
+		if c.err != nil {
+			result = rs.QueryCompleted{}
+		}
+		got, err := ending(c.cancelled, result, c.err)
+		if got.StopReason != c.want || !errors.Is(err, c.wantErr) || (got.Usage != nil) != (c.err == nil) {
+			t.Errorf("%s: %+v, %v", c.name, got, err)
+		}
 	}
 }
