@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -22,12 +22,7 @@ import (
 // then in a sandbox at Modal: the model is sent what was said before, and the workspace
 // is what it was.
 func TestASessionOfEveryAgentMoves(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("run CI as root: only then have sandboxes of the server of the tests a root of their own")
-		}
-		t.Skip("only root can give sandboxes of the server of the tests a root of their own")
-	}
+	testneed.Root(t, "only then have sandboxes of the server of the tests a root of their own")
 	server, err := testmodal.Start(context.WithoutCancel(t.Context()), testmodal.Options{Programs: []string{programs(t)}})
 	if err != nil {
 		t.Fatal(err)

@@ -2,14 +2,11 @@ package environment
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -138,37 +135,4 @@ func firstWords(command string) string {
 func lastLine(out []byte) string {
 	text := strings.TrimSpace(string(out))
 	return text[strings.LastIndexByte(text, '\n')+1:]
-}
-
-// askRecipes asks a runner of this machine for what it knows of agents: of one that is
-// named, or of all.
-func askRecipes[T any](ctx context.Context, runner string, agent ...string) (T, error) {
-	out, err := askRunner(ctx, runner, agent...)
-	var none T
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Err: err}
-	}
-	// Whatever its status: the result says more.
-	var result runnerscripts.Result
-	if jerr := json.Unmarshal(out, &result); jerr != nil {
-		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Err: errors.Join(err, jerr)}
-	}
-	if !result.OK {
-		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Failure: result.Error, Err: errNoReason}
-	}
-	return resultData[T](runnerscripts.PrintRecipe, result)
-}
-
-// readRecipe asks the runner what an agent needs in a sandbox. Where the runner of
-// the sandbox is for another platform, that of this machine tells the same.
-func readRecipe(ctx context.Context, cfg Config, runner string) (runnerscripts.Recipe, error) {
-	r, err := askRecipes[runnerscripts.Recipe](ctx, runner, cfg.Agent.Name)
-	if errors.Is(err, syscall.ENOEXEC) {
-		if runner, err = bundle.Path(ctx, bundle.Config{Progress: cfg.tell}); err != nil {
-			return runnerscripts.Recipe{}, fmt.Errorf("what the agent needs: %w", err)
-		}
-		return askRecipes[runnerscripts.Recipe](ctx, runner, cfg.Agent.Name)
-	}
-	return r, err
 }

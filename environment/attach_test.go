@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -96,12 +97,7 @@ func TestRemoveEndsASandboxWhateverItsRecordSays(t *testing.T) {
 }
 
 func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("run CI as root: only root runs commands as another user")
-		}
-		t.Skip("only root runs commands as another user")
-	}
+	testneed.Root(t, "only root runs commands as another user")
 	binary, err := bundle.Path(t.Context(), bundle.Config{})
 	if err != nil {
 		t.Fatal(err)

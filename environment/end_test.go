@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -93,9 +94,7 @@ func TestADeadSandboxIsNoExitCode(t *testing.T) {
 }
 
 func TestNothingStaysOpen(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("open files are counted in /proc")
-	}
+	testneed.Require(t, runtime.GOOS == "linux", "run this on Linux: open files are counted in /proc")
 	noFilesLeft(t)
 	use := func() int {
 		env, err := Create(t.Context(), Config{

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"reflect"
 	"runtime"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -40,9 +40,7 @@ func atModal(t *testing.T) Sandbox {
 // some more instructions.
 func withClaude(t *testing.T, instructions ...string) Config {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("run this as root, on Linux: the server of the tests builds no images otherwise")
-	}
+	testneed.Root(t, "the server of the tests builds no images otherwise")
 	box := atModal(t)
 	box.Modal.Image, box.Modal.Dockerfile = "node:22", instructions
 	return Config{Agent: Agent{Name: "claude"}, Sandbox: box}

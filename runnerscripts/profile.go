@@ -131,16 +131,6 @@ type Plugin struct {
 // Feature is something that not every agent has.
 type Feature string
 
-// OfProfile reports whether the feature is a field of a [Profile].
-func (f Feature) OfProfile() bool {
-	switch f {
-	case FeaturePermissions, FeatureAllowAlways, FeatureInterrupt, FeatureSetMode, FeatureSetModel,
-		FeatureResume, FeatureThinking, FeatureUsage, FeatureCost:
-		return false
-	}
-	return true
-}
-
 // The features of an agent. Those of profiles have the name of the field in
 // [Profile] or [Agent].
 const (

@@ -12,6 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
@@ -56,6 +57,7 @@ func TestAnEditorRunsRealAgents(t *testing.T) {
 // TestClaudeInAContainerWorksAsTheFoldersOwner runs Claude Code in a container whose
 // image is completed with it.
 func TestClaudeInAContainerWorksAsTheFoldersOwner(t *testing.T) {
+	testneed.Root(t, "the folder is given to another user")
 	alone(t)
 	e := startEditor(t, "--config", configFile(t, map[string]any{
 		"sandbox": environment.Sandbox{Type: "docker", Docker: docker.Config{
@@ -66,7 +68,7 @@ func TestClaudeInAContainerWorksAsTheFoldersOwner(t *testing.T) {
 	}))
 	dir := e.folder()
 	if err := os.Chown(dir, 4321, 4321); err != nil {
-		t.Skip("run this as root: ", err)
+		t.Fatal(err)
 	}
 	worksInFolder(t, e, dir)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -35,6 +36,7 @@ func inContainers(t *testing.T) string {
 }
 
 func TestAContainerHasTheEditorsFolderAtItsPath(t *testing.T) {
+	testneed.Root(t, "a folder is given to another user")
 	alone(t)
 	e := startEditor(t, "--config", inContainers(t), "--scenario", file(t, "s.json", `{"turns":[{"steps":[
 		{"write":{"path":"made.txt","content":"x"}},{"run":["sh","-c","pwd; id -u; hostname > where; cat given.txt"]}]}]}`))
@@ -44,7 +46,7 @@ func TestAContainerHasTheEditorsFolderAtItsPath(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := os.Chown(dir, uid, uid); err != nil {
-			t.Skip("run this as root: ", err)
+			t.Fatal(err)
 		}
 		id := e.begin(dir)
 		if stop := e.say(id, "go"); stop != acp.StopReasonEndTurn {

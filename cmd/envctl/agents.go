@@ -171,10 +171,21 @@ func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err e
 func profileFields(features []runnerscripts.Feature) string {
 	var fields []string
 	for _, f := range features {
-		if f.OfProfile() {
+		if ofProfile(f) {
 			fields = append(fields, string(f))
 		}
 	}
 	slices.Sort(fields)
 	return strings.Join(fields, ",")
+}
+
+// ofProfile reports whether a feature is a field of a profile.
+func ofProfile(f runnerscripts.Feature) bool {
+	switch f {
+	case runnerscripts.FeaturePermissions, runnerscripts.FeatureAllowAlways, runnerscripts.FeatureInterrupt,
+		runnerscripts.FeatureSetMode, runnerscripts.FeatureSetModel, runnerscripts.FeatureResume,
+		runnerscripts.FeatureThinking, runnerscripts.FeatureUsage, runnerscripts.FeatureCost:
+		return false
+	}
+	return true
 }

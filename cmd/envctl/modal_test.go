@@ -9,6 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 )
 
 // TestAtModal runs the scripts in testdata/modal, each with sandboxes on the server of
@@ -35,9 +36,7 @@ func modalServer(t *testing.T) map[string]string {
 // TestClaudeAtModal runs the script that Claude Code passes on this machine with a
 // sandbox at Modal instead, of an image that the agent is added to.
 func TestClaudeAtModal(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("run this as root, on Linux: the server of the tests builds no images otherwise")
-	}
+	testneed.Root(t, "the server of the tests builds no images otherwise")
 	vars := modalServer(t)
 	vars["ANTHROPIC_BASE_URL"] = startModel(t, "127.0.0.1:0")
 	runScripts(t, testscript.Params{Files: []string{"testdata/script/claude.txtar"}}, vars, `sandbox:

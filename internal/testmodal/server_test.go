@@ -8,6 +8,7 @@ import (
 	modal "github.com/modal-labs/modal-client/go"
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 )
 
 func TestMain(m *testing.M) { testmodal.Main(m) }
@@ -82,12 +83,10 @@ func workdir(t testing.TB, sb *modal.Sandbox) string {
 	return strings.TrimSpace(out)
 }
 
-// needRoot skips a test of what sandboxes have only for root on Linux.
+// needRoot is for a test of what sandboxes have only for root on Linux.
 func needRoot(t testing.TB) {
 	t.Helper()
-	if !testmodal.Isolated() {
-		t.Skip("sandboxes have namespaces only for root on Linux")
-	}
+	testneed.Require(t, testmodal.Isolated(), "run this as root on Linux: only then have sandboxes namespaces")
 }
 
 func TestACommandReadsStdinAndItsOutputAndStatusAreKept(t *testing.T) {

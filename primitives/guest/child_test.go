@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -210,12 +211,7 @@ func open(c *child, err error) (primitives.EnvironmentPrimitive, error) {
 const nobody = 65534
 
 func TestContractAsAnotherUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("run CI as root: only root can start the guest as another user")
-		}
-		t.Skip("only root can start the guest as another user")
-	}
+	testneed.Root(t, "only root can start the guest as another user")
 	// Everything that user needs must be reachable for it, unlike t.TempDir.
 	public := filepath.Join(os.TempDir(), "guest-test-"+filepath.Base(t.TempDir())+fmt.Sprint(os.Getpid()))
 	if err := os.MkdirAll(public, 0o711); err != nil {

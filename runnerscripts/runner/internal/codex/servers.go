@@ -17,12 +17,8 @@ import (
 // for it.
 const serverStart = 30 * time.Second
 
-var (
-	// serverName is what Codex takes as the name of an MCP server.
-	serverName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-	// reference stands for a variable of the agent's environment.
-	reference = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
-)
+// serverName is what Codex takes as the name of an MCP server.
+var serverName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // serverSettings are the MCP servers of a profile in the words of Codex's config.
 // Values that refer to variables are never in them, only the names of those.
@@ -58,7 +54,7 @@ func serverSettings(s runnerscripts.Session, p runnerscripts.Profile) (map[strin
 // references are the variables that a value refers to.
 func references(value string) []string {
 	var names []string
-	for _, m := range reference.FindAllStringSubmatch(value, -1) {
+	for _, m := range agent.Variable.FindAllStringSubmatch(value, -1) {
 		names = append(names, m[1])
 	}
 	return names
@@ -100,7 +96,7 @@ func shellValue(value string) string {
 		}
 	}
 	at := 0
-	for _, m := range reference.FindAllStringIndex(value, -1) {
+	for _, m := range agent.Variable.FindAllStringIndex(value, -1) {
 		literal(value[at:m[0]])
 		b.WriteString(`"` + value[m[0]:m[1]] + `"`)
 		at = m[1]
@@ -140,7 +136,7 @@ func headerVariables(s runnerscripts.Session, p runnerscripts.Profile) []string 
 			if refs := references(value); len(refs) == 0 || value == "${"+refs[0]+"}" {
 				continue
 			}
-			filled := reference.ReplaceAllStringFunc(value, func(ref string) string {
+			filled := agent.Variable.ReplaceAllStringFunc(value, func(ref string) string {
 				return child.Lookup(env, ref[2:len(ref)-1])
 			})
 			list = append(list, headerVariable(i, n)+"="+filled)

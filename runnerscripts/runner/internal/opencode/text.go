@@ -3,7 +3,6 @@ package opencode
 import (
 	"bytes"
 	"encoding/json"
-	"regexp"
 	"slices"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -27,9 +26,6 @@ func (l literal) json() []byte {
 // expanded is a text in which ${NAME} stands for a variable of the environment.
 type expanded string
 
-// variable is such a place.
-var variable = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
-
 // MarshalJSON writes the text so that the program puts the values in.
 func (e expanded) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
@@ -40,7 +36,7 @@ func (e expanded) MarshalJSON() ([]byte, error) {
 	}
 	rest := string(e)
 	for {
-		m := variable.FindStringSubmatchIndex(rest)
+		m := agent.Variable.FindStringSubmatchIndex(rest)
 		if m == nil {
 			break
 		}
@@ -58,7 +54,7 @@ func checkVariables(p runnerscripts.Profile, env []string) error {
 	for _, server := range p.MCPServers {
 		for _, values := range []map[string]string{server.Env, server.Headers} {
 			for key, text := range values {
-				for _, m := range variable.FindAllStringSubmatch(text, -1) {
+				for _, m := range agent.Variable.FindAllStringSubmatch(text, -1) {
 					value := child.Lookup(env, m[1])
 					if value == "" {
 						return agent.Invalid("set %s in agent.env: %q of the MCP server %q needs it", m[1], key, server.Name)
