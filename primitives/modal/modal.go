@@ -41,6 +41,8 @@ import (
 	"strings"
 
 	sdk "github.com/modal-labs/modal-client/go"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const backend = "modal"
@@ -78,10 +80,6 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			c.Close()
 		}
 	}()
-	app, err := c.findApp(ctx, cfg, true)
-	if err != nil {
-		return nil, err
-	}
 	find := program.find(ctx, c)
 	defer find.stop()
 	written, err := cfg.record()
@@ -89,7 +87,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 		return nil, err
 	}
 	tags := sandboxTags(cfg, digest(written))
-	box, err := c.makeSandbox(ctx, app, cfg, tags)
+	box, err := c.makeSandbox(ctx, cfg, tags)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +96,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			err = errors.Join(err, endSandbox(ctx, box), box.Detach())
 		}
 	}()
-	missing, err := program.install(ctx, box, find.image(), cfg)
+	missing, err := program.install(ctx, c, box, find.image(), cfg)
 	if err != nil {
 		return nil, explainStart(ctx, c, box, err)
 	}
@@ -113,8 +111,8 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 }
 
 // makeSandbox makes the sandbox itself.
-func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags map[string]string) (*sdk.Sandbox, error) {
-	image, err := c.image(ctx, app, cfg)
+func (c *client) makeSandbox(ctx context.Context, cfg Config, tags map[string]string) (*sdk.Sandbox, error) {
+	made, err := c.ingredients(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +121,33 @@ func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags
 		return nil, err
 	}
 	params.Tags = tags
+	box, err := c.createBox(ctx, made, params)
+	if err != nil && made.old && isStale(err) && ctx.Err() == nil {
+		// The app or the image that was known may be no more, or not the one of its name.
+		c.known.forget(appKey(cfg), imageKey(made.app.AppID, cfg))
+		if made, err = c.ingredients(ctx, cfg); err == nil {
+			box, err = c.createBox(ctx, made, params)
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("name: choose another, or attach to the sandbox that has it: %w", err)
+	}
+	return box, err
+}
+
+// isStale reports whether a sandbox could not be made because something it is made of
+// does not exist, perhaps.
+func isStale(err error) bool {
+	return isNotFound(err) || errors.Is(err, fs.ErrInvalid) || status.Code(err) == codes.FailedPrecondition
+}
+
+// createBox has Modal make the sandbox.
+func (c *client) createBox(ctx context.Context, made ingredients, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	// Modal does not stop when it is no longer listened to: so that nothing is left
 	// behind, its answer is waited for.
 	patient, cancel := outlast(ctx, endTimeout)
 	defer cancel()
-	box, err := c.Sandboxes.Create(patient, app, image, params)
+	box, err := c.Sandboxes.Create(patient, made.app, made.image, params)
 	if ctx.Err() != nil {
 		if err == nil {
 			err = errors.Join(endSandbox(ctx, box), box.Detach())
@@ -135,13 +155,46 @@ func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags
 		return nil, errors.Join(ctx.Err(), explain(err))
 	}
 	if err != nil {
-		err = explain(err)
-		if errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("name: choose another, or attach to the sandbox that has it: %w", err)
-		}
-		return nil, err
+		return nil, explain(err)
 	}
 	return box, nil
+}
+
+// ingredients are what a sandbox is made of.
+type ingredients struct {
+	app   *sdk.App
+	image *sdk.Image
+	old   bool // Modal was not asked for both now
+}
+
+func appKey(cfg Config) string { return "app " + cfg.app() }
+
+func imageKey(app string, cfg Config) string {
+	return strings.Join(append([]string{"image " + app, cfg.Image}, cfg.Dockerfile...), "\x00")
+}
+
+// ingredients finds the app and builds the image, unless that was done before.
+func (c *client) ingredients(ctx context.Context, cfg Config) (made ingredients, err error) {
+	appID, oldApp, err := c.known.recalled(ctx, appKey(cfg), func(ctx context.Context) (string, error) {
+		app, err := c.findApp(ctx, cfg, true)
+		if err != nil {
+			return "", err
+		}
+		return app.AppID, nil
+	})
+	if err != nil {
+		return made, err
+	}
+	made.app = &sdk.App{AppID: appID, Name: cfg.app(), Environment: cfg.Environment}
+	imageID, oldImage, err := c.known.recalled(ctx, imageKey(appID, cfg), func(ctx context.Context) (string, error) {
+		image, err := c.image(ctx, made.app, cfg)
+		if err != nil {
+			return "", err
+		}
+		return image.ImageID, nil
+	})
+	made.image, made.old = &sdk.Image{ImageID: imageID}, oldApp || oldImage
+	return made, err
 }
 
 // image builds the image of the configuration.
