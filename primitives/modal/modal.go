@@ -82,12 +82,18 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	}()
 	find := program.find(ctx, c)
 	defer find.stop()
+	// Asked for each time: a sandbox that is being made cannot be given up, so Modal
+	// has to have answered something just before.
+	app, err := c.findApp(ctx, cfg, true)
+	if err != nil {
+		return nil, err
+	}
 	written, err := cfg.record()
 	if err != nil {
 		return nil, err
 	}
 	tags := sandboxTags(cfg, digest(written))
-	box, err := c.makeSandbox(ctx, cfg, tags)
+	box, err := c.makeSandbox(ctx, app, cfg, tags)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +117,8 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 }
 
 // makeSandbox makes the sandbox itself.
-func (c *client) makeSandbox(ctx context.Context, cfg Config, tags map[string]string) (*sdk.Sandbox, error) {
-	made, err := c.ingredients(ctx, cfg)
+func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags map[string]string) (*sdk.Sandbox, error) {
+	image, old, err := c.knownImage(ctx, app, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -121,12 +127,12 @@ func (c *client) makeSandbox(ctx context.Context, cfg Config, tags map[string]st
 		return nil, err
 	}
 	params.Tags = tags
-	box, err := c.createBox(ctx, made, params)
-	if err != nil && made.old && isStale(err) && ctx.Err() == nil {
-		// The app or the image that was known may be no more, or not the one of its name.
-		c.known.forget(appKey(cfg), imageKey(made.app.AppID, cfg))
-		if made, err = c.ingredients(ctx, cfg); err == nil {
-			box, err = c.createBox(ctx, made, params)
+	box, err := c.createBox(ctx, app, image, params)
+	if err != nil && old && isStale(err) && ctx.Err() == nil {
+		// The image that was known may be no more.
+		c.known.forget(imageKey(app, cfg))
+		if image, _, err = c.knownImage(ctx, app, cfg); err == nil {
+			box, err = c.createBox(ctx, app, image, params)
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
@@ -135,19 +141,19 @@ func (c *client) makeSandbox(ctx context.Context, cfg Config, tags map[string]st
 	return box, err
 }
 
-// isStale reports whether a sandbox could not be made because something it is made of
-// does not exist, perhaps.
+// isStale reports whether a sandbox could not be made because its image does not exist,
+// perhaps.
 func isStale(err error) bool {
 	return isNotFound(err) || errors.Is(err, fs.ErrInvalid) || status.Code(err) == codes.FailedPrecondition
 }
 
 // createBox has Modal make the sandbox.
-func (c *client) createBox(ctx context.Context, made ingredients, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
+func (c *client) createBox(ctx context.Context, app *sdk.App, image *sdk.Image, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	// Modal does not stop when it is no longer listened to: so that nothing is left
 	// behind, its answer is waited for.
 	patient, cancel := outlast(ctx, endTimeout)
 	defer cancel()
-	box, err := c.Sandboxes.Create(patient, made.app, made.image, params)
+	box, err := c.Sandboxes.Create(patient, app, image, params)
 	if ctx.Err() != nil {
 		if err == nil {
 			err = errors.Join(endSandbox(ctx, box), box.Detach())
@@ -160,41 +166,21 @@ func (c *client) createBox(ctx context.Context, made ingredients, params *sdk.Sa
 	return box, nil
 }
 
-// ingredients are what a sandbox is made of.
-type ingredients struct {
-	app   *sdk.App
-	image *sdk.Image
-	old   bool // Modal was not asked for both now
+// imageKey says by which description an image is known.
+func imageKey(app *sdk.App, cfg Config) string {
+	return strings.Join(append([]string{"image " + app.AppID, cfg.Image}, cfg.Dockerfile...), "\x00")
 }
 
-func appKey(cfg Config) string { return "app " + cfg.app() }
-
-func imageKey(app string, cfg Config) string {
-	return strings.Join(append([]string{"image " + app, cfg.Image}, cfg.Dockerfile...), "\x00")
-}
-
-// ingredients finds the app and builds the image, unless that was done before.
-func (c *client) ingredients(ctx context.Context, cfg Config) (made ingredients, err error) {
-	appID, oldApp, err := c.known.recalled(ctx, appKey(cfg), func(ctx context.Context) (string, error) {
-		app, err := c.findApp(ctx, cfg, true)
-		if err != nil {
-			return "", err
-		}
-		return app.AppID, nil
-	})
-	if err != nil {
-		return made, err
-	}
-	made.app = &sdk.App{AppID: appID, Name: cfg.app(), Environment: cfg.Environment}
-	imageID, oldImage, err := c.known.recalled(ctx, imageKey(appID, cfg), func(ctx context.Context) (string, error) {
-		image, err := c.image(ctx, made.app, cfg)
+// knownImage builds the image, unless that was done before, which is old.
+func (c *client) knownImage(ctx context.Context, app *sdk.App, cfg Config) (image *sdk.Image, old bool, err error) {
+	id, old, err := c.known.recalled(ctx, imageKey(app, cfg), func(ctx context.Context) (string, error) {
+		image, err := c.image(ctx, app, cfg)
 		if err != nil {
 			return "", err
 		}
 		return image.ImageID, nil
 	})
-	made.image, made.old = &sdk.Image{ImageID: imageID}, oldApp || oldImage
-	return made, err
+	return &sdk.Image{ImageID: id}, old, err
 }
 
 // image builds the image of the configuration.

@@ -16,7 +16,7 @@ import (
 )
 
 // lookUps are the calls that say what a sandbox is made of.
-var lookUps = []string{"AppGetOrCreate", "ImageGetOrCreate", "ImageGetByTag", "EnvironmentGetOrCreate"}
+var lookUps = []string{"ImageGetOrCreate", "ImageGetByTag", "EnvironmentGetOrCreate"}
 
 func TestWhatIsKnownIsNotAskedForAgain(t *testing.T) {
 	s := newServer(t)
@@ -37,8 +37,8 @@ func TestWhatIsKnownIsNotAskedForAgain(t *testing.T) {
 			t.Errorf("the other image is not used: %q", got)
 		}
 	})
-	if made["ImageGetOrCreate"] == 0 || made["AppGetOrCreate"] != 0 {
-		t.Errorf("another image of the same app: %v", made)
+	if made["ImageGetOrCreate"] == 0 || made["ImageGetByTag"] != 0 {
+		t.Errorf("another image with the same runner: %v", made)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestWhatIsNoMoreIsAskedForAgain(t *testing.T) {
 			open(t, cfg)
 			s.Fail("SandboxCreateV2", code, 1)
 			made := calls(s, func() { open(t, cfg) })
-			if made["SandboxCreateV2"] != 2 || made["AppGetOrCreate"] != 1 || made["ImageGetOrCreate"] == 0 {
+			if made["SandboxCreateV2"] != 2 || made["ImageGetOrCreate"] == 0 {
 				t.Errorf("%v", made)
 			}
 			s.Fail("SandboxCreateV2", code, 2)
