@@ -104,7 +104,7 @@ func (c *connection) leave() {
 	defer shared.mu.Unlock()
 	if c.users--; c.users == 0 {
 		delete(shared.open, c.who)
-		c.Client.Close()
+		c.Close() // the SDK's
 	}
 }
 
