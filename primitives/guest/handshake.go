@@ -158,6 +158,11 @@ func exchange(r *bufio.Reader, w io.Writer, ours *hello, host bool) (theirs hell
 		return readPreamble(r, 0)
 	}
 	theirs, output, err = readPreamble(r, maxBanner)
+	if later, ok := w.(lazyWriter); ok && err == nil && ours.Offer == nil {
+		// The guest has nothing to say to it.
+		_, err = later.WriteLater(preamble(ours))
+		return theirs, output, err
+	}
 	if _, mismatch := errors.AsType[*VersionError](err); err == nil || mismatch {
 		// The guest is told even if this side is about to give up.
 		if _, werr := w.Write(preamble(ours)); err == nil {

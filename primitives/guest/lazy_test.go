@@ -49,6 +49,9 @@ func TestAnOperationIsOneWriteOnAStreamWhereWritesCostMuch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if n := conn.count(); n != 0 {
+		t.Errorf("the handshake, which the first operation takes along, is %d writes", n)
+	}
 	before := conn.count()
 	const operations = 20
 	for range operations {

@@ -33,6 +33,20 @@ type stdio struct {
 	w io.WriteCloser
 }
 
+// growIn and growOut give the pipes large buffers, if they are such, for when much
+// goes through them.
+func (s *stdio) growIn() {
+	if f, ok := s.ReadCloser.(*os.File); ok {
+		growPipe(f, largePipe)
+	}
+}
+
+func (s *stdio) growOut() {
+	if f, ok := s.w.(*os.File); ok {
+		growPipe(f, largePipe)
+	}
+}
+
 func (s *stdio) Write(p []byte) (int, error) { return s.w.Write(p) }
 
 func (s *stdio) Close() error { return errors.Join(s.w.Close(), s.ReadCloser.Close()) }

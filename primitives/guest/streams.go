@@ -36,6 +36,9 @@ func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*s
 	g := &guard{in: a.in, rw: a.rw, host: host, onEnd: s.wake, claim: s.keep, release: s.claim}
 	if host {
 		g.lazy, _ = a.rw.(lazyWriter)
+	} else {
+		p := newPatient(a.rw)
+		g.rw, g.lazy, g.bulk = p, p, p.bulk
 	}
 	if a.pipes != nil {
 		g.pass = newRights(a.pipes)

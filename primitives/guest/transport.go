@@ -64,6 +64,7 @@ const (
 	muxGoAway = 3
 
 	muxSYN = 1
+	muxACK = 2
 	muxFIN = 4
 	// muxRights in the flags, which yamux passes over, says that descriptors
 	// come with the frame.
@@ -90,8 +91,11 @@ type guard struct {
 	// onEnd is called before yamux learns that the byte stream has ended; it
 	// may be called again.
 	onEnd func()
-	// lazy is rw of a host if that can wait for company; nil if it cannot.
+	// lazy is rw if that can wait for company; nil if it cannot. That of a guest can.
 	lazy lazyWriter
+	// bulk is called by a guest when much arrives, which the host cannot go on with
+	// before it hears of the stream; nil is nothing.
+	bulk func()
 	// pass carries descriptors to the guest; nil over streams that cannot.
 	pass *rights
 	// claim gives what came with a frame to its stream, and release takes what is
@@ -174,6 +178,9 @@ func (g *guard) header() error {
 	}
 	if kind == muxData {
 		g.body = length
+		if length > smallBody && g.bulk != nil {
+			g.bulk()
+		}
 	}
 	if flags&muxRights == 0 {
 		return nil
@@ -212,7 +219,7 @@ func (g *guard) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 	}
-	if g.lazy != nil && !g.heldBody && len(g.held) == 0 && isEnd(p) {
+	if g.lazy != nil && !g.heldBody && len(g.held) == 0 && (isEnd(p) || !g.host && isWelcome(p)) {
 		n, err := g.lazy.WriteLater(p)
 		return n, g.lost(err)
 	}
@@ -229,8 +236,8 @@ func (g *guard) Write(p []byte) (int, error) {
 }
 
 // lazyWriter is a byte stream on which every write costs much, such as a call of a
-// service. WriteLater is Write for what the guest does not wait for: it may be sent a
-// moment later, together with what is written next.
+// service. WriteLater is Write for what the other end does not wait for: it may be
+// sent a moment later, together with what is written next.
 type lazyWriter interface {
 	WriteLater(p []byte) (int, error)
 }
@@ -238,6 +245,12 @@ type lazyWriter interface {
 // isEnd reports whether a frame says nothing but that no more comes on its stream.
 func isEnd(p []byte) bool {
 	return len(p) == muxHeader && p[1] == muxWindow && binary.BigEndian.Uint16(p[2:]) == muxFIN && binary.BigEndian.Uint32(p[8:]) == 0
+}
+
+// isWelcome reports whether a frame says nothing but that a stream has been accepted,
+// and how much may be sent on it at once, which matters to those who send much.
+func isWelcome(p []byte) bool {
+	return len(p) == muxHeader && p[1] == muxWindow && binary.BigEndian.Uint16(p[2:]) == muxACK
 }
 
 // attach marks the header of a frame that descriptors are to go with.

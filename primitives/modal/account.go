@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -23,13 +22,9 @@ func Present() bool {
 			return true
 		}
 	}
-	file := os.Getenv("MODAL_CONFIG_PATH")
-	if file == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return false
-		}
-		file = filepath.Join(home, ".modal.toml")
+	file, err := configFile()
+	if err != nil {
+		return false
 	}
 	content, err := os.ReadFile(file)
 	return err == nil && (bytes.Contains(content, []byte("token_id")) || bytes.Contains(content, []byte("oauth_")))

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
@@ -16,11 +15,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// client is a connection to Modal.
+// client is a use of a connection to Modal.
 type client struct {
-	*sdk.Client
-	conn atomic.Pointer[grpc.ClientConn]
+	*connection
+	left sync.Once
 }
+
+// Close ends the use.
+func (c *client) Close() { c.left.Do(c.leave) }
 
 // maxThrottle is for how long Modal may put off one call.
 const maxThrottle = 2 * time.Minute
@@ -28,13 +30,18 @@ const maxThrottle = 2 * time.Minute
 // profileVariable is how the SDK is told a profile.
 const profileVariable = "MODAL_PROFILE"
 
-// environment is held while the SDK reads the process's environment, which is the
-// only way to give it the name of a profile.
-var environment sync.Mutex //nolint:gochecknoglobals // guards what is global to the process
-
 // connect makes a client, which calls nobody yet.
 func connect(cfg Config) (*client, error) {
-	c := &client{}
+	c, err := join(cfg, func(c *connection) error { return c.open(cfg) })
+	if err != nil {
+		return nil, err
+	}
+	return &client{connection: c}, nil
+}
+
+// open makes the SDK's client. The caller sees to it that nobody else reads the
+// process's environment for one meanwhile.
+func (c *connection) open(cfg Config) error {
 	wait := maxThrottle
 	params := &sdk.ClientParams{
 		Environment:     cfg.Environment,
@@ -49,12 +56,10 @@ func connect(cfg Config) (*client, error) {
 			return invoke(ctx, method, req, reply, conn, opts...)
 		}},
 	}
-	environment.Lock()
-	defer environment.Unlock()
 	if cfg.Profile != "" {
 		before, set := os.LookupEnv(profileVariable)
 		if err := os.Setenv(profileVariable, cfg.Profile); err != nil {
-			return nil, err
+			return err
 		}
 		defer func() {
 			if set {
@@ -66,9 +71,9 @@ func connect(cfg Config) (*client, error) {
 	}
 	var err error
 	if c.Client, err = sdk.NewClientWithOptions(params); err != nil {
-		return nil, fmt.Errorf("%w: correct the MODAL_ environment variables and ~/.modal.toml: %w", fs.ErrInvalid, err)
+		return fmt.Errorf("%w: correct the MODAL_ environment variables and ~/.modal.toml: %w", fs.ErrInvalid, err)
 	}
-	return c, nil
+	return nil
 }
 
 // control returns the control plane, which must have been called before by the

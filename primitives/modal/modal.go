@@ -41,6 +41,8 @@ import (
 	"strings"
 
 	sdk "github.com/modal-labs/modal-client/go"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const backend = "modal"
@@ -78,12 +80,14 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			c.Close()
 		}
 	}()
+	find := program.find(ctx, c)
+	defer find.stop()
+	// Asked for each time: a sandbox that is being made cannot be given up, so Modal
+	// has to have answered something just before.
 	app, err := c.findApp(ctx, cfg, true)
 	if err != nil {
 		return nil, err
 	}
-	find := program.find(ctx, c)
-	defer find.stop()
 	written, err := cfg.record()
 	if err != nil {
 		return nil, err
@@ -98,7 +102,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			err = errors.Join(err, endSandbox(ctx, box), box.Detach())
 		}
 	}()
-	missing, err := program.install(ctx, box, find.image(), cfg)
+	missing, err := program.install(ctx, c, box, find.image(), cfg)
 	if err != nil {
 		return nil, explainStart(ctx, c, box, err)
 	}
@@ -114,7 +118,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 
 // makeSandbox makes the sandbox itself.
 func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags map[string]string) (*sdk.Sandbox, error) {
-	image, err := c.image(ctx, app, cfg)
+	image, old, err := c.knownImage(ctx, app, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +127,28 @@ func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags
 		return nil, err
 	}
 	params.Tags = tags
+	box, err := c.createBox(ctx, app, image, params)
+	if err != nil && old && isStale(err) && ctx.Err() == nil {
+		// The image that was known may be no more.
+		c.known.forget(imageKey(app, cfg))
+		if image, _, err = c.knownImage(ctx, app, cfg); err == nil {
+			box, err = c.createBox(ctx, app, image, params)
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("name: choose another, or attach to the sandbox that has it: %w", err)
+	}
+	return box, err
+}
+
+// isStale reports whether a sandbox could not be made because its image does not exist,
+// perhaps.
+func isStale(err error) bool {
+	return isNotFound(err) || errors.Is(err, fs.ErrInvalid) || status.Code(err) == codes.FailedPrecondition
+}
+
+// createBox has Modal make the sandbox.
+func (c *client) createBox(ctx context.Context, app *sdk.App, image *sdk.Image, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	// Modal does not stop when it is no longer listened to: so that nothing is left
 	// behind, its answer is waited for.
 	patient, cancel := outlast(ctx, endTimeout)
@@ -135,13 +161,26 @@ func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags
 		return nil, errors.Join(ctx.Err(), explain(err))
 	}
 	if err != nil {
-		err = explain(err)
-		if errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("name: choose another, or attach to the sandbox that has it: %w", err)
-		}
-		return nil, err
+		return nil, explain(err)
 	}
 	return box, nil
+}
+
+// imageKey says by which description an image is known.
+func imageKey(app *sdk.App, cfg Config) string {
+	return strings.Join(append([]string{"image " + app.AppID, cfg.Image}, cfg.Dockerfile...), "\x00")
+}
+
+// knownImage builds the image, unless that was done before, which is old.
+func (c *client) knownImage(ctx context.Context, app *sdk.App, cfg Config) (image *sdk.Image, old bool, err error) {
+	id, old, err := c.known.recalled(ctx, imageKey(app, cfg), func(ctx context.Context) (string, error) {
+		image, err := c.image(ctx, app, cfg)
+		if err != nil {
+			return "", err
+		}
+		return image.ImageID, nil
+	})
+	return &sdk.Image{ImageID: id}, old, err
 }
 
 // image builds the image of the configuration.

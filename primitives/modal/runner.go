@@ -9,6 +9,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync"
+	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 )
@@ -30,11 +32,69 @@ func readRunner(file string) (*runner, error) {
 		return nil, fmt.Errorf("runner: name the envrunner program for linux/amd64: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
+	info, err := f.Stat()
+	if err != nil {
 		return nil, fmt.Errorf("runner: %w", err)
 	}
-	return &runner{file: file, name: imageName + hex.EncodeToString(sum.Sum(nil)[:20])}, nil
+	name := digests.get(file, info)
+	if name == "" {
+		sum := sha256.New()
+		if _, err := io.Copy(sum, f); err != nil {
+			return nil, fmt.Errorf("runner: %w", err)
+		}
+		name = imageName + hex.EncodeToString(sum.Sum(nil)[:20])
+		digests.put(file, info, name)
+	}
+	return &runner{file: file, name: name}, nil
+}
+
+// digested are the names of files that were read whole.
+type digested struct {
+	mu    sync.Mutex
+	files map[string]digestedFile
+}
+
+type digestedFile struct {
+	info fs.FileInfo
+	name string
+}
+
+// digests spares every sandbox but the first the reading of the runner, which takes
+// longer than most of the calls that make it.
+//
+//nolint:gochecknoglobals // what is on the disk is not anybody's in particular
+var digests = digested{files: map[string]digestedFile{}}
+
+const (
+	// settled is for how long a file must not have changed for its time to say so
+	// of what comes: clocks of file systems are coarse.
+	settled = 2 * time.Second
+	// maxDigests is how many are remembered.
+	maxDigests = 16
+)
+
+// get returns the name of a file that is the one it was; empty is unknown.
+func (d *digested) get(file string, info fs.FileInfo) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known, ok := d.files[file]
+	if !ok || !os.SameFile(known.info, info) || known.info.Size() != info.Size() || !known.info.ModTime().Equal(info.ModTime()) {
+		return ""
+	}
+	return known.name
+}
+
+// put remembers the name of a file, unless it was just written.
+func (d *digested) put(file string, info fs.FileInfo, name string) {
+	if time.Since(info.ModTime()) < settled {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.files) >= maxDigests {
+		clear(d.files)
+	}
+	d.files[file] = digestedFile{info, name}
 }
 
 // Runner returns where in the sandbox a runner of this machine lies; empty if it is
@@ -60,8 +120,15 @@ func (r *runner) find(ctx context.Context, c *client) *search {
 	go func() {
 		defer close(s.found)
 		// Without one the runner is uploaded: no error is worth more.
-		if image, err := c.Images.FromName(ctx, r.name, nil); err == nil {
-			s.found <- image
+		id, _, err := c.known.recalled(ctx, r.name, func(ctx context.Context) (string, error) {
+			image, err := c.Images.FromName(ctx, r.name, nil)
+			if err != nil {
+				return "", err
+			}
+			return image.ImageID, nil
+		})
+		if err == nil {
+			s.found <- &sdk.Image{ImageID: id}
 		}
 	}()
 	return s
@@ -83,8 +150,9 @@ func (s *search) stop() {
 
 // install puts the runner into a sandbox. It returns how to do it again if what
 // was mounted cannot be run; nil if nothing was mounted.
-func (r *runner) install(ctx context.Context, box *sdk.Sandbox, image *sdk.Image, cfg Config) (again func(context.Context) error, err error) {
+func (r *runner) install(ctx context.Context, c *client, box *sdk.Sandbox, image *sdk.Image, cfg Config) (again func(context.Context) error, err error) {
 	upload := func(ctx context.Context) error {
+		c.known.forget(r.name) // nothing has that name, or nothing good
 		cfg.progress("the runner is uploaded, once for this environment of Modal")
 		return r.upload(ctx, box)
 	}
