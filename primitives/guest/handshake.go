@@ -110,6 +110,7 @@ type agreed struct {
 	theirs hello
 	pipes  *net.UnixConn // rw, if descriptors may be passed over it
 	why    string        // the guest did not move to the socket
+	work   func(bool)    // ServeConfig.Work; nil at the host
 }
 
 // handshake exchanges hellos; the guest speaks first. Then the guest may move to a

@@ -38,6 +38,9 @@ func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*s
 		g.lazy, _ = a.rw.(lazyWriter)
 	} else {
 		p := newPatient(a.rw)
+		if a.work != nil {
+			p.busy = func() { a.work(true) }
+		}
 		g.rw, g.lazy, g.bulk = p, p, p.bulk
 	}
 	if a.pipes != nil {
