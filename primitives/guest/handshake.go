@@ -127,7 +127,7 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 
 	r := bufio.NewReader(rw)
 	theirs, output, err := exchange(r, rw, ours, host)
-	a := &agreed{rw: rw, in: r, theirs: theirs}
+	a := &agreed{rw: rw, in: &rest{buffered: r, rw: rw}, theirs: theirs}
 	if err == nil {
 		err = settle(ctx, r, a)
 	}
@@ -149,6 +149,21 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 		_ = rw.Close() // both sides have left it
 	}
 	return a, nil
+}
+
+// rest is what comes after a handshake: first what was read ahead of its end, whose
+// buffer is not kept, then the stream itself.
+type rest struct {
+	buffered *bufio.Reader
+	rw       io.Reader
+}
+
+func (r *rest) Read(p []byte) (int, error) {
+	if r.buffered != nil && r.buffered.Buffered() > 0 {
+		return r.buffered.Read(p)
+	}
+	r.buffered = nil
+	return r.rw.Read(p)
 }
 
 func exchange(r *bufio.Reader, w io.Writer, ours *hello, host bool) (theirs hello, output []byte, err error) {

@@ -28,6 +28,7 @@ type session struct {
 	open  map[*framer]struct{}
 	files map[uint32][]*os.File // descriptors on their way, by stream
 	ended bool
+	atEnd func() // is called when it has ended; nil is nothing
 }
 
 // newSession starts yamux on what a handshake ended with.
@@ -101,6 +102,9 @@ func (s *session) Close() error {
 func (s *session) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.ended && s.atEnd != nil {
+		s.atEnd() // with the lock: who finds it ended finds this done
+	}
 	s.ended = true
 	for f := range s.open {
 		_ = f.SetDeadline(past())
@@ -111,6 +115,16 @@ func (s *session) wake() {
 	for stream, files := range s.files {
 		closeAll(files)
 		delete(s.files, stream)
+	}
+}
+
+// whenEnded has do called when the byte stream has ended. It must not wait. That
+// costs nothing meanwhile, unlike a goroutine.
+func (s *session) whenEnded(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.atEnd = do; s.ended {
+		do()
 	}
 }
 
