@@ -27,6 +27,9 @@ const (
 	// is kept for the error.
 	maxBanner = 64 << 10
 	maxOutput = 4 << 10
+	// handshakeBuffer is enough for most hellos. A guest that collects no garbage
+	// for long keeps it.
+	handshakeBuffer = 512
 	// DefaultHandshakeTimeout is how long a handshake may take.
 	DefaultHandshakeTimeout = 10 * time.Second
 )
@@ -125,7 +128,7 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 	timer := time.AfterFunc(timeout, func() { _ = rw.Close() })
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() })
 
-	r := bufio.NewReader(rw)
+	r := bufio.NewReaderSize(rw, handshakeBuffer)
 	theirs, output, err := exchange(r, rw, ours, host)
 	a := &agreed{rw: rw, in: &rest{buffered: r, rw: rw}, theirs: theirs}
 	if err == nil {
