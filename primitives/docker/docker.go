@@ -89,7 +89,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, eng.Close())
+			err = errors.Join(err, leave(eng))
 		}
 	}()
 	if cfg, err = cfg.resolveMounts(eng.DaemonHost()); err != nil {
@@ -107,6 +107,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if err != nil {
 		return nil, explain(eng, err)
 	}
+	eng = share(eng)
 	guest, err := guestRuns(ctx, eng, cfg, img)
 	if err != nil {
 		return nil, explain(eng, err)
@@ -179,12 +180,13 @@ func attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	}
 	s, err := attachTo(ctx, eng, found, cfg)
 	if err != nil {
-		return nil, errors.Join(err, eng.Close())
+		return nil, errors.Join(err, leave(eng))
 	}
 	return s, nil
 }
 
-// find looks for the container of a sandbox, in whatever state it is.
+// find looks for the container of a sandbox, in whatever state it is. The client is
+// to be left.
 func find(ctx context.Context, cfg Config, id string) (*client.Client, container.InspectResponse, error) {
 	none := container.InspectResponse{}
 	if !validName(id) {
@@ -204,7 +206,7 @@ func find(ctx context.Context, cfg Config, id string) (*client.Client, container
 	if err != nil {
 		return nil, none, errors.Join(err, eng.Close())
 	}
-	return eng, found, nil
+	return share(eng), found, nil
 }
 
 // attachTo attaches to the container that was found. When it fails eng is still

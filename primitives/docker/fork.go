@@ -94,13 +94,13 @@ func (s *Sandbox) forkOne(ctx context.Context, img image.InspectResponse) (_ *Sa
 	for i := range cfg.Ports {
 		cfg.Ports[i].Host = 0
 	}
-	eng, err := connect(cfg.Host)
+	eng, err := another(s.eng, cfg.Host)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, eng.Close())
+			err = errors.Join(err, leave(eng))
 		}
 	}()
 	id, err := makeContainer(ctx, eng, cfg.Name, cfg, img)

@@ -35,7 +35,7 @@ func remove(ctx context.Context, cfg Config, id string) error {
 	if err = ctx.Err(); err == nil {
 		err = discard(ctx, eng, found)
 	}
-	return errors.Join(err, eng.Close())
+	return errors.Join(err, leave(eng))
 }
 
 // discard removes a container without asking the guest, and what goes with it.

@@ -126,7 +126,7 @@ func (s *Sandbox) Close() error {
 	s.closing.Do(func() {
 		s.closed.Store(true)
 		s.sweep.stop()
-		s.closeErr = errors.Join(s.worker.Close(), s.eng.Close())
+		s.closeErr = errors.Join(s.worker.Close(), leave(s.eng))
 	})
 	return wrap("close", s.id, s.closeErr)
 }

@@ -28,8 +28,16 @@ type stream struct {
 // maxTail is how much of standard error is kept.
 const maxTail = 4 << 10
 
+// aheadOfFrame is how much is read together with the head of a frame: a short frame
+// as a whole. More would be memory that every idle stream has.
+const aheadOfFrame = 512
+
 func newStream(h types.HijackedResponse) *stream {
-	return &stream{conn: h.Conn, r: h.Reader}
+	r := h.Reader
+	if r.Buffered() == 0 {
+		r = bufio.NewReaderSize(h.Conn, aheadOfFrame)
+	}
+	return &stream{conn: h.Conn, r: r}
 }
 
 // Read reads standard output. The engine sends both outputs in frames: a byte for

@@ -107,12 +107,14 @@ func newClient(agreed *agreed, cfg Config) (*Client, error) {
 		return nil, errors.Join(err, agreed.rw.Close())
 	}
 	c := &Client{cfg: cfg, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{})}
-	c.watcher.Go(func() {
-		<-mux.CloseChan()
-		// Returns when yamux's goroutines have seen it, too.
-		_ = mux.Close()
-		log.Debug("guest stream ended")
-		close(c.done)
+	mux.whenEnded(func() {
+		c.watcher.Go(func() {
+			<-mux.CloseChan()
+			// Returns when yamux's goroutines have seen it, too.
+			_ = mux.Close()
+			log.Debug("guest stream ended")
+			close(c.done)
+		})
 	})
 	return c, nil
 }

@@ -27,6 +27,9 @@ const (
 	// is kept for the error.
 	maxBanner = 64 << 10
 	maxOutput = 4 << 10
+	// handshakeBuffer is enough for most hellos. A guest that collects no garbage
+	// for long keeps it.
+	handshakeBuffer = 512
 	// DefaultHandshakeTimeout is how long a handshake may take.
 	DefaultHandshakeTimeout = 10 * time.Second
 )
@@ -110,6 +113,7 @@ type agreed struct {
 	theirs hello
 	pipes  *net.UnixConn // rw, if descriptors may be passed over it
 	why    string        // the guest did not move to the socket
+	work   func(bool)    // ServeConfig.Work; nil at the host
 }
 
 // handshake exchanges hellos; the guest speaks first. Then the guest may move to a
@@ -124,9 +128,9 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 	timer := time.AfterFunc(timeout, func() { _ = rw.Close() })
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() })
 
-	r := bufio.NewReader(rw)
+	r := bufio.NewReaderSize(rw, handshakeBuffer)
 	theirs, output, err := exchange(r, rw, ours, host)
-	a := &agreed{rw: rw, in: r, theirs: theirs}
+	a := &agreed{rw: rw, in: &rest{buffered: r, rw: rw}, theirs: theirs}
 	if err == nil {
 		err = settle(ctx, r, a)
 	}
@@ -148,6 +152,21 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 		_ = rw.Close() // both sides have left it
 	}
 	return a, nil
+}
+
+// rest is what comes after a handshake: first what was read ahead of its end, whose
+// buffer is not kept, then the stream itself.
+type rest struct {
+	buffered *bufio.Reader
+	rw       io.Reader
+}
+
+func (r *rest) Read(p []byte) (int, error) {
+	if r.buffered != nil && r.buffered.Buffered() > 0 {
+		return r.buffered.Read(p)
+	}
+	r.buffered = nil
+	return r.rw.Read(p)
 }
 
 func exchange(r *bufio.Reader, w io.Writer, ours *hello, host bool) (theirs hello, output []byte, err error) {

@@ -322,9 +322,7 @@ func TestLeavingTheLoopEndsTheWatch(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the watch is still open")
 		}
-		if _, err := c.Poll(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		<-time.After(time.Millisecond) // a call would open a stream of its own
 	}
 }
 

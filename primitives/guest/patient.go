@@ -22,6 +22,7 @@ type patient struct {
 	io.ReadWriteCloser
 	pipes             *stdio // that it is; nil if it is not
 	readLot, wroteLot sync.Once
+	busy              func() // is told that there is much to read or to write
 
 	mu     sync.Mutex
 	late   []byte // to go first
@@ -31,7 +32,7 @@ type patient struct {
 }
 
 func newPatient(rw io.ReadWriteCloser) *patient {
-	p := &patient{ReadWriteCloser: rw}
+	p := &patient{ReadWriteCloser: rw, busy: func() {}}
 	p.pipes, _ = rw.(*stdio)
 	p.timer = time.AfterFunc(time.Hour, p.flush)
 	p.timer.Stop()
@@ -45,8 +46,11 @@ func (p *patient) Write(b []byte) (int, error) {
 	if p.err != nil {
 		return 0, p.err
 	}
-	if len(b) > smallBody && p.pipes != nil {
-		p.wroteLot.Do(p.pipes.growOut)
+	if len(b) > smallBody {
+		p.busy()
+		if p.pipes != nil {
+			p.wroteLot.Do(p.pipes.growOut)
+		}
 	}
 	if len(p.late) == 0 {
 		return p.ReadWriteCloser.Write(b)
@@ -86,6 +90,7 @@ func (p *patient) WriteLater(b []byte) (int, error) {
 
 // bulk is told that much is being read.
 func (p *patient) bulk() {
+	p.busy()
 	if p.pipes != nil {
 		p.readLot.Do(p.pipes.growIn)
 	}

@@ -26,6 +26,11 @@ type ServeConfig struct {
 	// KeepAlive is as in Config: a host that is silent for longer is taken for
 	// dead, and its commands are ended.
 	KeepAlive time.Duration
+	// Work is called when an operation begins, and often while much data is moved.
+	// With much there is more to do than one processor may be enough for: several
+	// operations, a tree of files or much data. It is called by several goroutines
+	// and must return at once. Nil is nothing.
+	Work func(much bool)
 }
 
 // Serve serves p to the host at the other end of rw until the host closes the
@@ -57,12 +62,16 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 
 // serve serves p to the host of a handshake.
 func serve(ctx context.Context, agreed *agreed, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
+	if cfg.Work == nil {
+		cfg.Work = func(bool) {}
+	}
+	agreed.work = cfg.Work
 	mux, err := newSession(agreed, false, cfg.KeepAlive, cfg.Logger)
 	if err != nil {
 		return errors.Join(err, agreed.rw.Close())
 	}
 	opsCtx, cancel := context.WithCancelCause(ctx)
-	s := &server{p: p, mux: mux, log: cfg.Logger, cancel: cancel, procs: make(map[uint64]attachable)}
+	s := &server{p: p, mux: mux, log: cfg.Logger, work: cfg.Work, cancel: cancel, procs: make(map[uint64]attachable)}
 	err = s.accept(ctx, opsCtx)
 	_ = mux.Close()
 	cancel(errBye)
@@ -75,6 +84,7 @@ type server struct {
 	p      primitives.EnvironmentPrimitive
 	mux    *session
 	log    hclog.Logger
+	work   func(much bool)
 	cancel context.CancelCauseFunc // of every operation
 	ops    sync.WaitGroup
 
@@ -139,7 +149,7 @@ func (s *server) serve(opsCtx context.Context, f *framer) {
 		s.bye(f)
 		return
 	}
-	s.begin()
+	s.begin(code)
 	defer s.end()
 	ctx, cancel := context.WithCancel(opsCtx)
 	defer cancel()
@@ -235,11 +245,16 @@ func (op *operation) abandonable(do func() error) error {
 }
 
 // begin counts an operation.
-func (s *server) begin() {
+func (s *server) begin(code opcode) {
 	s.mu.Lock()
 	s.live++
+	many := s.live > fewOperations && code != opAttach // which is part of another
 	s.mu.Unlock()
+	s.work(many || code == opWatch) // which looks at a whole tree
 }
+
+// fewOperations are no reason to hurry: one that has been answered may be about to end.
+const fewOperations = 2
 
 func (s *server) end() {
 	s.mu.Lock()

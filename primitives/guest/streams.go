@@ -28,6 +28,7 @@ type session struct {
 	open  map[*framer]struct{}
 	files map[uint32][]*os.File // descriptors on their way, by stream
 	ended bool
+	atEnd func() // is called when it has ended; nil is nothing
 }
 
 // newSession starts yamux on what a handshake ended with.
@@ -38,6 +39,9 @@ func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*s
 		g.lazy, _ = a.rw.(lazyWriter)
 	} else {
 		p := newPatient(a.rw)
+		if a.work != nil {
+			p.busy = func() { a.work(true) }
+		}
 		g.rw, g.lazy, g.bulk = p, p, p.bulk
 	}
 	if a.pipes != nil {
@@ -98,6 +102,9 @@ func (s *session) Close() error {
 func (s *session) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.ended && s.atEnd != nil {
+		s.atEnd() // with the lock: who finds it ended finds this done
+	}
 	s.ended = true
 	for f := range s.open {
 		_ = f.SetDeadline(past())
@@ -108,6 +115,16 @@ func (s *session) wake() {
 	for stream, files := range s.files {
 		closeAll(files)
 		delete(s.files, stream)
+	}
+}
+
+// whenEnded has do called when the byte stream has ended. It must not wait. That
+// costs nothing meanwhile, unlike a goroutine.
+func (s *session) whenEnded(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.atEnd = do; s.ended {
+		do()
 	}
 }
 

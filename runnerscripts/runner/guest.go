@@ -104,6 +104,7 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 }
 
 func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer) (err error) {
+	small := newLean()
 	until := time.Now().Add(g.minAge)
 	// Without its own path it merely has no durable commands.
 	g.cfg.Runner, _ = os.Executable()
@@ -133,11 +134,11 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	if err != nil {
 		return err
 	}
-	lean, rest := context.WithCancel(ctx)
+	staying, leave := context.WithCancel(ctx)
 	var resting sync.WaitGroup
-	resting.Go(func() { stayLean(lean) })
-	defer func() { rest(); resting.Wait() }()
-	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{})
+	resting.Go(func() { small.stay(staying) })
+	defer func() { leave(); resting.Wait() }()
+	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{Work: small.work})
 	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet || ctx.Err() != nil || g.stay == 0 {
 		return err
 	}

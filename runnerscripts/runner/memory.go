@@ -4,35 +4,81 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
-	"runtime/metrics"
+	"sync"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/frugal"
 )
 
-// A guest does nothing most of the time, and there may be hundreds on a machine.
-// So it collects garbage early, and when it has used memory and come to rest it
-// gives back to the kernel what it no longer needs.
+// A guest does nothing most of the time, and there may be hundreds on a machine. So it
+// works on one processor while it has one thing to do, see frugal. And it collects no
+// garbage before there is much of it, because the first collection costs more memory
+// than most sandboxes ever make garbage: the runtime makes lists that stay. But when
+// it has worked and come to rest it gives back to the kernel what it no longer needs.
 const (
-	gcPercent    = 25
-	trimInterval = 5 * time.Second
-	trimAbove    = 256 << 10 // bytes allocated; less is not worth the effort
+	gcPercent    = 50 // the first collection is at 2 MiB
+	restInterval = 5 * time.Second
+	trimAfter    = 64 // operations; what fewer leave is not worth the effort
 )
 
-// stayLean does that until ctx is done.
-func stayLean(ctx context.Context) {
+// lean keeps a guest small.
+type lean struct {
+	mu   sync.Mutex
+	wide bool // it works on all processors
+	busy bool // since rest has looked
+	left int  // operations that have left garbage
+}
+
+// newLean makes a guest small.
+func newLean() *lean {
 	debug.SetGCPercent(gcPercent)
-	tick := time.NewTicker(trimInterval)
+	return &lean{}
+}
+
+// spread has this program work on all processors.
+func spread() { runtime.GOMAXPROCS(frugal.Processors) }
+
+// work is told what a guest does, see guest.ServeConfig.
+func (l *lean) work(much bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy = true
+	l.left++
+	if !much {
+		return
+	}
+	l.left = max(l.left, trimAfter)
+	if !l.wide {
+		l.wide = true
+		spread()
+	}
+}
+
+// stay looks now and then whether there is something to give back, until ctx is done.
+func (l *lean) stay(ctx context.Context) {
+	tick := time.NewTicker(restInterval)
 	defer tick.Stop()
-	allocated := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-	for trimmed := uint64(0); ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			l.rest()
 		}
-		if metrics.Read(allocated); allocated[0].Value.Uint64()-trimmed > trimAbove {
-			runtime.GC() // only the second time buffers that are kept for reuse go, too
-			debug.FreeOSMemory()
-			trimmed = allocated[0].Value.Uint64()
-		}
+	}
+}
+
+// rest gives back what is not needed, unless the guest is busy.
+func (l *lean) rest() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.busy:
+		l.busy = false
+	case l.left >= trimAfter:
+		l.left, l.wide = 0, false
+		runtime.GOMAXPROCS(1)
+		runtime.GC() // only the second time buffers that are kept for reuse go, too
+		debug.FreeOSMemory()
 	}
 }

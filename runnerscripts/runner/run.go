@@ -71,9 +71,11 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 		"opencode": opencode.Driver{},
 		"script":   script.New(script.Config{Print: a.stdout.WriteLine}),
 	}
-	switch {
-	case len(args) > 0 && args[0] == "guest":
+	if len(args) > 0 && args[0] == "guest" {
 		return serveGuest(ctx, stdin, stdout, stderr, args[1:])
+	}
+	spread()
+	switch {
 	case len(args) == 3 && args[0] == runnerscripts.ExecuteQuery && args[1] == "--input":
 		return a.fedScript(ctx, args[2])
 	case len(args) == 2 && args[0] == "feed":

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -38,7 +37,7 @@ func Servers(s runnerscripts.Session, p runnerscripts.Profile) []runnerscripts.M
 
 // Variable is a variable of the agent's environment in a value of a server's own
 // environment or headers: ${NAME}, with the name as its group.
-var Variable = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var Variable = Pattern{Expr: `\$\{([A-Za-z_][A-Za-z0-9_]*)\}`}
 
 // Expand returns servers with the variables that their environments and headers name
 // replaced by those of env, the agent's environment. It is for agents that are told
@@ -66,12 +65,12 @@ func Expand(servers []runnerscripts.MCPServer, env []string) ([]runnerscripts.MC
 func expandAll(server string, values, vars map[string]string) (map[string]string, error) {
 	expanded := maps.Clone(values)
 	for key, value := range values {
-		for _, m := range Variable.FindAllStringSubmatch(value, -1) {
+		for _, m := range Variable.Get().FindAllStringSubmatch(value, -1) {
 			if _, ok := vars[m[1]]; !ok {
 				return nil, Invalid("give the agent the variable %s in agent.env: %s of the MCP server %q names it", m[1], key, server)
 			}
 		}
-		expanded[key] = Variable.ReplaceAllStringFunc(value, func(s string) string { return vars[s[2:len(s)-1]] })
+		expanded[key] = Variable.Get().ReplaceAllStringFunc(value, func(s string) string { return vars[s[2:len(s)-1]] })
 	}
 	return expanded, nil
 }

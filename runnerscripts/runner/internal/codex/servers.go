@@ -3,7 +3,6 @@ package codex
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,7 @@ import (
 const serverStart = 30 * time.Second
 
 // serverName is what Codex takes as the name of an MCP server.
-var serverName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var serverName = agent.Pattern{Expr: `^[A-Za-z0-9_-]+$`}
 
 // serverSettings are the MCP servers of a profile in the words of Codex's config.
 // Values that refer to variables are never in them, only the names of those.
@@ -27,7 +26,7 @@ func serverSettings(s runnerscripts.Session, p runnerscripts.Profile) (map[strin
 	env := environment(s)
 	for i, m := range agent.Servers(s, p) {
 		where := fmt.Sprintf("profile.mcp_servers[%d]", i)
-		if !serverName.MatchString(m.Name) {
+		if !serverName.Get().MatchString(m.Name) {
 			return nil, agent.Unsupported(`rename %s: Codex takes letters, digits, "-" and "_" only, not %q`, where, m.Name)
 		}
 		for _, values := range []map[string]string{m.Env, m.Headers} {
@@ -54,7 +53,7 @@ func serverSettings(s runnerscripts.Session, p runnerscripts.Profile) (map[strin
 // references are the variables that a value refers to.
 func references(value string) []string {
 	var names []string
-	for _, m := range agent.Variable.FindAllStringSubmatch(value, -1) {
+	for _, m := range agent.Variable.Get().FindAllStringSubmatch(value, -1) {
 		names = append(names, m[1])
 	}
 	return names
@@ -96,7 +95,7 @@ func shellValue(value string) string {
 		}
 	}
 	at := 0
-	for _, m := range agent.Variable.FindAllStringIndex(value, -1) {
+	for _, m := range agent.Variable.Get().FindAllStringIndex(value, -1) {
 		literal(value[at:m[0]])
 		b.WriteString(`"` + value[m[0]:m[1]] + `"`)
 		at = m[1]
@@ -136,7 +135,7 @@ func headerVariables(s runnerscripts.Session, p runnerscripts.Profile) []string 
 			if refs := references(value); len(refs) == 0 || value == "${"+refs[0]+"}" {
 				continue
 			}
-			filled := agent.Variable.ReplaceAllStringFunc(value, func(ref string) string {
+			filled := agent.Variable.Get().ReplaceAllStringFunc(value, func(ref string) string {
 				return child.Lookup(env, ref[2:len(ref)-1])
 			})
 			list = append(list, headerVariable(i, n)+"="+filled)

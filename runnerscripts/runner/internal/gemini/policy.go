@@ -2,7 +2,6 @@ package gemini
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -21,7 +20,7 @@ const shellTool = "run_shell_command"
 
 // toolPattern is a tool in the program's words: "write_file", "mcp_calc_add",
 // "run_shell_command(git log)".
-var toolPattern = regexp.MustCompile(`^([A-Za-z0-9_*.-]+)(?:\((.+)\))?$`)
+var toolPattern = agent.Pattern{Expr: `^([A-Za-z0-9_*.-]+)(?:\((.+)\))?$`}
 
 // policy is the file of rules, in TOML, that allows and denies the tools of a
 // profile; empty if it has none. A tool that is denied is not offered to the model.
@@ -77,7 +76,7 @@ modes = ["default", "autoEdit", "plan"]
 `
 
 func addRule(b *strings.Builder, field, word, rest string) error {
-	m := toolPattern.FindStringSubmatch(word)
+	m := toolPattern.Get().FindStringSubmatch(word)
 	if m == nil || m[2] != "" && m[1] != shellTool || strings.ContainsFunc(word, isControl) {
 		return agent.Invalid("give profile.%s as a tool of the Gemini CLI, such as %q, or %q with how a command begins, not %q",
 			field, "write_file", shellTool+"(git log)", word)

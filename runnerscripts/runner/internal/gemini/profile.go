@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -44,12 +43,12 @@ var hookEvents = map[string]string{
 var subagentKeys = []string{"display_name", "temperature", "max_turns", "timeout_mins"}
 
 // subagentName is what the program takes as the name of a subagent.
-var subagentName = regexp.MustCompile(`^[a-z0-9_-]+$`)
+var subagentName = agent.Pattern{Expr: `^[a-z0-9_-]+$`}
 
 // checkProfile refuses what the program would leave out.
 func checkProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
 	for i, a := range p.Subagents {
-		if !subagentName.MatchString(a.Name) {
+		if !subagentName.Get().MatchString(a.Name) {
 			return agent.Invalid(`rename profile.subagents[%d]: Gemini CLI takes lower-case letters, digits, "-" and "_", not %q`, i, a.Name)
 		}
 		if err := agent.CheckFrontmatter("Gemini CLI", fmt.Sprintf("profile.subagents[%d]", i), a.Frontmatter, subagentKeys...); err != nil {

@@ -3,13 +3,14 @@ package opencode
 import (
 	"crypto/rand"
 	"fmt"
-	"regexp"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // idPattern is what the program's ids of sessions look like; such an id is safe as
 // a part of a path.
-var idPattern = regexp.MustCompile(`^ses_[0-9A-Za-z]{1,64}$`)
+var idPattern = agent.Pattern{Expr: `^ses_[0-9A-Za-z]{1,64}$`}
 
 // newID makes an id as the program does: what is made later is greater, because
 // the program sorts by them.

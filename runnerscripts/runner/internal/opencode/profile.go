@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -197,7 +196,7 @@ func hookPlugin(hooks []runnerscripts.Hook) runnerscripts.WorkspaceFile {
 }
 
 // matcherPattern is what names tools: patterns with "*" and "|" between them.
-var matcherPattern = regexp.MustCompile(`^[A-Za-z0-9_.*-]+(\|[A-Za-z0-9_.*-]+)*$`)
+var matcherPattern = agent.Pattern{Expr: `^[A-Za-z0-9_.*-]+(\|[A-Za-z0-9_.*-]+)*$`}
 
 func checkHooks(hooks []runnerscripts.Hook) error {
 	for i, h := range hooks {
@@ -205,7 +204,7 @@ func checkHooks(hooks []runnerscripts.Hook) error {
 		if h.Event != hookBefore && h.Event != hookAfter {
 			return agent.Unsupported("leave out %s: OpenCode has hooks for the events %s and %s, not for %q", where, hookBefore, hookAfter, h.Event)
 		}
-		if h.Matcher != "" && !matcherPattern.MatchString(h.Matcher) {
+		if h.Matcher != "" && !matcherPattern.Get().MatchString(h.Matcher) {
 			return agent.Invalid(`give %s.matcher as names of OpenCode's tools with "|" between them and "*" for anything, such as "edit|write|calc_*", not %q`, where, h.Matcher)
 		}
 	}

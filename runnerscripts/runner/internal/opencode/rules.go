@@ -189,12 +189,12 @@ func (rs ruleset) allow(permission string, patterns []string) bool {
 }
 
 // toolPattern is what a tool looks like in a profile.
-var toolPattern = regexp.MustCompile(`^([A-Za-z0-9_.*?-]+)(?:\((.+)\))?$`)
+var toolPattern = agent.Pattern{Expr: `^([A-Za-z0-9_.*?-]+)(?:\((.+)\))?$`}
 
 // parseTool reads a tool of a profile: a permission, and the pattern of what it works
 // on. The tools that change files have one permission in common.
 func parseTool(where, text string) (permission, pattern string, err error) {
-	m := toolPattern.FindStringSubmatch(text)
+	m := toolPattern.Get().FindStringSubmatch(text)
 	if m == nil {
 		return "", "", agent.Invalid(`give %s as a tool of OpenCode with or without a pattern, such as "edit" or "bash(git log *)", not %q`, where, text)
 	}

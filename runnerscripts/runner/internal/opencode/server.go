@@ -5,12 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"regexp"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
@@ -29,7 +29,7 @@ type server struct {
 }
 
 // listening is the line that tells where the server listens.
-var listening = regexp.MustCompile(`listening on (http://127\.0\.0\.1:[0-9]+)`)
+var listening = agent.Pattern{Expr: `listening on (http://127\.0\.0\.1:[0-9]+)`}
 
 // startServer starts a server for the session, with more variables, and waits, for
 // patience at most, until it listens.
@@ -44,7 +44,7 @@ func startServer(ctx context.Context, s runnerscripts.Session, more map[string]s
 	proc, err := child.Start(child.Command{
 		Args: append(argv, "serve", "--hostname", "127.0.0.1", "--port", "0"), Dir: s.Paths.Workspace, Env: env,
 	}, func(line []byte) {
-		if m := listening.FindSubmatch(line); m != nil {
+		if m := listening.Get().FindSubmatch(line); m != nil {
 			select {
 			case where <- string(m[1]):
 			default: // it has told that already

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -111,12 +110,12 @@ func (o offer) checkTools(p runnerscripts.Profile) error {
 // those have is not known yet.
 func (o offer) ofServer(name string) bool {
 	return slices.ContainsFunc(o.servers, func(server string) bool {
-		return strings.ContainsAny(name, "*?") || strings.HasPrefix(name, notOfName.ReplaceAllString(server, "_")+"_")
+		return strings.ContainsAny(name, "*?") || strings.HasPrefix(name, notOfName.Get().ReplaceAllString(server, "_")+"_")
 	})
 }
 
 // notOfName is what the program replaces in names of servers.
-var notOfName = regexp.MustCompile(`[^A-Za-z0-9_-]`)
+var notOfName = agent.Pattern{Expr: `[^A-Za-z0-9_-]`}
 
 // shortList is a list that fits into a message.
 func shortList(names []string) []string {

@@ -73,7 +73,7 @@ func subagentSessions(messages []message) []string {
 			if p.Type != partTool || p.Tool != toolTask {
 				continue
 			}
-			if id := subagentSession(p); idPattern.MatchString(id) && !slices.Contains(ids, id) {
+			if id := subagentSession(p); idPattern.Get().MatchString(id) && !slices.Contains(ids, id) {
 				ids = append(ids, id)
 			}
 		}

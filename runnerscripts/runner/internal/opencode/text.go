@@ -36,7 +36,7 @@ func (e expanded) MarshalJSON() ([]byte, error) {
 	}
 	rest := string(e)
 	for {
-		m := agent.Variable.FindStringSubmatchIndex(rest)
+		m := agent.Variable.Get().FindStringSubmatchIndex(rest)
 		if m == nil {
 			break
 		}
@@ -54,7 +54,7 @@ func checkVariables(p runnerscripts.Profile, env []string) error {
 	for _, server := range p.MCPServers {
 		for _, values := range []map[string]string{server.Env, server.Headers} {
 			for key, text := range values {
-				for _, m := range agent.Variable.FindAllStringSubmatch(text, -1) {
+				for _, m := range agent.Variable.Get().FindAllStringSubmatch(text, -1) {
 					value := child.Lookup(env, m[1])
 					if value == "" {
 						return agent.Invalid("set %s in agent.env: %q of the MCP server %q needs it", m[1], key, server.Name)

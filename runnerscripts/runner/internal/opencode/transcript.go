@@ -41,7 +41,7 @@ func readSessionID(s runnerscripts.Session) (string, error) {
 	if err != nil || id == "" {
 		return "", err
 	}
-	if !idPattern.MatchString(id) {
+	if !idPattern.Get().MatchString(id) {
 		return "", agent.Failed("remove %s, which does not hold an id of a session of OpenCode", sessionFile(s))
 	}
 	return id, nil
@@ -64,7 +64,7 @@ func openSession(ctx context.Context, a *server, s runnerscripts.Session) (id st
 	if err := a.post(ctx, "/session", map[string]string{"title": "agentenv"}, &info); err != nil {
 		return "", false, err
 	}
-	if !idPattern.MatchString(info.ID) {
+	if !idPattern.Get().MatchString(info.ID) {
 		return "", false, agent.Failed("install OpenCode %s, which this runner was tested with: it calls a session %q", testedVersion, info.ID)
 	}
 	return info.ID, false, writePrivate(sessionFile(s), []byte(info.ID+"\n"))
@@ -232,7 +232,7 @@ func parseExport(text string) (sessionInfo, []message, error) {
 	if err == nil {
 		err = errors.Join(json.Unmarshal(e.Info, &info), json.Unmarshal(e.Messages, &messages))
 	}
-	if err == nil && !idPattern.MatchString(info.ID) {
+	if err == nil && !idPattern.Get().MatchString(info.ID) {
 		err = fmt.Errorf("%q is no id of a session", info.ID)
 	}
 	if err != nil {

@@ -1,0 +1,74 @@
+package docker
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/docker/docker/client"
+)
+
+// A program may have hundreds of sandboxes on the engine of its machine. They share a
+// client, of which every call has a connection of its own, so that no sandbox can harm
+// another by it. Each sandbox of another engine has its own: with some a client is a
+// login, or has certificates that are changed.
+
+// engineKey is what makes clients of an engine of this machine the same. An engine
+// that was replaced by another version needs another client.
+type engineKey struct{ host, version string }
+
+// engines are the clients of this program that sandboxes share.
+//
+//nolint:gochecknoglobals // connections of the process, as those of net/http are
+var engines = struct {
+	mu      sync.Mutex
+	clients map[engineKey]*client.Client
+	users   map[*client.Client]int
+}{clients: map[engineKey]*client.Client{}, users: map[*client.Client]int{}}
+
+// share returns what to use instead of eng: a client that others use, too, or eng
+// itself. The engine must have answered eng, so that the version is agreed on. Whoever
+// has called it must call leave, not Close.
+func share(eng *client.Client) *client.Client {
+	if !strings.HasPrefix(eng.DaemonHost(), "unix://") {
+		return eng
+	}
+	key := engineKey{eng.DaemonHost(), eng.ClientVersion()}
+	engines.mu.Lock()
+	defer engines.mu.Unlock()
+	first := engines.clients[key]
+	if first == nil {
+		first = eng
+		engines.clients[key] = eng
+	}
+	engines.users[first]++
+	if first != eng {
+		_ = eng.Close() // it keeps no connections
+	}
+	return first
+}
+
+// another returns a client like eng, for one more that calls leave.
+func another(eng *client.Client, host string) (*client.Client, error) {
+	engines.mu.Lock()
+	defer engines.mu.Unlock()
+	if engines.users[eng] == 0 {
+		return connect(host)
+	}
+	engines.users[eng]++
+	return eng, nil
+}
+
+// leave closes a client, shared or not, when nobody uses it any more.
+func leave(eng *client.Client) error {
+	engines.mu.Lock()
+	defer engines.mu.Unlock()
+	if n := engines.users[eng]; n > 1 {
+		engines.users[eng] = n - 1
+		return nil
+	}
+	if engines.users[eng] == 1 {
+		delete(engines.users, eng)
+		delete(engines.clients, engineKey{eng.DaemonHost(), eng.ClientVersion()})
+	}
+	return eng.Close()
+}

@@ -1,0 +1,116 @@
+package guest
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// toldWork is what ServeConfig.Work was told.
+type toldWork struct {
+	mu           sync.Mutex
+	little, much int
+}
+
+func (w *toldWork) tell(much bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if much {
+		w.much++
+	} else {
+		w.little++
+	}
+}
+
+func (w *toldWork) told() (little, much int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.little, w.much
+}
+
+// connectWorking is connect with a guest that tells its work.
+func connectWorking(t *testing.T) (*Client, *toldWork) {
+	t.Helper()
+	host, guest := net.Pipe()
+	work, served := &toldWork{}, make(chan error, 1)
+	go func() {
+		served <- Serve(context.WithoutCancel(t.Context()), guest, newFake(t), ServeConfig{Work: work.tell})
+	}()
+	c, err := Dial(t.Context(), host, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := within(t, served); err != nil {
+			t.Error(err)
+		}
+	})
+	return c, work
+}
+
+func TestOneCommandIsLittleWork(t *testing.T) {
+	c, work := connectWorking(t)
+	if little, much := work.told(); little != 0 || much != 0 {
+		t.Errorf("before there is any, %d little and %d much is told", little, much)
+	}
+	p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "echo out; echo err >&2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, output := range []io.Reader{p.Stdout(), p.Stderr()} {
+		if _, err := io.ReadAll(output); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if little, much := work.told(); little == 0 || much != 0 {
+		t.Errorf("%d little and %d much is told", little, much)
+	}
+}
+
+func TestMuchWorkIsTold(t *testing.T) {
+	large := strings.Repeat("x", 4*smallBody)
+	for name, do := range map[string]func(c *Client) error{
+		"tree of files": func(c *Client) error {
+			_, err := c.Watch(t.Context(), ".", primitives.WatchOptions{})
+			return err
+		},
+		"large input": func(c *Client) error {
+			return c.WriteFile(t.Context(), "f", strings.NewReader(large), primitives.WriteOptions{})
+		},
+		"large output": func(c *Client) error {
+			_, err := primitives.Run(t.Context(), c, primitives.Command{Args: []string{"head", "-c", "1000000", "/dev/zero"}}, primitives.RunOptions{})
+			return err
+		},
+		"several commands": func(c *Client) error {
+			for range fewOperations + 1 {
+				p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
+				if err != nil {
+					return err
+				}
+				defer p.Close()
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, work := connectWorking(t)
+			if err := do(c); err != nil {
+				t.Fatal(err)
+			}
+			if _, much := work.told(); much == 0 {
+				t.Error("nothing is told")
+			}
+		})
+	}
+}

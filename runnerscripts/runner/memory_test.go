@@ -1,0 +1,65 @@
+package main
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/frugal"
+)
+
+func TestAGuestWorksOnOneProcessorUntilThereIsMuchToDo(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l := &lean{}
+	for i, step := range []struct {
+		do   func()
+		want int
+	}{
+		{func() { l.work(false) }, 1},
+		{l.rest, 1},
+		{func() { l.work(true) }, frugal.Processors},
+		{func() { l.work(false) }, frugal.Processors},
+		{l.rest, frugal.Processors}, // it was busy a moment ago
+		{func() { l.work(true) }, frugal.Processors},
+		{l.rest, frugal.Processors},
+		{l.rest, 1},
+		{l.rest, 1},
+		{func() { l.work(true) }, frugal.Processors},
+	} {
+		if step.do(); runtime.GOMAXPROCS(0) != step.want {
+			t.Fatalf("after step %d it works on %d processors, want %d", i, runtime.GOMAXPROCS(0), step.want)
+		}
+	}
+}
+
+func TestAGuestGivesBackMemoryWhenItHasWorkedAndRests(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l := &lean{}
+	collected := func() uint32 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.NumForcedGC
+	}
+	before := collected()
+	l.work(false)
+	l.rest()
+	l.rest()
+	if collected() != before {
+		t.Error("it collects garbage after a single operation")
+	}
+	for range trimAfter {
+		l.work(false)
+	}
+	l.rest()
+	if collected() != before {
+		t.Error("it collects garbage while it is busy")
+	}
+	l.rest()
+	if collected() == before {
+		t.Error("at rest it does not collect garbage")
+	}
+	before = collected()
+	l.rest()
+	if collected() != before {
+		t.Error("it collects garbage again, and has done nothing")
+	}
+}
