@@ -83,7 +83,7 @@ func dial(ctx context.Context, eng *client.Client, id string, conn types.Hijacke
 	stream := newStream(conn)
 	meeting := expect(folder, cfg)
 	defer meeting.close()
-	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket})
+	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket, Bypass: newBypass(eng, id, cfg)})
 	if err == nil {
 		l.worker, l.stream = c, stream
 		return l, nil
