@@ -2,7 +2,6 @@ package docker
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,13 +20,32 @@ import (
 // Over the streams of the engine large files are slow. Its archives take long to begin
 // and are faster then; the guest still does everything but the copying, see
 // guest.Bypass.
+//
+// As long as an archive is on its way the engine answers nothing else about its
+// container. So there is one at a time, it goes on only as long as it is read, and it
+// gives way to whatever else this handle wants of the engine; the file then goes on
+// over the stream.
 
-// bypassFrom is the size from which on archives are faster, in bytes.
-const bypassFrom = 25 << 20
+const (
+	// bypassFrom is the size from which on archives are faster, in bytes.
+	bypassFrom = 25 << 20
+	// bypassPause is how long an archive waits for its reader.
+	bypassPause = 100 * time.Millisecond
+)
 
-// newBypass returns the way through the engine's archives.
-func newBypass(eng *client.Client, id string, cfg Config) *guest.Bypass {
-	a := archives{eng, id}
+// archives are those of one container.
+type archives struct {
+	eng       *client.Client
+	container string
+
+	mu      sync.Mutex
+	cancel  context.CancelFunc // of the one on its way; nil if there is none
+	arrived chan struct{}      // closed when it has, or has ended
+	stopped int                // how many want none to begin
+}
+
+// bypass returns the way through the archives.
+func (a *archives) bypass(cfg Config) *guest.Bypass {
 	b := &guest.Bypass{MinSize: bypassFrom, Mounts: cfg.archived(), Put: a.put, Get: a.get}
 	if cfg.bypassFrom > 0 {
 		b.MinSize = cfg.bypassFrom
@@ -48,20 +66,88 @@ func (c Config) archived() []string {
 	return paths
 }
 
-// archives are those of one container.
-type archives struct {
-	eng       *client.Client
-	container string
+// begin returns a context for the only archive on its way, which ends with ctx, and
+// what is to be called when it has arrived.
+func (a *archives) begin(ctx context.Context) (context.Context, func(), error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cancel != nil || a.stopped > 0 {
+		return nil, nil, errBusy
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	arrived := make(chan struct{})
+	a.cancel, a.arrived = cancel, arrived
+	return ctx, sync.OnceFunc(func() {
+		cancel()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.cancel = nil
+		close(arrived)
+	}), nil
 }
 
-// put has the engine unpack an archive of one file. When the content fails the archive
-// is ended, not cut off, so that the engine answers when it has stopped writing.
-func (a archives) put(ctx context.Context, to guest.Staged, content io.Reader, size int64) error {
-	// The engine is root and the guest is not trusted with that.
-	if to.Dir != guestRoot || to.Name == "" || strings.ContainsAny(to.Name, "/\x00") || !strings.HasPrefix(to.Name, ".") || strings.Trim(to.Name, ".") == "" {
-		return fmt.Errorf("%w: the guest wants a file in %q", fs.ErrPermission, to.Dir)
+var errBusy = errors.New("another archive is on its way")
+
+// giveWay ends the archive that is on its way. It may be called without archives.
+func (a *archives) giveWay() {
+	if a == nil {
+		return
 	}
-	in, err := newEntry(to, content, size)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cancel != nil {
+		a.cancel()
+	}
+}
+
+// stop gives way and returns when nothing is written any more. None begins until
+// the function that it returns is called.
+func (a *archives) stop(ctx context.Context) (resume func()) {
+	a.mu.Lock()
+	a.stopped++
+	busy, arrived := a.cancel != nil, a.arrived
+	if busy {
+		a.cancel()
+	}
+	a.mu.Unlock()
+	if busy {
+		select {
+		case <-arrived:
+		case <-ctx.Done():
+		}
+	}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.stopped--
+	}
+}
+
+// put has the engine unpack an archive of one file.
+func (a *archives) put(ctx context.Context, to guest.Staged, content io.Reader, size int64) error {
+	// The engine is root, and the guest is not trusted with that.
+	if to.Dir != guestRoot || !strings.HasPrefix(to.Name, ".agentenv-") || strings.ContainsAny(to.Name, "/\x00") {
+		return fmt.Errorf("%w: the guest wants %q in %q", fs.ErrPermission, to.Name, to.Dir)
+	}
+	ctx, end, err := a.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err = a.unpack(ctx, to, content, size); err != nil {
+		// The engine gives a file to its owner when it is complete, and in this
+		// folder nobody else can remove it.
+		soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
+		defer cancel()
+		err = errors.Join(err, a.unpack(soon, to, strings.NewReader(""), 0))
+	}
+	return err
+}
+
+// unpack returns when the engine has stopped writing: when the content fails the
+// archive is ended, not cut off, so that the engine answers.
+func (a *archives) unpack(ctx context.Context, to guest.Staged, content io.Reader, size int64) error {
+	in, err := newEntry(ctx.Err, to, content, size)
 	if err != nil {
 		return err
 	}
@@ -73,7 +159,22 @@ func (a archives) put(ctx context.Context, to guest.Staged, content io.Reader, s
 
 // get has the engine pack a file. The engine must see the very file that the guest
 // has opened.
-func (a archives) get(ctx context.Context, file guest.Located) (io.ReadCloser, error) {
+func (a *archives) get(ctx context.Context, file guest.Located) (io.ReadCloser, error) {
+	ctx, end, err := a.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := a.pack(ctx, file)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	f.end = end
+	f.idle = time.AfterFunc(bypassPause, end)
+	return f, nil
+}
+
+func (a *archives) pack(ctx context.Context, file guest.Located) (*packedFile, error) {
 	body, stat, err := a.eng.CopyFromContainer(ctx, a.container, file.Path)
 	if err != nil {
 		return nil, err
@@ -82,74 +183,39 @@ func (a archives) get(ctx context.Context, file guest.Located) (io.ReadCloser, e
 	if !stat.Mode.IsRegular() || stat.Size != file.Size || !stat.Mtime.Equal(file.ModTime) {
 		return nil, errors.Join(errOtherFile, body.Close())
 	}
-	packed := tar.NewReader(body)
-	h, err := packed.Next()
+	f := &packedFile{body: body, in: tar.NewReader(body)}
+	h, err := f.in.Next()
 	if err == nil && (h.Typeflag != tar.TypeReg || h.Size != file.Size) {
 		err = errOtherFile
 	}
 	if err != nil {
 		return nil, errors.Join(err, body.Close())
 	}
-	return &packedFile{packed, body}, nil
+	return f, nil
 }
 
 var errOtherFile = errors.New("the engine sees another file than the guest")
 
-// packedFile is the content of the only file in an archive.
+// packedFile is the content of the only file in an archive. It ends early if nobody
+// reads it.
 type packedFile struct {
-	*tar.Reader
-	io.Closer
+	body io.ReadCloser
+	in   *tar.Reader
+	end  func()
+	idle *time.Timer
 }
 
-// entry is an archive of one file.
-type entry struct {
-	parts []io.Reader // that are left: its header, the content, what ends it
-
-	mu  sync.Mutex
-	err error // of the content
+// Read implements io.Reader.
+func (f *packedFile) Read(p []byte) (int, error) {
+	f.idle.Stop() // or it has ended, and the reading fails
+	n, err := f.in.Read(p)
+	f.idle.Reset(bypassPause)
+	return n, err
 }
 
-// newEntry returns the archive of a file that only its owner can use.
-func newEntry(to guest.Staged, content io.Reader, size int64) (*entry, error) {
-	var head bytes.Buffer
-	err := tar.NewWriter(&head).WriteHeader(&tar.Header{
-		Name: to.Name, Typeflag: tar.TypeReg, Mode: 0o600, Size: size, Uid: to.UID, Gid: to.GID, ModTime: time.Now(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	const block = 512
-	padding := (block - size%block) % block
-	return &entry{parts: []io.Reader{&head, content, bytes.NewReader(make([]byte, padding+2*block))}}, nil
-}
-
-// Read reads the archive. If the content fails it ends there.
-func (e *entry) Read(p []byte) (int, error) {
-	for len(e.parts) > 0 {
-		n, err := e.parts[0].Read(p)
-		switch {
-		case errors.Is(err, io.EOF):
-			e.parts = e.parts[1:]
-		case err != nil:
-			e.fail(err)
-			e.parts = nil
-		}
-		if n > 0 {
-			return n, nil
-		}
-	}
-	return 0, io.EOF
-}
-
-func (e *entry) fail(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.err = err
-}
-
-// failure is the error of the content.
-func (e *entry) failure() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.err
+// Close implements io.Closer. It may be called while Read is.
+func (f *packedFile) Close() error {
+	f.end()
+	f.idle.Stop() // or it does nothing more
+	return f.body.Close()
 }

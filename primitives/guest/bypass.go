@@ -28,7 +28,8 @@ type Bypass struct {
 	// not before nothing is written any more. When it fails it may leave a part.
 	Put func(ctx context.Context, to Staged, content io.Reader, size int64) error
 	// Get reads a file. It fails when there is another one than the guest has
-	// described. ctx covers the reading, too, and Close must end it.
+	// described. ctx covers the reading, too. Close must end it, and may be called
+	// while Read is. What breaks off goes on over the stream.
 	Get func(ctx context.Context, file Located) (io.ReadCloser, error)
 }
 

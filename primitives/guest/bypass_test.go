@@ -195,12 +195,11 @@ func TestWhatEndsAWriteLeavesTheOldFile(t *testing.T) {
 	for rule, c := range map[string]struct {
 		r    func(cancel func()) io.Reader
 		want error
-		gone bool // the old file is not there any more
 	}{
-		"the source fails": {func(func()) io.Reader { return &tampered{strings.NewReader("content"), cause} }, cause, false},
+		"the source fails": {func(func()) io.Reader { return &tampered{strings.NewReader("content"), cause} }, cause},
 		"the context is done": {func(cancel func()) io.Reader {
 			return &growing{&cancelling{strings.NewReader("content"), cancel}, strings.NewReader("")}
-		}, context.Canceled, false},
+		}, context.Canceled},
 	} {
 		t.Run(rule, func(t *testing.T) {
 			b := newByHand(4)
@@ -338,11 +337,11 @@ func TestAFileIsReadAsItIsWhenItEnds(t *testing.T) {
 	}
 
 	r = start()
-	if err := os.Truncate(name, 3); err != nil {
+	if err := os.Truncate(name, 3); err != nil { // the way ends early, as the file does
 		t.Fatal(err)
 	}
-	if got, err := io.ReadAll(r); !errors.Is(err, io.ErrUnexpectedEOF) || !errors.Is(err, primitives.ErrUnavailable) {
-		t.Errorf("what is cut off: %q, %v", got, err)
+	if got, err := io.ReadAll(r); string(got) != "con" || err != nil {
+		t.Errorf("a file that shrinks: %q, %v", got, err)
 	}
 	if err := errors.Join(r.Close(), r.Close()); err != nil {
 		t.Error(err)
@@ -365,12 +364,52 @@ func TestAFileIsReadAsItIsWhenItEnds(t *testing.T) {
 	}
 }
 
-func TestAWriteBesideIsOfNow(t *testing.T) {
+func TestAReadThatBreaksOffGoesOnOverTheStream(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		b := newByHand(4)
+		s, _ := serveBeside(t, b)
+		get := b.Get
+		b.Get = func(ctx context.Context, file guest.Located) (io.ReadCloser, error) {
+			f, err := get(ctx, file)
+			return struct {
+				io.Reader
+				io.Closer
+			}{io.MultiReader(io.LimitReader(f, 3), iotest.ErrReader(io.ErrUnexpectedEOF)), f}, err
+		}
+		if err := s.WriteFile(t.Context(), "f", strings.NewReader("content"), primitives.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Open(t.Context(), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cut { // then that has ended, too
+			if err := s.cut(); err != nil {
+				t.Error(err)
+			}
+			<-s.Done()
+		}
+		got, err := io.ReadAll(r)
+		if cut && (string(got) != "con" || !errors.Is(err, primitives.ErrUnavailable)) || !cut && (string(got) != "content" || err != nil) {
+			t.Errorf("the stream was cut: %v: %q, %v", cut, got, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAWriteBesideIsTheVeryFileAndOfNow(t *testing.T) {
 	b := newByHand(4)
 	put := b.Put
+	var staged fs.FileInfo
 	b.Put = func(ctx context.Context, to guest.Staged, content io.Reader, size int64) error {
 		err := put(ctx, to, content, size)
-		return errors.Join(err, os.Chtimes(filepath.Join(to.Dir, to.Name), time.Unix(1, 0), time.Unix(1, 0)))
+		name := filepath.Join(to.Dir, to.Name)
+		err = errors.Join(err, os.Chtimes(name, time.Unix(1, 0), time.Unix(1, 0)))
+		var serr error
+		staged, serr = os.Stat(name)
+		return errors.Join(err, serr)
 	}
 	s, _ := serveBeside(t, b)
 	before := time.Now().Add(-time.Second)
@@ -379,5 +418,68 @@ func TestAWriteBesideIsOfNow(t *testing.T) {
 	}
 	if info, err := s.Stat(t.Context(), "f"); err != nil || info.ModTime.Before(before) || info.Mode != 0o640 {
 		t.Errorf("%+v, %v", info, err)
+	}
+	if info, err := os.Stat(filepath.Join(s.Paths().Workspace, "f")); err != nil || !os.SameFile(info, staged) {
+		t.Errorf("it was copied: %v", err)
+	}
+}
+
+func TestAWriteBesideIsWhatItWouldBeMadeInPlace(t *testing.T) {
+	b := newByHand(4)
+	s, _ := serveBeside(t, b)
+	group := os.Getegid()
+	if os.Geteuid() == 0 {
+		group = 4321
+	}
+	dir := filepath.Join(s.Paths().Workspace, "dir")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, -1, group), os.Chmod(dir, 0o755|fs.ModeSetgid)); err != nil {
+		t.Fatal(err)
+	}
+	for _, content := range []string{"content", "another"} { // the second replaces the first
+		if err := s.WriteFile(t.Context(), "dir/f", strings.NewReader(content), primitives.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		info, err := s.Stat(t.Context(), "dir/f")
+		if err != nil || info.GID != group || info.UID != os.Geteuid() || info.Mode != 0o644 {
+			t.Errorf("got %+v, %v, want group %d", info, err, group)
+		}
+	}
+	if b.puts.Load() != 3 {
+		t.Errorf("%d files went beside the stream", b.puts.Load())
+	}
+}
+
+func TestStrangersCannotStage(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("secret!"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for rule, place := range map[string]func(name string) error{
+		"a link":         func(name string) error { return os.Symlink(secret, name) },
+		"another's file": func(name string) error { return os.Link(secret, name) },
+		"a directory":    func(name string) error { return os.Mkdir(name, 0o700) },
+	} {
+		t.Run(rule, func(t *testing.T) {
+			b := newByHand(4)
+			put, staged := b.Put, ""
+			b.Put = func(ctx context.Context, to guest.Staged, content io.Reader, size int64) error {
+				if size == 1 {
+					return put(ctx, to, content, size)
+				}
+				staged = filepath.Join(to.Dir, to.Name)
+				return errors.Join(os.RemoveAll(staged), place(staged))
+			}
+			s, _ := serveBeside(t, b)
+			if err := s.WriteFile(t.Context(), "f", strings.NewReader("content"), primitives.WriteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if got := content(t, s, "f"); got != "content" {
+				t.Errorf("got %q", got)
+			}
+			if got, err := os.ReadFile(secret); string(got) != "secret!" || err != nil {
+				t.Errorf("the secret became %q, %v", got, err)
+			}
+			_ = os.Remove(staged) // a directory is not what the guest removes
+		})
 	}
 }

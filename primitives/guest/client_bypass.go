@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"sync"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -175,60 +174,37 @@ func (c *Client) fetch(ctx context.Context, name string, b *Bypass) (io.ReadClos
 	return d, nil
 }
 
-// detour is a file that comes beside the stream. What was added to it since it was
-// opened comes over the stream in the end.
+// detour is a file that comes beside the stream, as far as it does. The rest, which
+// may be nothing or what was added since it was opened, comes over the stream.
 type detour struct {
 	*download
 	body    io.ReadCloser
 	left    int64 // of body
 	size    int64
-	resumed bool
-	err     error
+	broken  bool // body is
+	resumed bool // the stream goes on
 	closing sync.Once
 }
 
 // Read reads the content to its end.
 func (d *detour) Read(p []byte) (int, error) {
-	switch {
-	case d.err != nil:
-		return 0, d.err
-	case len(p) == 0:
-		return 0, nil
-	case d.left > 0:
-		return d.readBody(p)
-	case !d.resumed:
-		d.resumed = true
-		d.closeBody()
-		if err := d.sendMessage(frameItem, &fetchRest{d.size}); err != nil {
-			d.err = d.broke(err)
-			return 0, d.err
+	if d.resumed || len(p) == 0 {
+		return d.download.Read(p)
+	}
+	if d.left > 0 && !d.broken && !d.closed.Load() {
+		n, err := d.body.Read(p[:min(int64(len(p)), d.left)])
+		d.left -= int64(n)
+		d.broken = err != nil
+		if n > 0 || err == nil {
+			return n, nil
 		}
+		d.c.log.Debug("a file does not go on beside the stream", "left", d.left, "error", err)
 	}
+	d.closeBody()
+	d.resumed = true
+	// If it fails the reading does, and knows better why.
+	_ = d.sendMessage(frameItem, &fetchRest{d.size - d.left})
 	return d.download.Read(p)
-}
-
-func (d *detour) readBody(p []byte) (int, error) {
-	if d.closed.Load() {
-		return 0, d.broke(nil)
-	}
-	n, err := d.body.Read(p[:min(int64(len(p)), d.left)])
-	d.left -= int64(n)
-	if err == nil || d.left == 0 {
-		return n, nil
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = errEnded
-	}
-	d.err = d.broke(err)
-	return n, d.err
-}
-
-// broke explains why no more can be read.
-func (d *detour) broke(err error) error {
-	if d.closed.Load() {
-		return d.c.fail(d.op, d.target, fs.ErrClosed)
-	}
-	return d.failed(err)
 }
 
 // WriteTo reads the content in larger pieces than io.Copy would.

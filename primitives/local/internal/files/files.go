@@ -56,6 +56,8 @@ type FS struct {
 	// rename.
 	commit sync.RWMutex
 
+	freeing sync.WaitGroup // large files that were replaced
+
 	chunks sync.Pool // of *[]byte, for copying
 }
 
@@ -96,11 +98,12 @@ func New(cfg Config) (*FS, error) {
 // more than once.
 func (f *FS) Close() error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.anchor >= 0 {
 		unix.Close(f.anchor)
 		f.anchor = -1
 	}
+	f.mu.Unlock()
+	f.freeing.Wait()
 	return nil
 }
 

@@ -17,7 +17,7 @@ import (
 func describe(dir int, name, as string, st *unix.Stat_t) (primitives.FileInfo, error) {
 	info := primitives.FileInfo{
 		Path:    as,
-		Mode:    fileMode(uint32(st.Mode)),                          //nolint:unconvert // narrower on other platforms
+		Mode:    fileMode(uint32(st.Mode)), //nolint:unconvert // narrower on other platforms
 		ModTime: modified(st),
 		UID:     int(st.Uid),
 		GID:     int(st.Gid),

@@ -129,6 +129,7 @@ func (j *job) replace(ctx context.Context, r io.Reader) error {
 		err = ctx.Err()
 	}
 	if err == nil {
+		defer j.f.freeLater(j.hold())
 		err = j.commit(temp)
 	}
 	if err != nil {
