@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
@@ -22,16 +21,12 @@ import (
 // guest.Bypass.
 //
 // As long as an archive is on its way the engine answers nothing else about its
-// container. So there is one at a time, it goes on only as long as it is read, and it
-// gives way to whatever else this handle wants of the engine; the file then goes on
-// over the stream.
+// container. So there is one at a time, it does not wait for the caller, and it gives
+// way to whatever else this handle wants of the engine; the file then goes on over the
+// stream.
 
-const (
-	// bypassFrom is the size from which on archives are faster, in bytes.
-	bypassFrom = 25 << 20
-	// bypassPause is how long an archive waits for its reader.
-	bypassPause = 100 * time.Millisecond
-)
+// bypassFrom is the size from which on archives are faster, in bytes.
+const bypassFrom = 25 << 20
 
 // archives are those of one container.
 type archives struct {
@@ -169,8 +164,7 @@ func (a *archives) get(ctx context.Context, file guest.Located) (io.ReadCloser, 
 		end()
 		return nil, err
 	}
-	f.end = end
-	f.idle = time.AfterFunc(bypassPause, end)
+	f.start(end)
 	return f, nil
 }
 
@@ -183,7 +177,7 @@ func (a *archives) pack(ctx context.Context, file guest.Located) (*packedFile, e
 	if !stat.Mode.IsRegular() || stat.Size != file.Size || !stat.Mtime.Equal(file.ModTime) {
 		return nil, errors.Join(errOtherFile, body.Close())
 	}
-	f := &packedFile{body: body, in: tar.NewReader(body)}
+	f := &packedFile{body: body, in: tar.NewReader(body), pace: startPace()}
 	h, err := f.in.Next()
 	if err == nil && (h.Typeflag != tar.TypeReg || h.Size != file.Size) {
 		err = errOtherFile
@@ -195,27 +189,3 @@ func (a *archives) pack(ctx context.Context, file guest.Located) (*packedFile, e
 }
 
 var errOtherFile = errors.New("the engine sees another file than the guest")
-
-// packedFile is the content of the only file in an archive. It ends early if nobody
-// reads it.
-type packedFile struct {
-	body io.ReadCloser
-	in   *tar.Reader
-	end  func()
-	idle *time.Timer
-}
-
-// Read implements io.Reader.
-func (f *packedFile) Read(p []byte) (int, error) {
-	f.idle.Stop() // or it has ended, and the reading fails
-	n, err := f.in.Read(p)
-	f.idle.Reset(bypassPause)
-	return n, err
-}
-
-// Close implements io.Closer. It may be called while Read is.
-func (f *packedFile) Close() error {
-	f.end()
-	f.idle.Stop() // or it does nothing more
-	return f.body.Close()
-}

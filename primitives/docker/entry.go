@@ -15,6 +15,7 @@ import (
 type entry struct {
 	done  func() error // says why it is to end
 	parts []io.Reader  // that are left: its header, the content, what ends it
+	pace  pace
 
 	mu  sync.Mutex
 	err error // of the content
@@ -31,18 +32,23 @@ func newEntry(done func() error, to guest.Staged, content io.Reader, size int64)
 	}
 	const block = 512
 	padding := (block - size%block) % block
-	return &entry{done: done, parts: []io.Reader{&head, content, bytes.NewReader(make([]byte, padding+2*block))}}, nil
+	return &entry{done: done, pace: startPace(), parts: []io.Reader{&head, content, bytes.NewReader(make([]byte, padding+2*block))}}, nil
 }
 
-// Read reads the archive. If the content fails it ends there.
+// Read reads the archive. If the content fails or is slow it ends there.
 func (e *entry) Read(p []byte) (int, error) {
 	if err := e.done(); err != nil {
 		e.fail(err)
 		e.parts = nil
 	}
 	for len(e.parts) > 0 {
+		asked := time.Now()
 		n, err := e.parts[0].Read(p)
 		switch {
+		case e.pace.isSlow(time.Since(asked)):
+			e.fail(errSlow)
+			e.parts = nil
+			return 0, io.EOF
 		case errors.Is(err, io.EOF):
 			e.parts = e.parts[1:]
 		case err != nil:
