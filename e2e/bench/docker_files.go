@@ -140,7 +140,7 @@ func (e *engine) greatFile(ctx context.Context, id string, boxes []box) (rows []
 	read := []contestant{clocked(1, func() error { return e.archiveOut(ctx, id) })}
 	for _, b := range boxes {
 		write = append(write, clocked(1, func() error {
-			return b.WriteFile(ctx, "great", io.LimitReader(endless{}, greatSize), primitives.WriteOptions{})
+			return b.WriteFile(ctx, "great", great(), primitives.WriteOptions{})
 		}))
 		read = append(read, clocked(1, func() error {
 			r, err := b.Open(ctx, "great")
@@ -170,10 +170,13 @@ func (e *engine) greatFile(ctx context.Context, id string, boxes []box) (rows []
 	return rows, nil
 }
 
-// endless is zeros without an end.
-type endless struct{}
+// great is what a file of that size is to those who read it: it knows its size.
+func great() io.Reader { return io.NewSectionReader(zeros{}, 0, greatSize) }
 
-func (endless) Read(p []byte) (int, error) {
+// zeros has them at every offset.
+type zeros struct{}
+
+func (zeros) ReadAt(p []byte, _ int64) (int, error) {
 	clear(p)
 	return len(p), nil
 }
@@ -185,7 +188,7 @@ func (e *engine) archiveIn(ctx context.Context, id string) error {
 		t := tar.NewWriter(w)
 		err := t.WriteHeader(&tar.Header{Name: "great", Mode: 0o644, Size: greatSize})
 		if err == nil {
-			_, err = io.CopyBuffer(struct{ io.Writer }{t}, io.LimitReader(endless{}, greatSize), make([]byte, 1<<20))
+			_, err = io.CopyBuffer(struct{ io.Writer }{t}, great(), make([]byte, 1<<20))
 		}
 		if err == nil {
 			err = t.Close()

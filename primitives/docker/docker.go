@@ -220,13 +220,15 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 			return nil, explain(eng, err)
 		}
 	}
-	l, err := join(ctx, eng, found.ID, found.Config.Labels, cfg)
+	made := configOf(found.Config.Labels)
+	made.Host, made.Logger, made.bypassFrom = cfg.Host, cfg.Logger, cfg.bypassFrom
+	joined := made
+	joined.NoSocket = cfg.NoSocket
+	l, err := join(ctx, eng, found.ID, found.Config.Labels, joined)
 	if err != nil {
 		return nil, explainJoin(ctx, eng, found.ID, err)
 	}
 	l.arch = found.Config.Labels[labelArch]
-	made := configOf(found.Config.Labels)
-	made.Host, made.Logger = cfg.Host, cfg.Logger
 	made.sharedRunner = mountedRunner(found.Mounts)
 	s := newSandbox(eng, strings.TrimPrefix(found.Name, "/"), l, made)
 	if found.Config.Labels[labelFork] != "" {

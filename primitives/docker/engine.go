@@ -16,6 +16,9 @@ import (
 	"github.com/docker/docker/client"
 )
 
+// readBuffer makes archives and what programs print come in few pieces.
+const readBuffer = 64 << 10
+
 // connect returns a client of the engine. It does not contact it yet.
 func connect(host string) (*client.Client, error) {
 	at, err := findEngine(host)
@@ -24,7 +27,7 @@ func connect(host string) (*client.Client, error) {
 	}
 	// Sandboxes rarely talk to the engine; connections that idle would cost every
 	// one of them files and goroutines.
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true, ReadBufferSize: readBuffer}
 	opts := []client.Opt{
 		client.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: client.CheckRedirect}),
 		client.WithHost(at.address),

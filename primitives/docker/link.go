@@ -21,6 +21,7 @@ type link struct {
 	container string
 	stream    *stream // of the engine; the guest may have left it for a socket
 	arch      string  // of the image's programs
+	archives  *archives
 
 	fate func() (primitives.State, error) // asks the engine
 
@@ -74,16 +75,17 @@ func joinContainer(ctx context.Context, eng *client.Client, id, folder string, c
 // dial shakes hands with the guest at the other end of an attached stream.
 func dial(ctx context.Context, eng *client.Client, id string, conn types.HijackedResponse, folder string, cfg Config) (*link, error) {
 	outlives := context.WithoutCancel(ctx)
-	l := &link{container: id}
+	l := &link{container: id, archives: &archives{eng: eng, container: id}}
 	l.fate = func() (primitives.State, error) {
 		ctx, cancel := context.WithTimeout(outlives, fateTimeout)
 		defer cancel()
+		l.archives.giveWay()
 		return fate(ctx, eng, id)
 	}
 	stream := newStream(conn)
 	meeting := expect(folder, cfg)
 	defer meeting.close()
-	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket})
+	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket, Bypass: l.archives.bypass(cfg)})
 	if err == nil {
 		l.worker, l.stream = c, stream
 		return l, nil

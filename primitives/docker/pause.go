@@ -40,6 +40,7 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	}
 	s.freezing.Lock()
 	defer s.freezing.Unlock()
+	s.link.archives.giveWay()
 	before := s.paused.Load()
 	do, want := s.eng.ContainerUnpause, primitives.StatusRunning
 	if pause {

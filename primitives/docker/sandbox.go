@@ -79,6 +79,7 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 	case errors.Is(err, primitives.ErrTerminated):
 		return primitives.State{Status: primitives.StatusTerminated}, nil
 	}
+	s.link.archives.giveWay()
 	state, ferr := fate(ctx, s.eng, s.link.container)
 	if ferr != nil && err != nil && ctx.Err() == nil {
 		// Neither the guest nor the engine answers.
@@ -95,6 +96,7 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
+	s.link.archives.giveWay()
 	wait := func() {}
 	stop := s.thaw(ctx)
 	if s.Err() == nil {

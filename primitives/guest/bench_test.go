@@ -23,7 +23,7 @@ func benchSandboxes(b *testing.B) map[string]primitives.EnvironmentPrimitive {
 		b.Fatal(err)
 	}
 	inside, err := local.New(b.Context(), local.Config{Root: b.TempDir()})
-	pipe, err := serveLocal(b.Context(), inside, err)
+	pipe, err := serveLocal(b.Context(), guest.Config{}, inside, err)
 	if err != nil {
 		b.Fatal(err)
 	}

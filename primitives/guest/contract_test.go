@@ -24,7 +24,7 @@ type served struct {
 }
 
 // serveLocal serves the engine over a pipe.
-func serveLocal(ctx context.Context, engine *local.Sandbox, err error) (primitives.EnvironmentPrimitive, error) {
+func serveLocal(ctx context.Context, cfg guest.Config, engine *local.Sandbox, err error) (primitives.EnvironmentPrimitive, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func serveLocal(ctx context.Context, engine *local.Sandbox, err error) (primitiv
 		defer close(s.ended)
 		s.err = guest.Serve(context.WithoutCancel(ctx), inside, engine, guest.ServeConfig{})
 	}()
-	s.Client, err = guest.Dial(ctx, host, guest.Config{})
+	s.Client, err = guest.Dial(ctx, host, cfg)
 	if err != nil {
 		<-s.ended
 		return nil, errors.Join(err, engine.Close())
@@ -58,11 +58,11 @@ func TestContract(t *testing.T) {
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			engine, err := local.New(ctx, config(dir))
-			return serveLocal(ctx, engine, err)
+			return serveLocal(ctx, guest.Config{}, engine, err)
 		},
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
 			engine, err := local.Attach(ctx, config(dir), id)
-			return serveLocal(ctx, engine, err)
+			return serveLocal(ctx, guest.Config{}, engine, err)
 		},
 	})
 }

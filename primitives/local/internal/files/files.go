@@ -35,6 +35,10 @@ type Config struct {
 	Paths primitives.Paths
 	// UID and GID own what is newly made; -1 leaves it to the process.
 	UID, GID int
+	// Staging is a folder into which others can put what is to be written, see
+	// WriteFile; empty means none. Only who may be trusted with the files may be
+	// able to change what others have put there.
+	Staging string
 }
 
 // FS implements the files of a sandbox. Its methods may be called from several
@@ -51,6 +55,8 @@ type FS struct {
 	// depends on a revision excludes all others between its check and its
 	// rename.
 	commit sync.RWMutex
+
+	freeing sync.WaitGroup // large files that were replaced
 
 	chunks sync.Pool // of *[]byte, for copying
 }
@@ -92,11 +98,12 @@ func New(cfg Config) (*FS, error) {
 // more than once.
 func (f *FS) Close() error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.anchor >= 0 {
 		unix.Close(f.anchor)
 		f.anchor = -1
 	}
+	f.mu.Unlock()
+	f.freeing.Wait()
 	return nil
 }
 

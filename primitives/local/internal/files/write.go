@@ -24,6 +24,8 @@ const defaultMode fs.FileMode = 0o644
 // Of two writes by this FS with the same IfRevision one wins. A program in the
 // sandbox that writes to the file in the moment between the last check and the
 // rename goes unnoticed. Exclusive has no such gap.
+//
+// An r that is a stager may put its content into Config.Staging instead.
 func (f *FS) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 	return f.fail("write", name, f.writeFile(ctx, name, r, opts))
 }
@@ -111,7 +113,12 @@ func (j *job) replace(ctx context.Context, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	err = j.f.copyIn(ctx, fd, r)
+	if s, ok := r.(stager); ok {
+		fd, err = j.takeStaged(ctx, s, temp, fd)
+	}
+	if err == nil {
+		err = j.f.copyIn(ctx, fd, r)
+	}
 	if err == nil {
 		err = j.dress(fd)
 	}
@@ -122,6 +129,7 @@ func (j *job) replace(ctx context.Context, r io.Reader) error {
 		err = ctx.Err()
 	}
 	if err == nil {
+		defer j.f.freeLater(j.hold())
 		err = j.commit(temp)
 	}
 	if err != nil {

@@ -301,3 +301,17 @@ func TestBatchWritesEachFileAsWriteFileWould(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
+
+func TestALargeFileIsReplacedAtOnce(t *testing.T) {
+	f, paths := open(t)
+	must(t, os.WriteFile(paths.Workspace+"/large", nil, 0o640))
+	for _, content := range []string{"first", "second"} {
+		must(t, os.Truncate(paths.Workspace+"/large", slowToFree))
+		must(t, write(t.Context(), f, "large", content, primitives.WriteOptions{}))
+		wantFile(t, paths.Workspace+"/large", content)
+	}
+	must(t, f.Close())
+	if info, err := os.Stat(paths.Workspace + "/large"); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("got %v, %v", info, err)
+	}
+}
