@@ -43,7 +43,7 @@ func (c *Client) writeBeside(ctx context.Context, name string, src *source, opts
 		return c.upload(ctx, "write", name, requestFrame(opWrite, &writeRequest{name, opts}), src, nil)
 	}
 	if to.Name != "" {
-		if err := k.stage(Staged(to), src); err != nil {
+		if err := k.stage(ctx, Staged(to), src); err != nil {
 			return err
 		}
 	}
@@ -53,12 +53,12 @@ func (c *Client) writeBeside(ctx context.Context, name string, src *source, opts
 
 // stage puts what it can of src beside the stream; what is left of it is to go over
 // the stream.
-func (k *call) stage(to Staged, src *source) error {
+func (k *call) stage(ctx context.Context, to Staged, src *source) error {
 	tried, works := k.c.proof()
 	if !tried {
 		// Nothing is taken from the source before it is known that it arrives.
 		var err error
-		if works, err = k.put(to, bytes.NewReader([]byte{0}), 1, false); err != nil {
+		if works, err = k.put(ctx, to, bytes.NewReader([]byte{0}), 1, false); err != nil {
 			return err
 		}
 		k.c.prove(works)
@@ -67,7 +67,7 @@ func (k *call) stage(to Staged, src *source) error {
 		_, err := k.look(0, true)
 		return err
 	}
-	staged, err := k.put(to, src, src.size, true)
+	staged, err := k.put(ctx, to, src, src.size, true)
 	if err != nil || staged {
 		return err
 	}
@@ -79,30 +79,30 @@ func (k *call) stage(to Staged, src *source) error {
 
 // put has a file put beside the stream, and reports whether the guest has found it.
 // An error ends the call. last is for what is not only a trial.
-func (k *call) put(to Staged, content io.Reader, size int64, last bool) (bool, error) {
+func (k *call) put(ctx context.Context, to Staged, content io.Reader, size int64, last bool) (bool, error) {
 	if !k.stop() {
-		return false, k.giveUp(k.ctx.Err())
+		return false, k.giveUp(ctx.Err())
 	}
 	// Until the file is there, or is not written any more, the guest must not hear
 	// that nobody wants it: it would be too early to remove it.
-	ctx, cancel := context.WithCancel(k.ctx)
+	wanted, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		select {
 		case <-k.c.done:
 			cancel()
-		case <-ctx.Done():
+		case <-wanted.Done():
 		}
 	})
-	in := &exactly{done: ctx.Err, r: content, left: size}
-	err := k.c.cfg.Bypass.Put(ctx, to, in, size)
+	in := &exactly{done: wanted.Err, r: content, left: size}
+	err := k.c.cfg.Bypass.Put(wanted, to, in, size)
 	cancel()
 	watching.Wait()
-	if cause := k.ctx.Err(); cause != nil {
+	if cause := ctx.Err(); cause != nil {
 		return false, k.giveUp(cause) // and r may block, which is its owner's business
 	}
 	failed := in.stop()
-	k.stop = context.AfterFunc(k.ctx, k.abandon)
+	k.stop = context.AfterFunc(ctx, k.abandon)
 	switch {
 	case failed != nil:
 		return false, k.giveUp(failed)

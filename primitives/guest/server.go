@@ -88,10 +88,11 @@ type server struct {
 	cancel context.CancelCauseFunc // of every operation
 	ops    sync.WaitGroup
 
-	mu    sync.Mutex
-	live  int // operations under way
-	idle  chan struct{}
-	procs map[uint64]attachable
+	mu      sync.Mutex
+	live    int // operations under way
+	crowded int // grows with operations that begin beside others, and else falls
+	idle    chan struct{}
+	procs   map[uint64]attachable
 }
 
 // attachable is what streams of a process attach to.
@@ -248,17 +249,26 @@ func (op *operation) abandonable(do func() error) error {
 	return err
 }
 
-// begin counts an operation.
+// begin counts an operation and tells how much there is to do. Two at once are much
+// only if that is often so: one that has been answered may just be about to end.
 func (s *server) begin(code opcode) {
 	s.mu.Lock()
 	s.live++
-	many := s.live > fewOperations && code != opAttach // which is part of another
+	many := false
+	switch {
+	case code == opAttach: // which is part of another
+	case s.live == 1:
+		s.crowded = max(0, s.crowded-1)
+	default:
+		s.crowded = min(s.crowded+2, 2*oftenCrowded)
+		many = s.live > 2 || s.crowded > oftenCrowded
+	}
 	s.mu.Unlock()
 	s.work(many || code == opWatch) // which looks at a whole tree
 }
 
-// fewOperations are no reason to hurry: one that has been answered may be about to end.
-const fewOperations = 2
+// oftenCrowded is from where on it is often that operations begin beside others.
+const oftenCrowded = 32
 
 func (s *server) end() {
 	s.mu.Lock()

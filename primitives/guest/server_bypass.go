@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// located is an open file of a sandbox that can say where it is, unless that is in
-// another mounted file system than all of the paths given.
+// located is an open file of a sandbox that can say where it is, unless it is smaller
+// than minSize or in another mounted file system than all of the paths given.
 type located interface {
 	io.ReadSeekCloser
-	Locate(mounts []string) (name string, size int64, modTime time.Time, ok bool)
+	Locate(minSize int64, mounts []string) (name string, size int64, modTime time.Time, ok bool)
 }
 
 // fetch is open for a host that can read large files in another way. It tells where
@@ -26,7 +26,7 @@ func (s *server) fetch(ctx context.Context, op *operation) error {
 		return err
 	}
 	if file, ok := r.(located); ok {
-		if name, size, modTime, ok := file.Locate(req.Mounts); ok && size >= req.MinSize {
+		if name, size, modTime, ok := file.Locate(req.MinSize, req.Mounts); ok {
 			err := op.refer(file, &fetchReply{name, size, modTime})
 			if err != nil {
 				_ = r.Close() // nothing was read

@@ -92,8 +92,21 @@ func TestMuchWorkIsTold(t *testing.T) {
 			_, err := primitives.Run(t.Context(), c, primitives.Command{Args: []string{"head", "-c", "1000000", "/dev/zero"}}, primitives.RunOptions{})
 			return err
 		},
+		"often two at once": func(c *Client) error {
+			p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			for range oftenCrowded {
+				if _, err := c.Poll(t.Context()); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
 		"several commands": func(c *Client) error {
-			for range fewOperations + 1 {
+			for range 3 {
 				p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
 				if err != nil {
 					return err

@@ -115,13 +115,16 @@ func (r *reader) Seek(offset int64, whence int) (int64, error) {
 }
 
 // Locate returns an absolute path by which the file can be found, and by what it
-// can be known there, if that path leads to it and if it is in the same mounted
-// file system as one of the given paths.
-func (r *reader) Locate(mounts []string) (name string, size int64, modTime time.Time, ok bool) {
+// can be known there, if that path leads to it, if it has at least minSize bytes and
+// if it is in the same mounted file system as one of the given paths.
+func (r *reader) Locate(minSize int64, mounts []string) (name string, size int64, modTime time.Time, ok bool) {
 	var st unix.Stat_t
 	fd := int(r.file.Fd())
+	if unix.Fstat(fd, &st) != nil || st.Size < minSize {
+		return "", 0, time.Time{}, false
+	}
 	name, err := locate(fd, mounts)
-	if err != nil || unix.Fstat(fd, &st) != nil {
+	if err != nil {
 		return "", 0, time.Time{}, false
 	}
 	there, err := lstatat(unix.AT_FDCWD, name)
