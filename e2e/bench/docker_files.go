@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -135,11 +136,21 @@ func (e *engine) rootOf(ctx context.Context, id string) (string, error) {
 // greatSize is a file that is too large to be held in memory twice.
 const greatSize = 256 << 20
 
+// greatFile writes a new file each time: an archive removes an old one first, a
+// sandbox keeps it until the new one is whole.
 func (e *engine) greatFile(ctx context.Context, id string, boxes []box) (rows []row, err error) {
-	write := []contestant{clocked(1, func() error { return e.archiveIn(ctx, id) })}
+	write := []contestant{clockedAfter(
+		func() error { return e.apiExec(ctx, id, io.Discard, "rm", "-f", "/tmp/great") },
+		func() error { return e.archiveIn(ctx, id) },
+	)}
 	read := []contestant{clocked(1, func() error { return e.archiveOut(ctx, id) })}
 	for _, b := range boxes {
-		write = append(write, clocked(1, func() error {
+		write = append(write, clockedAfter(func() error {
+			if err := b.Remove(ctx, "great", false); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		}, func() error {
 			return b.WriteFile(ctx, "great", great(), primitives.WriteOptions{})
 		}))
 		read = append(read, clocked(1, func() error {
@@ -154,11 +165,11 @@ func (e *engine) greatFile(ctx context.Context, id string, boxes []box) (rows []
 			return errors.Join(err, r.Close())
 		}))
 	}
-	wrote, err := compete(3, write...)
+	wrote, err := compete(5, write...)
 	if err != nil {
 		return nil, err
 	}
-	got, err := compete(3, read...)
+	got, err := compete(5, read...)
 	if err != nil {
 		return nil, err
 	}

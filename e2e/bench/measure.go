@@ -150,6 +150,17 @@ func clocked(times int, run func() error) contestant {
 	}}
 }
 
+// clockedAfter is clocked for what is to be prepared each time.
+func clockedAfter(prepare, run func() error) contestant {
+	again := clocked(1, run)
+	return contestant{1, func() (time.Duration, error) {
+		if err := prepare(); err != nil {
+			return 0, err
+		}
+		return again.run()
+	}}
+}
+
 // compete lets all take turns, after a round that does not count, and returns
 // the sorted durations of each.
 func compete(rounds int, all ...contestant) ([][]time.Duration, error) {

@@ -36,7 +36,7 @@ type archives struct {
 	mu      sync.Mutex
 	cancel  context.CancelFunc // of the one on its way; nil if there is none
 	arrived chan struct{}      // closed when it has, or has ended
-	stopped int                // how many want none to begin
+	held    int                // how many want none to begin
 }
 
 // bypass returns the way through the archives.
@@ -66,7 +66,7 @@ func (c Config) archived() []string {
 func (a *archives) begin(ctx context.Context) (context.Context, func(), error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.cancel != nil || a.stopped > 0 {
+	if a.cancel != nil || a.held > 0 {
 		return nil, nil, errBusy
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -83,38 +83,38 @@ func (a *archives) begin(ctx context.Context) (context.Context, func(), error) {
 
 var errBusy = errors.New("another archive is on its way")
 
-// giveWay ends the archive that is on its way. It may be called without archives.
-func (a *archives) giveWay() {
+// giveWay ends the archive that is on its way. Like hold it may be called without
+// archives.
+func (a *archives) giveWay() { a.hold()() }
+
+// hold gives way, and none begins until the function that it returns is called.
+func (a *archives) hold() (release func()) {
 	if a == nil {
-		return
+		return func() {}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.held++
 	if a.cancel != nil {
 		a.cancel()
 	}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.held--
+	}
 }
 
-// stop gives way and returns when nothing is written any more. None begins until
-// the function that it returns is called.
-func (a *archives) stop(ctx context.Context) (resume func()) {
+// settle returns when nothing is written any more, or ctx is done.
+func (a *archives) settle(ctx context.Context) {
 	a.mu.Lock()
-	a.stopped++
 	busy, arrived := a.cancel != nil, a.arrived
-	if busy {
-		a.cancel()
-	}
 	a.mu.Unlock()
 	if busy {
 		select {
 		case <-arrived:
 		case <-ctx.Done():
 		}
-	}
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.stopped--
 	}
 }
 

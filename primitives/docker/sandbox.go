@@ -96,7 +96,7 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
-	s.link.archives.giveWay()
+	defer s.link.archives.hold()()
 	wait := func() {}
 	stop := s.thaw(ctx)
 	if s.Err() == nil {
@@ -127,6 +127,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 func (s *Sandbox) Close() error {
 	s.closing.Do(func() {
 		s.closed.Store(true)
+		s.link.archives.giveWay()
 		s.sweep.stop()
 		s.closeErr = errors.Join(s.worker.Close(), leave(s.eng))
 	})

@@ -23,10 +23,10 @@ type stager interface {
 	Stage(dir, name string, uid, gid int, look func(size int64) bool) (bool, error)
 }
 
-// takeStaged lets s stage what it has for the new file temp, which fd is. The file
-// that it returns instead of fd holds that and is written at its end; fd is
-// returned, too, with an error. Nothing remains in the staging folder.
-func (j *job) takeStaged(ctx context.Context, s stager, temp string, fd int) (int, error) {
+// takeStaged lets s stage what it has for the new file temp, which fd is. What was
+// staged becomes that file's content, or the file itself: then temp and what is
+// returned are that. It is written at its end. Nothing remains in the staging folder.
+func (j *job) takeStaged(ctx context.Context, s stager, temp *string, fd int) (int, error) {
 	dir, err := j.f.openStaging()
 	if err != nil {
 		return fd, nil //nolint:nilerr // without the folder everything comes through s
@@ -49,9 +49,12 @@ func (j *job) takeStaged(ctx context.Context, s stager, temp string, fd int) (in
 	if err := ctx.Err(); err != nil {
 		return fd, err
 	}
-	if alike(fd, found) && unix.Renameat(dir, name, j.dir, temp) == nil {
+	// Not in the place of temp: ext4 begins to write to the disk what replaces a file,
+	// and that takes long.
+	if alike(fd, found) && renameNew(dir, name, j.dir, name) == nil {
+		_ = unix.Unlinkat(j.dir, *temp, 0) // it is empty
 		unix.Close(fd)
-		fd, found = found, -1
+		*temp, fd, found = name, found, -1
 		now := unix.NsecToTimeval(time.Now().UnixNano())
 		_ = unix.Futimes(fd, []unix.Timeval{now, now}) // of no consequence
 		return fd, nil

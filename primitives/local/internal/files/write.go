@@ -114,7 +114,7 @@ func (j *job) replace(ctx context.Context, r io.Reader) error {
 		return err
 	}
 	if s, ok := r.(stager); ok {
-		fd, err = j.takeStaged(ctx, s, temp, fd)
+		fd, err = j.takeStaged(ctx, s, &temp, fd)
 	}
 	if err == nil {
 		err = j.f.copyIn(ctx, fd, r)
