@@ -56,8 +56,10 @@ func postMortem(ctx context.Context, eng *client.Client, id string) (primitives.
 			switch m.Action {
 			case events.ActionOOM:
 				oom = true
-			case endAction:
-				return primitives.State{Status: primitives.StatusTerminated}, nil
+			case events.ActionKill:
+				if marksEnd(m) {
+					return primitives.State{Status: primitives.StatusTerminated}, nil
+				}
 			case events.ActionDie:
 				if code, err := strconv.Atoi(m.Actor.Attributes["exitCode"]); err == nil {
 					state = exited(code, oom)

@@ -42,7 +42,7 @@ func remembered(ctx context.Context, eng *client.Client, id string) ([]Incident,
 	filter := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", id))
 	for _, action := range []events.Action{
 		events.ActionCreate, events.ActionStart, events.ActionOOM, events.ActionKill, events.ActionDie, events.ActionPause,
-		events.ActionUnPause, events.ActionRename, events.ActionDestroy, endAction,
+		events.ActionUnPause, events.ActionRename, events.ActionDestroy,
 	} {
 		filter.Add("event", string(action))
 	}
@@ -76,9 +76,10 @@ func incident(m events.Message) string {
 		return "started"
 	case events.ActionOOM:
 		return "a process was killed: the container has used up its memory"
-	case endAction:
-		return "terminated by a program of agentenv"
 	case events.ActionKill:
+		if marksEnd(m) {
+			return "terminated by a program of agentenv"
+		}
 		return "signal " + get("signal")
 	case events.ActionPause:
 		return "paused"

@@ -12,16 +12,20 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// For a container that is terminated a command is made before, which is never started:
-// that takes the engine no time. So other programs that are connected to it find in
-// the engine's list of events what happened. A new name would say it, too; but old
-// engines keep half of a container for ever that is renamed while it is removed, as
-// two programs may do that terminate it at once.
+// A container that is terminated gets a signal before, which no program of it
+// heeds. So other programs that are connected to it find in the engine's list of
+// events what happened. A new name would say it, too; but old engines keep half of
+// a container for ever that is renamed while it is removed, as two programs may do
+// that terminate it at once.
 const (
-	endProgram = "agentenv"
-	endReason  = "terminate"
-	endAction  = events.ActionExecCreate + ": " + endProgram + " " + endReason
+	endSignal       = "SIGRTMIN+7"
+	endSignalNumber = "41"
 )
+
+// marksEnd reports whether an event says that Terminate was called.
+func marksEnd(m events.Message) bool {
+	return m.Action == events.ActionKill && m.Actor.Attributes["signal"] == endSignalNumber
+}
 
 // mark tells the other handles that Terminate was called, while this one goes on.
 // What it returns waits for that.
@@ -39,7 +43,7 @@ func (s *Sandbox) mark(ctx context.Context) (wait func()) {
 func markEnd(ctx context.Context, eng *client.Client, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
 	defer cancel()
-	_, _ = eng.ContainerExecCreate(ctx, id, container.ExecOptions{Cmd: []string{endProgram, endReason}})
+	_ = eng.ContainerKill(ctx, id, endSignal)
 }
 
 const (
