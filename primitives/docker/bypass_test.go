@@ -341,6 +341,7 @@ func (a *archived) cutInTheMiddle(t *testing.T) {
 
 // terminatedInTheMiddle is the end of a sandbox. Terminate does not wait for the file.
 func (a *archived) terminatedInTheMiddle(t *testing.T) {
+	a.went()
 	var ending sync.WaitGroup
 	r := &during{Reader: bytes.NewReader(random(4 * large)), do: func() error {
 		ending.Go(func() {

@@ -161,6 +161,7 @@ func (c *Client) Done() <-chan struct{} { return c.done }
 // primitives.ErrTerminated once the sandbox was terminated, and
 // primitives.ErrUnavailable when the stream broke or the Client was closed.
 func (c *Client) Err() error {
+	ended := c.mux.hasEnded() // first: Close says that it closes before it does
 	c.mu.Lock()
 	closed, terminated := c.closed, c.terminated
 	c.mu.Unlock()
@@ -169,7 +170,7 @@ func (c *Client) Err() error {
 		return fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
 	case terminated:
 		return primitives.ErrTerminated
-	case !c.mux.hasEnded():
+	case !ended:
 		return nil
 	case c.cfg.Ended != nil:
 		return c.cfg.Ended()
