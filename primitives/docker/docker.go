@@ -53,6 +53,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
@@ -225,6 +226,11 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	joined := made
 	joined.NoSocket = cfg.NoSocket
 	l, err := join(ctx, eng, found.ID, found.Config.Labels, joined)
+	if found.State.Paused {
+		l, err = joinResumed(ctx, l, err, func() (*link, error) {
+			return join(ctx, eng, found.ID, found.Config.Labels, joined)
+		})
+	}
 	if err != nil {
 		return nil, explainJoin(ctx, eng, found.ID, err)
 	}
@@ -243,6 +249,26 @@ func join(ctx context.Context, eng *client.Client, id string, labels map[string]
 		return joinPlain(ctx, eng, id, workspace)
 	}
 	return joinContainer(ctx, eng, id, linkOf(eng, labels), cfg)
+}
+
+// joinResumed joins again, for a moment, while the engine says that a container is
+// paused which it has just resumed: some (20.10 is one) hear late of what they have
+// done, of the pause after the end of it.
+func joinResumed(ctx context.Context, l *link, err error, again func() (*link, error)) (*link, error) {
+	tick := time.NewTicker(fatePause)
+	defer tick.Stop()
+	for range fateAttempts {
+		if !cerrdefs.IsConflict(err) {
+			break
+		}
+		select {
+		case <-tick.C:
+			l, err = again()
+		case <-ctx.Done():
+			return l, err
+		}
+	}
+	return l, err
 }
 
 // newSandbox returns the handle of a container whose guest has answered.
