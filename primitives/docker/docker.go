@@ -225,12 +225,11 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	made.Host, made.Logger, made.bypassFrom = cfg.Host, cfg.Logger, cfg.bypassFrom
 	joined := made
 	joined.NoSocket = cfg.NoSocket
-	l, err := join(ctx, eng, found.ID, found.Config.Labels, joined)
+	enter := func() (*link, error) { return join(ctx, eng, found.ID, found.Config.Labels, joined) }
 	if found.State.Paused {
-		l, err = joinResumed(ctx, l, err, func() (*link, error) {
-			return join(ctx, eng, found.ID, found.Config.Labels, joined)
-		})
+		enter = afterResume(ctx, enter)
 	}
+	l, err := enter()
 	if err != nil {
 		return nil, explainJoin(ctx, eng, found.ID, err)
 	}
@@ -251,24 +250,26 @@ func join(ctx context.Context, eng *client.Client, id string, labels map[string]
 	return joinContainer(ctx, eng, id, linkOf(eng, labels), cfg)
 }
 
-// joinResumed joins again, for a moment, while the engine says that a container is
-// paused which it has just resumed: some (20.10 is one) hear late of what they have
+// afterResume has a container that was just resumed entered again, for a moment, while
+// the engine says that it is paused: some (20.10 is one) hear late of what they have
 // done, of the pause after the end of it.
-func joinResumed(ctx context.Context, l *link, err error, again func() (*link, error)) (*link, error) {
-	tick := time.NewTicker(fatePause)
-	defer tick.Stop()
-	for range fateAttempts {
-		if !cerrdefs.IsConflict(err) {
-			break
+func afterResume(ctx context.Context, enter func() (*link, error)) func() (*link, error) {
+	return func() (*link, error) {
+		tick := time.NewTicker(fatePause)
+		defer tick.Stop()
+		for range fateAttempts {
+			l, err := enter()
+			if !cerrdefs.IsConflict(err) {
+				return l, err
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return nil, err
+			}
 		}
-		select {
-		case <-tick.C:
-			l, err = again()
-		case <-ctx.Done():
-			return l, err
-		}
+		return enter()
 	}
-	return l, err
 }
 
 // newSandbox returns the handle of a container whose guest has answered.

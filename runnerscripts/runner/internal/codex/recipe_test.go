@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -44,9 +45,7 @@ func TestProgramIsStartedWithoutTheScriptThatNeedsNode(t *testing.T) {
 }
 
 func TestProgramInAPackageBelowIsFound(t *testing.T) {
-	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		t.Skip("the folders below are those of another platform")
-	}
+	testneed.Require(t, runtime.GOOS == "linux" && runtime.GOARCH == "amd64", "run this on Linux, amd64: the folders below are that platform's")
 	dir := t.TempDir()
 	script := filepath.Join(dir, "codex", "bin", "codex.js")
 	exe := filepath.Join(dir, "codex", "node_modules", "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin", "codex")
