@@ -107,3 +107,44 @@ func TestRemoveEndsASandboxThatLetsNobodyIn(t *testing.T) {
 		t.Errorf("it is still there: %v", err)
 	}
 }
+
+// TestASandboxThatIsFullOfProcessesStaysUsable: its guest can hardly start anything, not
+// even a thread for itself, and lives.
+func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Pids = 40
+	s := open(t, cfg)
+	if err := s.WriteFile(t.Context(), "kept", strings.NewReader("content"), primitives.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if res := script(t, s, "while sleep 1000 & do :; done"); res.Status.Success() {
+		t.Fatalf("there is room: %+v", res)
+	}
+	var busy sync.WaitGroup
+	for range 16 {
+		busy.Go(func() {
+			for range 20 {
+				if info, err := s.Stat(t.Context(), "kept"); err != nil || info.Size != 7 {
+					t.Errorf("the file is %+v, %v", info, err)
+					return
+				}
+				if _, err := primitives.Run(t.Context(), s, primitives.Command{Args: []string{"true"}}, primitives.RunOptions{}); errors.Is(err, primitives.ErrUnavailable) {
+					t.Errorf("run: %v", err)
+					return
+				}
+				if _, err := s.List(t.Context(), ".", primitives.ListOptions{}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	busy.Wait()
+	if state, err := s.Poll(t.Context()); err != nil || !state.Running() {
+		t.Errorf("it is %+v, %v", state, err)
+	}
+	report, err := s.Terminate(t.Context())
+	if err != nil || len(report.Survivors) > 0 {
+		t.Errorf("got %+v, %v", report, err)
+	}
+}

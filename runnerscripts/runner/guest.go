@@ -104,6 +104,7 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 }
 
 func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer) (err error) {
+	stockThreads(spareThreads)
 	small := newLean()
 	until := time.Now().Add(g.minAge)
 	// Without its own path it merely has no durable commands.
