@@ -3,16 +3,22 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // apiExec runs a command in a container with the engine's client, to its status.
@@ -89,11 +95,18 @@ func (e *engine) execOne(ctx context.Context, id string, boxes []box) (rows []ro
 	}
 	defer shell.Close()
 	all = append(all, clocked(20, shell.runTrue))
+	loop, err := e.startLoop(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer loop.Close()
+	all = append(all, clocked(20, loop.runTrue))
 	took, err := compete(30, all...)
 	if err != nil {
 		return nil, err
 	}
 	rows = append(rows, execRows("docker exec by a shell over stdio, p50", took, len(boxes)+3, 1.6)...)
+	rows = append(rows, execRows("docker exec by os/exec over stdio, p50", took, len(boxes)+4, 1.6)...)
 	for i, b := range boxes {
 		rows = append(rows, execRows("docker exec over "+b.name+", p50", took, 3+i, b.pick(1.6, 1.35))...)
 	}
@@ -110,15 +123,59 @@ func execRows(name string, took [][]time.Duration, i int, local float64) []row {
 	}
 }
 
-// shell is a shell in a container that runs a command for each line that it is sent.
-// Nothing that talks to a container through the engine's streams can do much less.
+// shell is a program in a container that runs a command for each line that it is
+// sent. Nothing that talks to a container through the engine's streams can do much
+// less.
 type shell struct{ types.HijackedResponse }
 
 func (e *engine) startShell(ctx context.Context, id string) (shell, error) {
-	made, err := e.ContainerExecCreate(ctx, id, container.ExecOptions{
-		AttachStdin: true, AttachStdout: true,
-		Cmd: []string{"sh", "-c", "while read -r line; do /bin/true; echo; done"},
-	})
+	return e.attached(ctx, id, "sh", "-c", "while read -r line; do /bin/true; echo; done")
+}
+
+// startLoop is startShell with this program in place of the shell.
+func (e *engine) startLoop(ctx context.Context, id string) (shell, error) {
+	if err := e.copySelf(ctx, id); err != nil {
+		return shell{}, err
+	}
+	return e.attached(ctx, id, selfInside, "loop")
+}
+
+// loop does what a shell does that runs a command for each line.
+func loop(ctx context.Context) error {
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		if err := osExecTrueOutput(ctx); err != nil {
+			return err
+		}
+		if _, err := os.Stdout.WriteString("\n"); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// selfInside is where copySelf puts this program.
+const selfInside = "/tmp/bench"
+
+func (e *engine) copySelf(ctx context.Context, id string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(self)
+	if err != nil {
+		return err
+	}
+	archive, err := packed([]primitives.File{{Path: path.Base(selfInside), Content: content, Mode: 0o755}})
+	if err != nil {
+		return err
+	}
+	return e.CopyToContainer(ctx, id, path.Dir(selfInside), archive, container.CopyToContainerOptions{})
+}
+
+// attached runs a program whose standard input and output are a stream of the engine.
+func (e *engine) attached(ctx context.Context, id string, args ...string) (shell, error) {
+	made, err := e.ContainerExecCreate(ctx, id, container.ExecOptions{AttachStdin: true, AttachStdout: true, Cmd: args})
 	if err != nil {
 		return shell{}, err
 	}
@@ -164,7 +221,8 @@ func (e *engine) execMany(ctx context.Context, id string, boxes []box) (rows []r
 const dockerStreamSize = 512 << 20
 
 // benchDockerStream compares reading the output of a command with the engine's
-// attached stream, and with a pipe.
+// attached stream, also when one more process passes it on, as a guest does, and with a
+// pipe.
 func benchDockerStream(ctx context.Context) (rows []row, err error) {
 	err = withEngine(ctx, func(e *engine) error {
 		id, err := e.create(ctx)
@@ -179,6 +237,11 @@ func benchDockerStream(ctx context.Context) (rows []row, err error) {
 					return w.took(dockerStreamSize, err)
 				}},
 				clocked(1, func() error { return rawPipe(ctx, dockerStreamSize, 1<<20) }),
+				{1, func() (time.Duration, error) {
+					w := &counter{}
+					err := e.apiExec(ctx, id, w, "sh", "-c", strings.Join(flood(dockerStreamSize), " ")+" | cat")
+					return w.took(dockerStreamSize, err)
+				}},
 			}
 			for _, b := range boxes {
 				all = append(all, clocked(1, func() error { return readStream(ctx, b, dockerStreamSize) }))
@@ -188,8 +251,10 @@ func benchDockerStream(ctx context.Context) (rows []row, err error) {
 				return err
 			}
 			const mb = dockerStreamSize / 1e6
+			rows = append(rows, ratioRow("docker stream through cat", "API attach with stdcopy", "MB/s", higher,
+				rate(mb, mid(took[0])), rate(mb, mid(took[2])), 1))
 			for i, b := range boxes {
-				name, ours := "docker stream over "+b.name, rate(mb, mid(took[2+i]))
+				name, ours := "docker stream over "+b.name, rate(mb, mid(took[3+i]))
 				rows = append(rows, ratioRow(name, "API attach with stdcopy", "MB/s", higher, rate(mb, mid(took[0])), ours, b.pick(1, 7)))
 				if b.socket {
 					rows = append(rows, ratioRow(name, "raw local pipe of 1 MiB", "MB/s", higher, rate(mb, mid(took[1])), ours, 0.9))

@@ -5,6 +5,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func packed(files []primitives.File) (io.Reader, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, f := range files {
-		err := w.WriteHeader(&tar.Header{Name: f.Path, Mode: 0o644, Size: int64(len(f.Content))})
+		err := w.WriteHeader(&tar.Header{Name: f.Path, Mode: int64(cmp.Or(f.Mode, 0o644)), Size: int64(len(f.Content))})
 		if err == nil {
 			_, err = w.Write(f.Content)
 		}

@@ -22,14 +22,22 @@ type stages struct{ ready, first, remove time.Duration }
 // benchDockerLife compares the life of a sandbox with that of a container: from
 // its making to the first command, and its end.
 func benchDockerLife(ctx context.Context) (rows []row, err error) {
+	terminate := func(b box) error {
+		_, err := b.Terminate(ctx)
+		return err
+	}
 	err = withEngine(ctx, func(e *engine) error {
 		lives := []func() (stages, error){
 			func() (stages, error) { return e.apiLife(ctx) },
 			func() (stages, error) { return e.commandLife(ctx) },
 		}
 		for _, w := range ways() {
-			lives = append(lives, func() (stages, error) { return e.boxLife(ctx, w) })
+			lives = append(lives, func() (stages, error) { return e.boxLife(ctx, w, terminate) })
 		}
+		// What the engine takes for the same containers.
+		lives = append(lives, func() (stages, error) {
+			return e.boxLife(ctx, ways()[0], func(b box) error { return e.remove(ctx, b.ID()) })
+		})
 		took := make([][]stages, len(lives))
 		for round := range 13 {
 			for k := range lives {
@@ -46,6 +54,9 @@ func benchDockerLife(ctx context.Context) (rows []row, err error) {
 		for i, w := range ways() {
 			rows = append(rows, lifeRows(w, took[0], took[1], took[2+i])...)
 		}
+		remove := func(s stages) time.Duration { return s.remove }
+		rows = append(rows, ratioRow("docker ContainerRemove of a sandbox", "ContainerRemove with force", "ms", lower,
+			millis(middle(took[0], remove)), millis(middle(took[len(took)-1], remove)), 1.02))
 		return nil
 	})
 	return rows, err
@@ -106,7 +117,7 @@ func (e *engine) commandLife(ctx context.Context) (s stages, err error) {
 	return s, e.remove(ctx, id)
 }
 
-func (e *engine) boxLife(ctx context.Context, w way) (s stages, err error) {
+func (e *engine) boxLife(ctx context.Context, w way, end func(box) error) (s stages, err error) {
 	start := time.Now()
 	b, err := e.open(ctx, w, nil)
 	if err != nil {
@@ -119,7 +130,7 @@ func (e *engine) boxLife(ctx context.Context, w way) (s stages, err error) {
 	}
 	s.first = time.Since(start)
 	start = time.Now()
-	_, err = b.Terminate(ctx)
+	err = end(b)
 	s.remove = time.Since(start)
 	return s, err
 }

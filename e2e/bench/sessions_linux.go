@@ -88,12 +88,17 @@ func measureSessions(ctx context.Context, kind string) (figures, error) {
 
 // child is what this program does when it is called by itself.
 func child(ctx context.Context, args []string) (code int, ok bool) {
-	if len(args) != 3 || args[1] != "sessions" {
+	var err error
+	switch {
+	case len(args) == 3 && args[1] == "sessions":
+		var f figures
+		if f, err = runSessions(ctx, args[2]); err == nil {
+			err = json.NewEncoder(os.Stdout).Encode(f)
+		}
+	case len(args) == 2 && args[1] == "loop":
+		err = loop(ctx)
+	default:
 		return 0, false
-	}
-	f, err := runSessions(ctx, args[2])
-	if err == nil {
-		err = json.NewEncoder(os.Stdout).Encode(f)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
