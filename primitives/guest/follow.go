@@ -22,6 +22,10 @@ func (f *framer) follow(src io.Reader) error {
 	return err
 }
 
+// fullFrame is the longest frame with its header. With that of yamux it fills whole pages:
+// a few bytes more would go on to the host as a piece of their own.
+const fullFrame = maxFrame - muxHeader
+
 // collector holds what was read and not yet sent.
 type collector struct {
 	mu      sync.Mutex
@@ -54,7 +58,7 @@ func (c *collector) add(b []byte, err error) bool {
 		if len(c.pending) == 0 {
 			c.pending = append(c.pending, make([]byte, frameHeader)...)
 		}
-		n := min(len(b), frameHeader+maxFrame-len(c.pending))
+		n := min(len(b), fullFrame-len(c.pending))
 		c.pending = append(c.pending, b[:n]...)
 		b = b[n:]
 		c.changed.Signal()

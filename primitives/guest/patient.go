@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// patience is for how long a guest keeps what the host does not wait for. Most
-	// commands are answered within it, so that all that the guest says about one
-	// goes in a single write.
+	// patience is for how long an end keeps what the other does not wait for. Most
+	// commands are answered within it, so that all that is said about one goes in a
+	// single write.
 	patience = 5 * time.Millisecond
 	// maxLate is how much of it is kept at most, in bytes.
 	maxLate = 16 * muxHeader
 )
 
-// patient is a guest's byte stream. What is written later is kept a moment, for the
-// next write to take it along: every write of a guest wakes all that is between it
-// and the host, on machines where the command that was just started wants to run.
+// patient is a byte stream. What is written later is kept a moment, for the next write
+// to take it along: every write wakes all that is between the two ends, on machines
+// where the command that was just started wants to run.
 type patient struct {
 	io.ReadWriteCloser
 	pipes             *stdio // that it is; nil if it is not
 	readLot, wroteLot sync.Once
-	busy              func() // is told that there is much to read or to write
+	busy              func() // is told that there is much to read
 
 	mu     sync.Mutex
 	late   []byte // to go first
@@ -46,11 +46,8 @@ func (p *patient) Write(b []byte) (int, error) {
 	if p.err != nil {
 		return 0, p.err
 	}
-	if len(b) > smallBody {
-		p.busy()
-		if p.pipes != nil {
-			p.wroteLot.Do(p.pipes.growOut)
-		}
+	if len(b) > smallBody && p.pipes != nil {
+		p.wroteLot.Do(p.pipes.growOut)
 	}
 	if len(p.late) == 0 {
 		return p.ReadWriteCloser.Write(b)
@@ -107,6 +104,16 @@ func (p *patient) hurry() {
 	if len(p.late) > 0 && !p.closed {
 		p.timer.Reset(0)
 	}
+}
+
+// takeLate hands over what is kept, which is written by other means now.
+func (p *patient) takeLate() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer.Stop()
+	late := p.late
+	p.late = nil
+	return late
 }
 
 // flush ends the patience.

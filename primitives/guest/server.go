@@ -26,9 +26,10 @@ type ServeConfig struct {
 	// KeepAlive is as in Config: a host that is silent for longer is taken for
 	// dead, and its commands are ended.
 	KeepAlive time.Duration
-	// Work is called when an operation begins, and often while much data is moved.
+	// Work is called when an operation begins, and often while much data arrives.
 	// With much there is more to do than one processor may be enough for: several
-	// operations, a tree of files or much data. It is called by several goroutines
+	// operations, a tree of files or much data that is to be written to files. It is
+	// called by several goroutines
 	// and must return at once. Nil is nothing.
 	Work func(much bool)
 }

@@ -35,14 +35,16 @@ type session struct {
 func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*session, error) {
 	s := &session{open: make(map[*framer]struct{}), files: make(map[uint32][]*os.File)}
 	g := &guard{in: a.in, rw: a.rw, host: host, onEnd: s.wake, claim: s.keep, release: s.claim}
-	if host {
-		g.lazy, _ = a.rw.(lazyWriter)
+	if lazy, ok := a.rw.(lazyWriter); ok && host {
+		g.lazy = lazy
 	} else {
 		p := newPatient(a.rw)
 		if a.work != nil {
 			p.busy = func() { a.work(true) }
 		}
-		g.rw, g.lazy, g.bulk = p, p, p.bulk
+		if g.rw, g.lazy = p, p; !host {
+			g.bulk = p.bulk
+		}
 	}
 	if a.pipes != nil {
 		g.pass = newRights(a.pipes)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -91,7 +92,7 @@ type guard struct {
 	// onEnd is called before yamux learns that the byte stream has ended; it
 	// may be called again.
 	onEnd func()
-	// lazy is rw if that can wait for company; nil if it cannot. That of a guest can.
+	// lazy is rw, which can wait for company.
 	lazy lazyWriter
 	// bulk is called by a guest when much arrives, which the host cannot go on with
 	// before it hears of the stream; nil is nothing.
@@ -201,8 +202,13 @@ func (g *guard) ping(now time.Time) bool {
 	return g.pings <= pingBurst
 }
 
-// smallBody is up to which size copying a frame is cheaper than a second write.
+// smallBody is up to which size a frame is not one of many that move much data, for
+// which memory need not be kept.
 const smallBody = 16 << 10
+
+// joined hands out room for a long frame and all that goes before it. Copying it costs
+// less than a second write, which would wake all that is between the two ends.
+var joined = sync.Pool{New: func() any { return new([maxWrite + smallBody]byte) }}
 
 // Write holds back what yamux follows up at once: the header of a frame with a
 // body, and the opening of a stream by the host, which always sends a request
@@ -219,20 +225,21 @@ func (g *guard) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 	}
-	if g.lazy != nil && !g.heldBody && len(g.held) == 0 && (isEnd(p) || !g.host && isWelcome(p)) {
+	if !g.heldBody && len(g.held) == 0 && (isEnd(p) || !g.host && isWelcome(p)) {
 		n, err := g.lazy.WriteLater(p)
 		return n, g.lost(err)
 	}
 	g.heldBody = false
-	if len(p) <= smallBody {
-		g.held = append(g.held, p...)
-		return len(p), g.flush()
+	if len(g.held)+len(p) > smallBody {
+		small, room := g.held, joined.Get().(*[maxWrite + smallBody]byte)
+		g.held = append(room[:0], small...)
+		defer func() {
+			g.held = small[:0]
+			joined.Put(room)
+		}()
 	}
-	if err := g.flush(); err != nil {
-		return 0, err
-	}
-	n, err := g.rw.Write(p)
-	return n, g.lost(err)
+	g.held = append(g.held, p...)
+	return len(p), g.flush()
 }
 
 // lazyWriter is a byte stream on which every write costs much, such as a call of a
@@ -266,6 +273,9 @@ func (g *guard) attach(header []byte) {
 func (g *guard) flush() error {
 	var err error
 	if g.heldPass != nil {
+		if p, ok := g.rw.(*patient); ok {
+			g.held = append(p.takeLate(), g.held...)
+		}
 		_, err = g.pass.writeWith(g.held, g.heldPass)
 		closeAll(g.heldPass)
 		g.heldPass = nil
