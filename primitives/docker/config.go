@@ -70,8 +70,9 @@ type Config struct {
 	// Memory limits the memory; there is no swap. Zero means 4 GiB, negative no
 	// limit.
 	Memory primitives.Size `json:"memory,omitempty"`
-	// Pids limits the number of processes and threads. Zero means 4096, negative
-	// no limit.
+	// Pids limits the number of processes and threads, of which some fifteen are the
+	// guest's for each program that is connected. Zero means 4096, negative no limit;
+	// less than 64 is refused.
 	Pids int64 `json:"pids,omitempty"`
 	// Disk limits what is written to the container's own files; Workspace, Mounts
 	// and the folders that are left with ReadOnly do not count. Zero means no
@@ -148,7 +149,7 @@ const (
 	defaultMemory = 4 << 30
 	minMemory     = 32 << 20 // less does not hold the guest
 	defaultPids   = 4096
-	minPids       = 32 // the guest's own threads are counted
+	minPids       = 64 // the guests' own threads are counted
 	defaultGrace  = 60
 )
 

@@ -88,7 +88,7 @@ func TestARunnerThatIsNoGuest(t *testing.T) {
 // can be started beside the first one.
 func TestRemoveEndsASandboxThatLetsNobodyIn(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
-	cfg.Pids = 40
+	cfg.Pids = 64
 	s := open(t, cfg)
 	if res := script(t, s, "while sleep 1000 & do :; done"); res.Status.Success() {
 		t.Fatalf("there is room: %+v", res)
@@ -112,9 +112,12 @@ func TestRemoveEndsASandboxThatLetsNobodyIn(t *testing.T) {
 // even a thread for itself, and lives.
 func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
-	cfg.Pids = 40
+	cfg.Pids = 64
 	s := open(t, cfg)
 	if err := s.WriteFile(t.Context(), "kept", strings.NewReader("content"), primitives.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Watch(t.Context(), ".", primitives.WatchOptions{}); err != nil { // which has the guest use more threads
 		t.Fatal(err)
 	}
 	if res := script(t, s, "while sleep 1000 & do :; done"); res.Status.Success() {

@@ -44,8 +44,8 @@ func (c *collector) collect(src io.Reader) {
 		if !c.add(buf[:n], err) || err != nil {
 			return
 		}
-		if n == len(buf) && n < maxFrame {
-			buf = make([]byte, min(4*n, maxFrame))
+		if n == len(buf) && n < fullFrame-frameHeader {
+			buf = make([]byte, min(4*n, fullFrame-frameHeader))
 		}
 	}
 }

@@ -107,13 +107,13 @@ func (p *patient) hurry() {
 }
 
 // takeLate hands over what is kept, which is written by other means now.
-func (p *patient) takeLate() []byte {
+func (p *patient) takeLate() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timer.Stop()
 	late := p.late
 	p.late = nil
-	return late
+	return late, p.err
 }
 
 // flush ends the patience.
@@ -131,7 +131,7 @@ func (p *patient) write() {
 	p.late = p.late[:0]
 }
 
-// Close closes the stream. What is kept says nothing to a host that learns that.
+// Close closes the stream. What is kept says nothing to an end that learns that.
 func (p *patient) Close() error {
 	err := p.ReadWriteCloser.Close() // which ends a write
 	p.mu.Lock()

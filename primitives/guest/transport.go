@@ -273,10 +273,13 @@ func (g *guard) attach(header []byte) {
 func (g *guard) flush() error {
 	var err error
 	if g.heldPass != nil {
+		var late []byte
 		if p, ok := g.rw.(*patient); ok {
-			g.held = append(p.takeLate(), g.held...)
+			late, err = p.takeLate()
 		}
-		_, err = g.pass.writeWith(g.held, g.heldPass)
+		if err == nil {
+			_, err = g.pass.writeWith(append(late, g.held...), g.heldPass)
+		}
 		closeAll(g.heldPass)
 		g.heldPass = nil
 	} else {

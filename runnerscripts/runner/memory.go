@@ -19,12 +19,15 @@ const (
 	gcPercent    = 50 // the first collection is at 2 MiB
 	restInterval = 5 * time.Second
 	trimAfter    = 64 // operations; what fewer leave is not worth the effort
+	// maxProcessors is on how many a guest works at most. Each takes a thread, and there
+	// must be some for system calls, see spareThreads.
+	maxProcessors = spareThreads / 2
 )
 
 // lean keeps a guest small.
 type lean struct {
 	mu   sync.Mutex
-	wide bool // it works on all processors
+	wide bool // it works on several processors
 	busy bool // since rest has looked
 	left int  // operations that have left garbage
 }
@@ -35,8 +38,8 @@ func newLean() *lean {
 	return &lean{}
 }
 
-// spread has this program work on all processors.
-func spread() { runtime.GOMAXPROCS(frugal.Processors) }
+// spread has this program work on several processors.
+func spread() { runtime.GOMAXPROCS(min(frugal.Processors, maxProcessors)) }
 
 // work is told what a guest does, see guest.ServeConfig.
 func (l *lean) work(much bool) {
