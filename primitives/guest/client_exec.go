@@ -141,13 +141,21 @@ func (p *process) Stdin() io.WriteCloser { return p.in }
 func (p *process) Stdout() io.ReadCloser { return p.out }
 func (p *process) Stderr() io.ReadCloser { return p.err }
 
+// endedWithSandbox is the status of a command whose sandbox somebody else has terminated,
+// faster than the guest could tell how the command ended.
+var endedWithSandbox = primitives.ExitStatus{Code: -1, Reason: primitives.ReasonCancelled}
+
 // receive handles what the guest says about the process, to the end.
 func (p *process) receive() {
 	err := p.receiveAll()
 	p.mu.Lock()
 	p.endErr = err
 	if !p.hasExited() {
-		p.waitErr = err
+		if errors.Is(err, primitives.ErrTerminated) {
+			p.status = endedWithSandbox
+		} else {
+			p.waitErr = err
+		}
 		close(p.exited)
 	}
 	for seq, answer := range p.pending {

@@ -77,7 +77,10 @@ func (k *call) collect(limit int64) (primitives.RunResult, error) {
 		kind, payload, err := k.readMessage(maxReply)
 		switch {
 		case err != nil:
-			return res, k.failed(err)
+			if err = k.failed(err); errors.Is(err, primitives.ErrTerminated) {
+				res.Status, err = endedWithSandbox, nil
+			}
+			return res, err
 		case kind == frameError:
 			return res, k.answered(payload)
 		case kind == frameStdout && int64(len(res.Stdout)+len(payload)) <= limit:
