@@ -21,10 +21,11 @@ func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 		end    func(t *testing.T, box *modal.Sandbox)
 		want   error
 		status primitives.Status
+		reason primitives.ExitReason // of a command, if that is known
 	}{
-		{"terminated elsewhere", func(*modal.Config) {}, terminateElsewhere, primitives.ErrTerminated, primitives.StatusTerminated},
-		{"guest killed", func(*modal.Config) {}, killGuest, primitives.ErrUnavailable, primitives.StatusLost},
-		{"too old", func(c *modal.Config) { c.TimeoutSeconds = 3 }, nil, primitives.ErrUnavailable, primitives.StatusExited},
+		{"terminated elsewhere", func(*modal.Config) {}, terminateElsewhere, primitives.ErrTerminated, primitives.StatusTerminated, primitives.ReasonCancelled},
+		{"guest killed", func(*modal.Config) {}, killGuest, primitives.ErrUnavailable, primitives.StatusLost, primitives.ReasonLost},
+		{"too old", func(c *modal.Config) { c.TimeoutSeconds = 3 }, nil, primitives.ErrUnavailable, primitives.StatusExited, primitives.ReasonLost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			newServer(t)
@@ -47,8 +48,8 @@ func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 				ended = err
 			}
 			expectError(t, "the watch", ended, c.want)
-			if status, err := p.Wait(t.Context()); err == nil && status.Reason != primitives.ReasonLost {
-				t.Errorf("the command ends with %+v, want that it is lost", status)
+			if status, err := p.Wait(t.Context()); err == nil && status.Reason != c.reason {
+				t.Errorf("the command ends with %+v, want that it is %s", status, c.reason)
 			}
 			_ = p.Close() // nobody can say that it has ended
 			_, err = box.Stat(t.Context(), ".")
