@@ -6,6 +6,7 @@ import (
 	"io"
 	"iter"
 	"strings"
+	"sync"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -179,8 +180,22 @@ func lifecycleMutants() []mutant {
 			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
 				select {
 				case busy <- struct{}{}:
-					defer func() { <-busy }()
-					return f.Exec(ctx, cmd)
+					done := sync.OnceFunc(func() { <-busy })
+					p, err := f.Exec(ctx, cmd)
+					if err != nil {
+						done()
+						return nil, err
+					}
+					return faultyProcess(p, func(f *processFaults) {
+						f.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
+							defer done()
+							return p.Wait(ctx)
+						}
+						f.close = func() error {
+							defer done()
+							return p.Close()
+						}
+					}), nil
 				default:
 					return nil, &primitives.Error{Op: "exec", Err: errors.New("busy")}
 				}
