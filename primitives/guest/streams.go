@@ -39,11 +39,12 @@ func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*s
 		g.lazy = lazy
 	} else {
 		p := newPatient(a.rw)
+		g.rw, g.lazy = p, p
+		if !host {
+			g.bulk = p.bulk
+		}
 		if a.work != nil {
 			p.busy = func() { a.work(true) }
-		}
-		if g.rw, g.lazy = p, p; !host {
-			g.bulk = p.bulk
 		}
 	}
 	if a.pipes != nil {

@@ -73,6 +73,10 @@ func TestOneCommandIsLittleWork(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
+	// Nor is output, however much it is.
+	if _, err := primitives.Run(t.Context(), c, primitives.Command{Args: []string{"head", "-c", "1000000", "/dev/zero"}}, primitives.RunOptions{}); err != nil {
+		t.Error(err)
+	}
 	if little, much := work.told(); little == 0 || much != 0 {
 		t.Errorf("%d little and %d much is told", little, much)
 	}
