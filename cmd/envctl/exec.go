@@ -108,6 +108,9 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 		return execFailure(besideSandbox(env.ID(), err))
 	case status.Reason == primitives.ReasonCancelled && ctx.Err() != nil:
 		return ctx.Err()
+	case status.Reason == primitives.ReasonCancelled:
+		// Nobody else cancels it. The sandbox itself may go on to end for a while.
+		return execFailure(besideSandbox(env.ID(), primitives.ErrTerminated))
 	case status.Signal != "" && status.Reason != primitives.ReasonTimeout && ctx.Err() == nil:
 		// Whoever ended the sandbox ended its commands first, by a signal, too.
 		if gone := besideSandbox(env.ID(), env.Healthy(ctx)); gone != nil {
