@@ -276,6 +276,9 @@ func (d *durable) await() {
 	if err := readJSON(filepath.Join(d.dir, exitFile), &d.status); err != nil {
 		d.status = primitives.ExitStatus{Code: -1, Reason: primitives.ReasonLost}
 		d.mu.Lock()
+		if d.reason == "" && d.sb.isEnding() {
+			d.reason = primitives.ReasonCancelled
+		}
 		if d.reason != "" {
 			d.status = primitives.ExitStatus{Code: 128 + int(unix.SIGKILL), Signal: primitives.SIGKILL, Reason: d.reason}
 		}

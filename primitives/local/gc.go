@@ -107,7 +107,7 @@ func cleanSandbox(ctx context.Context, st *state, opts GCOptions) (Garbage, erro
 		return Garbage{}, err
 	}
 	info, err := life.Stat()
-	ended := err == nil && info.Size() > 0
+	ended := err == nil && isEnded(info)
 	if err != nil || ended && st.Keep || flock(life, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return Garbage{}, errors.Join(err, life.Close())
 	}

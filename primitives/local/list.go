@@ -53,7 +53,7 @@ func describe(session string) (Info, bool) {
 	if err := readJSON(filepath.Join(app, stateFile), &st); err != nil {
 		return Info{}, false
 	}
-	if life, err := os.Stat(filepath.Join(app, lifeFile)); err != nil || life.Size() > 0 {
+	if life, err := os.Stat(filepath.Join(app, lifeFile)); err != nil || isEnded(life) {
 		return Info{}, false
 	}
 	return Info{ID: st.ID, Created: st.Created, Owned: st.Boot == proctree.BootID() && proctree.Alive(st.Owner)}, true

@@ -206,7 +206,7 @@ func TestTerminateElsewhereIsSeenByEveryHandle(t *testing.T) {
 	if _, err := b.Terminate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if st := wait(t, p); st.Reason != primitives.ReasonSignaled {
+	if st := wait(t, p); st.Reason != primitives.ReasonCancelled {
 		t.Errorf("status %+v", st)
 	}
 	if _, err := a.Exec(t.Context(), shell("true")); !errors.Is(err, primitives.ErrTerminated) {

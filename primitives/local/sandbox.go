@@ -202,12 +202,18 @@ func (s *Sandbox) alive() error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", primitives.ErrUnavailable, err)
-	case info.Size() > 0:
+	case isEnded(info):
 		return primitives.ErrTerminated
 	case info.Sys().(*syscall.Stat_t).Nlink == 0:
 		return fmt.Errorf("%w: its folder %s was removed", primitives.ErrUnavailable, s.paths.Session)
 	}
 	return nil
+}
+
+// isEnding reports whether somebody terminates the sandbox, or has done so.
+func (s *Sandbox) isEnding() bool {
+	info, err := s.life.Stat()
+	return err == nil && info.Size() > 0
 }
 
 // gone tells the loss of the whole sandbox from an error that looks like

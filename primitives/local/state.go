@@ -39,12 +39,17 @@ type state struct {
 
 const (
 	stateFile = "sandbox.json"
-	// lifeFile is empty as long as the sandbox lives. Every handle keeps it
-	// open: that it was written to or removed tells all of them, whoever did
-	// it. They share a lock on it, so that it can be known whether there are any.
+	// lifeFile is empty as long as the sandbox lives, and has a part of what will be
+	// in it while somebody terminates it. Every handle keeps it open: that it was
+	// written to or removed tells all of them, whoever did it. They share a lock on
+	// it, so that it can be known whether there are any.
 	lifeFile = "life"
+	ending   = "t"
 	ended    = "terminated\n"
 )
+
+// isEnded reports whether a life file says that the sandbox was terminated.
+func isEnded(life fs.FileInfo) bool { return life.Size() > int64(len(ending)) }
 
 // own makes it a new sandbox of this program.
 func (st *state) own(id string) {

@@ -46,6 +46,8 @@ func (s *Sandbox) exitStatus(ws unix.WaitStatus, err error, reason primitives.Ex
 	switch {
 	case reason != "":
 		st.Reason = reason
+	case !asked && s.life != nil && s.isEnding():
+		st.Reason = primitives.ReasonCancelled
 	case ws.Signaled() && !asked && s.life != nil && errors.Is(s.alive(), primitives.ErrUnavailable):
 		// Whoever took the sandbox away also ended what ran in it.
 		st.Reason = primitives.ReasonLost

@@ -103,6 +103,8 @@ func startSupervised(ctx context.Context, dir string) (*process, error) {
 	}
 	s := &Sandbox{id: order.Sandbox, backend: backend, procs: make(map[*process]struct{}), down: make(chan struct{})}
 	s.oom.start()
+	// It tells that the sandbox ends. Without it nothing but the signal is known.
+	s.life, _ = os.Open(filepath.Join(dir, "..", "..", lifeFile))
 	if order.Group != "" {
 		// One below the supervisor's, which so is not ended with the command.
 		group, err := cgroup.Open(order.Group, "run")

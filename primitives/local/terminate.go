@@ -41,6 +41,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	for d := range durables {
 		d.blame(primitives.ReasonCancelled)
 	}
+	_, _ = s.life.WriteAt([]byte(ending), 0) // without it others see that their commands end, and not why
 	report := endFamily(s.family(procs), blameAll(procs), ctx.Done())
 	if len(report.Survivors) > 0 {
 		// The sandbox stays to be looked at; its handle is of no more use.
@@ -91,7 +92,7 @@ func (s *Sandbox) release(procs map[*process]struct{}, durables map[*durable]str
 
 // remove tells the other handles and takes away what New made.
 func (s *Sandbox) remove() error {
-	_, err := s.life.WriteString(ended)
+	_, err := s.life.WriteAt([]byte(ended), 0)
 	if s.group != nil {
 		err = errors.Join(err, removeGroup(s.group.Path()))
 	}

@@ -75,6 +75,25 @@ func attachRules() []rule {
 			expect(t, "error of Poll", err, nil)
 			expect(t, "status", state.Status, primitives.StatusTerminated)
 		}},
+		{name: "a command that another handle terminates is cancelled, however it ends", own: true, check: func(t testingT, s *sandbox) {
+			heedless := s.command("ignore", "TERM", "out", "ready\n", "hang")
+			heedless.Grace = soon
+			commands := map[string]primitives.Process{
+				"plain":    s.start(t, t.Context(), s.command("out", "ready\n", "hang")),
+				"polite":   s.start(t, t.Context(), s.command("trap", "TERM", "out", "ready\n", "hang")),
+				"heedless": s.start(t, t.Context(), heedless),
+			}
+			if s.Capabilities().Durable {
+				commands["durable"] = s.durable(t, "out", "ready\n", "hang")
+			}
+			for _, p := range commands {
+				s.expectLines(t, p.Stdout(), "ready", 1)
+			}
+			s.attach(t).terminate(t)
+			for name, p := range commands {
+				expect(t, "reason of the "+name+" command", s.wait(t, p).Reason, primitives.ReasonCancelled)
+			}
+		}},
 		{name: "Attach after Terminate is an error that says so", own: true, check: func(t testingT, s *sandbox) {
 			s.terminate(t)
 			p, err := s.suite.h.Attach(t.Context(), s.suite.dir, s.ID())
