@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -235,7 +236,7 @@ func TestAProgramThatIsKilledLeavesNothing(t *testing.T) {
 			"attach, exec":    {"durable", "POST /containers/[^/]+/exec"},
 			"attach, start":   {"durable", "POST /exec/[^/]+/start"},
 			"attached":        {"attached", ""},
-			"terminate, mark": {"attached", "POST /containers/[^/]+/kill"},
+			"terminate, mark": {"attached", "POST /containers/[^/]+/exec"},
 			"terminate":       {"attached", "DELETE /containers/[^/]+"},
 			"terminated":      {"terminated", ""},
 		} {
@@ -378,6 +379,10 @@ func TestTwoHandlesTerminateAtOnce(t *testing.T) {
 		left, err := eng.ContainerList(t.Context(), container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("id", found.ID))})
 		if err != nil || len(left) > 0 {
 			t.Errorf("left: %+v, %v", left, err)
+		}
+		history, err := docker.History(t.Context(), docker.Config{}, found.ID)
+		if err != nil || !slices.ContainsFunc(history, func(i docker.Incident) bool { return strings.HasPrefix(i.Message, "terminated by") }) {
+			t.Errorf("the history does not say that it was terminated: %+v, %v", history, err)
 		}
 	}
 }

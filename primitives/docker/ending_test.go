@@ -151,3 +151,27 @@ func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
 		t.Errorf("got %+v, %v", report, err)
 	}
 }
+
+// TestTheEndOfASandboxThatSomebodyElseHasPausedIsKnown: the engine takes no commands for it
+// then.
+func TestTheEndOfASandboxThatSomebodyElseHasPausedIsKnown(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Keep = true
+	s := open(t, cfg)
+	other, err := docker.Attach(t.Context(), cfg, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := primitives.Pause(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Terminate(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
+		t.Errorf("it is %+v, %v", state, err)
+	}
+}

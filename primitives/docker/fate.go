@@ -53,13 +53,12 @@ func postMortem(ctx context.Context, eng *client.Client, id string) (primitives.
 	for {
 		select {
 		case m := <-messages:
+			if marksEnd(m) {
+				return primitives.State{Status: primitives.StatusTerminated}, nil
+			}
 			switch m.Action {
 			case events.ActionOOM:
 				oom = true
-			case events.ActionKill:
-				if marksEnd(m) {
-					return primitives.State{Status: primitives.StatusTerminated}, nil
-				}
 			case events.ActionDie:
 				if code, err := strconv.Atoi(m.Actor.Attributes["exitCode"]); err == nil {
 					state = exited(code, oom)

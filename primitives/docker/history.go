@@ -42,7 +42,7 @@ func remembered(ctx context.Context, eng *client.Client, id string) ([]Incident,
 	filter := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", id))
 	for _, action := range []events.Action{
 		events.ActionCreate, events.ActionStart, events.ActionOOM, events.ActionKill, events.ActionDie, events.ActionPause,
-		events.ActionUnPause, events.ActionRename, events.ActionDestroy,
+		events.ActionUnPause, events.ActionRename, events.ActionDestroy, endAction,
 	} {
 		filter.Add("event", string(action))
 	}
@@ -68,6 +68,9 @@ func remembered(ctx context.Context, eng *client.Client, id string) ([]Incident,
 
 // incident describes an event.
 func incident(m events.Message) string {
+	if marksEnd(m) {
+		return "terminated by a program of agentenv"
+	}
 	get := func(key string) string { return m.Actor.Attributes[key] }
 	switch m.Action {
 	case events.ActionCreate:
@@ -77,9 +80,6 @@ func incident(m events.Message) string {
 	case events.ActionOOM:
 		return "a process was killed: the container has used up its memory"
 	case events.ActionKill:
-		if marksEnd(m) {
-			return "terminated by a program of agentenv"
-		}
 		return "signal " + get("signal")
 	case events.ActionPause:
 		return "paused"
