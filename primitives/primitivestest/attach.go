@@ -10,7 +10,7 @@ import (
 
 // clientRules: a sandbox has several clients, in this program and in others.
 func clientRules() []rule {
-	rules := concat(attachRules(), programRules())
+	rules := concat(attachRules(), otherEndRules(), programRules())
 	for i := range rules {
 		rules[i].possible = func(h Harness) bool { return h.Attach != nil }
 	}
@@ -58,6 +58,24 @@ func attachRules() []rule {
 			expect(t, "content", other.read(t, "f"), "kept")
 			other.terminate(t)
 		}},
+		{name: "Attach to an unknown id is fs.ErrNotExist", check: func(t testingT, s *sandbox) {
+			for _, id := range []string{"no-such-sandbox", "../..", ""} {
+				p, err := s.suite.h.Attach(t.Context(), s.suite.dir, id)
+				if err == nil {
+					t.Errorf("Attach %q: no error, close gave %v", id, p.Close())
+					continue
+				}
+				if !isAny(err, fs.ErrNotExist, fs.ErrInvalid) {
+					t.Errorf("Attach %q: %v, want fs.ErrNotExist", id, err)
+				}
+			}
+		}},
+	}
+}
+
+// otherEndRules: a sandbox ends through another handle.
+func otherEndRules() []rule {
+	return []rule{
 		{name: "Terminate through one handle is known to the other", own: true, check: func(t testingT, s *sandbox) {
 			p := s.running(t, "out", "ready\n", "out", "ready\n", "hang")
 			other := s.attach(t)
@@ -102,18 +120,6 @@ func attachRules() []rule {
 			}
 			if !isAny(err, primitives.ErrTerminated, fs.ErrNotExist) {
 				t.Errorf("Attach: %v, want ErrTerminated or fs.ErrNotExist", err)
-			}
-		}},
-		{name: "Attach to an unknown id is fs.ErrNotExist", check: func(t testingT, s *sandbox) {
-			for _, id := range []string{"no-such-sandbox", "../..", ""} {
-				p, err := s.suite.h.Attach(t.Context(), s.suite.dir, id)
-				if err == nil {
-					t.Errorf("Attach %q: no error, close gave %v", id, p.Close())
-					continue
-				}
-				if !isAny(err, fs.ErrNotExist, fs.ErrInvalid) {
-					t.Errorf("Attach %q: %v, want fs.ErrNotExist", id, err)
-				}
 			}
 		}},
 	}
