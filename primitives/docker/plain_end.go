@@ -2,7 +2,9 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -135,6 +137,16 @@ type plainVictim struct {
 	until time.Time // when it is given up after it was killed
 }
 
+// endingFile is there while somebody terminates the sandbox: other handles see that
+// their commands end, and not why.
+func (p *plain) endingFile() string { return path.Join(p.paths.App, "ending") }
+
+// isEnding reports whether somebody terminates the sandbox, or has done so.
+func (p *plain) isEnding(ctx context.Context) (bool, error) {
+	_, status, err := p.request(ctx, "", "test", "-e", p.endingFile())
+	return err == nil && status == 0 || errors.Is(err, primitives.ErrTerminated), err
+}
+
 // Terminate ends all processes of the container but its first one and the control
 // shells. The Sandbox removes the container afterwards.
 func (p *plain) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
@@ -142,6 +154,7 @@ func (p *plain) Terminate(ctx context.Context) (primitives.TerminateReport, erro
 		return primitives.TerminateReport{}, err
 	}
 	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), plainCall)
+	_, _ = p.ask(lasting, "", "mkdir", p.endingFile())
 	victims, err := p.everyone(lasting)
 	cancel()
 	if err != nil {

@@ -229,9 +229,14 @@ func (proc *plainProcess) settle() bool {
 	if err == nil && found.Running {
 		return false
 	}
-	if err == nil && found.ExitCode == 128+9 && !proc.hasSent(9) {
-		// Is it the command that was killed, or everything?
-		_, err = proc.p.ask(ctx, "", ":")
+	if err == nil && proc.why() == "" {
+		ending, aerr := proc.p.isEnding(ctx)
+		switch {
+		case ending:
+			proc.setReason(primitives.ReasonCancelled)
+		case found.ExitCode == 128+9 && !proc.hasSent(9):
+			err = aerr // it was not the command that was killed, but everything
+		}
 	}
 	if err == nil {
 		proc.status = proc.statusOf(found.ExitCode)
