@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/docker/docker/api/types"
@@ -49,8 +50,30 @@ func dialTLS(plain dialer, config *tls.Config) dialer {
 			_ = conn.Close()
 			return nil, err
 		}
-		return secure, nil
+		return &tlsConn{secure}, nil
 	}
+}
+
+// tlsConn is a connection whose failed writes say what the engine has against it. With
+// TLS 1.3 an engine refuses a certificate when the handshake is over for this side: the
+// transport, which reads and writes at once, then closes the connection, and its error
+// may be that of the write.
+type tlsConn struct{ *tls.Conn }
+
+func (c *tlsConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		if _, said := c.Read(make([]byte, 1)); isRefusal(said) {
+			return n, said
+		}
+	}
+	return n, err
+}
+
+// isRefusal reports whether the other end of TLS has ended the connection, and why.
+func isRefusal(err error) bool {
+	connection, ok := errors.AsType[*net.OpError](err)
+	return ok && connection.Op == "remote error"
 }
 
 // certificates is a folder with ca.pem, cert.pem and key.pem, as the docker

@@ -126,6 +126,45 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// TestARefusedCertificateIsKnownAfterTheConnectionIsClosed: of a request one part reads
+// that it was refused and closes the connection while another still writes.
+func TestARefusedCertificateIsKnownAfterTheConnectionIsClosed(t *testing.T) {
+	ca, dir := newAuthority(t), t.TempDir()
+	ca.sign(t, dir)
+	own, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, ClientAuth: tls.RequireAnyClientCert,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() {
+		conn, err := server.Accept()
+		if err == nil {
+			_, _ = conn.Read(make([]byte, 1)) // shakes hands, in vain
+			_ = conn.Close()
+		}
+	}()
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	conn, err := docker.DialTLS(t.Context(), server.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: "127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, refused := conn.Read(make([]byte, 1))
+	if err := conn.Close(); err != nil {
+		t.Log(err) // the other end has closed it, too
+	}
+	_, err = conn.Write([]byte("x"))
+	if refused == nil || err == nil || err.Error() != refused.Error() {
+		t.Errorf("the write failed with %v, want %v", err, refused)
+	}
+}
+
 func TestAnEngineBehindTLS(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	server := t.TempDir()

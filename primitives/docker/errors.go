@@ -83,10 +83,9 @@ func unreachable(host string, err error) error {
 	}
 	advice := "start the Docker engine, or name the right one in host or DOCKER_HOST"
 	var (
-		ssh        *sshError
-		untrusted  *tls.CertificateVerificationError
-		noTLS      tls.RecordHeaderError
-		connection *net.OpError
+		ssh       *sshError
+		untrusted *tls.CertificateVerificationError
+		noTLS     tls.RecordHeaderError
 	)
 	switch {
 	case errors.As(err, &ssh):
@@ -98,8 +97,7 @@ func unreachable(host string, err error) error {
 		advice = "give the authority that signed the engine's certificate in ca.pem (of DOCKER_CERT_PATH, or of the Docker context)"
 	case errors.As(err, &noTLS):
 		advice = "the engine does not speak TLS there; unset DOCKER_TLS_VERIFY, or name its other port"
-	case errors.As(err, &connection) && connection.Op == "remote error":
-		// What the other end of TLS says when it ends the connection.
+	case isRefusal(err):
 		return &kind{
 			fmt.Errorf("%w: give a certificate that the Docker engine accepts in cert.pem and key.pem (of DOCKER_CERT_PATH, or of the Docker context): %w", primitives.ErrUnavailable, err),
 			fs.ErrPermission,
