@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"strings"
@@ -248,12 +249,41 @@ func TestMemoryThatNobodyCanFree(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(err, primitives.ErrUnavailable) {
+	if !errors.Is(err, primitives.ErrUnavailable) || !strings.Contains(err.Error(), "used up its memory") {
 		t.Errorf("got %v", err)
 	}
 	state, err := s.Poll(t.Context())
 	if err != nil || state.Status != primitives.StatusExited || state.Exit.Reason != primitives.ReasonOOM {
 		t.Errorf("poll: %+v, %v", state, err)
+	}
+}
+
+// Of processes that are each smaller than the guest the kernel must end one of them, not
+// the guest or the supervisor of a durable command, with which the rest would be lost.
+func TestMemoryThatManyHave(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Memory = 32 << 20
+	s := open(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	// The first shell has the most, so of the command's processes it is ended.
+	const hold = "x=$(head -c %d000000 /dev/zero | busybox tr '\\0' x);"
+	hog := primitives.Command{
+		Args: []string{"sh", "-c", fmt.Sprintf(hold, 3) + ` while true; do sh -c "$SMALL"; done`},
+		Env:  []string{"SMALL=" + fmt.Sprintf(hold, 1) + " (sleep 1000; true) &"},
+	}
+	for _, hog.Durable = range []bool{false, true} {
+		p, err := s.Exec(ctx, hog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, err := p.Wait(ctx); err != nil || status.Reason != primitives.ReasonOOM {
+			t.Errorf("durable %v: %+v, %v", hog.Durable, status, err)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		script(t, s, "kill -9 -1") // those in the background; it spares itself
 	}
 }
 

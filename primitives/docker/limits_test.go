@@ -2,6 +2,7 @@ package docker_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -24,6 +25,17 @@ func script(t *testing.T, s *docker.Sandbox, command string) primitives.RunResul
 		t.Fatal(err)
 	}
 	return res
+}
+
+// outlivesCommands checks that when memory runs out the kernel ends commands before the
+// first process.
+func outlivesCommands(t *testing.T, s *docker.Sandbox) {
+	t.Helper()
+	var first, command int
+	got := output(t, s, "cat", "/proc/1/oom_score_adj", "/proc/self/oom_score_adj")
+	if _, err := fmt.Sscan(got, &first, &command); err != nil || first >= command {
+		t.Errorf("the scores are %q", got)
+	}
 }
 
 func TestLimitsHold(t *testing.T) {
@@ -49,6 +61,9 @@ func TestLimitsHold(t *testing.T) {
 		if res.Status.Reason != primitives.ReasonOOM || res.Status.Signal != primitives.SIGKILL {
 			t.Errorf("got %+v: %q", res.Status, res.Stdout)
 		}
+	})
+	t.Run("memory of others", func(t *testing.T) {
+		outlivesCommands(t, s)
 	})
 	t.Run("processes", func(t *testing.T) {
 		res := script(t, s, "i=0; while [ $i -lt 100 ]; do sleep 100 & i=$((i+1)); done")

@@ -124,7 +124,7 @@ func (l *link) findCause() error {
 		case state.Status == primitives.StatusPaused:
 			return errPausedAway
 		case !state.Running():
-			return errGone
+			return gone(state)
 		}
 		<-tick.C
 	}
@@ -138,6 +138,14 @@ const (
 
 // errGone says that nothing runs any more.
 var errGone = fmt.Errorf("%w: the container has ended: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+
+// gone is errGone with what the state tells of the reason.
+func gone(state primitives.State) error {
+	if state.Exit.Reason == primitives.ReasonOOM {
+		return fmt.Errorf("%w: set a higher memory limit: the container has ended because it had used up its memory: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+	}
+	return errGone
+}
 
 // errPausedAway is what a handle gets whose sandbox was paused by somebody else.
 var errPausedAway = fmt.Errorf("%w: its container is paused, and the connection to the guest was given up; attach to the sandbox again, which resumes it", primitives.ErrUnavailable)

@@ -127,7 +127,7 @@ func (s *Sandbox) explain(err error) error {
 	case state.Status == primitives.StatusTerminated:
 		return primitives.ErrTerminated
 	case !state.Running() && state.Status != primitives.StatusPaused:
-		return errGone
+		return gone(state)
 	}
 	return explain(s.eng, err)
 }

@@ -128,6 +128,7 @@ func TestWithoutAGuestInDebian(t *testing.T) {
 	if err != nil || res.Status.Reason != primitives.ReasonTimeout {
 		t.Errorf("status %+v, %v", res.Status, err)
 	}
+	outlivesCommands(t, s)
 	if got := output(t, s, "sh", "-c", "cat /proc/[0-9]*/comm"); strings.Count(got, "sleep") != 1 {
 		t.Errorf("processes %q, want of the sleeping ones that of the first process only", got)
 	}

@@ -42,8 +42,10 @@ type durableCommand struct {
 	Dir     string              `json:"dir"`
 	Cred    *syscall.Credential `json:"cred,omitempty"`
 	Merge   bool                `json:"merge,omitempty"`
-	Timeout time.Duration       `json:"timeout,omitempty"`
-	Grace   time.Duration       `json:"grace,omitempty"`
+	// Expendable: when memory runs out it is to be ended before its supervisor.
+	Expendable bool          `json:"expendable,omitempty"`
+	Timeout    time.Duration `json:"timeout,omitempty"`
+	Grace      time.Duration `json:"grace,omitempty"`
 }
 
 // durableStart names the processes, or says why there are none.
@@ -105,6 +107,7 @@ func (s *Sandbox) supervise(ctx context.Context, id, dir string, cmd *primitives
 	order := durableCommand{
 		Sandbox: s.id, Path: spec.path, Args: spec.args, Env: append(spec.env, execMark+"="+id), Dir: spec.dir,
 		Cred: spec.cred, Merge: cmd.MergeStderr, Timeout: cmd.Timeout, Grace: cmd.GracePeriod(),
+		Expendable: s.onlyServes(),
 	}
 	for _, name := range []string{stdoutFile, stderrFile} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {

@@ -56,7 +56,8 @@ type Config struct {
 	Runner string `json:"runner,omitempty"`
 	// ReapOrphans makes this program adopt and reap the processes that lose
 	// their parent, so that none escapes. It changes the whole program: for
-	// one that does nothing but serve this sandbox, like the guest.
+	// one that does nothing but serve this sandbox, like the guest. So it also
+	// offers its commands to the kernel to be killed before it when memory runs out.
 	ReapOrphans bool `json:"-"`
 }
 

@@ -15,6 +15,10 @@ type oomWatch struct {
 	usable bool
 }
 
+// onlyServes reports whether this program is nothing without the sandbox, and the
+// sandbox nothing without it: then the kernel should rather kill any of its commands.
+func (s *Sandbox) onlyServes() bool { return s.reaper != nil }
+
 func (o *oomWatch) start() {
 	n, err := cgroup.OOMKills()
 	o.seen, o.usable = n, err == nil

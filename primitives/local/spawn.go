@@ -23,6 +23,7 @@ type spawnSpec struct {
 	tty         bool
 	leaf        *cgroup.Leaf
 	deathSignal syscall.Signal // when the starting thread ends; Linux only
+	expendable  bool           // when memory runs out, before this program
 }
 
 // child is a started process whose streams nobody serves yet. Descriptors that
@@ -59,6 +60,7 @@ func (s *Sandbox) start(cmd *primitives.Command, out given) (*child, error) {
 	c := &child{id: s.nextExecID(), stdin: -1, stdout: -1, stderr: -1, backend: s.backend}
 	spec.env = append(spec.env, execMark+"="+c.id)
 	spec.session = s.hasTTY
+	spec.expendable = s.onlyServes()
 	theirs, err := c.openStreams(cmd, out, spec)
 	defer theirs.close()
 	if err != nil {
@@ -113,6 +115,9 @@ func (s *Sandbox) withoutGroup(c *child, spec *spawnSpec, first error) error {
 func spawn(spec *spawnSpec) (pid, pidfd int, err error) {
 	for delay := time.Millisecond; ; delay *= 2 {
 		pid, pidfd, err = forkExec(spec)
+		if err == nil && spec.expendable {
+			offerToOOM(pid)
+		}
 		if !errors.Is(err, syscall.ETXTBSY) || delay > 100*time.Millisecond {
 			return pid, pidfd, err
 		}

@@ -25,6 +25,9 @@ func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 	return pid, -1, err
 }
 
+// offerToOOM does nothing: the kernel has no such choice.
+func offerToOOM(int) {}
+
 // exitWatch waits for the end of a process without reaping it.
 type exitWatch struct{ pid int }
 

@@ -115,7 +115,7 @@ func startSupervised(ctx context.Context, dir string) (*process, error) {
 	}
 	spec := &spawnSpec{
 		path: order.Path, args: order.Args, env: order.Env, dir: order.Dir, cred: order.Cred,
-		deathSignal: syscall.SIGKILL,
+		deathSignal: syscall.SIGKILL, expendable: order.Expendable,
 	}
 	stdout, stderr, theirs, err := openSpool(dir, order.Merge)
 	defer theirs.close()

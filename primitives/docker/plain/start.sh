@@ -18,6 +18,8 @@ if ! cd -- "$agentenv_dir" 2>/dev/null; then
 	(why "${agentenv_dir%/}" $e_not_directory)
 	agentenv_refuse directory $?
 fi
+# When memory runs out, commands are ended before the shells that start them.
+{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
 agentenv_file=$1
 case $1 in
 */*) ;;

@@ -1,0 +1,123 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// How often the engine is asked whether a command has exited while its streams are
+// still open: others may hold them. It ends the streams two seconds after the exit.
+const (
+	firstLook = 100 * time.Millisecond
+	lastLook  = time.Second
+)
+
+// watch finds out how the command ends.
+func (proc *plainProcess) watch() {
+	pumped := proc.pumped
+	pause := firstLook
+	if !proc.lookOn(&pause, pumped) {
+		return
+	}
+	if proc.timer != nil {
+		proc.timer.Stop()
+	}
+	proc.unlink()
+	close(proc.exited)
+	proc.outputs.lift(true)
+	<-proc.pumped
+	end := io.EOF
+	if proc.status.Reason == primitives.ReasonLost || proc.err != nil {
+		if end = proc.p.usable(); end == nil {
+			end = io.ErrUnexpectedEOF
+		}
+		end = proc.p.fail("read", proc.ID(), end)
+	}
+	proc.outputs.finish(end)
+}
+
+// lookOn looks until the command has exited and sets its status.
+func (proc *plainProcess) lookOn(pause *time.Duration, pumped <-chan struct{}) bool {
+	timer := time.NewTimer(*pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-pumped:
+			// The engine is about to notice, too.
+			pumped, *pause = nil, time.Millisecond
+		case <-proc.look:
+		case <-timer.C:
+			*pause = min(2**pause, lastLook)
+		}
+		if proc.settle() {
+			return true
+		}
+		timer.Reset(*pause)
+	}
+}
+
+// settle asks the engine and sets the status if the command has exited.
+func (proc *plainProcess) settle() bool {
+	ctx, cancel := proc.within(plainCall)
+	defer cancel()
+	found, err := proc.p.eng.ContainerExecInspect(ctx, proc.conn.id)
+	if err == nil && found.Running {
+		return false
+	}
+	if err == nil && proc.why() == "" {
+		ending, aerr := proc.p.isEnding(ctx)
+		switch {
+		case ending:
+			proc.setReason(primitives.ReasonCancelled)
+		case found.ExitCode == 128+9 && !proc.hasSent(9):
+			err = aerr // it was not the command that was killed, but everything
+		}
+	}
+	if err == nil {
+		proc.status = proc.statusOf(found.ExitCode)
+		return true
+	}
+	proc.status = primitives.ExitStatus{Reason: primitives.ReasonLost}
+	cause := proc.p.lasting()
+	switch {
+	case cause == nil:
+		proc.err = proc.p.fail("wait", proc.ID(), fmt.Errorf("%w: %w", primitives.ErrUnavailable, explain(proc.p.eng, err)))
+	case proc.why() != "":
+		proc.status.Reason = proc.why()
+	case errors.Is(cause, primitives.ErrTerminated):
+		proc.status.Reason = primitives.ReasonCancelled
+	}
+	return true
+}
+
+func (proc *plainProcess) why() primitives.ExitReason {
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	return proc.reason
+}
+
+func (proc *plainProcess) hasSent(number int) bool {
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	return proc.sent[number]
+}
+
+// statusOf makes a status of what the engine reports: 128 and the number of a
+// signal, which may as well be a code. It is taken for a signal if this handle
+// sent that one.
+func (proc *plainProcess) statusOf(code int) primitives.ExitStatus {
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	status := primitives.ExitStatus{Code: code, Reason: primitives.ReasonExited}
+	if code > 128 && proc.sent[code-128] {
+		status.Signal, status.Reason = signalName(code-128), primitives.ReasonSignaled
+	}
+	if proc.reason != "" {
+		status.Reason = proc.reason
+	}
+	return status
+}
