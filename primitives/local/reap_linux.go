@@ -50,12 +50,15 @@ func (r *reaper) run() {
 			r.reap()
 			return
 		}
+		// Each signal wakes threads, beside the one that waits for a command to end.
+		signal.Stop(r.children)
 		pause := time.NewTimer(reapPause)
 		select {
 		case <-pause.C:
 		case <-r.stop:
 		}
 		pause.Stop()
+		signal.Notify(r.children, syscall.SIGCHLD) // before it looks, or it could miss one
 		r.reap()
 	}
 }

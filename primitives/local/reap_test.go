@@ -15,9 +15,9 @@ import (
 )
 
 // reap is a program that serves one sandbox and reaps its orphans. A command
-// leaves behind a process that wipes its environment and ends a little later, and
-// one that stays; the program prints how many children it still has after the
-// first has gone, and after Terminate.
+// leaves behind processes that wipe their environment: one ends a little later, one when
+// the program has looked around meanwhile, and one stays; the program prints how many
+// children it still has after the first two have gone, and after Terminate.
 func reap(ctx context.Context, root string) int {
 	s, err := local.NewSweeping(ctx, local.Config{Root: root, ReapOrphans: true})
 	if err != nil {
@@ -25,13 +25,13 @@ func reap(ctx context.Context, root string) int {
 		return 1
 	}
 	defer s.Close()
-	const script = `(env -i setsid /bin/sleep 0.2 >/dev/null 2>&1 &) ; (env -i setsid /bin/sleep 600 >/dev/null 2>&1 &)`
+	const script = `(env -i setsid /bin/sleep 0.2 >/dev/null 2>&1 &) ; (env -i setsid /bin/sleep 1.5 >/dev/null 2>&1 &) ; (env -i setsid /bin/sleep 600 >/dev/null 2>&1 &)`
 	if _, err := s.Run(ctx, shell(script), primitives.RunOptions{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	deadline := time.After(10 * time.Second)
-	for n := 2; n > 1; n = children() {
+	for n := 3; n > 1; n = children() {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
