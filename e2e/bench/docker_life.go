@@ -19,6 +19,10 @@ import (
 // but the last.
 type stages struct{ ready, first, remove time.Duration }
 
+// lifeRounds is how many lives there are of each kind, the first of which does not count:
+// the engine's times scatter by a tenth, and some targets are two percent.
+const lifeRounds = 41
+
 // benchDockerLife compares the life of a sandbox with that of a container: from
 // its making to the first command, and its end.
 func benchDockerLife(ctx context.Context) (rows []row, err error) {
@@ -39,7 +43,7 @@ func benchDockerLife(ctx context.Context) (rows []row, err error) {
 			return e.boxLife(ctx, ways()[0], func(b box) error { return e.remove(ctx, b.ID()) })
 		})
 		took := make([][]stages, len(lives))
-		for round := range 13 {
+		for round := range lifeRounds {
 			for k := range lives {
 				i := (round + k) % len(lives) // no one always follows the same other
 				s, err := lives[i]()
