@@ -84,6 +84,10 @@ func (e *engine) remove(ctx context.Context, id string) error {
 
 func (e *engine) labels() map[string]string { return map[string]string{benchLabel: e.run} }
 
+// engineRounds is how often much is moved through the engine, whose speed for the same
+// thing differs by half from one time to the next.
+const engineRounds = 20
+
 // way is a transport to the guest, with what it is expected to reach.
 type way struct {
 	name   string

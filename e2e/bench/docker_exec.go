@@ -246,7 +246,7 @@ func benchDockerStream(ctx context.Context) (rows []row, err error) {
 			for _, b := range boxes {
 				all = append(all, clocked(1, func() error { return readStream(ctx, b, dockerStreamSize) }))
 			}
-			took, err := compete(4, all...)
+			took, err := compete(engineRounds, all...)
 			if err != nil {
 				return err
 			}

@@ -105,7 +105,7 @@ func (e *engine) manyFiles(ctx context.Context, id string, boxes []box) (rows []
 	if root != "" {
 		all = append(all, clocked(1, func() error { return rawFiles(filepath.Join(root, fresh())) }))
 	}
-	took, err := compete(6, all...)
+	took, err := compete(engineRounds, all...)
 	if err != nil {
 		return nil, err
 	}
@@ -166,11 +166,11 @@ func (e *engine) greatFile(ctx context.Context, id string, boxes []box) (rows []
 			return errors.Join(err, r.Close())
 		}))
 	}
-	wrote, err := compete(5, write...)
+	wrote, err := compete(engineRounds, write...)
 	if err != nil {
 		return nil, err
 	}
-	got, err := compete(5, read...)
+	got, err := compete(engineRounds, read...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"errors"
 	"io"
+	"sync"
 	"time"
 )
 
@@ -13,34 +14,73 @@ type packedFile struct {
 	body io.ReadCloser
 	in   *tar.Reader
 	end  func() // of the archive
-	idle *time.Timer
-	left time.Time // when the reader left
 	pace pace
+
+	mu     sync.Mutex
+	left   time.Time // when the reader left; zero while it reads
+	idle   *time.Timer
+	closed bool
 }
 
 // start is for when the reader gets it.
 func (f *packedFile) start(end func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.end, f.left = end, time.Now()
-	f.idle = time.AfterFunc(maxWait, end)
+	f.idle = time.AfterFunc(maxWait, f.look)
+}
+
+// look ends the archive when the reader has been away for maxWait. Setting the timer anew
+// for each of thousands of reads would wake threads that the engine needs.
+func (f *packedFile) look() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	wait := maxWait
+	if !f.left.IsZero() {
+		wait -= time.Since(f.left)
+	}
+	switch {
+	case f.closed:
+	case wait <= 0:
+		f.end()
+	default:
+		f.idle.Reset(wait)
+	}
 }
 
 // Read implements io.Reader.
 func (f *packedFile) Read(p []byte) (int, error) {
-	f.idle.Stop() // or it has ended, and the reading fails
-	if f.pace.isSlow(time.Since(f.left)) {
+	if f.pace.isSlow(f.come()) {
 		f.end()
 		return 0, errSlow
 	}
-	n, err := f.in.Read(p)
-	f.left = time.Now()
-	f.idle.Reset(maxWait)
+	n, err := f.in.Read(p) // which fails if look has ended it
+	f.leave()
 	return n, err
+}
+
+// come returns for how long the reader was away.
+func (f *packedFile) come() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	away := time.Since(f.left)
+	f.left = time.Time{}
+	return away
+}
+
+func (f *packedFile) leave() {
+	f.mu.Lock()
+	f.left = time.Now()
+	f.mu.Unlock()
 }
 
 // Close implements io.Closer. It may be called while Read is.
 func (f *packedFile) Close() error {
 	f.end()
+	f.mu.Lock()
+	f.closed = true
 	f.idle.Stop() // or it does nothing more
+	f.mu.Unlock()
 	return f.body.Close()
 }
 
