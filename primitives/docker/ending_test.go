@@ -3,14 +3,19 @@ package docker_test
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
@@ -54,6 +59,53 @@ func TestAttachToASandboxThatIsJustEnding(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestTheEndIsKnownOnABusyEngine: an engine remembers its last 256 events, and a polite
+// end takes longer than a busy one needs for these.
+func TestTheEndIsKnownOnABusyEngine(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	s, busy := open(t, cfg), open(t, cfg)
+	p, err := s.Exec(t.Context(), primitives.Command{
+		Args: []string{"sh", "-c", "trap '' TERM; echo; while true; do sleep 1; done"}, Grace: 3 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := io.ReadFull(p.Stdout(), make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	other, err := docker.Attach(t.Context(), cfg, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	eng := testdocker.Engine(t)
+	marks, failed := eng.Events(t.Context(), events.ListOptions{
+		Filters: filters.NewArgs(filters.Arg("container", s.ID()), filters.Arg("event", string(events.ActionExecCreate))),
+	})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := other.Terminate(t.Context())
+		ended <- err
+	}()
+	select {
+	case <-marks:
+	case err := <-failed:
+		t.Fatal(err)
+	}
+	for range 260 {
+		if _, err := eng.ContainerExecCreate(t.Context(), busy.ID(), container.ExecOptions{Cmd: []string{"true"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrTerminated) {
+		t.Errorf("got %v", err)
 	}
 }
 

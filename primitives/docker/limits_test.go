@@ -1,6 +1,7 @@
 package docker_test
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -31,8 +32,17 @@ func script(t *testing.T, s *docker.Sandbox, command string) primitives.RunResul
 // first process.
 func outlivesCommands(t *testing.T, s *docker.Sandbox) {
 	t.Helper()
+	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "echo $$; exec sleep 1000"}, Grace: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	id, err := bufio.NewReader(p.Stdout()).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
 	var first, command int
-	got := output(t, s, "cat", "/proc/1/oom_score_adj", "/proc/self/oom_score_adj")
+	got := output(t, s, "cat", "/proc/1/oom_score_adj", "/proc/"+strings.TrimSpace(id)+"/oom_score_adj")
 	if _, err := fmt.Sscan(got, &first, &command); err != nil || first >= command {
 		t.Errorf("the scores are %q", got)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/docker/docker/client"
 
@@ -98,13 +99,18 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	defer s.terminating.Unlock()
 	defer s.link.archives.hold()()
 	wait := func() {}
+	began := time.Now()
 	stop := s.thaw(ctx)
-	if s.Err() == nil {
+	marked := s.Err() == nil
+	if marked {
 		wait = s.mark(ctx)
 	}
 	report, err := s.endProcesses(ctx)
 	stop()
 	wait()
+	if marked && time.Since(began) > markLasts {
+		markEnd(ctx, s.eng, s.link.container)
+	}
 	if s.closed.Load() {
 		return report, wrap("terminate", s.id, err)
 	}

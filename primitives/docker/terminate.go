@@ -35,6 +35,10 @@ func marksEnd(m events.Message) bool {
 	return m.Action == endAction || m.Action == events.ActionKill && m.Actor.Attributes["signal"] == endSignalNumber
 }
 
+// markLasts is for how long a mark is taken to be found. The engine remembers its last 256
+// events, which on a busy machine are those of some seconds.
+const markLasts = time.Second
+
 // mark tells the other handles that Terminate was called, while this one goes on.
 // What it returns waits for that.
 func (s *Sandbox) mark(ctx context.Context) (wait func()) {
