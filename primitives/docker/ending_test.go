@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -84,6 +85,7 @@ func TestTheEndIsKnownOnABusyEngine(t *testing.T) {
 	defer other.Close()
 	eng := testdocker.Engine(t)
 	marks, failed := eng.Events(t.Context(), events.ListOptions{
+		Since:   strconv.FormatInt(time.Now().Unix(), 10), // it may answer before it listens
 		Filters: filters.NewArgs(filters.Arg("container", s.ID()), filters.Arg("event", string(events.ActionExecCreate))),
 	})
 	ended := make(chan error, 1)
