@@ -273,6 +273,31 @@ func TestASandboxThatSomebodyElsePaused(t *testing.T) {
 	}
 }
 
+// The engine may still hear of a pause when it has been over for a while. Here
+// another handle makes it say so.
+func TestPollIsNotMisledRightAfterResume(t *testing.T) {
+	s := open(t, config(t, testdocker.Busybox(t)))
+	eng := testdocker.Engine(t)
+	for range 5 {
+		if err := errors.Join(s.Pause(t.Context()), s.Resume(t.Context()), eng.ContainerPause(t.Context(), s.ID())); err != nil {
+			t.Fatal(err)
+		}
+		polling := make(chan struct{})
+		resumed := make(chan error, 1)
+		go func() {
+			<-polling
+			resumed <- eng.ContainerUnpause(t.Context(), s.ID())
+		}()
+		close(polling)
+		if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusRunning {
+			t.Errorf("Poll: %+v, %v", state, err)
+		}
+		if err := <-resumed; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Keep, cfg.ExpiresAfterSeconds = true, 1

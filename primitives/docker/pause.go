@@ -51,18 +51,49 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	patient, cancel := outlast(ctx, fateTimeout)
 	defer cancel()
 	err := do(patient, s.link.container)
-	if err != nil {
+	for err != nil {
 		// It may be as it should be already.
-		if state, ferr := s.link.fate(); ferr == nil && state.Status == want {
-			err = nil
+		state, ferr := s.link.fate()
+		if ferr != nil || state.Status != want {
+			s.setPaused(g, before)
+			return s.explain(err)
 		}
+		if before == pause || !s.justFrozen() {
+			break
+		}
+		// Or the engine has just heard of the time before, see Poll.
+		time.Sleep(fatePause)
+		err = do(patient, s.link.container)
 	}
-	if err != nil {
-		s.setPaused(g, before)
-		return s.explain(err)
-	}
+	s.frozen.Store(time.Now().UnixNano())
 	s.setPaused(g, pause)
 	return nil
+}
+
+// justFrozen reports whether this handle has paused or resumed its container so
+// lately that the engine may err about it: some (20.10 is one) hear of what they have
+// done from containerd, and late, when they have already done something else.
+func (s *Sandbox) justFrozen() bool {
+	return time.Since(time.Unix(0, s.frozen.Load())) < fateAttempts*fatePause
+}
+
+// state is the fate of the container. Of whether it is paused this handle may know
+// more than the engine for a moment, which is then asked again.
+func (s *Sandbox) state(ctx context.Context) (primitives.State, error) {
+	tick := time.NewTicker(fatePause)
+	defer tick.Stop()
+	for {
+		state, err := fate(ctx, s.eng, s.link.container)
+		paused := state.Status == primitives.StatusPaused
+		if err != nil || !paused && !state.Running() || paused == s.paused.Load() || !s.justFrozen() {
+			return state, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return state, nil
+		}
+	}
 }
 
 func (s *Sandbox) setPaused(g *guest.Client, paused bool) {

@@ -27,7 +27,8 @@ type Sandbox struct {
 	forkedFrom string
 
 	freezing sync.Mutex
-	paused   atomic.Bool // by this handle
+	paused   atomic.Bool  // by this handle
+	frozen   atomic.Int64 // when this handle has paused or resumed it, as time.UnixNano; 0: never
 
 	sweep       *sweep // what New has started; nil for none
 	terminating sync.Mutex
@@ -81,7 +82,7 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 		return primitives.State{Status: primitives.StatusTerminated}, nil
 	}
 	s.link.archives.giveWay()
-	state, ferr := fate(ctx, s.eng, s.link.container)
+	state, ferr := s.state(ctx)
 	if ferr != nil && err != nil && ctx.Err() == nil {
 		// Neither the guest nor the engine answers.
 		return primitives.State{Status: primitives.StatusLost}, nil
