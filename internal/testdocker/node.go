@@ -2,6 +2,7 @@ package testdocker
 
 import (
 	_ "embed" // what the Node image is made of
+	"net"
 	"testing"
 
 	"github.com/docker/docker/api/types/network"
@@ -32,18 +33,27 @@ const FakeNPM = `RUN printf '#!/bin/sh\n' >/bin/apt-get && busybox cp /bin/apt-g
   busybox chmod +x /bin/apt-get /bin/dpkg-query /bin/npm`
 
 // Gateway returns the address of this machine in the engine's default network: a
-// server that listens there is reached by containers.
+// server that listens there is reached by containers. It is that of the bridge: an
+// engine that has made the network itself does not tell before its next start.
 func Gateway(t testing.TB) string {
 	t.Helper()
 	bridge, err := Engine(t).NetworkInspect(t.Context(), "bridge", network.InspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range bridge.IPAM.Config {
-		if c.Gateway != "" {
-			return c.Gateway
+	device, err := net.InterfaceByName(bridge.Options["com.docker.network.bridge.name"])
+	if err != nil {
+		t.Fatalf("the bridge of the engine's default network: %v", err)
+	}
+	addrs, err := device.Addrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range addrs {
+		if ip, _, err := net.ParseCIDR(addr.String()); err == nil && ip.To4() != nil {
+			return ip.String()
 		}
 	}
-	t.Fatalf("the engine's default network has no gateway: %+v", bridge.IPAM)
+	t.Fatalf("the engine's default network has no gateway: %v", addrs)
 	return ""
 }
