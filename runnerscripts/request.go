@@ -152,7 +152,7 @@ type ControlType string
 // The control lines.
 const (
 	ControlPrompt     ControlType = "prompt"     // ID, Text: run a query; queued while one runs
-	ControlInterrupt  ControlType = "interrupt"  // stop the running query; it completes with StopCancelled
+	ControlInterrupt  ControlType = "interrupt"  // stop the running query, or the start of the agent for it; it completes with StopCancelled
 	ControlPermission ControlType = "permission" // ID, Decision
 	ControlCredential ControlType = "credential" // ID, Value
 	ControlSetMode    ControlType = "set_mode"   // Value

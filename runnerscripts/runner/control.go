@@ -21,8 +21,8 @@ const mostQueued = 1000
 const mostPending = 100
 
 // readControls reads control lines until the input ends, and passes them on in
-// their order. Only a shutdown does not wait for its turn: it must be heeded
-// while the agent starts, or hangs.
+// their order. Only what ends something does not wait for its turn: it must be
+// heeded while the agent starts, or hangs.
 func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.LineReader, pending chan<- runnerscripts.Control) {
 	defer close(pending)
 	for {
@@ -42,10 +42,26 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 			c.complain(err)
 		case ctl.Type == runnerscripts.ControlShutdown:
 			c.shutdown(errShutdown)
+		case ctl.Type == runnerscripts.ControlInterrupt && c.interruptStart(len(pending) > 0):
 		default:
 			pending <- ctl
 		}
 	}
+}
+
+// interruptStart stops the query for which the agent is being started, if it is, and
+// the start, too, if it would be for nothing.
+func (c *conversation) interruptStart(more bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.started || len(c.queue) == 0 {
+		return false
+	}
+	c.queue[0].cancelled = true
+	if len(c.queue) == 1 && !more {
+		c.shutdown(errShutdown)
+	}
+	return true
 }
 
 // followControls follows control lines until there are no more. One that cannot

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,6 +96,57 @@ func TestShutdownIsHeededWhileTheAgentStarts(t *testing.T) {
 	}
 	if res := resultOf(t, events); !res.OK {
 		t.Errorf("result %+v", res.Error)
+	}
+}
+
+func TestInterruptIsHeededWhileTheAgentStarts(t *testing.T) {
+	starting := make(chan struct{})
+	h := hold(t.Context(), t, &fake{start: func(ctx context.Context, _ agent.Sink) error {
+		close(starting)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}})
+	<-starting
+	h.send(rs.Control{Type: rs.ControlInterrupt})
+	events := h.rest(exitOK)
+	done := of(events, rs.TypeQueryCompleted)
+	if len(done) != 1 || payload[rs.QueryCompleted](t, done[0]).StopReason != rs.StopCancelled {
+		t.Errorf("the query was not cancelled: %s", types(events))
+	}
+	if res := resultOf(t, events); !res.OK {
+		t.Errorf("result %+v", res.Error)
+	}
+}
+
+// An agent that has more to do than what is interrupted goes on starting.
+func TestInterruptWhileTheAgentStartsStopsOnePrompt(t *testing.T) {
+	starting, start := make(chan struct{}), make(chan struct{})
+	var prompts []string
+	h := hold(t.Context(), t, &fake{
+		start: func(ctx context.Context, _ agent.Sink) error {
+			close(starting)
+			select {
+			case <-start:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		},
+		prompt: func(_ context.Context, text string) (rs.QueryCompleted, error) {
+			prompts = append(prompts, text)
+			return rs.QueryCompleted{StopReason: rs.StopEndTurn}, nil
+		},
+	})
+	<-starting
+	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
+	h.send(rs.Control{Type: rs.ControlInterrupt})
+	h.send(rs.Control{Type: rs.ControlPrompt, ID: "third", Text: "c"}) // is read when the interrupt has been heeded
+	h.stdin.Close()
+	close(start)
+	events := h.rest(exitOK)
+	done := of(events, rs.TypeQueryCompleted)
+	if len(done) != 3 || payload[rs.QueryCompleted](t, done[0]).StopReason != rs.StopCancelled || !slices.Equal(prompts, []string{"b", "c"}) {
+		t.Errorf("the agent was given %q: %s", prompts, types(events))
 	}
 }
 

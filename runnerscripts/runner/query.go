@@ -39,6 +39,7 @@ type conversation struct {
 	wake    chan struct{} // holds one token after queue or ended changed
 	queue   []*query
 	current *query
+	started bool // the agent has been started
 	ended   bool // no further prompt will come
 	prompts int  // counts prompts for those without an id
 	asked   map[string]bool
@@ -81,6 +82,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 	})
 	started := err == nil
 	if started {
+		c.setStarted()
 		c.tasks.Go(func() { c.followControls(ctx, pending) })
 		err = c.work(ctx)
 	}
@@ -106,6 +108,12 @@ func (a *app) executeQuery(ctx context.Context) error {
 		return err
 	}
 	return a.finish(nil)
+}
+
+func (c *conversation) setStarted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.started = true
 }
 
 // outcome is how the script ends whose work ended with err.
