@@ -50,6 +50,8 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	// Half a freezing would be neither.
 	patient, cancel := outlast(ctx, fateTimeout)
 	defer cancel()
+	tick := time.NewTicker(fatePause)
+	defer tick.Stop()
 	err := do(patient, s.link.container)
 	for err != nil {
 		// It may be as it should be already.
@@ -61,8 +63,8 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 		if before == pause || !s.justFrozen() {
 			break
 		}
-		// Or the engine has just heard of the time before, see Poll.
-		time.Sleep(fatePause)
+		// Or the engine has just heard of the time before, see justFrozen.
+		<-tick.C
 		err = do(patient, s.link.container)
 	}
 	s.frozen.Store(time.Now().UnixNano())
