@@ -49,7 +49,9 @@ type BatchWriter interface {
 
 // WriteFiles writes many files, each as WriteFile would. The slice has one entry
 // per file, nil for those that were written; a file that fails does not keep the
-// others from being written. The error is for what concerns all of them.
+// others from being written. The error is for what concerns all of them. A
+// directory that is missing may appear only with all of its files that follow each
+// other; if the sandbox or its guest dies before, they are lost.
 func WriteFiles(ctx context.Context, f Files, files []File) ([]error, error) {
 	if b, ok := f.(BatchWriter); ok {
 		return b.WriteFiles(ctx, files)

@@ -2,11 +2,17 @@ package guest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"iter"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -41,4 +47,147 @@ func TestBatchReportsEachFile(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", f.Path, len(got), err)
 		}
 	}
+}
+
+// sequential is a sandbox that takes the files of a batch one after the other.
+type sequential struct {
+	*fake
+	take func(ctx context.Context, files iter.Seq[primitives.File]) ([]error, error)
+}
+
+func (s sequential) WriteFilesSeq(ctx context.Context, files iter.Seq[primitives.File]) ([]error, error) {
+	return s.take(ctx, files)
+}
+
+// small returns so many files, each with another content.
+func small(n int) []primitives.File {
+	files := make([]primitives.File, n)
+	for i := range files {
+		files[i] = primitives.File{Path: fmt.Sprint(i), Content: bytes.Repeat([]byte{byte(i)}, 3000), Mode: fs.FileMode(i % 0o777)}
+	}
+	return files
+}
+
+func TestBatchIsASequence(t *testing.T) {
+	var calls, got []primitives.File
+	s := sequential{newFake(t), func(_ context.Context, files iter.Seq[primitives.File]) (errs []error, err error) {
+		calls = append(calls, primitives.File{})
+		for f := range files {
+			f.Content = bytes.Clone(f.Content)
+			got = append(got, f)
+			var err error
+			if len(errs)%100 == 7 {
+				err = fault("write", f.Path, fs.ErrPermission)
+			}
+			errs = append(errs, err)
+		}
+		return errs, nil
+	}}
+	c := connect(t, s, Config{})
+	first, last := small(300), small(600)
+	large := primitives.File{Path: "large", Content: bytes.Repeat([]byte("y"), 1<<20)}
+	errs, err := c.WriteFiles(t.Context(), slices.Concat(first, []primitives.File{large}, last))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range errs {
+		n := i
+		if i > len(first) {
+			n = i - len(first) - 1 // they are taken as a second sequence
+		}
+		if bad := i != len(first) && n%100 == 7; bad != errors.Is(err, fs.ErrPermission) || !bad && err != nil {
+			t.Errorf("file %d: %v", i, err)
+		}
+	}
+	if !slices.EqualFunc(got, slices.Concat(first, last), func(a, b primitives.File) bool {
+		return a.Path == b.Path && a.Mode == b.Mode && bytes.Equal(a.Content, b.Content)
+	}) || len(calls) != 2 {
+		t.Errorf("%d files came, in %d calls", len(got), len(calls))
+	}
+}
+
+// counted counts what is written to a connection.
+type counted struct {
+	net.Conn
+	bytes atomic.Int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+func TestBatchThatIsBrokenOffIsNotSentToItsEnd(t *testing.T) {
+	for rule, fail := range map[string]error{
+		"with an error": &primitives.Error{Op: "write", Err: primitives.ErrUnavailable},
+		"without":       nil, // which would be a mistake
+	} {
+		t.Run(rule, func(t *testing.T) {
+			s := sequential{newFake(t), func(_ context.Context, files iter.Seq[primitives.File]) ([]error, error) {
+				for range files {
+					return []error{nil}, fail
+				}
+				return nil, errors.New("there were no files")
+			}}
+			host, guest := net.Pipe()
+			served := make(chan error, 1)
+			go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, s, ServeConfig{}) }()
+			conn := &counted{Conn: host}
+			c, err := Dial(t.Context(), conn, Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			content := make([]byte, 200<<10)
+			files := make([]primitives.File, 500)
+			for i := range files {
+				files[i] = primitives.File{Path: fmt.Sprint(i), Content: content}
+			}
+			if _, err := c.WriteFiles(t.Context(), files); !errors.Is(err, primitives.ErrUnavailable) {
+				t.Errorf("WriteFiles: %v", err)
+			}
+			if err := errors.Join(c.Close(), within(t, served)); err != nil {
+				t.Error(err)
+			}
+			if n := conn.bytes.Load(); n > 10<<20 {
+				t.Errorf("%d bytes were sent", n)
+			}
+		})
+	}
+}
+
+func TestBatchThatIsCutOffEnds(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan int, 1)
+	s := sequential{newFake(t), func(ctx context.Context, files iter.Seq[primitives.File]) (errs []error, err error) {
+		for range files {
+			if errs = append(errs, nil); len(errs) == 1 {
+				close(begun)
+				<-ctx.Done() // the host has gone
+			}
+		}
+		ended <- len(errs)
+		return errs, ctx.Err()
+	}}
+	host, guest := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, s, ServeConfig{}) }()
+	c, err := Dial(t.Context(), host, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	written := make(chan error, 1)
+	go func() {
+		_, err := c.WriteFiles(t.Context(), small(5000))
+		written <- err
+	}()
+	within(t, begun)
+	_ = host.Close()
+	if err := within(t, written); !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("WriteFiles: %v", err)
+	}
+	if n := within(t, ended); n < groupFiles || n >= 5000 {
+		t.Errorf("%d files came", n)
+	}
+	within(t, served)
 }

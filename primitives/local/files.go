@@ -40,6 +40,18 @@ func (s *Sandbox) WriteFiles(ctx context.Context, batch []primitives.File) ([]er
 	return s.files.WriteFiles(ctx, batch)
 }
 
+// WriteFilesSeq is WriteFiles for files that become known one after another, as a
+// guest gets them. It is done with a file's content when it takes the next. The
+// slice has one entry per file that it has taken.
+func (s *Sandbox) WriteFilesSeq(ctx context.Context, batch iter.Seq[primitives.File]) ([]error, error) {
+	end, err := s.begin("write", "")
+	if err != nil {
+		return nil, err
+	}
+	end() // as in WriteFile
+	return s.files.WriteFilesSeq(ctx, batch)
+}
+
 // Stat implements primitives.Files.
 func (s *Sandbox) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {
 	end, err := s.begin("stat", name)

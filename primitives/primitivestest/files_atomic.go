@@ -12,9 +12,7 @@ import (
 var errSource = errors.New("the source of the write failed")
 
 // atomicRules: a write that fails leaves everything as it was.
-func atomicRules() []rule { return concat(failedWriteRules(), batchRules()) }
-
-func failedWriteRules() []rule {
+func atomicRules() []rule {
 	failing := func(n int) io.Reader {
 		return io.MultiReader(strings.NewReader(alphabet(n)), failingReader{})
 	}
@@ -78,34 +76,6 @@ func failedWriteRules() []rule {
 			if got := s.read(t, "f"); !strings.HasPrefix(got, "old") {
 				t.Errorf("content is %s", brief(got))
 			}
-		}},
-	}
-}
-
-func batchRules() []rule {
-	return []rule{
-		{name: "a batch writes every file and tells of each", check: func(t testingT, s *sandbox) {
-			s.probed(t, "mkdir", "dir")
-			errs, err := primitives.WriteFiles(t.Context(), s.EnvironmentPrimitive, []primitives.File{
-				{Path: s.in("a"), Content: []byte("a")},
-				{Path: s.in("dir"), Content: []byte("not a file")},
-				{Path: s.in("sub/b"), Content: []byte("b"), Mode: 0o755},
-				{Path: "../../escape", Content: []byte("no")},
-			})
-			if err != nil || len(errs) != 4 {
-				t.Fatalf("WriteFiles: %d errors and %v", len(errs), err)
-			}
-			expect(t, "error of a", errs[0], nil)
-			expectError(t, "directory", errs[1], primitives.ErrIsDirectory)
-			expect(t, "error of sub/b", errs[2], nil)
-			expectError(t, "escape", errs[3], primitives.ErrPathEscape)
-			expect(t, "content", s.read(t, "a")+s.read(t, "sub/b"), "ab")
-			expect(t, "mode", s.lstat(t, "sub/b").Mode, 0o755)
-		}},
-		{name: "an empty batch is no error", check: func(t testingT, s *sandbox) {
-			errs, err := primitives.WriteFiles(t.Context(), s.EnvironmentPrimitive, nil)
-			expect(t, "error", err, nil)
-			expect(t, "errors", len(errs), 0)
 		}},
 	}
 }

@@ -117,7 +117,7 @@ func groups() []group {
 		{"streams", concat(outputRules(), inputRules(), flowRules())},
 		{"ending", concat(endingRules(), treeRules(), terminateRules())},
 		{"terminal", terminalRules()},
-		{"files", concat(readRules(), writeRules(), atomicRules(), statRules(), listRules(), changeRules(), pathRules(), nameRules())},
+		{"files", concat(readRules(), writeRules(), atomicRules(), batchRules(), statRules(), listRules(), changeRules(), pathRules(), nameRules())},
 		{"archive", archiveRules()},
 		{"watch", concat(watchRules(), watchFilterRules())},
 		{"lifecycle", concat(lifecycleRules(), durableRules(), clientRules())},

@@ -46,8 +46,69 @@ func brokenList(change func(infos []primitives.FileInfo, err error) ([]primitive
 	})
 }
 
+// brokenBatch writes the files of a batch another way.
+func brokenBatch(write func(ctx context.Context, f *faults, file primitives.File) error) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.batch = func(ctx context.Context, files []primitives.File) ([]error, error) {
+			errs := make([]error, len(files))
+			for i := range files {
+				errs[i] = write(ctx, f, files[i])
+			}
+			return errs, nil
+		}
+	})
+}
+
+func writeOne(ctx context.Context, f *faults, name string, file primitives.File) error {
+	return f.WriteFile(ctx, name, bytes.NewReader(file.Content), primitives.WriteOptions{Mode: file.Mode})
+}
+
+func batchMutants() []mutant {
+	return []mutant{
+		{"a batch stops at a file that fails", "a batch writes every file and tells of each", broken(func(f *faults) {
+			f.batch = func(ctx context.Context, files []primitives.File) ([]error, error) {
+				errs := make([]error, len(files))
+				for i := range files {
+					if errs[i] = writeOne(ctx, f, files[i].Path, files[i]); errs[i] != nil {
+						break
+					}
+				}
+				return errs, nil
+			}
+		})},
+		{"a batch writes a file only once", "a batch fills new folders as single writes would", brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
+			err := f.WriteFile(ctx, file.Path, bytes.NewReader(file.Content), primitives.WriteOptions{Mode: file.Mode, Exclusive: true})
+			if errors.Is(err, fs.ErrExist) {
+				return nil
+			}
+			return err
+		})},
+		{"a batch knows paths by their text", "a batch fills new folders as single writes would", brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
+			return writeOne(ctx, f, strings.ReplaceAll(file.Path, "/../", "/"), file)
+		})},
+		{"a folder of a batch replaces a file", "a batch that uses the name of a file for a folder, or of a folder for a file, says so", brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
+			if info, err := f.Stat(ctx, path.Dir(file.Path)); err == nil && !info.IsDir() {
+				if err := f.Remove(ctx, path.Dir(file.Path), false); err != nil {
+					return err
+				}
+			}
+			return writeOne(ctx, f, file.Path, file)
+		})},
+		{"a batch replaces links", "a batch leads through links to what it makes itself", brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
+			for _, name := range []string{file.Path, path.Dir(file.Path)} {
+				if info, err := f.Stat(ctx, name); err == nil && info.Target != "" {
+					if err := f.Remove(ctx, name, false); err != nil {
+						return err
+					}
+				}
+			}
+			return writeOne(ctx, f, file.Path, file)
+		})},
+	}
+}
+
 func fileMutants() []mutant {
-	return slices.Concat(writeMutants(), []mutant{
+	return slices.Concat(writeMutants(), batchMutants(), []mutant{
 		{"a missing file is empty", "a missing file is fs.ErrNotExist", broken(func(f *faults) {
 			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
 				r, err := f.Open(ctx, name)

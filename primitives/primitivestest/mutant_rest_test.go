@@ -50,6 +50,13 @@ func brokenWatch(change func(opts *primitives.WatchOptions)) func(p primitives.E
 
 func watchMutants() []mutant {
 	return []mutant{
+		{"the files of a batch have other names first", "the folders and files of a batch are created once, under their own names", brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
+			temp := file.Path + ".part"
+			if err := writeOne(ctx, f, temp, file); err != nil {
+				return err
+			}
+			return f.Move(ctx, temp, file.Path)
+		})},
 		{"a rename is a creation and a removal", "a renamed file is one rename with both names", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
 			if ev.Op != primitives.OpRename {
 				return []primitives.WatchEvent{ev}

@@ -15,6 +15,7 @@ type faults struct {
 	exec      func(ctx context.Context, cmd primitives.Command) (primitives.Process, error)
 	open      func(ctx context.Context, name string) (io.ReadCloser, error)
 	write     func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error
+	batch     func(ctx context.Context, files []primitives.File) ([]error, error)
 	stat      func(ctx context.Context, name string) (primitives.FileInfo, error)
 	list      func(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error)
 	mkdir     func(ctx context.Context, name string, mode fs.FileMode) error
@@ -40,6 +41,9 @@ func whole(p primitives.EnvironmentPrimitive) *faults {
 		pack: func(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
 			return primitives.Pack(ctx, p, dir, opts)
 		},
+		batch: func(ctx context.Context, files []primitives.File) ([]error, error) {
+			return primitives.WriteFiles(ctx, p, files)
+		},
 		unpack: func(ctx context.Context, dir string, r io.Reader) error { return primitives.Unpack(ctx, p, dir, r) },
 		reattach: func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 			return primitives.Reattach(ctx, p, id, from)
@@ -60,6 +64,10 @@ func (w wrapped) Open(ctx context.Context, name string) (io.ReadCloser, error) {
 
 func (w wrapped) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 	return w.write(ctx, name, r, opts)
+}
+
+func (w wrapped) WriteFiles(ctx context.Context, files []primitives.File) ([]error, error) {
+	return w.batch(ctx, files)
 }
 
 func (w wrapped) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,7 +134,7 @@ func (w *watcher) expectEvents(t testingT, folder, want string) {
 }
 
 func watchRules() []rule {
-	return concat(changeEventRules(), treeEventRules(), burstRules(), watchEndRules())
+	return concat(changeEventRules(), treeEventRules(), batchEventRules(), burstRules(), watchEndRules())
 }
 
 // changeEventRules: one change, one event.
@@ -235,6 +236,24 @@ func moveEventRules() []rule {
 			w := s.watch(t, ".", whole)
 			s.probed(t, "write", "a", "", "write", "b", "", "rm", "a", "rename", "b", "c", "write", "d", "", "rm", "c")
 			w.expectEvents(t, ".", "create a, create b, remove a, rename c from b, create d, remove c")
+		}),
+	}
+}
+
+// batchEventRules: how a batch comes to its files is its own business.
+func batchEventRules() []rule {
+	return []rule{
+		watchRule("the folders and files of a batch are created once, under their own names", func(t testingT, s *sandbox) {
+			w := s.watch(t, ".", primitives.WatchOptions{})
+			s.writeBatch(t, primitives.File{Path: "a/b/f"}, primitives.File{Path: "a/b/g"}, primitives.File{Path: "a/f"}, primitives.File{Path: "h"})
+			var got []string
+			for _, ev := range w.mark(t, ".") {
+				if ev.Op != primitives.OpModify {
+					got = append(got, string(ev.Op)+" "+ev.Path)
+				}
+			}
+			slices.Sort(got)
+			expect(t, "events", strings.Join(got, ", "), "create a, create a/b, create a/b/f, create a/b/g, create a/f, create h")
 		}),
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"iter"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,53 +16,102 @@ import (
 // maxDirs is how many directories a batch keeps open.
 const maxDirs = 128
 
-// WriteFiles implements primitives.BatchWriter. A directory is looked up once
-// for all the files in it that follow each other closely.
+// WriteFiles implements primitives.BatchWriter.
 func (f *FS) WriteFiles(ctx context.Context, files []primitives.File) ([]error, error) {
-	errs := make([]error, len(files))
+	errs, err := f.WriteFilesSeq(ctx, slices.Values(files))
+	return append(errs, make([]error, len(files)-len(errs))...), err
+}
+
+// WriteFilesSeq is WriteFiles for files that become known one after another. It
+// is done with a file's content when it takes the next. The slice has one entry
+// per file that it has taken.
+//
+// A directory is looked up once for all the files in it that follow each other
+// closely. One that is missing appears with all of the files that go into it, as
+// long as they follow each other.
+func (f *FS) WriteFilesSeq(ctx context.Context, files iter.Seq[primitives.File]) ([]error, error) {
 	if err := f.alive(); err != nil {
-		return errs, f.fail("write", "", err)
+		return nil, f.fail("write", "", err)
 	}
 	b := batch{f: f, dirs: map[string]int{}}
 	defer b.forget()
 	var content bytes.Reader
-	for i := range files {
-		if err := ctx.Err(); err != nil {
-			return errs, f.fail("write", "", err)
+	var stop error
+	for file := range files {
+		if stop = ctx.Err(); stop != nil {
+			break
 		}
-		content.Reset(files[i].Content)
-		errs[i] = f.fail("write", files[i].Path, b.write(ctx, &files[i], &content))
+		content.Reset(file.Content)
+		b.errs = append(b.errs, nil)
+		b.errs[len(b.errs)-1] = f.fail("write", file.Path, b.write(ctx, &file, &content))
 	}
-	return errs, nil
+	b.publish(ctx)
+	return b.errs, f.fail("write", "", stop)
 }
 
 // batch is one call of WriteFiles.
 type batch struct {
-	f    *FS
-	dirs map[string]int // open directories by the path before the last slash
+	f     *FS
+	errs  []error
+	dirs  map[string]int // open directories by the path before the last slash
+	fresh *newDir        // the one that is being filled, or nil
 }
 
 func (b *batch) write(ctx context.Context, file *primitives.File, content *bytes.Reader) error {
-	opts := primitives.WriteOptions{Mode: file.Mode}
 	if err := b.f.begin(ctx, file.Path); err != nil {
 		return err
 	}
-	if err := checkWrite(opts); err != nil {
+	j := job{f: b.f, opts: primitives.WriteOptions{Mode: file.Mode}}
+	if err := checkWrite(j.opts); err != nil {
 		return err
 	}
 	base, leaf := splitPath(file.Path)
+	if b.fresh != nil && !b.fresh.holds(base) {
+		b.publish(ctx)
+	}
 	dir, err := b.dir(file.Path, base)
+	if err != nil && b.fresh != nil {
+		b.publish(ctx)
+		return b.f.writeFile(ctx, file.Path, content, j.opts)
+	}
 	if err != nil {
 		return err
 	}
-	j := job{f: b.f, dir: dir, leaf: leaf, opts: opts}
-	st, err := lstatat(dir, leaf)
+	j.dir, j.leaf = dir, leaf
+	fresh := b.fresh
+	if fresh == nil {
+		err = b.place(ctx, &j, file, content)
+	} else if err = b.placeUnseen(ctx, &j, file, content); err == nil {
+		fresh.note(len(b.errs)-1, file)
+	}
+	if errors.Is(err, unix.ENOENT) && content.Size() == int64(content.Len()) {
+		return b.f.writeFile(ctx, file.Path, content, j.opts) // the directory was removed since it was opened
+	}
+	return err
+}
+
+// placeUnseen writes a file where nobody looks yet, without the detour by a
+// temporary name.
+func (b *batch) placeUnseen(ctx context.Context, j *job, file *primitives.File, content *bytes.Reader) error {
+	if !strings.HasSuffix(file.Path, "/") {
+		_, err := j.create(ctx, j.leaf, content)
+		if !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
+			return err
+		}
+	}
+	return b.place(ctx, j, file, content)
+}
+
+// place writes a file whose directory is known.
+func (b *batch) place(ctx context.Context, j *job, file *primitives.File, content *bytes.Reader) error {
+	st, err := lstatat(j.dir, j.leaf)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 	case err != nil:
 		return err
 	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
-		return b.f.writeFile(ctx, file.Path, content, opts)
+		b.publish(ctx)
+		return b.f.writeFile(ctx, file.Path, content, j.opts)
 	default:
 		j.old = &st
 	}
@@ -70,25 +121,17 @@ func (b *batch) write(ctx context.Context, file *primitives.File, content *bytes
 	if err := j.check(); err != nil {
 		return err
 	}
-	err = j.replace(ctx, content)
-	if errors.Is(err, unix.ENOENT) && content.Size() == int64(content.Len()) {
-		return b.f.writeFile(ctx, file.Path, content, opts) // the directory was removed since it was opened
-	}
-	return err
+	return j.replace(ctx, content)
 }
 
 // dir opens the directory of a file, or finds it open. One that was opened
-// stays the right one: nothing can make it another.
+// stays the right one: nothing can make it another. If it is missing it becomes,
+// or is made in, the directory that is being filled.
 func (b *batch) dir(name, base string) (int, error) {
 	if fd, ok := b.dirs[base]; ok {
 		return fd, nil
 	}
-	t, err := b.f.tree(name)
-	if err != nil {
-		return -1, err
-	}
-	defer t.close()
-	fd, err := t.openDir(base, true)
+	fd, err := b.open(name, base)
 	if err != nil {
 		return -1, err
 	}
@@ -97,6 +140,45 @@ func (b *batch) dir(name, base string) (int, error) {
 	}
 	b.dirs[base] = fd
 	return fd, nil
+}
+
+func (b *batch) open(name, base string) (int, error) {
+	if b.fresh != nil {
+		return b.fresh.openDir(b.f, base)
+	}
+	t, err := b.f.tree(name)
+	if err != nil {
+		return -1, err
+	}
+	defer t.close()
+	fd, err := t.openDir(base, false)
+	if !errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	if b.fresh = b.f.newDir(t, base); b.fresh != nil {
+		return b.fresh.openDir(b.f, base)
+	}
+	return t.openDir(base, true)
+}
+
+// publish lets the directory appear that was filled.
+func (b *batch) publish(ctx context.Context) {
+	d := b.fresh
+	if d == nil {
+		return
+	}
+	b.fresh = nil
+	defer d.close()
+	if renameNew(d.parent, d.temp, d.parent, d.name) == nil {
+		return
+	}
+	// Somebody else has made it meanwhile, most likely: the files go there one
+	// by one.
+	b.forget()
+	for _, w := range d.files {
+		b.errs[w.index] = b.f.fail("write", w.path, d.moveOut(ctx, b.f, w))
+	}
+	d.remove()
 }
 
 func (b *batch) forget() {

@@ -108,13 +108,25 @@ func (j *job) check() error {
 
 // replace writes a new file beside the old one and then puts it in its place.
 func (j *job) replace(ctx context.Context, r io.Reader) error {
-	temp := tempName()
-	fd, err := openat(j.dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	temp, err := j.create(ctx, tempName(), r)
 	if err != nil {
 		return err
 	}
+	defer j.f.freeLater(j.hold())
+	if err = j.commit(temp); err != nil {
+		_ = unix.Unlinkat(j.dir, temp, 0)
+	}
+	return err
+}
+
+// create writes a new file, and returns its name: a staged one has its own.
+func (j *job) create(ctx context.Context, name string, r io.Reader) (string, error) {
+	fd, err := openat(j.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return name, err
+	}
 	if s, ok := r.(stager); ok {
-		fd, err = j.takeStaged(ctx, s, &temp, fd)
+		fd, err = j.takeStaged(ctx, s, &name, fd)
 	}
 	if err == nil {
 		err = j.f.copyIn(ctx, fd, r)
@@ -128,14 +140,10 @@ func (j *job) replace(ctx context.Context, r io.Reader) error {
 	if err == nil {
 		err = ctx.Err()
 	}
-	if err == nil {
-		defer j.f.freeLater(j.hold())
-		err = j.commit(temp)
-	}
 	if err != nil {
-		_ = unix.Unlinkat(j.dir, temp, 0)
+		_ = unix.Unlinkat(j.dir, name, 0)
 	}
-	return err
+	return name, err
 }
 
 // dress gives the new file the owner and mode that it shall have.
