@@ -73,6 +73,9 @@ func (m *model) gateFiles(p primitives.EnvironmentPrimitive) {
 	f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 		return errors.Join(m.gate("write"), m.unlessPaused(func() error { return p.WriteFile(ctx, name, r, opts) }))
 	}
+	f.batch = func(ctx context.Context, files []primitives.File) ([]error, error) {
+		return gated(m, "write files", func() ([]error, error) { return primitives.WriteFiles(ctx, p, files) })
+	}
 	f.stat = func(ctx context.Context, name string) (primitives.FileInfo, error) {
 		return gated(m, "stat", func() (primitives.FileInfo, error) { return p.Stat(ctx, name) })
 	}
