@@ -50,8 +50,6 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	// Half a freezing would be neither.
 	patient, cancel := outlast(ctx, fateTimeout)
 	defer cancel()
-	tick := time.NewTicker(fatePause)
-	defer tick.Stop()
 	err := do(patient, s.link.container)
 	for err != nil {
 		// It may be as it should be already.
@@ -64,10 +62,11 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 			break
 		}
 		// Or the engine has just heard of the time before, see justFrozen.
-		<-tick.C
+		<-time.After(fatePause)
 		err = do(patient, s.link.container)
 	}
-	s.frozen.Store(time.Now().UnixNano())
+	now := time.Now()
+	s.frozen.Store(&now)
 	s.setPaused(g, pause)
 	return nil
 }
@@ -76,7 +75,8 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 // lately that the engine may err about it: some (20.10 is one) hear of what they have
 // done from containerd, and late, when they have already done something else.
 func (s *Sandbox) justFrozen() bool {
-	return time.Since(time.Unix(0, s.frozen.Load())) < fateAttempts*fatePause
+	at := s.frozen.Load()
+	return at != nil && time.Since(*at) < fateAttempts*fatePause
 }
 
 // state is the fate of the container. Of whether it is paused this handle may know

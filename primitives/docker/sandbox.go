@@ -27,8 +27,8 @@ type Sandbox struct {
 	forkedFrom string
 
 	freezing sync.Mutex
-	paused   atomic.Bool  // by this handle
-	frozen   atomic.Int64 // when this handle has paused or resumed it, as time.UnixNano; 0: never
+	paused   atomic.Bool               // by this handle
+	frozen   atomic.Pointer[time.Time] // when this handle has paused or resumed it; nil: never
 
 	sweep       *sweep // what New has started; nil for none
 	terminating sync.Mutex

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -106,18 +104,6 @@ func TestBatchIsASequence(t *testing.T) {
 	}
 }
 
-// counted counts what is written to a connection.
-type counted struct {
-	net.Conn
-	bytes atomic.Int64
-}
-
-func (c *counted) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.bytes.Add(int64(n))
-	return n, err
-}
-
 func TestBatchThatIsBrokenOffIsNotSentToItsEnd(t *testing.T) {
 	for rule, fail := range map[string]error{
 		"with an error": &primitives.Error{Op: "write", Err: primitives.ErrUnavailable},
@@ -130,14 +116,7 @@ func TestBatchThatIsBrokenOffIsNotSentToItsEnd(t *testing.T) {
 				}
 				return nil, errors.New("there were no files")
 			}}
-			host, guest := net.Pipe()
-			served := make(chan error, 1)
-			go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, s, ServeConfig{}) }()
-			conn := &counted{Conn: host}
-			c, err := Dial(t.Context(), conn, Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := connectCuttableTo(t, s.fake, s)
 			content := make([]byte, 200<<10)
 			files := make([]primitives.File, 500)
 			for i := range files {
@@ -146,10 +125,10 @@ func TestBatchThatIsBrokenOffIsNotSentToItsEnd(t *testing.T) {
 			if _, err := c.WriteFiles(t.Context(), files); !errors.Is(err, primitives.ErrUnavailable) {
 				t.Errorf("WriteFiles: %v", err)
 			}
-			if err := errors.Join(c.Close(), within(t, served)); err != nil {
+			if err := errors.Join(c.Close(), within(t, c.served)); err != nil {
 				t.Error(err)
 			}
-			if n := conn.bytes.Load(); n > 10<<20 {
+			if n := c.sent.Load(); n > 10<<20 {
 				t.Errorf("%d bytes were sent", n)
 			}
 		})
@@ -168,26 +147,19 @@ func TestBatchThatIsCutOffEnds(t *testing.T) {
 		ended <- len(errs)
 		return errs, ctx.Err()
 	}}
-	host, guest := net.Pipe()
-	served := make(chan error, 1)
-	go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, s, ServeConfig{}) }()
-	c, err := Dial(t.Context(), host, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
+	c := connectCuttableTo(t, s.fake, s)
 	written := make(chan error, 1)
 	go func() {
 		_, err := c.WriteFiles(t.Context(), small(5000))
 		written <- err
 	}()
 	within(t, begun)
-	_ = host.Close()
+	c.cut()
 	if err := within(t, written); !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("WriteFiles: %v", err)
 	}
 	if n := within(t, ended); n < groupFiles || n >= 5000 {
 		t.Errorf("%d files came", n)
 	}
-	within(t, served)
+	within(t, c.served)
 }

@@ -88,6 +88,9 @@ func appendHeader(dst []byte, kind byte, length int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, kind), uint32(length))
 }
 
+// appendLength appends four bytes that say how much follows, where that is no frame.
+func appendLength(dst []byte, n int) []byte { return binary.BigEndian.AppendUint32(dst, uint32(n)) }
+
 // requestFrame returns the first frame of an operation.
 func requestFrame(op opcode, req message) []byte {
 	c := codec{buf: append(make([]byte, 0, 256), byte(op))}

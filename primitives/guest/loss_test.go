@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,21 +25,41 @@ type cuttable struct {
 	*Client
 	fake   *fake
 	cut    func()
+	sent   *atomic.Int64 // bytes, by the host
 	served <-chan error
 }
 
 func connectCuttable(t *testing.T) *cuttable {
 	t.Helper()
 	f := newFake(t)
+	return connectCuttableTo(t, f, f)
+}
+
+// connectCuttableTo serves p, which is made of f.
+func connectCuttableTo(t *testing.T, f *fake, p primitives.EnvironmentPrimitive) *cuttable {
+	t.Helper()
 	host, guest := net.Pipe()
 	served := make(chan error, 1)
-	go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, f, ServeConfig{}) }()
-	c, err := Dial(t.Context(), host, Config{})
+	go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, p, ServeConfig{}) }()
+	conn := &counted{Conn: host}
+	c, err := Dial(t.Context(), conn, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return &cuttable{Client: c, fake: f, cut: func() { _ = host.Close() }, served: served}
+	return &cuttable{Client: c, fake: f, cut: func() { _ = host.Close() }, sent: &conn.bytes, served: served}
+}
+
+// counted counts what is written to a connection.
+type counted struct {
+	net.Conn
+	bytes atomic.Int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.bytes.Add(int64(n))
+	return n, err
 }
 
 func TestLossOfTheStreamEndsEverything(t *testing.T) {

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -21,8 +20,6 @@ const (
 	// maxFileHeader is the longest header of a file in a batch.
 	maxFileHeader = 64 << 10
 )
-
-func appendLength(dst []byte, n int) []byte { return binary.BigEndian.AppendUint32(dst, uint32(n)) }
 
 func (s *server) writeFiles(ctx context.Context, op *operation) error {
 	b := &batch{s: s, op: op, in: bufio.NewReaderSize(op.upload(), maxFrame)}
@@ -48,10 +45,11 @@ func writeSeq(ctx context.Context, p primitives.EnvironmentPrimitive, files iter
 		return w.WriteFilesSeq(ctx, files)
 	}
 	for f := range files {
-		if err := ctx.Err(); err != nil {
+		one, err := primitives.WriteFiles(ctx, p, []primitives.File{f})
+		if err != nil {
 			return errs, err
 		}
-		errs = append(errs, p.WriteFile(ctx, f.Path, bytes.NewReader(f.Content), primitives.WriteOptions{Mode: f.Mode}))
+		errs = append(errs, one...)
 	}
 	return errs, nil
 }

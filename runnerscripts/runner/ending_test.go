@@ -54,6 +54,19 @@ func hold(ctx context.Context, t *testing.T, f *fake) *held {
 	return h
 }
 
+// holdStarting returns when the agent is being started, which only ctx ends.
+func holdStarting(t *testing.T) *held {
+	t.Helper()
+	starting := make(chan struct{})
+	h := hold(t.Context(), t, &fake{start: func(ctx context.Context, _ agent.Sink) error {
+		close(starting)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}})
+	<-starting
+	return h
+}
+
 func (h *held) send(v any) {
 	h.t.Helper()
 	if err := h.in.Encode(v); err != nil {
@@ -80,13 +93,7 @@ func (h *held) rest(status int) []rs.Event {
 }
 
 func TestShutdownIsHeededWhileTheAgentStarts(t *testing.T) {
-	starting := make(chan struct{})
-	h := hold(t.Context(), t, &fake{start: func(ctx context.Context, _ agent.Sink) error {
-		close(starting)
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}})
-	<-starting
+	h := holdStarting(t)
 	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
 	h.send(rs.Control{Type: rs.ControlShutdown})
 	events := h.rest(exitOK)
@@ -100,13 +107,7 @@ func TestShutdownIsHeededWhileTheAgentStarts(t *testing.T) {
 }
 
 func TestInterruptIsHeededWhileTheAgentStarts(t *testing.T) {
-	starting := make(chan struct{})
-	h := hold(t.Context(), t, &fake{start: func(ctx context.Context, _ agent.Sink) error {
-		close(starting)
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}})
-	<-starting
+	h := holdStarting(t)
 	h.send(rs.Control{Type: rs.ControlInterrupt})
 	events := h.rest(exitOK)
 	done := of(events, rs.TypeQueryCompleted)
