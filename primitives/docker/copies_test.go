@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
@@ -268,8 +270,28 @@ func TestASandboxThatSomebodyElsePaused(t *testing.T) {
 		t.Error(err)
 	}
 	// Its end must not wait for a guest that hears nothing.
-	if err := eng.ContainerPause(t.Context(), s.ID()); err != nil {
+	if err := insist(t, eng.ContainerPause, s.ID()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// insist pauses or resumes a container with the engine, which may refuse it for a
+// moment: it hears late of the time before.
+func insist(t *testing.T, do func(ctx context.Context, container string) error, id string) error {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := do(ctx, id)
+		if !cerrdefs.IsConflict(err) && !cerrdefs.IsInternal(err) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
 	}
 }
 
@@ -279,14 +301,14 @@ func TestPollIsNotMisledRightAfterResume(t *testing.T) {
 	s := open(t, config(t, testdocker.Busybox(t)))
 	eng := testdocker.Engine(t)
 	for range 5 {
-		if err := errors.Join(s.Pause(t.Context()), s.Resume(t.Context()), eng.ContainerPause(t.Context(), s.ID())); err != nil {
+		if err := errors.Join(s.Pause(t.Context()), s.Resume(t.Context()), insist(t, eng.ContainerPause, s.ID())); err != nil {
 			t.Fatal(err)
 		}
 		polling := make(chan struct{})
 		resumed := make(chan error, 1)
 		go func() {
 			<-polling
-			resumed <- eng.ContainerUnpause(t.Context(), s.ID())
+			resumed <- insist(t, eng.ContainerUnpause, s.ID())
 		}()
 		close(polling)
 		if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusRunning {

@@ -74,11 +74,22 @@ type newerEngine struct {
 	paths []string
 }
 
-// dropped are fields that newer versions do not have.
-func dropped() []string {
-	return []string{
-		"VirtualSize", "Container", "ContainerConfig", "DockerVersion", "Parent", // of images
-		"MacAddress", "IPAddress", "Gateway", "Bridge", "SandboxKey", // of containers, at the top of their network settings
+// drop takes the fields out of an answer that newer versions do not have.
+func drop(answer any) {
+	switch answer := answer.(type) {
+	case []any:
+		for _, one := range answer {
+			drop(one)
+		}
+	case map[string]any:
+		settings, _ := answer["NetworkSettings"].(map[string]any)
+		for _, name := range []string{
+			"VirtualSize", "Container", "ContainerConfig", "DockerVersion", "Parent", // of images
+			"MacAddress", "IPAddress", "Gateway", "Bridge", "SandboxKey", // of containers, at the top of their network settings
+		} {
+			delete(answer, name)
+			delete(settings, name)
+		}
 	}
 }
 
@@ -99,15 +110,11 @@ func (e *newerEngine) serve(t *testing.T) (host string) {
 			if !strings.HasSuffix(r.Request.URL.Path, "/json") || r.StatusCode != http.StatusOK {
 				return nil
 			}
-			var answer map[string]any
+			var answer any
 			if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
-				return err // a list is not asked for in this test
+				return err
 			}
-			settings, _ := answer["NetworkSettings"].(map[string]any)
-			for _, name := range dropped() {
-				delete(answer, name)
-				delete(settings, name)
-			}
+			drop(answer)
 			b, err := json.Marshal(answer)
 			r.Body = io.NopCloser(bytes.NewReader(b))
 			r.ContentLength = int64(len(b))
