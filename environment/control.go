@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -14,8 +15,10 @@ import (
 // stopped when it has begun. Without a running query it does nothing.
 func (e *Environment) Interrupt(ctx context.Context) error {
 	e.mu.Lock()
-	closed, running, prompted := e.closed, e.asked.id != "", e.asked.prompted
-	e.asked.interrupted = running
+	closed, prompted := e.closed, !e.asked.prompted.IsZero()
+	if e.asked.id != "" && e.asked.interrupted.IsZero() {
+		e.asked.interrupted = time.Now()
+	}
 	e.mu.Unlock()
 	switch {
 	case closed:

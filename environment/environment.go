@@ -50,8 +50,8 @@ type Environment struct {
 // none.
 type asked struct {
 	id          string
-	prompted    bool // the agent has the prompt
-	interrupted bool // it is to stop, as soon as it has begun
+	prompted    time.Time // when the agent got the prompt
+	interrupted time.Time // when it was first told to stop; before prompted: as soon as it has begun
 	settled     map[string]bool
 }
 

@@ -77,7 +77,7 @@ func (r *queryRun) watch(ctx context.Context) error {
 	own := e.agent
 	e.agent = p
 	e.mu.Unlock()
-	e.setAsked(asked{id: last.QueryID, prompted: true, settled: settled})
+	e.setAsked(asked{id: last.QueryID, prompted: time.Now(), settled: settled})
 	err = r.follow(ctx, p)
 	e.setAsked(asked{})
 	p.leave()

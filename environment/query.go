@@ -137,7 +137,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 	done := ctx.Done()
 	interrupt := func() {
 		if grace == nil {
-			grace = time.After(r.env.grace)
+			grace = time.After(r.env.graceLeft())
 			p.offer(interruptLine) // without room the grace decides
 		}
 	}
@@ -349,6 +349,23 @@ func (e *Environment) setAsked(a asked) {
 func (e *Environment) begun() (interrupted bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.asked.prompted = true
-	return e.asked.interrupted
+	if e.asked.prompted.IsZero() {
+		e.asked.prompted = time.Now()
+	}
+	return !e.asked.interrupted.IsZero()
+}
+
+// graceLeft is for how long the agent may still go on, which it has been told not to
+// now, if not before.
+func (e *Environment) graceLeft() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	since := e.asked.interrupted
+	switch {
+	case since.IsZero():
+		return e.grace
+	case since.Before(e.asked.prompted):
+		since = e.asked.prompted
+	}
+	return e.grace - time.Since(since)
 }

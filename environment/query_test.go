@@ -277,6 +277,37 @@ func TestACancelledContextInterruptsPolitelyThenKills(t *testing.T) {
 	}
 }
 
+func TestAnAgentThatWasInterruptedBeforeGetsNoSecondGrace(t *testing.T) {
+	env := withQuery(t, strings.Replace(patient, "read -r line\n\t\tcase", "sleep 1000\n\t\tcase", 1))
+	env.grace = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var last error
+	for ev, err := range env.ExecuteQuery(ctx, Query{Prompt: "wait"}) {
+		if err != nil {
+			last = err
+			break
+		}
+		if ev.Text() == "" {
+			continue
+		}
+		if err := env.Interrupt(t.Context()); err != nil {
+			t.Error(err)
+		}
+		env.mu.Lock()
+		env.asked.prompted = env.asked.prompted.Add(-2 * time.Hour)
+		env.asked.interrupted = env.asked.interrupted.Add(-time.Hour)
+		env.mu.Unlock()
+		if err := env.Interrupt(t.Context()); err != nil { // which begins no grace anew
+			t.Error(err)
+		}
+		cancel()
+	}
+	if !errors.Is(last, errNotHeeded) {
+		t.Errorf("error %v, want %v", last, errNotHeeded)
+	}
+}
+
 func TestControlsReachTheAgent(t *testing.T) {
 	env := withQuery(t, patient)
 	if err := env.Respond(t.Context(), "1", runnerscripts.PermissionDecision{}); !errors.Is(err, ErrNoQuery) {

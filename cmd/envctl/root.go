@@ -24,21 +24,25 @@ const (
 	exitInterrupted = 130
 )
 
-// app is one run of the command line: its streams and nothing else.
+// app is one run of the command line: its streams and little else.
 type app struct {
 	in       io.Reader
 	out, err io.Writer
+	hurry    <-chan struct{} // closed when an interrupted run shall wait for nothing; nil: never
 }
 
 // Execute runs envctl with the given arguments (without the program's name) and
 // streams, and returns its exit status.
 func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []string) int {
-	a := &app{in: in, out: out, err: errOut}
+	return (&app{in: in, out: out, err: errOut}).execute(ctx, args)
+}
+
+func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.newRootCmd()
 	root.SetArgs(args)
-	root.SetIn(in)
-	root.SetOut(out)
-	root.SetErr(errOut)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -46,7 +50,7 @@ func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []st
 	var status *exitError
 	if errors.As(err, &status) {
 		if status.err != nil {
-			fmt.Fprintf(errOut, "envctl: %s\n", plain(status.err.Error()))
+			fmt.Fprintf(a.err, "envctl: %s\n", plain(status.err.Error()))
 		}
 		return status.code
 	}
@@ -54,13 +58,13 @@ func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []st
 		return exitFailure // nobody is left to read why
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintln(errOut, "envctl: interrupted")
+		fmt.Fprintln(a.err, "envctl: interrupted")
 		if err = besides(err, ctx.Err()); err != nil {
-			fmt.Fprintf(errOut, "envctl: %s\n", plain(err.Error()))
+			fmt.Fprintf(a.err, "envctl: %s\n", plain(err.Error()))
 		}
 		return exitInterrupted
 	}
-	fmt.Fprintf(errOut, "envctl: %s\n", plain(err.Error()))
+	fmt.Fprintf(a.err, "envctl: %s\n", plain(err.Error()))
 	if errors.Is(err, environment.ErrConfig) {
 		return exitUsage
 	}

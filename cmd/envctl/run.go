@@ -37,7 +37,8 @@ func (a *app) newRunCmd() *cobra.Command {
 
 Each argument is one prompt; they are answered in turn in one conversation. "-"
 reads a prompt from standard input. The sandbox ends with the command, unless
---keep is given.
+--keep is given. Ctrl-C interrupts the agent and waits for it, a few seconds at most;
+a second Ctrl-C does not wait.
 
 With --json every event is one line of JSON on standard output, with its "type" and
 a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed.`,
@@ -102,6 +103,8 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 		}
 		if f.keep {
 			fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n", env.ID())
+		} else if f.app.hurried() {
+			err = errors.Join(err, env.Close()) // the session would wait for the agent
 		}
 	}
 	return errors.Join(err, s.Close())
@@ -213,15 +216,18 @@ func ends(t runnerscripts.EventType) bool {
 	return t == runnerscripts.TypeQueryCompleted || t == runnerscripts.TypeQueryFailed
 }
 
-// interrupted stops the running query politely and prints how it ended.
+// interrupted stops the running query politely and prints how it ended, unless a
+// second interrupt comes: the query then ends with the session.
 func (f *runFlags) interrupted(ctx context.Context, s *session.AgentSession, turn *session.Turn, show printer, seen uint64, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx)
+	ctx, stop := f.app.unhurried(ctx)
+	defer stop()
 	if s.Interrupt(ctx) != nil {
 		return err
 	}
+	defer show.waiting("waiting for the agent to stop; Ctrl-C again ends it at once")()
 	_, waitErr := turn.Wait(ctx)
 	var failed *session.QueryError
 	if waitErr != nil && !errors.As(waitErr, &failed) {
@@ -233,6 +239,30 @@ func (f *runFlags) interrupted(ctx context.Context, s *session.AgentSession, tur
 		}
 	}
 	return err
+}
+
+// unhurried is ctx without its end, until the user has no patience any more.
+func (a *app) unhurried(ctx context.Context) (unhurried context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	if a.hurry != nil {
+		go func() {
+			select {
+			case <-a.hurry:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, cancel
+}
+
+func (a *app) hurried() bool {
+	select {
+	case <-a.hurry: // which is never ready if it is nil
+		return true
+	default:
+		return false
+	}
 }
 
 // failed is the error of a query whose query_failed event was printed already.

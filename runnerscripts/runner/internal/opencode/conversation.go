@@ -65,6 +65,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	c.reportServers(ctx, s)
 	err = c.work(ctx, s, q, c.begin(q.id, text, now))
 	c.withdrawAll()
+	c.reportLog(s)
 	done := c.completed()
 	switch {
 	case err == nil:

@@ -2,10 +2,12 @@ package opencode
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -106,6 +108,14 @@ func (f fake) prompt(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch f.behaviour {
+	case "logs late":
+		if err := f.log(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		fallthrough
+	case "fails":
+		f.say(`{"type":"session.error","properties":{"sessionID":"` + fakeSession + `","error":{"name":"UnknownError","data":{"message":"nothing works"}}}}`)
 	case "works without an end":
 		f.say(`{"type":"message.updated","properties":{"info":{"id":"` + body.MessageID + `","sessionID":"` + fakeSession + `","role":"user"}}}`)
 		f.say(`{"type":"session.status","properties":{"sessionID":"` + fakeSession + `","status":{"type":"retry","attempt":1}}}`)
@@ -124,14 +134,29 @@ func (f fake) prompt(w http.ResponseWriter, r *http.Request) {
 		}
 		f.say(`not JSON at all`)
 		f.say(`{"type":"message.updated","properties":{"info":[]}}`)
-		fallthrough
-	case "fails":
 		f.say(`{"type":"session.error","properties":{"sessionID":"` + fakeSession + `","error":{"name":"UnknownError","data":{"message":"nothing works"}}}}`)
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
 func (f fake) say(event string) { f.events <- "data: " + event + "\n\n" }
+
+// log writes what happened up to the first prompt, and a little of what came then.
+func (f fake) log() error {
+	path := filepath.Join(os.Getenv("HOME"), ".local/share/opencode/log/opencode.log")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(`timestamp=x level=ERROR run=x message="failed to load plugin" path=x error="no better"
+timestamp=x level=INFO run=x message=loop session.id=` + fakeSession + ` step=0
+timestamp=x level=ERROR run=x message="of the query"
+`)
+	return errors.Join(err, file.Close())
+}
 
 // startFake starts the conversation; it is closed at the end of the test.
 func (f *fixture) startFake() (*conversation, error) {

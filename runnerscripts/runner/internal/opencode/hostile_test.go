@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -74,6 +75,31 @@ func TestGarbageAndFloodsDoNotHoldUpTheQuery(t *testing.T) {
 	}
 	if logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog); len(logs) != 2 {
 		t.Errorf("logs: %+v", logs)
+	}
+}
+
+// The program writes its log once a second: what failed at its start may be there only
+// when the first query is over.
+func TestWhatIsLoggedLateOfTheStartIsTold(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, "logs late")
+	c, err := f.startFake()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := c.Prompt(t.Context(), "q", "hello"); err == nil || !strings.Contains(err.Error(), "nothing works") {
+			t.Errorf("error %v", err)
+		}
+	}
+	var told []string
+	for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog) {
+		if l.Level == "error" && !strings.Contains(l.Message, "nothing works") {
+			told = append(told, l.Message)
+		}
+	}
+	if want := []string{`"failed to load plugin" path=x error="no better"`}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
 	}
 }
 

@@ -11,32 +11,24 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// notices are the problems that a program tells while it starts, in two ways: as
-// events, before the session's own can be listened to, and in its log.
+// notices are the problems that a program tells as events while it starts, before the
+// session's own can be listened to.
 type notices struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	events []string // valid after done
-	log    string   // the name of the file
-	before int64    // its size before the start
 }
 
 // newNotices begins to look for problems. The session's folder must not have been
 // used yet: that starts what can go wrong.
-func newNotices(ctx context.Context, s *server, session runnerscripts.Session) (*notices, error) {
+func newNotices(ctx context.Context, s *server) (*notices, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	st, err := s.events(ctx, "/global/event")
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	n := &notices{
-		cancel: cancel, done: make(chan struct{}),
-		log: filepath.Join(session.Paths.Home, ".local", "share", programName, "log", programName+".log"),
-	}
-	if info, err := os.Stat(n.log); err == nil {
-		n.before = info.Size()
-	}
+	n := &notices{cancel: cancel, done: make(chan struct{})}
 	go n.listen(st)
 	return n, nil
 }
@@ -62,24 +54,55 @@ func (n *notices) listen(st *stream) {
 	}
 }
 
-// maxLog is how much of the log is looked at, in bytes.
-const maxLog = 1 << 20
-
 // stop returns the problems so far.
 func (n *notices) stop() []string {
 	n.cancel()
 	<-n.done
-	list := n.events
-	f, err := os.Open(n.log)
+	return n.events
+}
+
+// startLog is what a program logs from its start to its first prompt. It is written
+// once a second, so what went wrong at the start may be there only later.
+type startLog struct {
+	path string
+	read int64 // how far
+	over bool  // the first prompt's work was read of
+}
+
+func newStartLog(session runnerscripts.Session) startLog {
+	l := startLog{path: filepath.Join(session.Paths.Home, ".local", "share", programName, "log", programName+".log")}
+	if info, err := os.Stat(l.path); err == nil {
+		l.read = info.Size()
+	}
+	return l
+}
+
+// maxLog is how much of the log is looked at at a time, in bytes.
+const maxLog = 1 << 20
+
+// problems returns those that were not read yet.
+func (l *startLog) problems() (list []string) {
+	if l.over {
+		return nil
+	}
+	f, err := os.Open(l.path)
 	if err != nil {
-		return list // there is none, or it is not ours
+		return nil // there is none, or it is not ours
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.NewSectionReader(f, n.before, maxLog))
+	data, err := io.ReadAll(io.NewSectionReader(f, l.read, maxLog))
 	if err != nil {
-		return list
+		return nil
 	}
 	for line := range strings.Lines(string(data)) {
+		if !strings.HasSuffix(line, "\n") {
+			break // the rest is still to come
+		}
+		l.read += int64(len(line))
+		if strings.Contains(line, " message=loop ") {
+			l.over = true
+			break
+		}
 		if _, said, ok := strings.Cut(line, " level=ERROR "); ok {
 			_, said, _ = strings.Cut(said, "message=")
 			list = append(list, strings.TrimSpace(strings.ToValidUTF8(said, "\uFFFD")))

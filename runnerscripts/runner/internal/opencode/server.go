@@ -25,6 +25,7 @@ type server struct {
 	gone     chan struct{} // closed when the events have ended, and mostly so the server
 	closing  atomic.Bool   // the events are ended on purpose
 	reason   string        // why it was ended; valid after gone
+	log      startLog      // of Start, and then of Prompt alone
 	reported bool          // it is told which MCP servers do not work; of Prompt alone
 }
 

@@ -176,10 +176,11 @@ func (c *conversation) start(ctx context.Context) (*server, error) {
 
 // open begins to follow a new server and opens the session on it.
 func (c *conversation) open(ctx context.Context, s *server) error {
-	n, err := newNotices(ctx, s, c.session)
+	n, err := newNotices(ctx, s)
 	if err != nil {
 		return err
 	}
+	s.log = newStartLog(c.session)
 	err = s.follow(ctx, c.silence, c.handle)
 	if err == nil {
 		err = c.prepare(ctx, s)
@@ -187,7 +188,15 @@ func (c *conversation) open(ctx context.Context, s *server) error {
 	for _, problem := range n.stop() {
 		c.log("error", problem)
 	}
+	c.reportLog(s)
 	return err
+}
+
+// reportLog tells what the program has logged as going wrong at its start.
+func (c *conversation) reportLog(s *server) {
+	for _, problem := range s.log.problems() {
+		c.log("error", problem)
+	}
 }
 
 // whyNot makes an error of a server that does not do what it should at the start.
