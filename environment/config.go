@@ -12,8 +12,8 @@ import (
 // Agent says which agent to run and how.
 type Agent = runnerscripts.Agent
 
-// Config says what an environment is made of. Only Agent.Name is required, and
-// for [Create] the Sandbox.
+// Config says what an environment is made of. Only Agent.Name is required, where an
+// agent is to run, and for [Create] the Sandbox.
 type Config struct {
 	// Sandbox chooses where the agent runs. Only [Create] and [Attach] look at
 	// it.

@@ -45,16 +45,16 @@ func (e *Environment) Respond(ctx context.Context, id string, d runnerscripts.Pe
 // SetMode changes the agent's permission mode, now and for agents that this
 // environment starts later.
 func (e *Environment) SetMode(ctx context.Context, mode string) error {
-	return e.set(ctx, runnerscripts.ControlSetMode, mode, func(a *Agent) { a.PermissionMode = mode })
+	return e.set(ctx, runnerscripts.ControlSetMode, mode, &e.mode)
 }
 
 // SetModel changes the agent's model, now and for agents that this environment
 // starts later.
 func (e *Environment) SetModel(ctx context.Context, model string) error {
-	return e.set(ctx, runnerscripts.ControlSetModel, model, func(a *Agent) { a.Model = model })
+	return e.set(ctx, runnerscripts.ControlSetModel, model, &e.model)
 }
 
-func (e *Environment) set(ctx context.Context, typ runnerscripts.ControlType, value string, keep func(*Agent)) error {
+func (e *Environment) set(ctx context.Context, typ runnerscripts.ControlType, value string, kept *string) error {
 	if value == "" {
 		return fmt.Errorf("%s: %w: the value is empty", typ, fs.ErrInvalid)
 	}
@@ -64,7 +64,7 @@ func (e *Environment) set(ctx context.Context, typ runnerscripts.ControlType, va
 	}
 	defer leave()
 	e.mu.Lock()
-	keep(&e.cfg.Agent)
+	*kept = value
 	p := e.agent
 	e.mu.Unlock()
 	if p == nil {

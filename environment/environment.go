@@ -42,6 +42,8 @@ type Environment struct {
 	agent  *process // the execute-query that takes the next prompt
 	joined bool     // it was looked for one that an earlier program has left
 	asked  asked    // the query that runs
+	model  string   // that SetModel has chosen; empty: that of cfg, which never changes
+	mode   string   // that SetMode has chosen, likewise
 	once   sync.Once
 	ended  error // of Close
 }
@@ -238,11 +240,21 @@ func (e *Environment) forget(p *process) {
 func (e *Environment) session() runnerscripts.Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	agent := e.cfg.Agent
+	setIf(&agent.Model, e.model)
+	setIf(&agent.PermissionMode, e.mode)
 	return runnerscripts.Session{
 		Protocol:  runnerscripts.Protocol,
 		SessionID: e.cfg.SessionID,
-		Agent:     e.cfg.Agent,
+		Agent:     agent,
 		Paths:     e.prim.Paths(),
+	}
+}
+
+// setIf sets a value unless it is empty.
+func setIf(v *string, value string) {
+	if value != "" {
+		*v = value
 	}
 }
 

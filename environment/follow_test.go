@@ -150,6 +150,28 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 	})
 }
 
+func TestAQueryWhoseAgentNeverBeganIsOver(t *testing.T) {
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		kept, err := Create(t.Context(), Config{Sandbox: box, Keep: true, Agent: Agent{Name: "acp", Command: []string{"sh", "-c", "exit 3"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := Remove(context.WithoutCancel(t.Context()), box, kept.ID()); err != nil {
+				t.Errorf("remove: %v", err)
+			}
+		})
+		if _, err := collect(t.Context(), kept, Query{Prompt: "go"}); err == nil {
+			t.Error("the query did not fail")
+		}
+		unattended(t, kept, false)
+		if err := kept.Close(); err != nil {
+			t.Error(err)
+		}
+		unattended(t, attach(t, kept.ID(), box), false)
+	})
+}
+
 func unattended(t *testing.T, env *Environment, want bool) {
 	t.Helper()
 	if got, err := env.Unattended(t.Context()); got != want || err != nil {

@@ -3,6 +3,7 @@ package environment
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,6 +40,55 @@ func TestSecretsOfTheSandboxAreBlottedOutToo(t *testing.T) {
 	var script *ScriptError
 	if !errors.As(err, &script) || script.Stderr != "token [redacted]\n" {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestSecretsAreBlottedOutOfWhatEventsTellOfTheProgram(t *testing.T) {
+	env := create(t, Config{Env: map[string]string{"KEY": `sk"0123456789`}, Scripts: Scripts{
+		SetupSession: fine(), ReadTranscript: fine(), ExecuteQuery: shell(started + `
+			echo '{"type":"log","payload":{"level":"warn","message":"with sk\"0123456789"}}'
+			echo '{"type":"query_failed","payload":{"code":"agent_error","message":"no money: sk\"0123456789","http_status":402}}'`),
+	}})
+	events, err := collect(t.Context(), env, Query{Prompt: "x"})
+	var failed *QueryError
+	if !errors.As(err, &failed) || failed.Failure.Message != "no money: [redacted]" || failed.Failure.HTTPStatus != 402 {
+		t.Errorf("error %v", err)
+	}
+	if len(events) != 3 {
+		t.Fatalf("events %s", types(events))
+	}
+	if l, err := runnerscripts.Payload[runnerscripts.Log](events[1]); err != nil || l.Message != "with [redacted]" || l.Level != "warn" {
+		t.Errorf("the log says %+v, %v", l, err)
+	}
+	if f, err := runnerscripts.Payload[runnerscripts.QueryFailed](events[2]); err != nil || f != failed.Failure {
+		t.Errorf("the event says %+v, %v", f, err)
+	}
+}
+
+func TestTheModeMayChangeWhileChangesAreLookedFor(t *testing.T) {
+	env := withQuery(t, patient)
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		for range 10 {
+			if _, err := env.Changes(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for i := 0; ; i++ {
+		mode := strconv.Itoa(i)
+		if err := env.SetMode(t.Context(), mode); err != nil {
+			t.Error(err)
+		}
+		if got := env.session().Agent.PermissionMode; got != mode {
+			t.Errorf("the mode is %q", got)
+		}
+		select {
+		case <-looked:
+			return
+		default:
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -192,7 +193,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 
 // take reports an event and says whether it ends the query.
 func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
-	ev = r.env.enrich(ev, r.query.ID)
+	ev = r.env.hidden(r.env.enrich(ev, r.query.ID))
 	if ev.QueryID == r.query.ID {
 		switch ev.Type {
 		case runnerscripts.TypeQueryStarted:
@@ -208,7 +209,6 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 			if malformed != nil {
 				return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
 			}
-			failed.Message = r.env.hide.redact(failed.Message)
 			err = &QueryError{QueryID: r.query.ID, Failure: failed}
 		}
 	}
@@ -270,7 +270,8 @@ func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.R
 		cause = errResultTooSoon
 	}
 	failure := p.failure(result, cause)
-	if r.started && !r.seen {
+	ranOut := failure.Status != (primitives.ExitStatus{}) && failure.Status.Reason != primitives.ReasonLost
+	if !r.seen && (r.started || ranOut) {
 		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
 	}
 	r.drop(p)
@@ -329,11 +330,11 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	e.agent = p
 	// What was changed while it was started. There is room: nothing else was
 	// sent but the request.
-	if model := e.cfg.Agent.Model; model != session.Agent.Model {
-		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetModel, Value: model})
+	if e.model != "" && e.model != session.Agent.Model {
+		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetModel, Value: e.model})
 	}
-	if mode := e.cfg.Agent.PermissionMode; mode != session.Agent.PermissionMode {
-		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetMode, Value: mode})
+	if e.mode != "" && e.mode != session.Agent.PermissionMode {
+		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetMode, Value: e.mode})
 	}
 	return p, true, nil
 }

@@ -58,7 +58,7 @@ func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o
 
 // leaveNote writes the record itself, without the state of the workspace.
 func (e *Environment) leaveNote(ctx context.Context) error {
-	agent := e.cfg.Agent
+	agent := e.session().Agent
 	agent.Env = nil
 	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent, Profile: &e.cfg.Profile, IgnoreChanges: e.cfg.IgnoreChanges})
 	if err != nil {

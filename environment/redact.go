@@ -1,9 +1,12 @@
 package environment
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // redactor blots out secrets. The zero value knows none.
@@ -31,6 +34,35 @@ func (r redactor) redact(s string) string {
 		return s
 	}
 	return r.replacer.Replace(s)
+}
+
+// hidden is an event without secrets in its message, if it is one that tells how the
+// agent's program fares. What an agent says and does is told as it is.
+func (e *Environment) hidden(ev runnerscripts.Event) runnerscripts.Event {
+	switch ev.Type {
+	case runnerscripts.TypeQueryFailed, runnerscripts.TypeError, runnerscripts.TypeLog:
+	default:
+		return ev
+	}
+	var payload map[string]json.RawMessage
+	var message string
+	if json.Unmarshal(ev.Payload, &payload) != nil || json.Unmarshal(payload["message"], &message) != nil {
+		return ev
+	}
+	safe := e.hide.redact(message)
+	if safe == message {
+		return ev
+	}
+	said, err := json.Marshal(safe)
+	if err == nil {
+		payload["message"] = said
+		said, err = json.Marshal(payload)
+	}
+	if err != nil {
+		said = []byte("{}") // texts and what has just been read do not fail
+	}
+	ev.Payload = said
+	return ev
 }
 
 // secretsOfConfig lists the configured values that may be secrets: everything of

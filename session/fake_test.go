@@ -23,6 +23,9 @@ type fakeSandbox struct {
 	healthy error
 	probes  int
 	stop    chan struct{} // receives interrupts
+	options []string      // that were set
+	ending  error         // what Close returns
+	prepare func(ctx context.Context) error
 	// query plays a query; nil completes it at once.
 	query func(ctx context.Context, q environment.Query, stop <-chan struct{}, yield func(runnerscripts.Event, error) bool)
 }
@@ -42,8 +45,11 @@ func (f *fakeSandbox) Fork(context.Context, int) ([]sandbox, error) {
 	return nil, errors.ErrUnsupported
 }
 
-func (f *fakeSandbox) PrepareSession(context.Context, environment.Setup) (runnerscripts.SetupData, error) {
-	return runnerscripts.SetupData{}, nil
+func (f *fakeSandbox) PrepareSession(ctx context.Context, _ environment.Setup) (runnerscripts.SetupData, error) {
+	if f.prepare == nil {
+		return runnerscripts.SetupData{}, nil
+	}
+	return runnerscripts.SetupData{}, f.prepare(ctx)
 }
 
 func (f *fakeSandbox) ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error] {
@@ -94,9 +100,15 @@ func (f *fakeSandbox) Respond(context.Context, string, runnerscripts.PermissionD
 	return nil
 }
 
-func (f *fakeSandbox) SetMode(context.Context, string) error { return nil }
+func (f *fakeSandbox) SetMode(_ context.Context, mode string) error {
+	f.options = append(f.options, mode)
+	return nil
+}
 
-func (f *fakeSandbox) SetModel(context.Context, string) error { return errors.ErrUnsupported }
+func (f *fakeSandbox) SetModel(_ context.Context, model string) error {
+	f.options = append(f.options, model)
+	return nil
+}
 
 func (f *fakeSandbox) ReadTranscript(context.Context) (runnerscripts.Transcript, error) {
 	return runnerscripts.Transcript{Main: "x"}, nil
@@ -129,7 +141,7 @@ func (f *fakeSandbox) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
-	return nil
+	return f.ending
 }
 
 func (f *fakeSandbox) Files() primitives.Files { return nil }
@@ -143,20 +155,29 @@ func (f *fakeSandbox) Pack(context.Context) (io.ReadCloser, error) {
 // startFake opens a session whose sandboxes are the given ones, in this order.
 func startFake(t *testing.T, cfg Config, fakes ...*fakeSandbox) *AgentSession {
 	t.Helper()
+	s, err := open(t.Context(), fakeConfig(cfg), only(fakes...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, s)
+	return s
+}
+
+func fakeConfig(cfg Config) Config {
 	cfg.Environment.Agent.Name = "script"
-	s, err := open(t.Context(), cfg, func(context.Context, environment.Config) (sandbox, error) {
+	return cfg
+}
+
+// only makes these sandboxes, one after the other.
+func only(fakes ...*fakeSandbox) func(context.Context, environment.Config) (sandbox, error) {
+	return func(context.Context, environment.Config) (sandbox, error) {
 		if len(fakes) == 0 {
 			return nil, errors.New("the test has no more sandboxes")
 		}
 		f := fakes[0]
 		fakes = fakes[1:]
 		return f, nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
-	closeLater(t, s)
-	return s
 }
 
 // asking plays a query that asks for three permissions at once, one of them

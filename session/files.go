@@ -45,8 +45,9 @@ func (s *AgentSession) WriteFile(ctx context.Context, name string, r io.Reader, 
 }
 
 // SetOptions changes the model or the permission mode, now and for every sandbox
-// to come. With a sandbox it fails, and changes nothing further, if the agent
-// refuses; without one the agent sees the options when the next sandbox is made.
+// to come. It does not wait for the agent: one that refuses says so in an error event
+// when it reads of it, and fails the prompts of later sandboxes until another value is
+// set. Without a sandbox the agent sees the options when the next one is made.
 func (s *AgentSession) SetOptions(ctx context.Context, o Options) error {
 	if err := s.check(); err != nil {
 		return fmt.Errorf("set options: %w", err)
@@ -54,19 +55,30 @@ func (s *AgentSession) SetOptions(ctx context.Context, o Options) error {
 	if o == (Options{}) {
 		return fmt.Errorf("set options: %w: set Model or Mode", fs.ErrInvalid)
 	}
-	live := s.live()
-	if live != nil && o.Model != "" {
-		if err := live.SetModel(ctx, o.Model); err != nil {
-			return s.lost("set options: model", live, err)
-		}
-	}
-	if live != nil && o.Mode != "" {
-		if err := live.SetMode(ctx, o.Mode); err != nil {
-			return s.lost("set options: mode", live, err)
+	s.optionsMu.Lock()
+	defer s.optionsMu.Unlock()
+	if live := s.live(); live != nil {
+		if err := set(ctx, live, o); err != nil {
+			return s.lost("set options", live, err)
 		}
 	}
 	return s.append(ctx, event(runnerscripts.TypeOptionsChanged, "",
 		runnerscripts.OptionsChanged{Model: o.Model, Mode: o.Mode}))
+}
+
+// set gives options to the agent of a sandbox.
+func set(ctx context.Context, sb sandbox, o Options) error {
+	if o.Model != "" {
+		if err := sb.SetModel(ctx, o.Model); err != nil {
+			return fmt.Errorf("model: %w", err)
+		}
+	}
+	if o.Mode != "" {
+		if err := sb.SetMode(ctx, o.Mode); err != nil {
+			return fmt.Errorf("mode: %w", err)
+		}
+	}
+	return nil
 }
 
 // running returns the sandbox, or why there is none.

@@ -71,7 +71,9 @@ func (s *AgentSession) idle() error {
 	if err := s.checkLocked(); err != nil {
 		return err
 	}
-	if s.active != nil || len(s.queue) > 0 {
+	// Not active and queue: with the last event of a query it is over for whoever
+	// reads the events.
+	if s.state.Query != nil || len(s.state.Queued) > 0 {
 		return ErrBusy
 	}
 	return nil

@@ -151,6 +151,7 @@ func (s *AgentSession) ensureSandbox(ctx context.Context) (*liveSandbox, error) 
 	if err := s.append(ctx, event(runnerscripts.TypeEnvironmentCreating, "", info)); err != nil {
 		return nil, err
 	}
+	made := s.options()
 	sb, restored, err := s.makeSandbox(ctx)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
@@ -164,14 +165,29 @@ func (s *AgentSession) ensureSandbox(ctx context.Context) (*liveSandbox, error) 
 	if err := s.append(ctx, restored...); err != nil {
 		return nil, errors.Join(err, sb.Close())
 	}
-	if err := s.adopt(ctx, sb); err != nil {
+	if err := s.adopt(ctx, sb, made); err != nil {
 		return nil, errors.Join(err, sb.Close())
 	}
 	return s.live(), nil
 }
 
-// adopt makes a sandbox the session's.
-func (s *AgentSession) adopt(ctx context.Context, sb sandbox) error {
+// options are those that SetOptions has set.
+func (s *AgentSession) options() Options {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Options
+}
+
+// adopt makes a sandbox the session's. made are the options that it was made with, or
+// older ones.
+func (s *AgentSession) adopt(ctx context.Context, sb sandbox, made Options) error {
+	s.optionsMu.Lock()
+	defer s.optionsMu.Unlock()
+	if now := s.options(); now != made {
+		if err := set(ctx, sb, now); err != nil {
+			return err
+		}
+	}
 	info := runnerscripts.EnvironmentInfo{
 		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Status: string(primitives.StatusRunning),
 	}
@@ -249,11 +265,12 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 		// It is dead; that it cannot be ended in good order is no news.
 		err = nil
 	}
+	events := []runnerscripts.Event{event(runnerscripts.TypeEnvironmentTerminated, "", runnerscripts.EnvironmentTerminated{Reason: reason})}
 	if err != nil {
-		err = fmt.Errorf("end environment: %w", err)
+		err = fmt.Errorf("end environment %s, which may go on: %w", live.ID(), err)
+		events = append(events, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{Code: failure(err).Code, Message: err.Error()}))
 	}
-	return errors.Join(err, s.append(ctx, event(runnerscripts.TypeEnvironmentTerminated, "",
-		runnerscripts.EnvironmentTerminated{Reason: reason})))
+	return errors.Join(err, s.append(ctx, events...))
 }
 
 // failure returns what a query_failed event says of an error.

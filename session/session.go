@@ -31,6 +31,9 @@ type AgentSession struct {
 	// logMu keeps the events in order: it is held while they are numbered,
 	// stored and folded into the state.
 	logMu sync.Mutex
+	// optionsMu keeps options from being set between the making of a sandbox and
+	// its being the session's. It is held before logMu, too.
+	optionsMu sync.Mutex
 	// promptMu keeps the queue in the order of the events. It is held before
 	// logMu, and logMu before mu.
 	promptMu sync.Mutex
@@ -98,7 +101,7 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 		err = s.resume(ctx, b)
 	}
 	if err == nil && b != nil && b.sandbox != nil {
-		err = s.adopt(ctx, b.sandbox)
+		err = s.adopt(ctx, b.sandbox, s.options())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open session: %w", err)

@@ -40,9 +40,10 @@ func (s *AgentSession) work(ctx context.Context) {
 	defer close(s.done)
 	idle := time.NewTimer(time.Hour)
 	defer idle.Stop()
+	var left error // of sandboxes that could not be ended, for Close to return
 	for {
 		if ctx.Err() != nil {
-			s.shutdown(context.WithoutCancel(ctx))
+			s.shutdown(context.WithoutCancel(ctx), left)
 			return
 		}
 		if s.terminate(ctx) {
@@ -70,7 +71,7 @@ func (s *AgentSession) work(ctx context.Context) {
 			// The error is an event; nobody waits for it.
 			_ = s.endSandbox(ctx, reasonUnhealthy)
 		case <-rest:
-			_ = s.endSandbox(ctx, reasonIdle)
+			left = errors.Join(left, s.endSandbox(ctx, reasonIdle))
 		}
 	}
 }
@@ -178,6 +179,9 @@ func (s *AgentSession) conclude(
 ) {
 	s.mu.Lock()
 	stopped := a.stopped
+	if stopped == nil && s.closing {
+		stopped = errInterrupted
+	}
 	s.mu.Unlock()
 	dead := live != nil && (live.isDead() || gone(err))
 	var events []runnerscripts.Event
@@ -262,8 +266,9 @@ func ending(
 	return *last, done, &QueryError{QueryID: t.id, Failure: failed, Err: err}
 }
 
-// shutdown ends everything when the session is closed.
-func (s *AgentSession) shutdown(ctx context.Context) {
+// shutdown ends everything when the session is closed. left is what could not be
+// ended before.
+func (s *AgentSession) shutdown(ctx context.Context, left error) {
 	s.promptMu.Lock() // nobody is between being accepted and being queued
 	s.mu.Lock()
 	s.closing = true
@@ -274,11 +279,12 @@ func (s *AgentSession) shutdown(ctx context.Context) {
 	for _, t := range queued {
 		s.drop(ctx, t)
 	}
-	s.err = s.endSandbox(ctx, reasonManual)
+	err := s.endSandbox(ctx, reasonManual)
+	s.err = errors.Join(left, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, reply := range s.terminations {
-		reply <- s.err
+		reply <- err
 	}
 	s.terminations = nil
 	s.ended = true
