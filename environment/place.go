@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/url"
 	"os"
 	"path"
 	"strings"
@@ -225,13 +224,4 @@ func checkPatterns(patterns []string) error {
 		}
 	}
 	return nil
-}
-
-// withoutCredentials removes user and password from a URL.
-func withoutCredentials(raw string) string {
-	if u, err := url.Parse(raw); err == nil && u.User != nil {
-		u.User = nil
-		return u.String()
-	}
-	return raw
 }

@@ -3,11 +3,10 @@ package environment
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +23,12 @@ func (g Git) check() error {
 		return errors.New(`git: url: it must not begin with "-" or contain a line end`)
 	case strings.Contains(g.URL, "::"):
 		return errors.New("git: url: remote helpers (name::address) are not allowed; give an https, ssh, git or file address")
-	case strings.HasPrefix(g.Ref, "-") || strings.ContainsAny(g.Ref, "\x00\n :?*[\\^~"):
+	}
+	// Before the ref, which may hold the rest of a password, is named.
+	if err := g.checkCredentials(); err != nil {
+		return err
+	}
+	if strings.HasPrefix(g.Ref, "-") || strings.ContainsAny(g.Ref, "\x00\n :?*[\\^~") {
 		return fmt.Errorf("git: ref: %q is not the name of a branch, a tag or a commit", g.Ref)
 	}
 	return nil
@@ -114,11 +118,11 @@ func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
 // are not ignored, nested repositories included.
 func gitFiles(ctx context.Context, dir string) (names []string, err error) {
 	git := gitCommand{dir: dir, ownConfig: true}
-	inside, err := git.run(ctx, "rev-parse", "--is-inside-work-tree")
-	if err != nil || strings.TrimSpace(inside) != "true" {
-		if errors.Is(err, exec.ErrNotFound) {
-			return nil, err
-		}
+	inside, err := inRepository(ctx, git)
+	if err != nil {
+		return nil, err
+	}
+	if !inside {
 		// Not a repository: ask with an empty one.
 		var tmp string
 		if tmp, err = os.MkdirTemp("", "agentenv-git-*"); err != nil {
@@ -149,6 +153,76 @@ func gitFiles(ctx context.Context, dir string) (names []string, err error) {
 		names = append(names, nested...)
 	}
 	return names, nil
+}
+
+// inRepository reports whether git's folder is in the work tree of a repository. One
+// that git does not read is an error: it must not be taken for none, because what
+// only its .git/info/exclude leaves out would be copied.
+func inRepository(ctx context.Context, git gitCommand) (bool, error) {
+	inside, err := git.run(ctx, "rev-parse", "--is-inside-work-tree")
+	if err == nil {
+		return strings.TrimSpace(inside) == "true", nil
+	}
+	if ctx.Err() != nil || errors.Is(err, exec.ErrNotFound) {
+		return false, err
+	}
+	found, lookErr := gitAbove(git.dir)
+	if lookErr != nil {
+		return false, errors.Join(err, lookErr)
+	}
+	if found != "" {
+		return false, fmt.Errorf("git does not read %s; do what it says, or copy the folder without gitignore: %w", found, err)
+	}
+	return false, nil
+}
+
+// gitAbove returns the .git of a folder, or the next one above it in the same file
+// system, where git looks, too. It returns "" if there is none.
+func gitAbove(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", err
+	}
+	var here, above syscall.Stat_t
+	if err := syscall.Stat(dir, &here); err != nil {
+		return "", &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	for {
+		name := filepath.Join(dir, ".git")
+		if is, err := mayBeRepository(name); err != nil || is {
+			return name, err
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", nil
+		}
+		if err := syscall.Stat(parent, &above); err != nil {
+			return "", &fs.PathError{Op: "stat", Path: parent, Err: err}
+		}
+		if above.Dev != here.Dev {
+			return "", nil
+		}
+		dir = parent
+	}
+}
+
+// mayBeRepository reports whether there is a .git that holds something. Sandboxes
+// that hide a repository leave an empty folder or /dev/null in its place.
+func mayBeRepository(name string) (bool, error) {
+	info, err := os.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case info.IsDir():
+		entries, err := os.ReadDir(name)
+		return len(entries) > 0, err
+	}
+	return info.Mode()&fs.ModeDevice == 0, nil
 }
 
 // nestedFiles lists a submodule or another repository that lies in the folder,
@@ -189,7 +263,7 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	}, g.args...)
 	cmd := exec.CommandContext(ctx, "git", append(all, args...)...)
 	cmd.Dir = g.dir
-	cmd.Env = append(hostEnv("PATH", "HOME", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	cmd.Env = append(hostEnv("PATH", "HOME", "SUDO_UID", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR",
 		"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "XDG_CONFIG_HOME", "TMPDIR"),
 		"LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0",
 		"GIT_SSH_COMMAND=ssh -oBatchMode=yes", "GIT_LFS_SKIP_SMUDGE=1")
@@ -225,41 +299,4 @@ func hostEnv(keys ...string) []string {
 		}
 	}
 	return env
-}
-
-// credentialEnv hands the credentials of a URL to git in its environment, where
-// other users of this machine cannot read them, and returns the URL without.
-func credentialEnv(raw string) (env []string, address string) {
-	u, err := url.Parse(raw)
-	if err != nil || u.User == nil {
-		return nil, raw
-	}
-	password, given := u.User.Password()
-	switch {
-	case u.Scheme == "https" || u.Scheme == "http":
-	case given:
-		u.User = url.User(u.User.Username()) // no other transport takes a password
-		return nil, u.String()
-	default:
-		return nil, raw
-	}
-	basic := base64.StdEncoding.EncodeToString([]byte(u.User.Username() + ":" + password))
-	return []string{
-		"GIT_CONFIG_COUNT=1",
-		"GIT_CONFIG_KEY_0=http." + u.Scheme + "://" + u.Host + ".extraHeader",
-		"GIT_CONFIG_VALUE_0=Authorization: Basic " + basic,
-	}, withoutCredentials(raw)
-}
-
-// secretsOf lists what must not be seen of a URL.
-func secretsOf(raw string) []string {
-	u, err := url.Parse(raw)
-	if err != nil || u.User == nil {
-		return nil
-	}
-	secrets := []string{u.User.String()}
-	if p, ok := u.User.Password(); ok && p != "" {
-		secrets = append(secrets, p, url.QueryEscape(p))
-	}
-	return secrets
 }

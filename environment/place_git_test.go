@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -112,6 +113,85 @@ func TestGitignoreIsThatOfGit(t *testing.T) {
 		host(t, dir, "init", "-q")
 		placed(t, Source{Folder: &Folder{Path: filepath.Join(dir, "pkg"), Gitignore: true}}).mustBe(t, tree{"a": "1"})
 	})
+}
+
+// A repository that git does not read must not be listed as if it were none: what
+// its .git/info/exclude leaves out would be copied.
+func TestARepositoryThatGitDoesNotReadIsAnError(t *testing.T) {
+	noFilesLeft(t)
+	t.Setenv("HOME", t.TempDir()) // nothing is a safe.directory
+	config := func(text string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) { tree{".git/config": text}.replace(t, dir) }
+	}
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, dir string)
+		says  string
+	}{
+		"it is of another user":      {give, "safe.directory"},
+		"its configuration is wrong": {config("[core"), "bad config"},
+		"it is of a later git":       {config("[core]\nrepositoryformatversion = 99\n"), "found 99"},
+		"its HEAD is gone": {func(t *testing.T, dir string) {
+			if err := os.Remove(filepath.Join(dir, ".git", "HEAD")); err != nil {
+				t.Fatal(err)
+			}
+		}, "not a git repository"},
+		"its link leads nowhere": {func(t *testing.T, dir string) {
+			tree{".git": "gitdir: /no/such/repository\n"}.replace(t, dir)
+		}, "/no/such/repository"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := folderWith(t, tree{"a": "1", "pkg/a": "1", "pkg/secret": "1"})
+			host(t, dir, "init", "-q")
+			tree{".git/info/exclude": "secret\n"}.replace(t, dir)
+			c.spoil(t, dir)
+			for _, folder := range []string{dir, filepath.Join(dir, "pkg")} {
+				err := refused(t, Source{Folder: &Folder{Path: folder, Gitignore: true}})
+				if !errors.Is(err, ErrGit) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "gitignore") {
+					t.Errorf("%s: %v, want ErrGit with what git says and what to do", folder, err)
+				}
+			}
+			if err := os.RemoveAll(filepath.Join(dir, ".git")); err != nil {
+				t.Fatal(err)
+			}
+			placed(t, Source{Folder: &Folder{Path: filepath.Join(dir, "pkg"), Gitignore: true}}).mustBe(t, tree{"a": "1", "secret": "1"})
+		})
+	}
+	t.Run("an empty .git is no repository", func(t *testing.T) {
+		dir := folderWith(t, tree{".gitignore": "x\n", "x": "1", "a": "1"})
+		if err := os.Mkdir(filepath.Join(dir, ".git"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		placed(t, Source{Folder: &Folder{Path: dir, Gitignore: true}}).mustBe(t, tree{".gitignore": "x\n", "a": "1"})
+	})
+}
+
+// As git itself has it: what belongs to who called sudo is no stranger's.
+func TestARepositoryOfTheUserOfSudoIsRead(t *testing.T) {
+	noFilesLeft(t)
+	t.Setenv("HOME", t.TempDir())
+	dir := folderWith(t, tree{"a": "1", "secret": "1"})
+	host(t, dir, "init", "-q")
+	tree{".git/info/exclude": "secret\n"}.replace(t, dir)
+	give(t, dir)
+	t.Setenv("SUDO_UID", strconv.Itoa(stranger))
+	placed(t, Source{Folder: &Folder{Path: dir, Gitignore: true}}).mustBe(t, tree{"a": "1"})
+}
+
+// stranger is the id of a user whom this machine need not know.
+const stranger = 12345
+
+// give makes a folder and what is in it another user's.
+func give(t *testing.T, dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(name, stranger, stranger))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestGitRefs(t *testing.T) {

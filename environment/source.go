@@ -39,7 +39,8 @@ type Folder struct {
 	// Gitignore copies what git would: tracked files, and untracked ones that
 	// no .gitignore, .git/info/exclude or global ignore file leaves out; never
 	// the folder .git. It needs git on this machine, and works in a folder
-	// that is not a repository, too.
+	// that is not a repository, too. A repository that git does not read, such
+	// as one of another user that is no safe.directory, is an error.
 	Gitignore bool `json:"gitignore,omitempty"`
 }
 
@@ -47,7 +48,8 @@ type Folder struct {
 // It is cloned on this machine with git, without running any of its hooks and
 // without asking for credentials.
 type Git struct {
-	// URL is an https, ssh or git address, or a path of this machine.
+	// URL is an https, ssh or git address, or a path of this machine. A
+	// password in it is percent-encoded: # is %23, / is %2F, % is %25, @ is %40.
 	URL string `json:"url"`
 	// Ref is a branch, a tag or a full commit id. Empty means the
 	// repository's default branch.

@@ -255,7 +255,8 @@ type SessionInitialized struct {
 	Resumed      bool     `json:"resumed,omitempty"`
 }
 
-// OptionsChanged tells the options now in force.
+// OptionsChanged tells the options now in force or, from the session, those that were
+// asked for.
 type OptionsChanged struct {
 	Model string `json:"model,omitempty"`
 	Mode  string `json:"mode,omitempty"`

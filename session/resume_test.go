@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -210,6 +211,27 @@ func TestOptionsHoldInLaterSandboxes(t *testing.T) {
 	st, _ := s.State(t.Context())
 	if st.Options != (Options{Model: "m2", Mode: "acceptEdits"}) || st.Mode != "acceptEdits" {
 		t.Errorf("state %+v", st)
+	}
+}
+
+func TestAModeThatTheAgentRefusesIsNotInForce(t *testing.T) {
+	t.Parallel()
+	s := start(t, scripted(t, steps(say("x"))))
+	converse(t, s, "a")
+	before, _ := s.State(t.Context())
+	if err := s.SetOptions(t.Context(), Options{Mode: "nonsense"}); err != nil {
+		t.Fatal(err)
+	}
+	converse(t, s, "b")
+	st, _ := s.State(t.Context())
+	if st.Mode != before.Mode || st.Options.Mode != "nonsense" {
+		t.Errorf("state %+v", st)
+	}
+	told := slices.ContainsFunc(logOf(t, s), func(ev runnerscripts.Event) bool {
+		return ev.Type == runnerscripts.TypeError && strings.Contains(payload[runnerscripts.ErrorInfo](t, ev).Message, "nonsense")
+	})
+	if !told {
+		t.Error("no event tells of the refusal")
 	}
 }
 

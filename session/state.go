@@ -152,12 +152,13 @@ func (s *State) applyOptions(ev runnerscripts.Event) {
 	if !ok {
 		return
 	}
-	setIf(&s.Model, p.Model)
-	setIf(&s.Mode, p.Mode)
-	if ev.Source == runnerscripts.SourceSession {
+	if ev.Source == runnerscripts.SourceSession { // asked for: the agent may refuse
 		setIf(&s.Options.Model, p.Model)
 		setIf(&s.Options.Mode, p.Mode)
+		return
 	}
+	setIf(&s.Model, p.Model)
+	setIf(&s.Mode, p.Mode)
 }
 
 func (s *State) applyQuery(ev runnerscripts.Event) {
