@@ -2,11 +2,17 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -24,9 +30,11 @@ type answerer struct {
 	policy  string
 	printer printer
 
-	asking sync.Mutex // one question at a time
-	once   sync.Once
-	lines  chan string
+	asking   sync.Mutex // one question at a time
+	terminal *os.File   // where a person reads the questions; nil: the answers are not typed
+	left     bool       // the person has ended the input
+	once     sync.Once
+	lines    chan string // of an input that is no terminal
 }
 
 func (a *app) newAnswerer(policy string) (*answerer, error) {
@@ -40,7 +48,11 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 	default:
 		return nil, usagef("give --permission as ask, allow or deny, not %q", policy)
 	}
-	return &answerer{app: a, policy: policy, lines: make(chan string)}, nil
+	answer := &answerer{app: a, policy: policy, lines: make(chan string)}
+	if isTerminal(a.in) {
+		answer.terminal, _ = a.in.(*os.File) // as isTerminal says
+	}
+	return answer, nil
 }
 
 // timeout is how long a question may stand: a person is given time.
@@ -73,28 +85,52 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 	if ctx.Err() != nil {
 		return runnerscripts.PermissionDecision{}
 	}
-	a.once.Do(func() { go a.read() })
+	note := newStyle(a.app.err)
+	if a.terminal != nil {
+		if typed := a.typedAhead(); len(typed) > 0 {
+			if !bytes.HasSuffix(typed, []byte("\n")) {
+				fmt.Fprintln(a.app.err) // after its echo
+			}
+			fmt.Fprintln(a.app.err, note.dim("what was typed before this question was not used"))
+		}
+	}
 	for {
 		a.printer.question(req)
-		select {
-		case <-ctx.Done():
+		line, ok := a.line(ctx)
+		if !ok && ctx.Err() != nil { // permission_resolved will say whether it was the time-out
+			fmt.Fprintln(a.app.err, "\n"+note.dim("withdrawn: an answer is no longer awaited"))
 			return runnerscripts.PermissionDecision{}
-		case line, ok := <-a.lines:
-			if !ok {
-				fmt.Fprintln(a.app.err)
-				return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "The user has left."}
-			}
-			if d, ok := choose(req.Options, line); ok {
-				return d
-			}
-			if line != "" {
-				fmt.Fprintf(a.app.err, "%q is no answer to this:\n", line)
-			}
+		}
+		if !ok {
+			fmt.Fprintln(a.app.err)
+			return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "The user has left."}
+		}
+		if d, ok := choose(req.Options, line); ok {
+			return d
+		}
+		if line != "" {
+			fmt.Fprintf(a.app.err, "%q is no answer to this:\n", line)
 		}
 	}
 }
 
-// read passes the lines of the terminal on. A read of a terminal cannot be
+// line returns the next line of the input, unless ctx is done before or the input
+// has ended.
+func (a *answerer) line(ctx context.Context) (line string, ok bool) {
+	if a.terminal != nil {
+		return a.typed(ctx)
+	}
+	a.once.Do(func() { go a.read() })
+	select {
+	case <-ctx.Done():
+		return "", false
+	case line, ok = <-a.lines:
+		return line, ok
+	}
+}
+
+// read passes the lines of an input that is no terminal on, where nobody reads the
+// questions: the next line is for the next one, whenever it came. A read cannot be
 // broken off, so this one goroutine lasts as long as the program.
 func (a *answerer) read() {
 	defer close(a.lines)
@@ -106,6 +142,70 @@ func (a *answerer) read() {
 		}
 		if err != nil {
 			return
+		}
+	}
+}
+
+// typed returns the next line of the terminal. It reads only what is there: a read
+// that outlived its question would take what is typed for another one.
+func (a *answerer) typed(ctx context.Context) (line string, ok bool) {
+	done, end, err := os.Pipe()
+	if err != nil {
+		return "", false
+	}
+	defer done.Close()
+	defer end.Close()
+	defer context.AfterFunc(ctx, func() { end.Close() })()
+	var text []byte
+	for !a.left && !bytes.HasSuffix(text, []byte("\n")) {
+		if !readable(nil, a.terminal, done) || ctx.Err() != nil {
+			return "", false
+		}
+		text, err = a.more(text)
+		a.left = err != nil
+	}
+	return strings.TrimSpace(string(text)), len(text) > 0
+}
+
+// typedAhead takes what was typed before a question is shown, which cannot be meant
+// for it, out of the terminal. That may be a line without its end, as when a question
+// was withdrawn from under somebody's hands; only a raw terminal gives it out.
+func (a *answerer) typedAhead() (text []byte) {
+	fd := int(a.terminal.Fd())
+	// In the background keys are for the shell, and the terminal is as it wants it.
+	if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && group != unix.Getpgrp() {
+		return nil
+	}
+	if before, err := term.MakeRaw(fd); err == nil {
+		defer func() { _ = term.Restore(fd, before) }() // fails only if it is gone
+	}
+	var err error
+	for err == nil && readable(&unix.Timeval{}, a.terminal) {
+		text, err = a.more(text) // an error comes again when the answer is read
+	}
+	return text
+}
+
+// more reads once from the terminal.
+func (a *answerer) more(text []byte) ([]byte, error) {
+	buf := make([]byte, 4096)
+	n, err := a.terminal.Read(buf)
+	return append(text, buf[:n]...), err
+}
+
+// readable waits until one of the files can be read, and reports whether the first
+// can. It uses select because on macOS poll knows no terminals.
+func readable(timeout *unix.Timeval, files ...*os.File) bool {
+	for {
+		var set unix.FdSet
+		last := 0
+		for _, f := range files {
+			set.Set(int(f.Fd()))
+			last = max(last, int(f.Fd()))
+		}
+		_, err := unix.Select(last+1, &set, nil, nil, timeout)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && set.IsSet(int(files[0].Fd()))
 		}
 	}
 }

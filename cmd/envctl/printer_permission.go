@@ -25,8 +25,11 @@ func (p *peoplePrinter) permission(ev runnerscripts.Event) error {
 		return err
 	}
 	hint := ""
-	if !p.interactive {
+	switch {
+	case !p.interactive:
 		hint = "; --permission allow would have allowed it"
+	case done.Reason == "timeout":
+		hint = "; there was no answer in time"
 	}
 	_, err = fmt.Fprintln(p.err, p.note.dim("denied: "+plain(title)+hint))
 	return err
