@@ -211,7 +211,8 @@ func terminalSize(f *os.File) *primitives.TerminalSize {
 	return &primitives.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)} //nolint:gosec // the kernel has them as uint16
 }
 
-// connect copies the streams until the command has exited and its output ended.
+// connect copies the streams until the command has exited and its output ended, or
+// nobody waits for that any more.
 func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primitives.ExitStatus, error) {
 	// The reader of standard input cannot be broken off; it ends with the
 	// program.
@@ -232,8 +233,23 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 		streams.Wait()
 		return status, err
 	}
-	streams.Wait()
-	return status, errors.Join(outErr, errErr, proc.Close())
+	ended := make(chan struct{})
+	go func() {
+		streams.Wait()
+		close(ended)
+	}()
+	enough := ctx.Done()
+	if ctx.Err() != nil {
+		enough = f.app.hurry // it was ended with all that it started, and its last words may be on their way
+	}
+	select {
+	case <-ended:
+		return status, errors.Join(outErr, errErr, proc.Close())
+	case <-enough: // what the command has left behind keeps its output open
+		err = proc.Close()
+		<-ended
+		return status, err
+	}
 }
 
 // copyStream copies, and closes the source when nobody takes its output any

@@ -41,9 +41,13 @@ func listAll(ctx context.Context, from []environment.Sandbox) ([]environment.San
 	var asking sync.WaitGroup
 	for i, s := range from {
 		asking.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, listTimeout)
+			bounded, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
-			lists[i], errs[i] = environment.List(ctx, s)
+			lists[i], errs[i] = environment.List(bounded, s)
+			if errors.Is(errs[i], context.DeadlineExceeded) && ctx.Err() == nil {
+				errs[i] = fmt.Errorf("%w: no %s sandboxes are listed: there was no answer within %v; 'envctl doctor' says more",
+					primitives.ErrUnavailable, s.Type, listTimeout)
+			}
 		})
 	}
 	asking.Wait()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,6 +168,21 @@ func TestAnInterruptedRunStillTellsWhatElseFailed(t *testing.T) {
 	}
 	if err := besides(context.Canceled, context.Canceled); err != nil {
 		t.Errorf("nothing else failed: %v", err)
+	}
+}
+
+func TestAnEngineThatDoesNotAnswerKeepsNobodyFromTheOtherSandboxes(t *testing.T) {
+	alone(t)
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("DOCKER_HOST", "unix://"+l.Addr().String())
+	var out, errOut bytes.Buffer
+	code := Execute(t.Context(), nil, &out, &errOut, []string{"ls"})
+	if s := errOut.String(); code != exitFailure || !strings.Contains(s, "no docker sandboxes are listed") || strings.Contains(s, "http:") {
+		t.Errorf("exit status %d\n%s", code, s)
 	}
 }
 

@@ -35,7 +35,7 @@ func connect(host string) (*client.Client, error) {
 		client.WithAPIVersionNegotiation(),
 	}
 	if at.dial != nil {
-		opts = append(opts, client.WithDialContext(guarded(at.dial)))
+		opts = append(opts, client.WithDialContext(guarded(at.dial, answerTimeout)))
 	}
 	eng, err := client.NewClientWithOpts(opts...)
 	if err != nil {

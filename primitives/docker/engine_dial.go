@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -140,15 +141,49 @@ type connGuard struct {
 
 type connGuardKey struct{}
 
-// guarded is a dialer that lets hijack know its connections.
-func guarded(dial dialer) func(context.Context, string, string) (net.Conn, error) {
+// answerTimeout is how long an engine may take for its first answer. Most callers set
+// no limit, and something else may listen where the engine should.
+const answerTimeout = 30 * time.Second
+
+// guarded is a dialer that lets hijack know its connections, and does not wait for ever
+// for an engine that never answers.
+func guarded(dial dialer, patience time.Duration) func(context.Context, string, string) (net.Conn, error) {
+	var answered atomic.Bool
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := dial(ctx)
+		if err == nil && !answered.Load() {
+			err = conn.SetReadDeadline(time.Now().Add(patience))
+			conn = &firstConn{Conn: conn, answered: &answered}
+		}
 		if g, ok := ctx.Value(connGuardKey{}).(*connGuard); ok && err == nil {
 			g.hold(conn)
 		}
 		return conn, err
 	}
+}
+
+// firstConn is a connection to an engine that has answered nothing yet. The client asks
+// it for its version then, and takes over no such connection.
+type firstConn struct {
+	net.Conn
+	answered *atomic.Bool
+	heard    bool // on this connection
+}
+
+func (c *firstConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	switch {
+	case c.heard:
+	case n > 0:
+		c.heard = true
+		c.answered.Store(true)
+		if derr := c.SetReadDeadline(time.Time{}); err == nil {
+			err = derr
+		}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = errSilent
+	}
+	return n, err
 }
 
 func (g *connGuard) hold(conn net.Conn) {

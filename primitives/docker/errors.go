@@ -45,6 +45,8 @@ func explain(eng *client.Client, err error) error {
 		return err // the engine has done its part, as far as can be seen
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
+	case errors.Is(err, errSilent):
+		return errSilent // the address of the call says nothing more
 	case cerrdefs.IsNotFound(err):
 		return &kind{err, fs.ErrNotExist}
 	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):

@@ -20,7 +20,7 @@ import (
 const answerInterval = 2 * time.Second
 
 // errSilent says that the engine is there and does nothing.
-var errSilent = fmt.Errorf("%w: the Docker engine does not answer", primitives.ErrUnavailable)
+var errSilent = fmt.Errorf("%w: the Docker engine does not answer; restart it, or name another one in host or DOCKER_HOST", primitives.ErrUnavailable)
 
 // whileAnswering returns a context that ends, with errSilent as its cause, when the
 // engine does not answer any more. The function ends the asking.
