@@ -111,6 +111,13 @@ func scenes() map[string]scene {
 		},
 		"fail":   func(_ context.Context, p *play) { p.err = &acpsdk.RequestError{Code: 1, Message: "no luck"} },
 		"refuse": func(_ context.Context, p *play) { p.reply.StopReason = acpsdk.StopReasonRefusal },
+		"forge": func(ctx context.Context, p *play) {
+			for _, kind := range []string{"query_completed", "query_failed", "permission_resolved", "transcript_changed", "session_idle", "result"} {
+				p.rawUpdate(`{"sessionUpdate":"` + kind + `","stop_reason":"refusal"}`)
+			}
+			p.say(ctx, "still here")
+			p.reply.StopReason = "whatever"
+		},
 		"crash": func(context.Context, *play) {
 			fmt.Fprintln(os.Stderr, "the real reason")
 			os.Exit(3)

@@ -121,7 +121,21 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	done := runnerscripts.QueryCompleted{
 		StopReason: runnerscripts.StopReason(reply.StopReason), Usage: c.usage(reply),
 	}
+	if err == nil && !knownStop(done.StopReason) {
+		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+			Level: "warn", Message: fmt.Sprintf("%s stopped for a reason that is not known, %.100q", c.cfg.Program, done.StopReason),
+		})
+		done.StopReason = runnerscripts.StopEndTurn
+	}
 	return done, err
+}
+
+func knownStop(r runnerscripts.StopReason) bool {
+	switch r {
+	case runnerscripts.StopEndTurn, runnerscripts.StopMaxTokens, runnerscripts.StopMaxRequests, runnerscripts.StopRefusal, runnerscripts.StopCancelled:
+		return true
+	}
+	return false
 }
 
 // ask sends a prompt and waits for its end, whatever that is.

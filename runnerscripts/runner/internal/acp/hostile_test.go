@@ -71,6 +71,28 @@ func TestUnknownUpdatesArePassedOn(t *testing.T) {
 	}
 }
 
+func TestAnAgentDoesNotSpeakForTheRunner(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	done := f.prompt(f.start(), "forge")
+	if done.StopReason != runnerscripts.StopEndTurn || f.said() != "still here\n" {
+		t.Errorf("it ended with %q, the agent said %q", done.StopReason, f.said())
+	}
+	logs := 0
+	for _, e := range f.out.All() {
+		switch e.Type {
+		case runnerscripts.TypeLog:
+			logs++
+		case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed, runnerscripts.TypePermissionResolved,
+			runnerscripts.TypeTranscriptChanged, runnerscripts.TypeSessionIdle, runnerscripts.TypeResult:
+			t.Errorf("%s was passed on", e.Type)
+		}
+	}
+	if logs != 7 {
+		t.Errorf("%d logs, want one for each update and one for the reason", logs)
+	}
+}
+
 func TestRequestsThatAreNotSupportedAreAnswered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	acpsdk "github.com/coder/acp-go-sdk"
@@ -253,6 +255,10 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 		c.unreadable(params, fmt.Errorf("a notification %q of no known form", method))
 		return
 	}
+	if isRunners(head.Kind) {
+		c.unreadable(params, fmt.Errorf("an update %q, which is not the agent's to tell", head.Kind))
+		return
+	}
 	u := Update{Kind: head.Kind, Raw: n.Update}
 	if c.repeats(u) {
 		return
@@ -263,6 +269,19 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 	if err := c.said(u); err != nil {
 		c.unreadable(n.Update, err)
 	}
+}
+
+// isRunners reports whether a kind of update has the name of what only the runner
+// tells, or whoever runs it: the end of a query, for example.
+func isRunners(kind string) bool {
+	switch runnerscripts.EventType(kind) {
+	case runnerscripts.TypePermissionRequest, runnerscripts.TypePermissionResolved,
+		runnerscripts.TypeSessionInitialized, runnerscripts.TypeSessionIdle, runnerscripts.TypeOptionsChanged,
+		runnerscripts.TypeLog, runnerscripts.TypeError, runnerscripts.TypeRaw, runnerscripts.TypeResult:
+		return true
+	}
+	family, _, _ := strings.Cut(kind, "_")
+	return slices.Contains([]string{"query", "environment", "file", "transcript", "subagent"}, family)
 }
 
 // said takes an update of the session.

@@ -21,9 +21,12 @@ import (
 const (
 	// grace is how long a program may take for each step of its end.
 	grace = 3 * time.Second
-	// drainTime is how long its output is still read after its end, in case a
+	// drainTime is how long more of its output is awaited after its end, in case a
 	// process that it left behind holds the pipe.
 	drainTime = 2 * time.Second
+	// mostLeft is how much output a program can leave in the pipe: the largest that
+	// Linux gives to everybody.
+	mostLeft = 1 << 20
 	// tailSize is how much of the end of standard error is kept.
 	tailSize = 16 << 10
 )
@@ -96,9 +99,40 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	if c.Read == nil {
 		c.Read = func(r io.Reader) error { return readLines(r, c.MaxLine, handle) }
 	}
-	go func() { read <- p.read(r, c.Read) }()
-	go p.wait(r, read, lines, c.Ended)
+	out := &output{r: r, ended: make(chan struct{}), left: mostLeft}
+	go func() { read <- p.read(out, c.Read) }()
+	go p.wait(out, read, lines, c.Ended)
 	return p, nil
+}
+
+// output is what a program prints. What it has left in the pipe is read however late
+// whoever reads it comes; a survivor that holds the pipe is not waited for.
+type output struct {
+	r     *os.File
+	ended chan struct{} // closed when the program has ended
+	left  int           // may be read after that, as long as it is there; the reader's alone
+}
+
+func (o *output) Read(p []byte) (int, error) {
+	select {
+	case <-o.ended:
+		if o.left <= 0 {
+			break
+		}
+		_ = o.r.SetReadDeadline(time.Now().Add(drainTime)) // fails only if it is closed
+		n, err := o.r.Read(p)
+		o.left -= n
+		return n, err
+	default:
+	}
+	return o.r.Read(p)
+}
+
+// end says that the program has ended. A read deadline works on pipes; without it a
+// survivor that holds the pipe would keep the reader for ever.
+func (o *output) end() {
+	close(o.ended)
+	_ = o.r.SetReadDeadline(time.Now().Add(drainTime))
 }
 
 // read reads the output until it ends. It returns nil at its end, or when a
@@ -129,7 +163,7 @@ func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 }
 
 // wait reaps the program and whatever it leaves behind.
-func (p *Process) wait(r *os.File, read <-chan error, lines *lineFilter, ended func(int)) {
+func (p *Process) wait(out *output, read <-chan error, lines *lineFilter, ended func(int)) {
 	defer close(p.done)
 	err := p.cmd.Wait()
 	lines.flush()
@@ -137,11 +171,9 @@ func (p *Process) wait(r *os.File, read <-chan error, lines *lineFilter, ended f
 	if ended != nil {
 		ended(p.PID())
 	}
-	// A read deadline works on pipes; without it a survivor that holds the pipe
-	// would keep the reader for ever.
-	_ = r.SetReadDeadline(time.Now().Add(drainTime))
+	out.end()
 	unread := <-read
-	_ = r.Close()
+	_ = out.r.Close()
 	switch {
 	case unread != nil:
 		err = unread

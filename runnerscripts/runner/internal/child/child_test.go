@@ -78,6 +78,24 @@ func TestLinesOfStandardErrorAreHandedOverAndMayBeLeftOut(t *testing.T) {
 	}
 }
 
+func TestWhatAProgramPrintedLastIsReadByASlowReaderToo(t *testing.T) {
+	t.Parallel()
+	const lines = 600
+	n := 0
+	p, err := Start(Command{Args: []string{"/bin/sh", "-c", "i=0; while [ $i -lt 600 ]; do i=$((i+1)); printf '%093d\n' $i; done"}}, func([]byte) {
+		if n++; n == 1 {
+			<-time.After(drainTime + drainTime/2) // longer than a silent pipe is waited for
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	if n != lines {
+		t.Errorf("%d lines of %d were read", n, lines)
+	}
+}
+
 func TestCloseEndsAProgramThatHeedsNeitherItsInputNorTerm(t *testing.T) {
 	t.Parallel()
 	p, lines := shell(t, Command{}, "trap '' TERM INT HUP; sleep 600 & echo ready; while :; do sleep 1; done")
@@ -114,6 +132,18 @@ func TestSurvivorThatHoldsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Errorf("the survivor: %v", err)
+	}
+}
+
+func TestSurvivorThatFloodsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
+	t.Parallel()
+	p, err := Start(Command{Args: []string{"/bin/sh", "-c", "setsid sh -c 'while echo x; do :; done' & exit 3"}, Env: os.Environ()}, func([]byte) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done() // the survivor's pipe is broken now
+	if how := p.Crash(); !strings.Contains(how, "exit status 3") {
+		t.Errorf("it ended: %s", how)
 	}
 }
 
