@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -80,7 +81,13 @@ func (f *fixture) setProfile(p any) {
 
 func (f *fixture) start() agent.Conversation {
 	f.t.Helper()
-	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+	return f.startIn(f.t.Context())
+}
+
+// startIn starts a conversation that ends with ctx.
+func (f *fixture) startIn(ctx context.Context) agent.Conversation {
+	f.t.Helper()
+	c, err := f.driver.Start(ctx, runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
 	if err != nil {
 		f.t.Fatalf("start: %v", err)
 	}
@@ -266,15 +273,7 @@ case $line in *hang*)
 esac
 echo '{"type":"turn_complete","result":"done"}'`)
 			c := f.start()
-			type outcome struct {
-				done runnerscripts.QueryCompleted
-				err  error
-			}
-			result := make(chan outcome, 1)
-			go func() {
-				done, err := c.Prompt(t.Context(), "q", "hang")
-				result <- outcome{done, err}
-			}()
+			result := promptLater(t.Context(), c, "hang")
 			f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 			for range 2 { // again does nothing
 				if err := c.Interrupt(t.Context()); err != nil {

@@ -32,8 +32,8 @@ type conversation struct {
 	prompts int          // so far; of Prompt only
 	heard   atomic.Int64 // when the program last printed something, in nanoseconds
 
-	mu      sync.Mutex
-	over    bool // no process may be started any more
+	mu      sync.Mutex // not held during a write: the program may never read
+	over    bool       // no process may be started any more
 	process *child.Process
 	query   *query
 }
@@ -68,11 +68,11 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: record.BlockID(q.promptID, 0), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
-	p, err := c.send(resumed, text)
+	p, message, err := c.choose(resumed, text)
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
-	err = c.await(ctx, p, q)
+	err = c.await(ctx, p, q, c.send(p, message))
 	return runnerscripts.QueryCompleted{StopReason: c.stopReason(q)}, err
 }
 
@@ -85,33 +85,43 @@ func (c *conversation) stopReason(q *query) runnerscripts.StopReason {
 	return runnerscripts.StopEndTurn
 }
 
-// send gives the prompt to the process that there is, or starts one with it.
-func (c *conversation) send(resumed bool, text string) (*child.Process, error) {
+// choose returns the process that there is, or starts one, and what it is to get.
+func (c *conversation) choose(resumed bool, text string) (*child.Process, any, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return nil, agent.Invalid("start the conversation again: it is closed")
+		return nil, nil, agent.Invalid("start the conversation again: it is closed")
 	}
 	c.heard.Store(time.Now().UnixNano())
 	if p := c.process; p != nil && !ended(p) {
-		_ = p.Send(turn{Type: "turn", Parameters: parameters{Prompt: text}}) // Done tells an error better
-		return p, nil
+		return p, turn{Type: "turn", Parameters: parameters{Prompt: text}}, nil
 	}
 	cmd, err := launch(c.session, c.profile)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	cmd.Read = c.read
 	p, err := child.Start(cmd, nil)
 	if err != nil {
-		return nil, agent.Failed("check that the executor's command can run on this platform: %v", err)
+		return nil, nil, agent.Failed("check that the executor's command can run on this platform: %v", err)
 	}
 	c.process = p
-	_ = p.Send(newInvocation(c.session, c.profile, c.servers, resumed, text))
-	if c.profile.Lifecycle != persistent {
-		p.CloseInput()
-	}
-	return p, nil
+	return p, newInvocation(c.session, c.profile, c.servers, resumed, text), nil
+}
+
+// send writes a message on a goroutine of its own, as a program that works before
+// it reads, or hangs, takes no more than a pipe holds. The channel is closed when
+// all is written, or the program has ended.
+func (c *conversation) send(p *child.Process, message any) <-chan struct{} {
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_ = p.Send(message) // Done tells an error better
+		if c.profile.Lifecycle != persistent {
+			p.CloseInput()
+		}
+	}()
+	return sent
 }
 
 func ended(p *child.Process) bool {
@@ -123,24 +133,29 @@ func ended(p *child.Process) bool {
 	}
 }
 
-// await waits for the end of a query.
-func (c *conversation) await(ctx context.Context, p *child.Process, q *query) error {
+// await waits for the end of a query, and for that of the write of its prompt.
+func (c *conversation) await(ctx context.Context, p *child.Process, q *query, sent <-chan struct{}) error {
+	defer func() { <-sent }() // soon: it is closed, or the process has ended
 	tick := time.NewTicker(max(c.silence/10, time.Millisecond))
 	defer tick.Stop()
-	completed := q.done
+	turn := q.done
 	if c.profile.Lifecycle != persistent {
-		completed = nil // its end is that of the process
+		turn = nil // its end is that of the process
 	}
-	stop := q.stop
+	written, stop := sent, q.stop
+	var completed <-chan struct{}
 	var late <-chan time.Time
 	for {
 		select {
+		case <-written:
+			// Not before: what is written next, a shutdown too, would wait for it.
+			written, completed = nil, turn
 		case <-completed:
 			return nil
 		case <-p.Done():
 			return c.outcome(p, q)
 		case <-stop:
-			stop, completed = nil, nil // the process ends in any case
+			stop, turn, completed = nil, nil, nil // the process ends in any case
 			p.Signal(syscall.SIGTERM)
 			timer := time.NewTimer(stopTime)
 			defer timer.Stop()
@@ -216,13 +231,23 @@ func (c *conversation) Close() error {
 			if busy {
 				p.Signal(syscall.SIGTERM)
 			} else if c.profile.Lifecycle == persistent {
-				_ = p.Send(map[string]string{"type": "shutdown"}) // an error means that it has ended
+				c.shutdown(p)
 			}
 			p.Close()
 		}
 		err = c.recorder.Close()
 	})
 	return err
+}
+
+// shutdown tells the program to end, unless it reads nothing any more.
+func (c *conversation) shutdown(p *child.Process) {
+	timer := time.NewTimer(stopTime)
+	defer timer.Stop()
+	select {
+	case <-c.send(p, map[string]string{"type": "shutdown"}):
+	case <-timer.C: // Close ends the write, too
+	}
 }
 
 // watch kills the program when ctx ends, until unwatch.

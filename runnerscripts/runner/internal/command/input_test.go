@@ -1,0 +1,223 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// large is a prompt that no pipe holds: who writes it waits until it is read.
+var large = strings.Repeat("x", 256<<10)
+
+const (
+	// begin takes the first byte of a prompt, whose write has begun then, and tells so.
+	begin = `dd bs=1 count=1 of=/dev/null 2>/dev/null
+echo '{"type":"agent_message_chunk","payload":{"content":{"type":"text","text":"I begin"}}}'
+`
+	// flood is more than what the pipe of the output and the runner's buffer hold.
+	flood = `head -c 400000 /dev/zero | tr '\0' n | fold -w 1000; echo
+`
+	hang = `exec sleep 600
+`
+	complete = `echo '{"type":"turn_complete","result":"done"}'
+`
+)
+
+// running is a conversation with a prompt whose write waits for its executor.
+type running struct {
+	agent.Conversation
+	endPrompt context.CancelFunc // ends the context of Prompt
+	endStart  context.CancelFunc // ends that of Start
+}
+
+func TestPromptThatIsNotReadCanBeStopped(t *testing.T) {
+	t.Parallel()
+	scripts := map[string]struct{ lifecycle, first, script string }{
+		"one_shot":     {"one_shot", "", begin + hang},
+		"persistent":   {"persistent", "", begin + hang},
+		"further turn": {"persistent", "first", "read -r line\n" + complete + begin + hang},
+	}
+	stops := map[string]struct {
+		stop   func(running) error
+		reason runnerscripts.StopReason // without an error
+		fits   func(error) bool
+	}{
+		"interrupt": {
+			stop:   func(r running) error { return r.Interrupt(t.Context()) },
+			reason: runnerscripts.StopCancelled,
+			fits:   func(err error) bool { return err == nil },
+		},
+		"close": {
+			stop: func(r running) error { return r.Close() },
+			fits: func(err error) bool { return agenttest.HasCode(err, runnerscripts.FailAgent) },
+		},
+		"end of the prompt's context": {
+			stop: func(r running) error { r.endPrompt(); return nil },
+			fits: func(err error) bool { return errors.Is(err, context.Canceled) },
+		},
+		"end of the conversation's context": {
+			stop: func(r running) error { r.endStart(); return nil },
+			fits: func(err error) bool { return agenttest.HasCode(err, runnerscripts.FailAgent) },
+		},
+	}
+	for name, s := range scripts {
+		for how, tt := range stops {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t, s.lifecycle, s.script)
+				var r running
+				startCtx, endStart := context.WithCancel(t.Context())
+				promptCtx, endPrompt := context.WithCancel(t.Context())
+				r.Conversation, r.endStart, r.endPrompt = f.startIn(startCtx), endStart, endPrompt
+				if s.first != "" {
+					f.prompt(r, s.first)
+				}
+				result := promptLater(promptCtx, r, large)
+				f.out.Wait(t.Context(), t, begun)
+				if err := tt.stop(r); err != nil {
+					t.Fatal(err)
+				}
+				o := <-result
+				if !tt.fits(o.err) || o.err == nil && o.done.StopReason != tt.reason {
+					t.Errorf("ended with %q, %v", o.done.StopReason, o.err)
+				}
+				endPrompt()
+				endStart()
+			})
+		}
+	}
+}
+
+// begun fits what begin prints.
+func begun(e runnerscripts.Event) bool {
+	return e.Type == runnerscripts.TypeAgentMessage && strings.Contains(string(e.Payload), "I begin")
+}
+
+// outcome is how a query ended.
+type outcome struct {
+	done runnerscripts.QueryCompleted
+	err  error
+}
+
+// promptLater runs a query on a goroutine of its own.
+func promptLater(ctx context.Context, c agent.Conversation, text string) <-chan outcome {
+	result := make(chan outcome, 1)
+	go func() {
+		done, err := c.Prompt(ctx, "q", text)
+		result <- outcome{done, err}
+	}()
+	return result
+}
+
+func TestPromptThatIsNotReadIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "persistent", hang)
+	f.driver.silence = 200 * time.Millisecond
+	if _, err := f.start().Prompt(t.Context(), "q", large); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "200ms") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestExecutorMayPrintALotBeforeItReadsItsPrompt(t *testing.T) {
+	t.Parallel()
+	for _, lifecycle := range []string{"one_shot", "persistent"} {
+		t.Run(lifecycle, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, lifecycle, flood+`read -r line; printf '%s\n' "$line" >> got
+`+complete)
+			f.prompt(f.start(), large)
+			var got invocation
+			if err := json.Unmarshal([]byte(f.file("got")), &got); err != nil || got.Parameters.Prompt != large {
+				t.Errorf("it got a prompt of %d bytes, %v", len(got.Parameters.Prompt), err)
+			}
+			if !strings.HasSuffix(f.said(), "done\n") {
+				t.Errorf("it said %d bytes", len(f.said()))
+			}
+		})
+	}
+}
+
+// A turn is over when its prompt is read, too: the next one would be in the middle
+// of it. An executor that never reads it can still be interrupted.
+func TestTurnThatIsCompleteBeforeItsPromptIsRead(t *testing.T) {
+	t.Parallel()
+	t.Run("and is read then", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "persistent", "while "+complete+`read -r line; do printf '%s\n' "$line" >> got; done`)
+		c := f.start()
+		f.prompt(c, large)
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(f.file("got"), "\n")
+		if len(lines) != 3 || !strings.Contains(lines[0], large) || lines[1] != `{"type":"shutdown"}` {
+			t.Errorf("it got %d lines", len(lines))
+		}
+	})
+	t.Run("and never is", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "persistent", complete+begin+hang)
+		c := f.start()
+		result := promptLater(t.Context(), c, large)
+		f.out.Wait(t.Context(), t, begun)
+		if err := c.Interrupt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if o := <-result; o.err != nil || o.done.StopReason != runnerscripts.StopEndTurn {
+			t.Errorf("ended with %q, %v", o.done.StopReason, o.err)
+		}
+	})
+}
+
+func TestExecutorThatReadsNothingAnyMoreIsClosed(t *testing.T) {
+	t.Parallel()
+	const page, pipe = 4096, 65536
+	f := newFixture(t, "persistent", "read -r line\n"+complete+"dd bs=4096 count=1 of=/dev/null 2>/dev/null\n"+complete+hang)
+	c := f.start()
+	f.prompt(c, "first")
+	empty, err := json.Marshal(turn{Type: "turn"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It takes one page of the line; what is left fills the pipe.
+	f.prompt(c, strings.Repeat("x", page+pipe-len(empty)-len("\n")))
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestProgramThatDoesNotTakeItsPromptSaysHowTheQueryEnded(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ lifecycle, script, said, failure string }{
+		"one_shot fails":           {"one_shot", "echo half; echo why >&2; exit 4", "half\n\n", "exit status 4: why"},
+		"one_shot ends":            {"one_shot", "echo whole", "whole\n\n", ""},
+		"one_shot reads a part":    {"one_shot", begin + "exit 4", "I begin\n", "exit status 4"},
+		"persistent fails":         {"persistent", "echo why >&2; exit 4", "", "exit status 4: why"},
+		"persistent ends":          {"persistent", "exit 0", "", "turn_complete"},
+		"persistent closes input":  {"persistent", "exec <&-\n" + complete + "exec sleep 600", "done\n", ""},
+		"persistent ends complete": {"persistent", complete, "done\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, tt.lifecycle, tt.script)
+			c := f.start()
+			done, err := c.Prompt(t.Context(), "q", large)
+			switch {
+			case tt.failure == "" && (err != nil || done.StopReason != runnerscripts.StopEndTurn):
+				t.Errorf("ended with %q, %v", done.StopReason, err)
+			case tt.failure != "" && (!agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), tt.failure)):
+				t.Errorf("error %v, want %q", err, tt.failure)
+			}
+			if f.said() != tt.said {
+				t.Errorf("it said %q", f.said())
+			}
+		})
+	}
+}
