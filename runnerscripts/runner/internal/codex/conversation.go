@@ -31,7 +31,9 @@ type conversation struct {
 	ending   sync.Once
 	unwatch  func() // ends the watch over Start's context
 
-	// Of the reader's goroutine only, or while there is none.
+	// reading is held while a line of the program is handled, and by others while they
+	// use what belongs to that. c.mu may be taken under it, not the other way round.
+	reading     sync.Mutex
 	translate   *translator
 	meter       meter
 	early       [][]byte // lines about threads that nobody knows yet
@@ -64,11 +66,12 @@ type query struct {
 	abandoned bool // subagents still work
 	usage     runnerscripts.Usage
 	done      chan struct{}
+	quiet     chan struct{} // gets a value when its turn has ended and no command of it runs
 }
 
 // Prompt runs one query to its end.
 func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
-	q := &query{done: make(chan struct{})}
+	q := &query{done: make(chan struct{}), quiet: make(chan struct{}, 1)}
 	c.mu.Lock()
 	c.query = q
 	c.mu.Unlock()
@@ -104,7 +107,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		return done, agent.Failed("send the prompt again, which resumes the conversation: Codex crashed: %s", p.Crash())
 	}
 	if end.Status == turnInterrupted {
-		c.endTerminals(ctx, p)
+		c.endCommands(ctx, p, q)
 	}
 	if cancelled && abandoned {
 		c.interruptSubagents(p)
@@ -122,22 +125,36 @@ func (c *conversation) ended(p *peer) {
 	last := c.peer == p
 	c.mu.Unlock()
 	if last { // else it was done before the next one was started
+		c.reading.Lock()
+		defer c.reading.Unlock()
 		c.translate.endAll()
 	}
 }
 
-// endTerminals ends the commands that an interrupt has left running.
-func (c *conversation) endTerminals(ctx context.Context, p *peer) {
+// endCommands ends the commands that an interrupt has left running, and waits until
+// the program has told of their ends with what they have put out. Those that it does
+// not tell of in time have failed.
+func (c *conversation) endCommands(ctx context.Context, p *peer, q *query) {
 	ctx, cancel := context.WithTimeout(ctx, interruptTime)
 	defer cancel()
 	params := map[string]any{"threadId": c.threadID()}
 	if err := p.call(ctx, "thread/backgroundTerminals/clean", params, nil); err != nil {
 		c.log("warn", "the commands of the interrupted query may still run: "+err.Error(), nil)
+	} else {
+		select {
+		case <-q.quiet: // mostly after the reply
+		case <-p.Done():
+		case <-ctx.Done():
+		}
 	}
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	c.translate.endTurn(time.Time{}, runnerscripts.MainConversation)
 }
 
-// interruptTime is far above what it takes to end commands.
-const interruptTime = 10 * time.Second
+// interruptTime is far above the milliseconds that it takes to end commands. The end
+// of an interrupted query waits for no longer.
+const interruptTime = 2 * time.Second
 
 // turnParams asks for a turn with the settings that are now in force.
 func (c *conversation) turnParams(text string) map[string]any {
@@ -210,8 +227,10 @@ func (c *conversation) start(ctx context.Context) (*peer, error) {
 	if err := makeFolders(c.session); err != nil {
 		return nil, err
 	}
+	c.reading.Lock()
 	c.meter, c.early, c.broken = meter{}, nil, map[string]bool{}
 	c.translate.endAll()
+	c.reading.Unlock()
 	p, err := c.startProcess(cmd)
 	if err != nil {
 		return nil, err

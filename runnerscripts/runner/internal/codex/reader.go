@@ -14,6 +14,8 @@ import (
 // handle takes a line of the program. It runs on the reader's goroutine, one line
 // at a time. A line that nobody understands is never an error.
 func (c *conversation) handle(p *peer, line []byte) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
 	if !utf8.Valid(line) {
 		// Parts of it are passed on as they are.
 		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
@@ -148,6 +150,7 @@ func (c *conversation) alive(n note) {
 func (c *conversation) itemCompleted(n itemNote) {
 	c.alive(n.note)
 	c.translate.completed(c.conv(n.note), n)
+	c.settle()
 	if n.Item.Type == itemCollab && n.Item.Tool == toolSpawn {
 		c.mu.Lock()
 		for _, thread := range n.Item.ReceiverThreadIDs {
@@ -170,18 +173,48 @@ func (c *conversation) turnStarted(n turnNote) {
 }
 
 func (c *conversation) turnCompleted(n turnNote) {
-	c.translate.endTurn(time.Time{}, c.conv(n.note))
+	c.mu.Lock()
+	q := c.query
+	own := n.ThreadID == c.thread && q != nil && q.end == nil && (q.turn == "" || q.turn == n.Turn.ID)
+	asked := map[string]bool{} // the items that wait for a permission
+	for _, a := range c.questions {
+		asked[a.params.ItemID] = true
+	}
+	c.mu.Unlock()
+	c.translate.endTurnBut(time.Time{}, c.conv(n.note), func(call runnerscripts.ToolCall) bool {
+		// What it has put out is told when endCommands ends it. One that has not begun
+		// has no other end.
+		return own && n.Turn.Status == turnInterrupted && isCommand(call) && !asked[call.ToolCallID]
+	})
+	if n.Turn.Status != turnInterrupted {
+		clear(c.translate.failed) // what goes on in the background has an end to come
+	}
 	c.translate.endSubagent(time.Time{}, n.ThreadID, n.Turn.Status == turnDone, n.Turn.DurationMS)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	q := c.query
 	switch {
 	case n.ThreadID != c.thread:
 		delete(c.working, n.ThreadID)
-	case q != nil && q.end == nil && (q.turn == "" || q.turn == n.Turn.ID):
+	case own:
 		q.end = &n.Turn
 	}
 	c.finishQuery()
+	c.mu.Unlock()
+	c.settle()
+}
+
+// settle tells a query whose turn has ended when no command of it runs any more.
+func (c *conversation) settle() {
+	if c.translate.runsCommand(runnerscripts.MainConversation) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.query; q != nil && q.end != nil {
+		select {
+		case q.quiet <- struct{}{}:
+		default: // it was told
+		}
+	}
 }
 
 // finishQuery ends the query when its turn has ended and no subagent works any

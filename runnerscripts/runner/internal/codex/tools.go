@@ -33,10 +33,22 @@ func (t *translator) openCall(conv, id string) runnerscripts.ToolCall {
 	return runnerscripts.ToolCall{ToolCallID: id}
 }
 
-// endCall reports the end of a tool call.
+// isCommand reports whether a tool call is a command.
+func isCommand(call runnerscripts.ToolCall) bool { return call.Name == itemCommand }
+
+// runsCommand reports whether a command is open.
+func (t *translator) runsCommand(conv string) bool {
+	return slices.ContainsFunc(t.calls, func(c openCall) bool { return c.conv == conv && isCommand(c.call) })
+}
+
+// endCall reports the end of a tool call, unless the end of its turn has done so: its
+// query is over, and what comes now would be taken for a part of the next one.
 func (t *translator) endCall(at time.Time, conv string, i item) {
-	if n := t.open(conv, i.ID); n >= 0 {
+	switch n := t.open(conv, i.ID); {
+	case n >= 0:
 		t.calls = slices.Delete(t.calls, n, n+1)
+	case t.failed[i.ID]:
+		return
 	}
 	update := runnerscripts.ToolCall{ToolCallID: i.ID, Status: runnerscripts.ToolFailed}
 	if i.Status == statusCompleted || i.Status == "" {

@@ -20,6 +20,7 @@ type translator struct {
 	blocks []*piece // begun and not finished, oldest first
 	calls  []openCall
 	begun  map[string]bool // the tool calls that have been told, by id
+	failed map[string]bool // those that the end of an interrupted turn has ended
 	// agents are the subagents, by their thread.
 	agents map[string]subagent
 	linked bool              // a subagent has been added
@@ -44,7 +45,10 @@ type openCall struct {
 }
 
 func newTranslator(out agent.Sink) *translator {
-	return &translator{out: out, begun: map[string]bool{}, agents: map[string]subagent{}, said: map[string]string{}}
+	return &translator{
+		out: out, begun: map[string]bool{}, failed: map[string]bool{},
+		agents: map[string]subagent{}, said: map[string]string{},
+	}
 }
 
 // conversationOf is the conversation of a thread other than the main one.
@@ -224,6 +228,11 @@ func (t *translator) chunk(at time.Time, conv string, typ runnerscripts.EventTyp
 // endTurn ends what came to no end of its own: blocks that were not finished are
 // taken back, since the agent does not remember them, and tool calls have failed.
 func (t *translator) endTurn(at time.Time, conv string) {
+	t.endTurnBut(at, conv, func(runnerscripts.ToolCall) bool { return false })
+}
+
+// endTurnBut does the same, but leaves the tool calls open that go on.
+func (t *translator) endTurnBut(at time.Time, conv string, goesOn func(runnerscripts.ToolCall) bool) {
 	t.blocks = slices.DeleteFunc(t.blocks, func(p *piece) bool {
 		if p.conv != conv {
 			return false
@@ -232,9 +241,10 @@ func (t *translator) endTurn(at time.Time, conv string) {
 		return true
 	})
 	t.calls = slices.DeleteFunc(t.calls, func(c openCall) bool {
-		if c.conv != conv {
+		if c.conv != conv || goesOn(c.call) {
 			return false
 		}
+		t.failed[c.call.ToolCallID] = true
 		t.emit(at, conv, runnerscripts.TypeToolCallUpdate, runnerscripts.ToolCall{
 			ToolCallID: c.call.ToolCallID, Status: runnerscripts.ToolFailed,
 		})
