@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	cerrdefs "github.com/containerd/errdefs"
 	buildtypes "github.com/docker/docker/api/types/build"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
@@ -217,9 +216,8 @@ func removeHalfBuilt(ctx context.Context, eng *client.Client, run string) error 
 			return nil
 		}
 		for _, i := range left {
-			_, err := eng.ImageRemove(ctx, i.ID, image.RemoveOptions{PruneChildren: true})
-			if err != nil && !cerrdefs.IsNotFound(err) && !cerrdefs.IsConflict(err) {
-				return explain(eng, err)
+			if err := dropImages(ctx, eng, i.ID, isOfBuild(run)); err != nil {
+				return err
 			}
 		}
 		select {
@@ -230,8 +228,13 @@ func removeHalfBuilt(ctx context.Context, eng *client.Client, run string) error 
 	}
 }
 
+func isOfBuild(run string) func(labels map[string]string) bool {
+	return func(labels map[string]string) bool { return labels[labelBuild] == run && labels[labelSandbox] == "" }
+}
+
 func hasName(i image.Summary) bool {
-	return slices.ContainsFunc(i.RepoTags, func(tag string) bool { return tag != "<none>:<none>" })
+	return slices.ContainsFunc(i.RepoTags, func(tag string) bool { return tag != "<none>:<none>" }) ||
+		slices.ContainsFunc(i.RepoDigests, func(digest string) bool { return digest != "<none>@<none>" })
 }
 
 // listImages returns the images that were built.
@@ -258,24 +261,4 @@ func listImages(ctx context.Context, eng *client.Client) ([]Image, error) {
 	}
 	slices.SortFunc(list, func(a, b Image) int { return a.Created.Compare(b.Created) })
 	return list, nil
-}
-
-// builds removes what builds have left whose program died.
-func (g *collector) builds(ctx context.Context) {
-	found, err := g.eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(
-		filters.Arg("label", labelBuild), filters.Arg("dangling", "true"),
-	)})
-	if err != nil {
-		g.errs = append(g.errs, err)
-		return
-	}
-	for _, i := range found {
-		if i.Labels[labelBuild] == "" || i.Labels[labelSandbox] != "" || findOwner(i.Labels) != ownerDead {
-			continue // a copy of a container, for example
-		}
-		g.take(Garbage{"image", i.ID, "its build was never finished", time.Unix(i.Created, 0).UTC()}, func() error {
-			_, err := g.eng.ImageRemove(ctx, i.ID, image.RemoveOptions{PruneChildren: true})
-			return err
-		})
-	}
 }

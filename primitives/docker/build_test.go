@@ -185,6 +185,18 @@ func TestABuildThatFailsSaysWhereAndLeavesNothing(t *testing.T) {
 	noneBuilt(t)
 }
 
+// The engine removes what an image was made of with it, if that has no name.
+func TestABuildThatFailsLeavesABaseWithoutAName(t *testing.T) {
+	cfg := config(t, committed(t, testdocker.Busybox(t)))
+	failed := &docker.BuildError{}
+	if _, err := docker.BuildImage(t.Context(), cfg, testBuild(t, "RUN true\nRUN exit 7")); !errors.As(err, &failed) {
+		t.Errorf("got %v", err)
+	}
+	if left := imagesOfThisRun(t); len(left) != 1 || left[0].ID != cfg.Image {
+		t.Errorf("the base is %s, and there are %+v", cfg.Image, left)
+	}
+}
+
 func TestABuildThatIsCancelledEndsAndLeavesNothing(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	why := errors.New("enough")

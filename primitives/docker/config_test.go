@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -156,36 +155,5 @@ func TestADiskLimitHoldsOrIsRefused(t *testing.T) {
 	_, err = s.Terminate(t.Context())
 	if err := errors.Join(rerr, err); err != nil || res.Status.Success() {
 		t.Errorf("%+v, %v", res.Status, err)
-	}
-}
-
-func TestWhatTheEngineRefusesIsTyped(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = taken.Close() }()
-	for name, c := range map[string]struct {
-		change func(*docker.Config)
-		want   error
-	}{
-		"a port that is taken": {func(c *docker.Config) {
-			c.Network, c.Ports = "bridge", []docker.Port{{Container: 80, Host: taken.Addr().(*net.TCPAddr).Port}}
-		}, fs.ErrExist},
-		"a user that is not there": {func(c *docker.Config) { c.User = "nosuchuser" }, primitives.ErrUnknownUser},
-		"a target below a file":    {func(c *docker.Config) { c.Mounts = []docker.Mount{{Source: t.TempDir(), Target: "/etc/passwd/x"}} }, fs.ErrInvalid},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := config(t, testdocker.Busybox(t))
-			c.change(&cfg)
-			s, err := docker.New(t.Context(), cfg)
-			if err == nil {
-				_, terr := s.Terminate(t.Context())
-				t.Fatal("no error", errors.Join(terr, s.Close()))
-			}
-			if !errors.Is(err, c.want) {
-				t.Errorf("got %v, want %v", err, c.want)
-			}
-		})
 	}
 }

@@ -28,6 +28,7 @@ const (
 
 const (
 	namePrefix = "agentenv-"
+	maxPids    = 1 << 22 // no kernel takes more
 )
 
 // makeContainer makes the container and returns its ID.
@@ -47,11 +48,20 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	if cfg.noGuest {
 		plainConfig(inside, cfg)
 	}
+	if cfg.Disk > 0 {
+		if err := limitsDisk(ctx, eng); err != nil {
+			return "", err
+		}
+	}
 	inside.ExposedPorts, host.PortBindings = cfg.portBindings()
 	made, err := withLink(eng, name, cfg, inside, host, func() (container.CreateResponse, error) {
-		return createWhole(ctx, eng, func(ctx context.Context) (container.CreateResponse, error) {
+		made, err := createWhole(ctx, eng, func(ctx context.Context) (container.CreateResponse, error) {
 			return eng.ContainerCreate(ctx, inside, host, nil, platform, name)
 		})
+		if err == nil {
+			err = keepLimits(ctx, eng, cfg, img, made)
+		}
+		return made, err
 	})
 	switch {
 	case cerrdefs.IsConflict(err):
@@ -61,6 +71,63 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 		return "", fmt.Errorf("%w: disk: this engine cannot limit it (overlay2 can on XFS mounted with pquota); leave it out: %w", errors.ErrUnsupported, err)
 	}
 	return made.ID, err
+}
+
+// limitsDisk refuses an engine whose store of images is containerd's: it takes the
+// limit without a word and sets none.
+func limitsDisk(ctx context.Context, eng *client.Client) error {
+	info, err := eng.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("disk: ask whether the engine can limit it: %w", err)
+	}
+	for _, status := range info.DriverStatus {
+		if strings.HasPrefix(status[1], "io.containerd.snapshotter") {
+			return fmt.Errorf("%w: disk: this engine cannot limit it, because its images are in the store of containerd; leave it out", errors.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// keepLimits removes a container without a limit that was asked for: engines leave out
+// those that their kernel does not have, and only say so. A default one is told of,
+// once: for a sandbox and not for its forks.
+func keepLimits(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, made container.CreateResponse) error {
+	forked := img.Config != nil && img.Config.Labels[labelFork] != ""
+	for _, warning := range made.Warnings {
+		note, err := cfg.dropped(warning)
+		if err != nil {
+			return errors.Join(err, removeContainer(ctx, eng, made.ID))
+		}
+		if note != "" && !forked {
+			cfg.tell(note)
+		}
+	}
+	return nil
+}
+
+// dropped says of a warning that a limit was left out: an error if it was asked for,
+// else a note for people.
+func (c Config) dropped(warning string) (note string, err error) {
+	said := strings.ToLower(warning) // versions differ in that
+	refuse := func(field, advice string) (string, error) {
+		return "", fmt.Errorf("%w: %s: this engine cannot limit it; %s, or enable the control group on its machine: the engine says: %s", errors.ErrUnsupported, field, advice, warning)
+	}
+	switch {
+	case strings.Contains(said, "memory limit ") && strings.Contains(said, "discarded"):
+		if c.Memory > 0 {
+			return refuse("memory", "leave it out, or set none")
+		}
+		return "the sandbox has no limit of memory, because the engine cannot set one: " + warning, nil
+	case strings.Contains(said, "pids limit ") && strings.Contains(said, "discarded"):
+		if c.Pids > 0 {
+			return refuse("pids", "leave it out, or set -1")
+		}
+		return "the sandbox has no limit of processes (pids), because the engine cannot set one: " + warning, nil
+	case strings.Contains(said, "swap limit "):
+		// The memory itself is limited, whoever has chosen how far.
+		return "the sandbox may swap as much as there is, because the engine cannot keep it from that: " + warning, nil
+	}
+	return "", nil
 }
 
 // createWhole has the engine make a container or, if ctx is done first, none: the
@@ -190,6 +257,8 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 		pids = defaultPids
 	case pids < 0:
 		pids = -1
+	case pids > maxPids:
+		return nil, cfg.invalid("pids", fmt.Sprintf("give at most %d, or a negative number for no limit", maxPids))
 	}
 	h.PidsLimit = &pids
 	if cfg.ReadOnly {

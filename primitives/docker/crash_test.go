@@ -31,12 +31,22 @@ import (
 // crashVariable holds the configuration of a program that a test starts to kill it.
 const crashVariable = "AGENTENV_TEST_CRASH"
 
+// insteadVariable says what else than going through a life it is to do.
+const insteadVariable = "AGENTENV_TEST_CRASH_INSTEAD"
+
 // runToCrash is that program: it goes through the life of a sandbox, says where it
 // is, and goes on with each line that it reads.
 func runToCrash(config string) int {
 	ctx := context.Background()
 	in := bufio.NewReader(os.Stdin)
-	if err := goThroughLife(ctx, config, func(format string, a ...any) {
+	live := goThroughLife
+	switch os.Getenv(insteadVariable) {
+	case "copies":
+		live = makeCopies
+	case "build":
+		live = buildForEver
+	}
+	if err := live(ctx, config, func(format string, a ...any) {
 		fmt.Printf(format+"\n", a...)
 		_, _ = in.ReadString('\n') // at its end this goes on to the end
 	}); err != nil {
@@ -93,7 +103,7 @@ type victim struct {
 	id string // of its container, once there is one
 }
 
-func newVictim(t *testing.T, cfg docker.Config) *victim {
+func newVictim(t *testing.T, cfg docker.Config, env ...string) *victim {
 	t.Helper()
 	cfg.Name = fmt.Sprintf("agentenv-test-crash-%d-%d", os.Getpid(), time.Now().UnixNano())
 	text, err := json.Marshal(cfg)
@@ -101,7 +111,7 @@ func newVictim(t *testing.T, cfg docker.Config) *victim {
 		t.Fatal(err)
 	}
 	v := &victim{t: t, name: cfg.Name, host: cfg.Host, cmd: exec.Command(os.Args[0])}
-	v.cmd.Env = append(os.Environ(), crashVariable+"="+string(text))
+	v.cmd.Env = append(append(os.Environ(), crashVariable+"="+string(text)), env...)
 	v.cmd.Stderr = &v.log
 	v.in, err = v.cmd.StdinPipe()
 	if err != nil {
@@ -190,6 +200,9 @@ func (v *victim) left(ctx context.Context) error {
 	if err != nil || len(volumes.Volumes) > 0 {
 		return fmt.Errorf("volumes %v, %w", volumes.Volumes, err)
 	}
+	if err := v.leftForks(ctx); err != nil {
+		return err
+	}
 	runtime := os.Getenv("XDG_RUNTIME_DIR")
 	if runtime == "" {
 		if runtime, err = os.UserCacheDir(); err != nil {
@@ -258,6 +271,11 @@ func TestAProgramThatIsKilledLeavesNothing(t *testing.T) {
 
 // killAt starts a program and kills it at a request after a step, or at the step.
 func killAt(t *testing.T, cfg docker.Config, after, request string) {
+	killedAt(t, cfg, after, request).leavesNothing()
+}
+
+// killedAt is killAt without looking for what is left.
+func killedAt(t *testing.T, cfg docker.Config, after, request string, env ...string) *victim {
 	proxy := testdocker.NewProxy(t)
 	cfg.Host = proxy.Host()
 	var armed atomic.Bool
@@ -276,7 +294,7 @@ func killAt(t *testing.T, cfg docker.Config, after, request string) {
 			}
 		})
 	}
-	v := newVictim(t, cfg)
+	v := newVictim(t, cfg, env...)
 	started <- v
 	if after != "" {
 		if _, ok := v.until(after); !ok {
@@ -298,7 +316,7 @@ func killAt(t *testing.T, cfg docker.Config, after, request string) {
 		}
 	}
 	v.end()
-	v.leavesNothing()
+	return v
 }
 
 func TestADurableCommandOutlivesItsProgram(t *testing.T) {

@@ -16,7 +16,7 @@
 // session, and until when it is kept. A program is dead if it can be seen that this
 // very process does not run; one of another machine, or in another container, counts
 // as neither alive nor dead. [List] shows what there is, [GC] removes what is garbage, and
-// [New] does, too, for containers and their volumes:
+// [New] does, too, beside its own work:
 //
 //	container                         program  List     GC
 //	created, never started            alive    -        leaves it: it is being made
@@ -38,11 +38,18 @@
 //	dead: the engine failed           any      lost     removes it
 //	being removed by the engine       any      -        leaves it
 //
-// A running or paused container of a program that is neither alive nor dead stays.
+// A running or paused container of a program that is neither alive nor dead stays, and so
+// does a paused one that others were attached to, of whom it cannot be seen whether they
+// have died: [Attach] resumes it, [Remove] removes it.
 // A container with another name than the sandbox's ID is somebody's own, made of a
 // snapshot. Volumes without a container are removed like a container that was never
-// started, folders of sockets as soon as there is no container and none is being
-// made, and images of snapshots when they have expired and are not in use.
+// started, and so are the images that [Sandbox.Fork] makes copies of, if no container
+// of them is left, and what a build had come to that was not finished; folders of
+// sockets as soon as there is no container and none is being made.
+//
+// Images with a name are results, and stay until somebody removes them: those that were
+// built with [RemoveImage], snapshots with [RemoveSnapshot]. A program that dies in
+// [Sandbox.Snapshot] leaves nothing of it, or all: a snapshot that [Snapshots] lists.
 package docker
 
 import (
@@ -136,7 +143,7 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	}
 	l.arch = img.Architecture
 	s := newSandbox(eng, name, l, cfg)
-	s.sweep = sweep
+	s.sweep, s.volumes = sweep, cfg.imageVolumes(img)
 	return s, nil
 }
 
@@ -201,7 +208,7 @@ func find(ctx context.Context, cfg Config, id string) (*client.Client, container
 	switch {
 	case err != nil:
 		err = explain(eng, err)
-	case found.Config == nil || found.Config.Labels[labelSandbox] == "" || found.State == nil:
+	case found.Config == nil || found.State == nil || !isSandbox(found.Name, found.Config.Labels):
 		err = fmt.Errorf("%w: the container was not made as a sandbox", fs.ErrNotExist)
 	}
 	if err != nil {
@@ -236,6 +243,7 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	l.arch = found.Config.Labels[labelArch]
 	made.sharedRunner = mountedRunner(found.Mounts)
 	s := newSandbox(eng, strings.TrimPrefix(found.Name, "/"), l, made)
+	s.volumes = mountedVolumes(found.Mounts)
 	if found.Config.Labels[labelFork] != "" {
 		s.forkedFrom = found.Image
 	}

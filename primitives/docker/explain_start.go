@@ -1,12 +1,9 @@
 package docker
 
 import (
-	"archive/tar"
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"strconv"
@@ -49,53 +46,85 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 }
 
 // explainStart looks for the reason why the engine could not start a container
-// where it has no kind of error for it, and then looks itself.
-func explainStart(ctx context.Context, eng *client.Client, id string, cfg Config, err error) error {
+// where it has no kind of error for it, and then looks itself. The container is not
+// looked at: unless it is kept the engine has removed it already.
+func explainStart(ctx context.Context, eng *client.Client, _ string, cfg Config, err error) error {
 	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet && ctx.Err() == nil {
 		return fmt.Errorf("set runner to the envrunner program of this version, unless the cause is another: the guest did not answer: %w", err)
 	}
 	if !cerrdefs.IsInternal(err) {
 		return err
 	}
-	if name, _, _ := strings.Cut(cfg.User, ":"); name != "" && !hasUser(ctx, eng, id, name) {
-		return fmt.Errorf("%w: user: the image has no %q in /etc/passwd; name another one, or a number: %w", primitives.ErrUnknownUser, name, err)
+	wrong := cfg.refused(err.Error())
+	if wrong == nil && strings.HasPrefix(eng.DaemonHost(), "unix://") {
+		wrong = cfg.takenPort(ctx)
 	}
-	if strings.HasPrefix(eng.DaemonHost(), "unix://") {
-		if taken := cfg.takenPort(ctx); taken != nil {
-			return fmt.Errorf("%w: %w", taken, err)
-		}
+	if wrong == nil {
+		return err
 	}
-	return err
+	// Only the engine's words: by the kind of its error it would be at fault.
+	return fmt.Errorf("%w: %s", wrong, err.Error())
 }
 
-// maxPasswd bounds what is read of the file of users.
-const maxPasswd = 1 << 20
+// refused says what in the configuration an engine could not start a container with,
+// or nil. Engines tell these failures from others by their words only, which are those
+// of the kernel and of libraries that all of them share.
+func (c Config) refused(said string) error {
+	switch {
+	case strings.Contains(said, "unable to find user "), strings.Contains(said, "unable to find group "):
+		return c.unknownUser(said)
+	case strings.Contains(said, "uids and gids must be in range"):
+		return c.invalid("user", "give numbers from 0 to 2147483647")
+	case strings.Contains(said, "cannot assign requested address"):
+		return c.foreignAddress(said)
+	case c.Seccomp != "" && blamesProfile(said):
+		return c.invalid("seccomp", "mend the profile: the engine does not understand it")
+	}
+	return nil
+}
 
-// hasUser reports whether a container has a user, as far as that can be found
-// out. Numbers need not be in its file.
-func hasUser(ctx context.Context, eng *client.Client, id, name string) bool {
-	if _, err := strconv.Atoi(name); err == nil {
-		return true
+// unknownUser says which user or group the image does not have. Without a user in the
+// configuration it is the one that the image itself names.
+func (c Config) unknownUser(said string) error {
+	who, file := "", "/etc/passwd"
+	_, name, found := strings.Cut(said, "unable to find user ")
+	if !found {
+		_, name, _ = strings.Cut(said, "unable to find group ")
+		who, file = "group ", "/etc/group"
 	}
-	body, _, err := eng.CopyFromContainer(ctx, id, "/etc/passwd")
-	if err != nil {
-		return !cerrdefs.IsNotFound(err)
+	if name, _, found = strings.Cut(name, ": no matching entries"); !found {
+		return nil
 	}
-	defer func() { _ = body.Close() }()
-	archive := tar.NewReader(body)
-	if h, err := archive.Next(); err != nil || h.Typeflag != tar.TypeReg {
-		return true
+	what := fmt.Sprintf("the image has no %s%q in %s", who, name, file)
+	if c.User == "" {
+		what = fmt.Sprintf("the image is set to run as %s%q, which is not in its %s", who, name, file)
 	}
-	lines := bufio.NewReader(io.LimitReader(archive, maxPasswd))
-	for {
-		line, err := lines.ReadString('\n')
-		if strings.HasPrefix(line, name+":") {
+	return fmt.Errorf("%w: user: %s; name another one, or a number", primitives.ErrUnknownUser, what)
+}
+
+// foreignAddress says which port is to be published at an address that the engine's
+// machine does not have.
+func (c Config) foreignAddress(said string) error {
+	for i, p := range c.Ports {
+		if ip := p.normal().HostIP; strings.Contains(said, " "+net.JoinHostPort(ip, "")) {
+			return c.invalid(fmt.Sprintf("ports[%d].host_ip", i), "the engine's machine has no address "+ip+"; choose one of its own, such as "+loopback)
+		}
+	}
+	return nil
+}
+
+// blamesProfile reports whether a failure is about what a profile of system calls
+// says, rather than about a kernel that cannot filter them.
+func blamesProfile(said string) bool {
+	if strings.Contains(said, "kernel") {
+		return false
+	}
+	for _, about := range []string{" for seccomp", "seccomp profile", "seccomp filter", "seccomp syscall", "seccomp flag"} {
+		if strings.Contains(said, about) {
 			return true
 		}
-		if err != nil {
-			return !errors.Is(err, io.EOF)
-		}
 	}
+	return false
 }
 
 // takenPort is an error about the first port that another program of this machine

@@ -11,7 +11,6 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/events"
-	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -22,7 +21,8 @@ func fate(ctx context.Context, eng *client.Client, id string) (primitives.State,
 	found, err := eng.ContainerInspect(ctx, id)
 	switch {
 	case cerrdefs.IsNotFound(err):
-		return postMortem(ctx, eng, id)
+		list, _ := pastEvents(ctx, eng, id) // what was found before an error counts
+		return ending(list), nil
 	case err != nil:
 		return primitives.State{}, explain(eng, err)
 	case found.State == nil:
@@ -32,42 +32,46 @@ func fate(ctx context.Context, eng *client.Client, id string) (primitives.State,
 	case found.State.Running:
 		return primitives.State{Status: primitives.StatusRunning}, nil
 	}
-	if state, err := postMortem(ctx, eng, found.ID); err == nil && state.Status == primitives.StatusTerminated {
+	list, _ := pastEvents(ctx, eng, found.ID) // without them at least the status is known
+	state := ending(list)
+	if state.Status == primitives.StatusTerminated {
 		return state, nil
 	}
-	return exited(found.State.ExitCode, found.State.OOMKilled), nil
+	// That the engine calls the container OOMKilled says that it or any command in it
+	// ever was.
+	return exited(found.State.ExitCode, state.Exit.Reason == primitives.ReasonOOM), nil
 }
 
-// postMortem looks at the latest events of the engine for how a container that
-// was removed has ended.
-func postMortem(ctx context.Context, eng *client.Client, id string) (primitives.State, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	until := time.Now()
-	messages, failed := eng.Events(ctx, events.ListOptions{
-		Until:   strconv.FormatInt(until.Unix(), 10) + "." + strconv.Itoa(1e9 + until.Nanosecond())[1:],
-		Filters: filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", id)),
-	})
+// oomLasts is how long before a container's end its memory may have run out for that to
+// be the reason. Mostly it is some 50 ms; but before an engine tells of an end it waits
+// up to 2 s for the output, and one that is busy is late. If it were longer, more ends
+// without a trace, such as by a signal from the machine, would be put down to memory
+// that a command had used up before.
+const oomLasts = 5 * time.Second
+
+// ending is what the events of a container, oldest first, tell of its end.
+func ending(list []events.Message) primitives.State {
 	state := primitives.State{Status: primitives.StatusLost}
-	oom := false
-	for {
-		select {
-		case m := <-messages:
-			if marksEnd(m) {
-				return primitives.State{Status: primitives.StatusTerminated}, nil
+	var oom int64   // when some process in it was last killed for memory
+	killed := false // by somebody; the engine may tell of such processes later, when they are many
+	for _, m := range list {
+		if marksEnd(m) {
+			return primitives.State{Status: primitives.StatusTerminated}
+		}
+		switch m.Action {
+		case events.ActionOOM:
+			oom = m.TimeNano
+		case events.ActionStart:
+			oom, killed = 0, false
+		case events.ActionKill:
+			killed = killed || m.Actor.Attributes["signal"] == "9"
+		case events.ActionDie:
+			if code, err := strconv.Atoi(m.Actor.Attributes["exitCode"]); err == nil {
+				state = exited(code, !killed && oom != 0 && m.TimeNano-oom <= int64(oomLasts))
 			}
-			switch m.Action {
-			case events.ActionOOM:
-				oom = true
-			case events.ActionDie:
-				if code, err := strconv.Atoi(m.Actor.Attributes["exitCode"]); err == nil {
-					state = exited(code, oom)
-				}
-			}
-		case <-failed: //nolint:errcheck // also the end; what was found until then counts
-			return state, nil
 		}
 	}
+	return state
 }
 
 // exited is the state of a container whose first process has ended.
@@ -100,12 +104,12 @@ func notRunning(found container.InspectResponse) error {
 	case state.Status == container.StateRemoving, found.HostConfig != nil && found.HostConfig.AutoRemove:
 		return fmt.Errorf("%w: its container has ended and is being removed", fs.ErrNotExist)
 	case state.Status == container.StateExited:
-		cause := ""
-		if state.OOMKilled {
-			cause = " because it had used up its memory"
+		after := ""
+		if state.OOMKilled && state.ExitCode == 128+9 {
+			after = " after its memory was used up" // which may have ended only a command, long before
 		}
 		return fmt.Errorf("%w: copy what is wanted of its files with \"docker cp\", then remove it: its container has ended with status %d%s: %w",
-			primitives.ErrUnavailable, state.ExitCode, cause, os.ErrProcessDone)
+			primitives.ErrUnavailable, state.ExitCode, after, os.ErrProcessDone)
 	}
 	return errGone
 }

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"sync"
-	"time"
 
-	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -103,18 +102,61 @@ func (s *Sandbox) forkOne(ctx context.Context, img image.InspectResponse) (_ *Sa
 			err = errors.Join(err, leave(eng))
 		}
 	}()
-	id, err := makeContainer(ctx, eng, cfg.Name, cfg, img)
+	var program runnerOpener // nil: it is in the image, or mounted
+	l, err := launchFork(ctx, eng, cfg, img, program)
+	// What could be mounted when this sandbox was made may be gone.
+	if cfg.sharedRunner != "" && mayBeMounts(err) {
+		cfg.sharedRunner, program = "", s.openRunner
+		l, err = launchFork(ctx, eng, cfg, img, program)
+	}
+	if !cfg.NoSocket && mayBeMounts(err) {
+		cfg.NoSocket = true
+		l, err = launchFork(ctx, eng, cfg, img, program)
+	}
 	if err != nil {
 		return nil, explain(eng, err)
 	}
-	l, err := runContainer(ctx, eng, id, cfg.Name, cfg)
-	if err != nil {
-		return nil, errors.Join(explain(eng, err), removeContainer(ctx, eng, id), dropLink(eng, cfg.Name))
-	}
 	l.arch = img.Architecture
 	c := newSandbox(eng, cfg.Name, l, cfg)
-	c.forkedFrom = img.ID
+	c.forkedFrom, c.volumes = img.ID, cfg.imageVolumes(img)
 	return c, nil
+}
+
+// launchFork makes a container of the image and starts it. When it fails nothing is
+// left.
+func launchFork(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, program runnerOpener) (*link, error) {
+	id, err := makeContainer(ctx, eng, cfg.Name, cfg, img)
+	if err != nil {
+		return nil, err
+	}
+	if program != nil {
+		err = installRunner(ctx, eng, id, program)
+	}
+	if err == nil {
+		var l *link
+		if l, err = runContainer(ctx, eng, id, cfg.Name, cfg); err == nil {
+			return l, nil
+		}
+	}
+	return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, cfg.Name))
+}
+
+// openRunner opens the runner that the sandbox has, of which there may be no other any
+// more: what is mounted stays when its file is removed. Where the guest cannot be
+// asked, for example because it is frozen, the file of this machine must do.
+func (s *Sandbox) openRunner(ctx context.Context) (*runnerFile, error) {
+	info, err := s.Stat(ctx, guestProgram)
+	if err == nil {
+		var r io.ReadCloser
+		if r, err = s.Open(ctx, guestProgram); err == nil {
+			return &runnerFile{r, info.Size}, nil
+		}
+	}
+	f, ferr := openRunnerFile(s.cfg.Runner)
+	if ferr != nil {
+		return nil, fmt.Errorf("resume the sandbox, or put its runner back to where it was: %w", errors.Join(ferr, err))
+	}
+	return f, nil
 }
 
 // dropForkImage is for a sandbox that has ended.
@@ -123,45 +165,4 @@ func (s *Sandbox) dropForkImage(ctx context.Context) error {
 		return nil
 	}
 	return dropImage(ctx, s.eng, s.forkedFrom)
-}
-
-// forkImages removes the images of forks that nobody uses any more.
-func (g *collector) forkImages(ctx context.Context) {
-	found, err := g.eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelFork), filters.Arg("dangling", "true"))})
-	if err != nil {
-		g.errs = append(g.errs, err)
-		return
-	}
-	for _, i := range found {
-		if i.Labels[labelFork] != "" {
-			g.forkImage(ctx, i)
-		}
-	}
-}
-
-func (g *collector) forkImage(ctx context.Context, i image.Summary) {
-	if findOwner(i.Labels) == ownerAlive {
-		return
-	}
-	using, err := g.eng.ContainerList(ctx, container.ListOptions{All: true, Limit: 1, Filters: filters.NewArgs(filters.Arg("ancestor", i.ID))})
-	if err != nil {
-		g.errs = append(g.errs, err)
-		return
-	}
-	if len(using) > 0 {
-		return
-	}
-	created := time.Unix(i.Created, 0).UTC()
-	why, err := g.unused(ctx, findOwner(i.Labels), created, "no fork is left that uses it")
-	if err != nil {
-		g.errs = append(g.errs, err)
-	}
-	if why != "" {
-		g.take(Garbage{"image", i.ID, why, created}, func() error {
-			if _, err := g.eng.ImageRemove(ctx, i.ID, image.RemoveOptions{}); err != nil {
-				return err
-			}
-			return dropImage(ctx, g.eng, i.ParentID)
-		})
-	}
 }

@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -67,8 +66,6 @@ func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
 	g.containers(ctx)
 	g.volumes(ctx)
 	g.images(ctx)
-	g.forkImages(ctx)
-	g.builds(ctx)
 	return g.removed, errors.Join(g.errs...)
 }
 
@@ -78,8 +75,8 @@ type sweep struct {
 	done   chan struct{}
 }
 
-// startSweep starts to remove containers and what goes with them. What goes wrong
-// is told to the logger only.
+// startSweep starts to remove what GC removes. What goes wrong is told to the logger
+// only.
 func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *sweep {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &sweep{cancel, make(chan struct{})}
@@ -88,6 +85,7 @@ func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *swee
 		g := &collector{eng: eng}
 		g.containers(ctx)
 		g.volumes(ctx)
+		g.images(ctx)
 		if log == nil || ctx.Err() != nil {
 			return
 		}
@@ -271,26 +269,57 @@ func (g *collector) volumes(ctx context.Context) {
 	}
 }
 
-// images removes those that have expired and are not used.
+// images removes those without a name that their programs, which have died, were to
+// remove: what forks were made of, and what builds had come to. Snapshots and finished
+// builds stay.
 func (g *collector) images(ctx context.Context) {
-	found, err := g.eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelExpires))})
+	// Every image of this package has this label, so the engine is asked once.
+	found, err := g.eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelHost))})
 	if err != nil {
 		g.errs = append(g.errs, err)
 		return
 	}
+	finished := map[string]bool{} // builds: what others have built on them has their labels, too
 	for _, i := range found {
-		kept, until := keptUntil(i.Labels)
-		if !kept || until.IsZero() || time.Now().Before(until) || findOwner(i.Labels) == ownerAlive {
+		finished[i.Labels[labelBuild]] = finished[i.Labels[labelBuild]] || hasName(i)
+	}
+	for _, i := range found {
+		var gone string
+		var kind func(map[string]string) bool
+		switch run := i.Labels[labelBuild]; {
+		case isFork(i.Labels):
+			gone, kind = "no fork is left that uses it", isFork
+		case run != "" && !finished[run]:
+			gone, kind = "its build was never finished", isOfBuild(run)
+		}
+		if kind == nil || !kind(i.Labels) || hasName(i) {
 			continue
 		}
-		id := strings.Join(i.RepoTags, " ")
-		if id == "" {
-			id = i.ID
+		created := time.Unix(i.Created, 0).UTC()
+		why, err := g.unused(ctx, findOwner(i.Labels), created, gone)
+		if err != nil {
+			g.errs = append(g.errs, err)
 		}
-		g.take(Garbage{"image", id, "it has expired", time.Unix(i.Created, 0).UTC()}, func() error {
-			// One that has several names, or is used, is a conflict.
-			_, err := g.eng.ImageRemove(ctx, i.ID, image.RemoveOptions{PruneChildren: true})
-			return err
-		})
+		if why != "" && ctx.Err() == nil {
+			g.image(ctx, i, kind, Garbage{"image", i.ID, why, created})
+		}
 	}
+}
+
+// image removes one unless a container uses it. The engine does not let go of it then,
+// either, but with GCOptions.DryRun it is not asked.
+func (g *collector) image(ctx context.Context, i image.Summary, kind func(map[string]string) bool, found Garbage) {
+	using, err := g.eng.ContainerList(ctx, container.ListOptions{All: true, Limit: 1, Filters: filters.NewArgs(filters.Arg("ancestor", i.ID))})
+	if err != nil {
+		g.errs = append(g.errs, err)
+	}
+	if err != nil || len(using) > 0 {
+		return
+	}
+	g.take(found, func() error {
+		if err := removeUnused(ctx, g.eng, i.ID); err != nil {
+			return err
+		}
+		return dropImages(ctx, g.eng, i.ParentID, kind)
+	})
 }

@@ -1,11 +1,16 @@
 package docker_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -103,7 +108,8 @@ func TestWhatGCTakes(t *testing.T) {
 			takenWithoutGrace = append(takenWithoutGrace, "container "+c.name)
 		}
 	}
-	taken = append(taken, "volume "+fabricateVolumes(t, eng, owner), "image "+fabricateImages(t, eng, owner["dead"], past, later))
+	taken = append(taken, "volume "+fabricateVolumes(t, eng, owner))
+	taken = append(taken, fabricateImages(t, eng, owner)...)
 
 	list, err := docker.List(t.Context(), cfg)
 	if err != nil {
@@ -210,26 +216,127 @@ func fabricateVolumes(t *testing.T, eng *client.Client, owner map[string]map[str
 	return "of-dead"
 }
 
-// fabricateImages makes one that has expired, whose name it returns, and others.
-func fabricateImages(t *testing.T, eng *client.Client, labels map[string]string, past, later string) string {
+// fabricateImages makes images with the labels that forks, builds and snapshots give
+// them, and returns those that are garbage.
+func fabricateImages(t *testing.T, eng *client.Client, owner map[string]map[string]string) []string {
 	t.Helper()
-	for name, expires := range map[string]string{"past:1": past, "later:1": later, "ever:1": ""} {
-		changes := []string{`LABEL dev.agentenv.keep=true dev.agentenv.expires="` + expires + `"`}
-		for _, key := range []string{"pid", "pidns", "started", "boot"} {
-			key = "dev.agentenv.owner." + key
-			changes = append(changes, "LABEL "+key+`="`+labels[key]+`"`)
+	var garbage []string
+	for _, i := range []struct {
+		owner  string
+		old    bool
+		labels map[string]string // without the prefix
+		ref    string
+		taken  bool
+	}{
+		{owner: "dead", labels: map[string]string{"fork": "box"}, taken: true},
+		{owner: "alive", old: true, labels: map[string]string{"fork": "box"}},
+		{owner: "other machine", labels: map[string]string{"fork": "box"}},
+		{owner: "other machine", old: true, labels: map[string]string{"fork": "box"}, taken: true},
+		{owner: "dead", old: true, labels: map[string]string{"fork": "box", "sandbox": "a-fork-that-somebody-committed"}},
+		{owner: "dead", labels: map[string]string{"build": "1"}, taken: true},
+		{owner: "alive", old: true, labels: map[string]string{"build": "2"}},
+		{owner: "other pids", labels: map[string]string{"build": "3"}},
+		{owner: "other pids", old: true, labels: map[string]string{"build": "4"}, taken: true},
+		{owner: "dead", old: true, labels: map[string]string{"build": "5", "image": "built:1"}, ref: "built:1"},
+		{owner: "dead", old: true, labels: map[string]string{"build": "5", "image": "built:1", "of": "somebody's own"}},
+		{owner: "dead", old: true, labels: map[string]string{"snapshot": "agentenv-snapshot:x"}, ref: "agentenv-snapshot:x"},
+		{owner: "dead", old: true, labels: map[string]string{"snapshot": "agentenv-snapshot:x", "of": "somebody's own"}},
+		{owner: "dead", old: true, labels: map[string]string{"sandbox": "one-that-somebody-committed", "keep": "true", "expires": "2001-01-01T00:00:00Z"}, ref: "mine:1"},
+	} {
+		labels := maps.Clone(owner[i.owner])
+		for _, key := range []string{"sandbox", "config"} {
+			labels["dev.agentenv."+key] = ""
 		}
-		empty := bytes.NewReader(make([]byte, 1024)) // the end of an archive
-		body, err := eng.ImageImport(t.Context(), image.ImportSource{Source: empty, SourceName: "-"}, name, image.ImportOptions{Changes: changes})
-		if err == nil {
-			_, err = io.Copy(io.Discard, body)
-			_ = body.Close()
+		for key, value := range i.labels {
+			labels["dev.agentenv."+key] = value
 		}
+		created := time.Now()
+		if i.old {
+			created = created.Add(-2 * time.Hour)
+		}
+		if id := loadImage(t, eng, i.ref, created, labels); i.taken {
+			garbage = append(garbage, "image "+id)
+		}
+	}
+	return garbage
+}
+
+// loadImage makes an image that was made at some time, and returns its ID.
+func loadImage(t *testing.T, eng *client.Client, ref string, created time.Time, labels map[string]string) string {
+	t.Helper()
+	layer := make([]byte, 1024) // the end of an archive
+	img := map[string]any{
+		"architecture": runtime.GOARCH, "os": "linux", "created": created, "config": map[string]any{"Labels": labels},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+	}
+	manifest := map[string]any{"Config": "config.json", "Layers": []string{"layer.tar"}}
+	if ref != "" {
+		manifest["RepoTags"] = []string{ref}
+	}
+	config, err := json.Marshal(img)
+	list, merr := json.Marshal([]any{manifest})
+	if err := errors.Join(err, merr); err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for name, data := range map[string][]byte{"config.json": config, "manifest.json": list, "layer.tar": layer} {
+		herr := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data))})
+		_, werr := w.Write(data)
+		err = errors.Join(err, herr, werr)
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	res, err := eng.ImageLoad(t.Context(), &archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil || bytes.Contains(said, []byte("errorDetail")) {
+		t.Fatalf("load: %v: %s", err, said)
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(config))
+}
+
+// TestTheNextStartRemovesImagesOfProgramsThatDied is about those that only their
+// program had a use for.
+func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
+	daemon := testdocker.NewDaemon(t, nil)
+	busybox := testdocker.Busybox(t)
+	daemon.Load(t, busybox)
+	eng := daemon.Engine(t)
+	cfg := config(t, busybox)
+	cfg.Host = daemon.Host()
+	garbage := fabricateImages(t, eng, owners(t, eng, open(t, cfg).ID()))
+	list := func() []string {
+		found, err := eng.ImageList(t.Context(), image.ListOptions{All: true})
 		if err != nil {
 			t.Fatal(err)
 		}
+		var ids []string
+		for _, i := range found {
+			ids = append(ids, "image "+i.ID)
+		}
+		return ids
 	}
-	return "past:1"
+	before := list()
+	open(t, cfg) // its Close would end what goes on beside it
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
+		now := list()
+		left := slices.ContainsFunc(garbage, func(id string) bool { return slices.Contains(now, id) })
+		if !left {
+			if len(now) != len(before)-len(garbage) {
+				t.Errorf("%d images became %d; %d were to be removed", len(before), len(now), len(garbage))
+			}
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("left: %q of %q", now, garbage)
+		}
+	}
 }
 
 func TestGCSaysOnceThatThereIsNoEngine(t *testing.T) {

@@ -37,26 +37,49 @@ func History(ctx context.Context, cfg Config, id string) ([]Incident, error) {
 }
 
 func remembered(ctx context.Context, eng *client.Client, id string) ([]Incident, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	filter := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", id))
-	for _, action := range []events.Action{
+	past, err := pastEvents(ctx, eng, id,
 		events.ActionCreate, events.ActionStart, events.ActionOOM, events.ActionKill, events.ActionDie, events.ActionPause,
-		events.ActionUnPause, events.ActionRename, events.ActionDestroy, endAction,
-	} {
+		events.ActionUnPause, events.ActionRename, events.ActionDestroy, endAction)
+	var list []Incident
+	for _, m := range past {
+		list = append(list, Incident{time.Unix(0, m.TimeNano).UTC(), incident(m)})
+	}
+	return list, err
+}
+
+// pastEvents returns the events of a container that the engine remembers, oldest first;
+// of no actions are those of all. Beside an error there may be some.
+func pastEvents(ctx context.Context, eng *client.Client, id string, actions ...events.Action) ([]events.Message, error) {
+	filter := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", id))
+	for _, action := range actions {
 		filter.Add("event", string(action))
 	}
-	now := time.Now()
-	messages, failed := eng.Events(ctx, events.ListOptions{
-		Since:   "0",
-		Until:   fmt.Sprintf("%d.%09d", now.Unix(), now.Nanosecond()),
-		Filters: filter,
-	})
-	var list []Incident
+	// An engine compares the end of the list with its own clock, from which this
+	// machine's may be far off: before a time to come it waits for it, and of one too
+	// early the latest events are missing. To Docker's engine 0 is now.
+	list, err := eventsUntil(ctx, eng, filter, "0")
+	if err != nil || len(list) > 0 {
+		return list, err
+	}
+	// It has forgotten the container, or means the year 1970. To ask every time would
+	// take longer than the events do.
+	info, err := eng.Info(ctx)
+	if err != nil || info.SystemTime == "" {
+		return nil, err
+	}
+	return eventsUntil(ctx, eng, filter, info.SystemTime)
+}
+
+// eventsUntil returns the events until a time that has passed.
+func eventsUntil(ctx context.Context, eng *client.Client, filter filters.Args, until string) ([]events.Message, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	messages, failed := eng.Events(ctx, events.ListOptions{Until: until, Filters: filter})
+	var list []events.Message
 	for {
 		select {
 		case m := <-messages:
-			list = append(list, Incident{time.Unix(0, m.TimeNano).UTC(), incident(m)})
+			list = append(list, m)
 		case err := <-failed:
 			if errors.Is(err, io.EOF) {
 				err = nil

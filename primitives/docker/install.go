@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"strings"
 
 	"github.com/docker/docker/api/types/container"
@@ -24,10 +25,37 @@ func install(ctx context.Context, eng *client.Client, id string, cfg Config) err
 	if cfg.ReadOnly {
 		into = guestDir
 	}
+	return unpackInto(ctx, eng, id, into, func(w io.Writer) error { return packGuest(w, cfg, into) })
+}
+
+// installRunner copies the runner alone into a container that was not started yet,
+// whose image has the guest's folders.
+func installRunner(ctx context.Context, eng *client.Client, id string, open runnerOpener) error {
+	f, err := open(ctx)
+	if err != nil {
+		return fmt.Errorf("runner: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return unpackInto(ctx, eng, id, guestDir, func(w io.Writer) error {
+		tw := tar.NewWriter(w)
+		h := f.header()
+		h.Name = path.Base(h.Name)
+		if err := tw.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(tw, f); err != nil {
+			return err
+		}
+		return tw.Close()
+	})
+}
+
+// unpackInto has the engine unpack into a folder of a container what pack writes.
+func unpackInto(ctx context.Context, eng *client.Client, id, into string, pack func(io.Writer) error) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := packGuest(w, cfg, into)
+		err := pack(w)
 		_ = w.CloseWithError(err) // nil is io.EOF for the reader
 		packed <- err
 	}()
@@ -45,6 +73,32 @@ func install(ctx context.Context, eng *client.Client, id string, cfg Config) err
 
 var errInstallEnded = errors.New("the engine takes no more of the archive")
 
+// runnerFile is the guest's program, wherever it is read from.
+type runnerFile struct {
+	io.ReadCloser
+	size int64
+}
+
+// runnerOpener opens it where it is needed.
+type runnerOpener func(context.Context) (*runnerFile, error)
+
+// openRunnerFile opens one of this machine.
+func openRunnerFile(name string) (*runnerFile, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &runnerFile{f, info.Size()}, nil
+}
+
+func (f *runnerFile) header() *tar.Header {
+	return &tar.Header{Name: guestProgram, Mode: 0o755, Typeflag: tar.TypeReg, Size: f.size}
+}
+
 // packGuest writes the guest's folders, and its program unless that is mounted, as a
 // tar stream to be unpacked in a folder. Sandboxes are made by the container's user,
 // whose number only the engine knows: like /tmp, their folder is open to all and
@@ -56,17 +110,13 @@ func packGuest(w io.Writer, cfg Config, into string) error {
 	}
 	var program io.Reader = strings.NewReader("")
 	if cfg.sharedRunner == "" {
-		f, err := os.Open(cfg.Runner)
+		f, err := openRunnerFile(cfg.Runner)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = f.Close() }() // it was only read
-		info, err := f.Stat()
-		if err != nil {
-			return err
-		}
 		program = f
-		headers = append(headers, &tar.Header{Name: guestProgram, Mode: 0o755, Typeflag: tar.TypeReg, Size: info.Size()})
+		headers = append(headers, f.header())
 	}
 	tw := tar.NewWriter(w)
 	for _, h := range headers {

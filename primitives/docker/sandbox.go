@@ -25,6 +25,7 @@ type Sandbox struct {
 	// forkedFrom is the image that is to go with the last sandbox made of it;
 	// empty if there is none.
 	forkedFrom string
+	volumes    []string // the paths of those that the image asked for, see copyable
 
 	freezing sync.Mutex
 	paused   atomic.Bool               // by this handle

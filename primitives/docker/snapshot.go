@@ -16,6 +16,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -41,7 +42,8 @@ const (
 // Config.Env.
 //
 // What is in volumes and mounted folders is not in an image: a sandbox with
-// ReadOnly or a Workspace is errors.ErrUnsupported.
+// ReadOnly or a Workspace is errors.ErrUnsupported, and so is one of an image that
+// has a VOLUME, unless Mounts puts something else there.
 func (s *Sandbox) Snapshot(ctx context.Context) (string, error) {
 	name := snapshotRepository + ":" + newID()
 	if _, err := s.commit(ctx, name, map[string]string{labelSnapshot: name}); err != nil {
@@ -59,8 +61,39 @@ func (s *Sandbox) copyable() error {
 		return fmt.Errorf("%w: leave out read_only: the files of such a sandbox are in a volume, which an image does not hold", errors.ErrUnsupported)
 	case s.cfg.Workspace != "":
 		return fmt.Errorf("%w: place the files inside instead of using a folder of the machine as workspace: an image does not hold that", errors.ErrUnsupported)
+	case len(s.volumes) > 0:
+		return fmt.Errorf("%w: use an image without VOLUME %s, or mount a folder of the machine there: the copy would lack the files of that volume", errors.ErrUnsupported, strings.Join(s.volumes, " "))
 	}
 	return nil
+}
+
+// imageVolumes are the paths where the engine gives a container of the image volumes
+// of its own: where nothing else is mounted.
+func (c Config) imageVolumes(img image.InspectResponse) []string {
+	if img.Config == nil {
+		return nil
+	}
+	var paths []string
+	for at := range img.Config.Volumes {
+		at = path.Clean(at)
+		if at != c.workspaceTarget() && !slices.ContainsFunc(c.Mounts, func(m Mount) bool { return path.Clean(m.Target) == at }) {
+			paths = append(paths, at)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// mountedVolumes are those that an existing container was given.
+func mountedVolumes(mounts []container.MountPoint) []string {
+	var paths []string
+	for _, m := range mounts {
+		if m.Type == mount.TypeVolume {
+			paths = append(paths, m.Destination)
+		}
+	}
+	slices.Sort(paths)
+	return paths
 }
 
 // commit makes an image of the container, with a name unless that is empty, and
@@ -184,30 +217,58 @@ func RemoveSnapshot(ctx context.Context, cfg Config, id string) error {
 func removeImage(ctx context.Context, eng *client.Client, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
-	_, err := eng.ImageRemove(ctx, id, image.RemoveOptions{})
+	err := removeUnused(ctx, eng, id)
 	if cerrdefs.IsNotFound(err) {
 		return nil
 	}
 	return explain(eng, err)
 }
 
+// removeUnused removes an image that nothing uses. For some engines (20.10 is one) it
+// is an error of their own that somebody else has done so at the same time.
+func removeUnused(ctx context.Context, eng *client.Client, id string) error {
+	_, err := eng.ImageRemove(ctx, id, image.RemoveOptions{})
+	if cerrdefs.IsInternal(err) {
+		if _, ierr := eng.ImageInspect(ctx, id); cerrdefs.IsNotFound(ierr) {
+			return ierr
+		}
+	}
+	return err
+}
+
 // dropImage removes an image that Fork made and those that it was made of, as far
 // as nothing else uses them.
 func dropImage(ctx context.Context, eng *client.Client, id string) error {
+	return dropImages(ctx, eng, id, isFork)
+}
+
+// isFork tells the images that Fork makes from those that somebody has made of the
+// containers.
+func isFork(labels map[string]string) bool {
+	return labels[labelFork] != "" && labels[labelSandbox] == ""
+}
+
+// dropImages removes an image without a name and those that it was made of, as long
+// as they are of one kind and nothing else uses them. The engine's own way to do this
+// goes on to what they were made of, which may be somebody's.
+func dropImages(ctx context.Context, eng *client.Client, id string, kind func(labels map[string]string) bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	for id != "" {
 		img, err := eng.ImageInspect(ctx, id)
+		if cerrdefs.IsInternal(err) {
+			img, err = eng.ImageInspect(ctx, id) // it may just be going, see removeUnused
+		}
 		if cerrdefs.IsNotFound(err) {
 			return nil
 		}
 		if err != nil {
 			return explain(eng, err)
 		}
-		if img.Config == nil || img.Config.Labels[labelFork] == "" || len(img.RepoTags) > 0 {
+		if img.Config == nil || !kind(img.Config.Labels) || len(img.RepoTags) > 0 {
 			return nil
 		}
-		_, err = eng.ImageRemove(ctx, img.ID, image.RemoveOptions{})
+		err = removeUnused(ctx, eng, img.ID)
 		switch {
 		case cerrdefs.IsConflict(err):
 			return nil // the next one to let go of it does this

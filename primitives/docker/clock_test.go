@@ -1,0 +1,171 @@
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// otherClock is the engine as one whose clock differs from this machine's.
+type otherClock struct {
+	t       *testing.T
+	ahead   time.Duration
+	literal bool // it takes 0 for the year 1970, not for the lack of a limit
+}
+
+// serve returns the address at which it listens until the test ends.
+func (c otherClock) serve() string {
+	c.t.Helper()
+	engine, ok := strings.CutPrefix(testdocker.Engine(c.t).DaemonHost(), "unix://")
+	if !ok {
+		c.t.Fatalf("these tests need an engine behind a Unix socket, not %s", engine)
+	}
+	dir, err := os.MkdirTemp("", "ae") // paths of sockets must be short
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			c.t.Error(err)
+		}
+	})
+	l, err := (&net.ListenConfig{}).Listen(c.t.Context(), "unix", filepath.Join(dir, "s"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: "engine"})
+			if strings.HasSuffix(r.Out.URL.Path, "/events") {
+				query := r.Out.URL.Query()
+				query.Set("until", c.until(query.Get("until")))
+				r.Out.URL.RawQuery = query.Encode()
+			}
+		},
+		ModifyResponse: c.answer,
+		FlushInterval:  -1,
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", engine)
+		}},
+	})
+	_ = server.Listener.Close()
+	server.Listener = l
+	server.Start()
+	c.t.Cleanup(server.Close)
+	return "unix://" + l.Addr().String()
+}
+
+// until translates the limit of a list of events for the engine that it is in truth. It
+// must be a time that has passed: for another one the engine waits.
+func (c otherClock) until(limit string) string {
+	if limit == "0" && !c.literal {
+		return limit
+	}
+	whole, part, _ := strings.Cut(limit, ".")
+	seconds, err := strconv.ParseInt(whole, 10, 64)
+	nanoseconds, perr := strconv.ParseInt((part + "000000000")[:9], 10, 64)
+	if err := errors.Join(err, perr); err != nil {
+		c.t.Errorf("a limit of events: %v", err)
+	}
+	at := time.Unix(max(seconds, 86400), nanoseconds).Add(-c.ahead) // no day before 1970, and not 0
+	if wait := time.Until(at); wait > 0 {
+		c.t.Errorf("the engine is asked to wait for %v", wait)
+		at = time.Now()
+	}
+	return fmt.Sprintf("%d.%09d", at.Unix(), at.Nanosecond())
+}
+
+// answer moves the times that answers hold, but not those of events.
+func (c otherClock) answer(r *http.Response) error {
+	if at, err := http.ParseTime(r.Header.Get("Date")); err == nil {
+		r.Header.Set("Date", at.Add(c.ahead).Format(http.TimeFormat))
+	}
+	if !strings.HasSuffix(r.Request.URL.Path, "/info") {
+		return nil
+	}
+	var info map[string]any
+	err := json.NewDecoder(r.Body).Decode(&info)
+	if err := errors.Join(err, r.Body.Close()); err != nil {
+		return err
+	}
+	info["SystemTime"] = time.Now().Add(c.ahead).Format(time.RFC3339Nano)
+	b, err := json.Marshal(info)
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(b)), int64(len(b))
+	r.Header.Set("Content-Length", strconv.Itoa(len(b)))
+	return err
+}
+
+func TestAnEngineWithAnotherClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, -15 * time.Second, 10 * time.Second, time.Hour} {
+		for _, literal := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v ahead, literal %v", ahead, literal), func(t *testing.T) {
+				t.Parallel()
+				host := otherClock{t, ahead, literal}.serve()
+				terminatedElsewhere(t, host)
+				killedElsewhere(t, host)
+			})
+		}
+	}
+}
+
+// terminatedElsewhere terminates a sandbox through one handle and looks at another, whose
+// engine is at host.
+func terminatedElsewhere(t *testing.T, host string) {
+	t.Helper()
+	cfg := config(t, testdocker.Busybox(t))
+	s := open(t, cfg)
+	cfg.Host = host
+	other, err := docker.Attach(t.Context(), cfg, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := s.Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrTerminated) {
+		t.Errorf("terminated elsewhere: %v", err)
+	}
+	if state, err := other.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
+		t.Errorf("terminated elsewhere: %+v, %v", state, err)
+	}
+	history, err := docker.History(t.Context(), cfg, s.ID())
+	if err != nil || !slices.ContainsFunc(history, func(i docker.Incident) bool { return strings.HasPrefix(i.Message, "terminated by") }) {
+		t.Errorf("terminated elsewhere: %+v, %v", history, err)
+	}
+}
+
+// killedElsewhere has a sandbox's container, of an engine at host, killed and removed.
+func killedElsewhere(t *testing.T, host string) {
+	t.Helper()
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Host = host
+	s := open(t, cfg)
+	endNow(t, testdocker.Engine(t), s.ID())
+	if _, err := s.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrUnavailable) || !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("killed: %v", err)
+	}
+	state, err := s.Poll(t.Context())
+	if err != nil || state.Status != primitives.StatusExited || state.Exit.Signal != primitives.SIGKILL {
+		t.Errorf("killed: %+v, %v", state, err)
+	}
+}

@@ -1,0 +1,232 @@
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// retouched is the real engine with changes to what it answers.
+type retouched struct {
+	// answer changes an answer that is a JSON object. It may be called from several
+	// goroutines.
+	answer func(method, path string, status int, answer map[string]any)
+
+	mu    sync.Mutex
+	asked []string // the paths
+}
+
+func (e *retouched) serve(t *testing.T) (host string) {
+	t.Helper()
+	socket := strings.TrimPrefix(testdocker.Engine(t).DaemonHost(), "unix://")
+	proxy := &httputil.ReverseProxy{
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		}},
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine"
+			e.mu.Lock()
+			e.asked = append(e.asked, r.In.URL.Path)
+			e.mu.Unlock()
+		},
+		ModifyResponse: e.change,
+	}
+	// The paths of sockets must be short.
+	dir, err := os.MkdirTemp("", "ae") //nolint:usetesting // TempDir's paths hold the test's name
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: proxy}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+	})
+	return "unix://" + l.Addr().String()
+}
+
+func (e *retouched) change(r *http.Response) error {
+	path := r.Request.URL.Path
+	if r.Header.Get("Content-Type") != "application/json" || strings.HasSuffix(path, "/events") || strings.HasSuffix(path, "/wait") {
+		return nil // no JSON, or an answer that goes on for long
+	}
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	var answer map[string]any
+	if json.Unmarshal(b, &answer) == nil {
+		e.answer(r.Request.Method, path, r.StatusCode, answer)
+		if b, err = json.Marshal(answer); err != nil {
+			return err
+		}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(b))
+	r.ContentLength = int64(len(b))
+	r.Header.Set("Content-Length", strconv.Itoa(len(b)))
+	return nil
+}
+
+// asks reports whether a path with this end was asked for.
+func (e *retouched) asks(end string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.asked, func(path string) bool { return strings.HasSuffix(path, end) })
+}
+
+// warning is an engine that says this of every container that is made.
+func warning(text string) *retouched {
+	return &retouched{answer: func(method, path string, _ int, answer map[string]any) {
+		if method == http.MethodPost && strings.HasSuffix(path, "/containers/create") {
+			answer["Warnings"] = []string{"something of no interest", text}
+		}
+	}}
+}
+
+// What engines say.
+const (
+	noMemoryLimit = "Your kernel does not support memory limit capabilities or the cgroup is not mounted. Limitation discarded."
+	noSwapLimit   = "Your kernel does not support swap limit capabilities or the cgroup is not mounted. Memory limited without swap."
+	noPidsLimit   = "Your kernel does not support PIDs limit capabilities or the cgroup is not mounted. PIDs limit discarded."
+	oldPidsLimit  = "Your kernel does not support pids limit capabilities or the cgroup is not mounted. PIDs limit discarded."
+)
+
+func TestALimitThatTheEngineDropsIsAnErrorIfItWasAskedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		says   string
+		change func(*docker.Config)
+		field  string
+	}{
+		"memory":                       {noMemoryLimit, func(c *docker.Config) { c.Memory = 64 << 20 }, "memory: "},
+		"processes":                    {noPidsLimit, func(c *docker.Config) { c.Pids = 100 }, "pids: "},
+		"processes, by an old engine":  {oldPidsLimit, func(c *docker.Config) { c.Pids = 100 }, "pids: "},
+		"processes, kept, without one": {noPidsLimit, func(c *docker.Config) { c.Pids, c.Keep, c.Runner = 100, true, "" }, "pids: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.Host = warning(c.says).serve(t)
+			cfg.Labels = maps.Clone(cfg.Labels)
+			cfg.Labels["agentenv-test-limit"] = name
+			c.change(&cfg)
+			s, err := docker.New(t.Context(), cfg)
+			if err == nil {
+				_, terr := s.Terminate(t.Context())
+				t.Fatal("no error", errors.Join(terr, s.Close()))
+			}
+			if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), c.field) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v", err)
+			}
+			left, err := testdocker.Engine(t).ContainerList(t.Context(), container.ListOptions{
+				All: true, Filters: filters.NewArgs(filters.Arg("label", "agentenv-test-limit="+name)),
+			})
+			if err != nil || len(left) > 0 {
+				t.Errorf("%d containers are left, %v", len(left), err)
+			}
+		})
+	}
+}
+
+func TestADefaultLimitThatTheEngineDropsIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		says   string
+		memory primitives.Size
+		want   string
+	}{
+		"memory":                          {noMemoryLimit, 0, "memory"},
+		"processes":                       {noPidsLimit, 0, "pids"},
+		"swap":                            {noSwapLimit, 0, "swap"},
+		"swap, beside a limit that holds": {noSwapLimit, 64 << 20, "swap"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var (
+				mu   sync.Mutex
+				told []string
+			)
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.Host, cfg.Memory = warning(c.says).serve(t), c.memory
+			cfg.Progress = func(message string) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, message)
+			}
+			s := open(t, cfg)
+			if got := output(t, s, "echo", "works"); got != "works\n" {
+				t.Errorf("got %q", got)
+			}
+			copies, err := s.Fork(t.Context(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, one := range copies {
+				_, err := one.Terminate(t.Context())
+				if err := errors.Join(err, one.Close()); err != nil {
+					t.Error(err)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(told) != 1 || !strings.Contains(told[0], c.want) || !strings.Contains(told[0], c.says) {
+				t.Errorf("told: %q", told)
+			}
+		})
+	}
+}
+
+func TestADiskLimitIsRefusedOnAStoreThatIgnoresIt(t *testing.T) {
+	e := &retouched{answer: func(_, path string, _ int, answer map[string]any) {
+		if strings.HasSuffix(path, "/info") {
+			answer["Driver"] = "overlayfs"
+			answer["DriverStatus"] = [][]string{{"driver-type", "io.containerd.snapshotter.v1"}}
+		}
+	}}
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Host, cfg.Disk = e.serve(t), 64<<20
+	s, err := docker.New(t.Context(), cfg)
+	if err == nil {
+		_, terr := s.Terminate(t.Context())
+		t.Fatal("no error", errors.Join(terr, s.Close()))
+	}
+	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "disk: ") {
+		t.Errorf("got %v", err)
+	}
+	if e.asks("/containers/create") {
+		t.Error("the engine was told to make a container")
+	}
+}
+
+func TestOnlyADiskLimitAsksForTheStore(t *testing.T) {
+	e := &retouched{answer: func(string, string, int, map[string]any) {}}
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Host = e.serve(t)
+	open(t, cfg)
+	if e.asks("/info") {
+		t.Error("the engine was asked for it")
+	}
+}

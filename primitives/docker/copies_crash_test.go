@@ -1,0 +1,200 @@
+package docker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+func makeCopies(ctx context.Context, config string, reached func(string, ...any)) error {
+	var cfg docker.Config
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+		return err
+	}
+	s, err := docker.New(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := s.WriteFile(ctx, "file", strings.NewReader("whole"), primitives.WriteOptions{}); err != nil {
+		return err
+	}
+	reached("made")
+	if _, err := s.Snapshot(ctx); err != nil {
+		return err
+	}
+	reached("kept")
+	copies, err := s.Fork(ctx, 2)
+	if err != nil {
+		return err
+	}
+	reached("forked")
+	for _, c := range append(copies, s) {
+		_, terr := c.Terminate(ctx)
+		err = errors.Join(err, terr, c.Close())
+	}
+	return err
+}
+
+// leftForks says what there is of the copies of the program's sandbox.
+func (v *victim) leftForks(ctx context.Context) error {
+	eng := testdocker.Engine(v.t)
+	forks := filters.NewArgs(filters.Arg("label", "dev.agentenv.fork="+v.name))
+	containers, err := eng.ContainerList(ctx, container.ListOptions{All: true, Filters: forks})
+	if err != nil || len(containers) > 0 {
+		return fmt.Errorf("forks %v, %w", containers, err)
+	}
+	images, err := eng.ImageList(ctx, image.ListOptions{All: true, Filters: forks})
+	if err != nil || len(images) > 0 {
+		return fmt.Errorf("images of forks %v, %w", images, err)
+	}
+	return nil
+}
+
+// committed waits until the engine has made so many images of the program's sandbox:
+// it goes on when the program is dead.
+func (v *victim) committed(since time.Time, n int) {
+	v.t.Helper()
+	ctx, cancel := context.WithTimeout(v.t.Context(), patience)
+	defer cancel()
+	messages, failed := testdocker.Engine(v.t).Events(ctx, events.ListOptions{
+		Since:   strconv.FormatInt(since.Unix(), 10),
+		Filters: filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", v.name), filters.Arg("event", string(events.ActionCommit))),
+	})
+	for range n {
+		select {
+		case <-messages:
+		case err := <-failed:
+			v.t.Fatalf("the engine has not made %d images: %v", n, err)
+		}
+	}
+}
+
+// TestAProgramThatIsKilledWhileItMakesCopies leaves no more than whole snapshots.
+func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
+	t.Run("at", func(t *testing.T) {
+		var all sync.WaitGroup // as in TestAProgramThatIsKilledLeavesNothing
+		defer all.Wait()
+		for name, at := range map[string]struct {
+			after, request string
+			commits        int // that the engine got
+			snapshots      int
+		}{
+			"before snapshot": {"made", "", 0, 0},
+			"snapshot":        {"made", "POST /commit", 1, 1},
+			"fork":            {"kept", "POST /commit", 2, 1},
+			"fork, committed": {"kept", "GET /images/[^/]+/json", 2, 1},
+			"fork, create":    {"kept", "POST /containers/create", 2, 1},
+			"fork, attach":    {"kept", "POST /containers/[^/]+/attach", 2, 1},
+			"fork, start":     {"kept", "POST /containers/[^/]+/start", 2, 1},
+			"forked":          {"forked", "", 2, 1},
+		} {
+			all.Go(func() {
+				t.Run(name, func(t *testing.T) {
+					cfg := config(t, testdocker.Busybox(t))
+					cfg.GraceSeconds = 1
+					if strings.HasSuffix(at.request, "/commit") {
+						// While the engine does it the container is paused, and would be garbage.
+						cfg.Keep, cfg.ExpiresAfterSeconds = true, 15
+					}
+					cfg.Session = t.Name() + strconv.FormatInt(time.Now().UnixNano(), 10)
+					began := time.Now()
+					v := killedAt(t, cfg, at.after, at.request, insteadVariable+"=copies")
+					v.committed(began, at.commits)
+					v.leavesNothing()
+					if kept := wholeSnapshots(t, cfg); kept != at.snapshots {
+						t.Errorf("%d snapshots are left, want %d", kept, at.snapshots)
+					}
+				})
+			})
+		}
+	})
+	noImagesLeft(t)
+}
+
+// wholeSnapshots returns how many snapshots a session has, of which each must do to
+// make a sandbox, and removes them.
+func wholeSnapshots(t *testing.T, cfg docker.Config) int {
+	t.Helper()
+	list, err := docker.Snapshots(t.Context(), docker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list = slices.DeleteFunc(list, func(i docker.SnapshotInfo) bool { return i.Session != cfg.Session })
+	for _, i := range list {
+		cfg.Image, cfg.Session, cfg.Keep, cfg.ExpiresAfterSeconds = i.ID, "", false, 0
+		s, err := docker.New(t.Context(), cfg)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if got := output(t, s, "cat", "file"); got != "whole" {
+			t.Errorf("the file in the snapshot holds %q", got)
+		}
+		end(t, s)
+		if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, i.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	return len(list)
+}
+
+// buildForEver is about what the engine has made of an image when the program dies.
+func buildForEver(ctx context.Context, config string, reached func(string, ...any)) error {
+	var cfg docker.Config
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+		return err
+	}
+	cfg.Progress = func(line string) {
+		if line == "it runs" {
+			reached("building")
+		}
+	}
+	_, err := docker.BuildImage(ctx, cfg, docker.Build{
+		Name: cfg.Name, Instructions: "RUN true\nRUN echo it runs; sleep 1000", Labels: testdocker.Labels(),
+	})
+	return err
+}
+
+func TestAProgramThatIsKilledWhileItBuildsLeavesNothing(t *testing.T) {
+	v := newVictim(t, config(t, testdocker.Busybox(t)), insteadVariable+"=build")
+	if _, ok := v.until("building"); !ok {
+		t.Fatal(v.log.String())
+	}
+	v.kill()
+	v.end()
+	left := imagesOfThisRun(t)
+	if len(left) == 0 {
+		t.Error("there was nothing to remove")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for ; len(left) > 0; left = imagesOfThisRun(t) {
+		if _, err := docker.GC(ctx, docker.Config{}, docker.GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("after GC: %+v", left)
+		}
+	}
+	noneBuilt(t)
+}

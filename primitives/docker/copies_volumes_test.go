@@ -1,0 +1,87 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// committed makes an image of a new container of another one and returns its ID. It
+// is removed with the test.
+func committed(t *testing.T, from string, changes ...string) string {
+	t.Helper()
+	eng := testdocker.Engine(t)
+	made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: from, Cmd: []string{"true"}, Labels: testdocker.Labels()}, nil, nil, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := eng.ContainerCommit(t.Context(), made.ID, container.CommitOptions{Changes: changes})
+	if rerr := eng.ContainerRemove(context.WithoutCancel(t.Context()), made.ID, container.RemoveOptions{RemoveVolumes: true}); errors.Join(err, rerr) != nil {
+		t.Fatal(err, rerr)
+	}
+	t.Cleanup(func() {
+		if _, err := eng.ImageRemove(context.WithoutCancel(t.Context()), img.ID, image.RemoveOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	return img.ID
+}
+
+func TestFilesInAVolumeOfTheImageAreNotLostInACopy(t *testing.T) {
+	s := open(t, config(t, committed(t, testdocker.Busybox(t), "VOLUME /data/")))
+	output(t, s, "sh", "-c", "echo precious >/data/x")
+	again, err := docker.Attach(t.Context(), docker.Config{}, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for name, s := range map[string]*docker.Sandbox{"made": s, "attached": again} {
+		if c := s.Capabilities(); c.Fork || c.Snapshot || !c.Pause {
+			t.Errorf("%s: capabilities %+v", name, c)
+		}
+		copies, err := s.Fork(t.Context(), 1)
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "VOLUME /data,") {
+			t.Errorf("%s: Fork: %v", name, err)
+		}
+		for _, c := range copies {
+			end(t, c)
+		}
+		id, err := s.Snapshot(t.Context())
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "/data") {
+			t.Errorf("%s: Snapshot: %v", name, err)
+		}
+		if id != "" {
+			if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, id); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// Where a folder of the machine is mounted there is no volume.
+func TestAVolumeOfTheImageThatIsMountedOverIsNoneAndShared(t *testing.T) {
+	cfg := config(t, committed(t, testdocker.Busybox(t), "VOLUME /data"))
+	cfg.Mounts = []docker.Mount{{Source: t.TempDir(), Target: "/data/"}}
+	s := open(t, cfg)
+	output(t, s, "sh", "-c", "echo shared >/data/x")
+	copies, err := s.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end(t, copies[0])
+	f := copies[0].(*docker.Sandbox)
+	if got := output(t, f, "cat", "/data/x"); got != "shared\n" || !f.Capabilities().Fork {
+		t.Errorf("the copy reads %q and can do %+v", got, f.Capabilities())
+	}
+}

@@ -1,0 +1,54 @@
+package docker_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// TestAContainerThatIsKilledAfterACommandUsedUpTheMemory: that is no reason to set a
+// higher limit.
+func TestAContainerThatIsKilledAfterACommandUsedUpTheMemory(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprintf("keep %v", keep), func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.Memory, cfg.Keep = 64<<20, keep
+			s := open(t, cfg)
+			res := script(t, s, `x=$(head -c 100000000 /dev/zero | busybox tr '\0' x); echo ${#x}`)
+			if res.Status.Reason != primitives.ReasonOOM {
+				t.Fatalf("there is room: %+v", res)
+			}
+			if got := output(t, s, "echo", "fine"); got != "fine\n" {
+				t.Fatalf("got %q", got)
+			}
+			eng := testdocker.Engine(t)
+			endNow(t, eng, s.ID())
+			if _, err := s.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrUnavailable) || strings.Contains(err.Error(), "memory") {
+				t.Errorf("got %v", err)
+			}
+			state, err := s.Poll(t.Context())
+			if err != nil || state.Status != primitives.StatusExited || state.Exit.Reason != primitives.ReasonSignaled {
+				t.Errorf("poll: %+v, %v", state, err)
+			}
+			if !keep {
+				return
+			}
+			if found, err := eng.ContainerInspect(t.Context(), s.ID()); err != nil || found.State.Status != container.StateExited {
+				t.Fatalf("the container: %+v, %v", found, err)
+			}
+			_, err = docker.Attach(t.Context(), cfg, s.ID())
+			if !errors.Is(err, os.ErrProcessDone) || strings.Contains(err.Error(), "because it had used up") {
+				t.Errorf("attach: %v", err)
+			}
+		})
+	}
+}
