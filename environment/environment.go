@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,20 +242,12 @@ func (e *Environment) session() runnerscripts.Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	agent := e.cfg.Agent
-	setIf(&agent.Model, e.model)
-	setIf(&agent.PermissionMode, e.mode)
+	agent.Model, agent.PermissionMode = cmp.Or(e.model, agent.Model), cmp.Or(e.mode, agent.PermissionMode)
 	return runnerscripts.Session{
 		Protocol:  runnerscripts.Protocol,
 		SessionID: e.cfg.SessionID,
 		Agent:     agent,
 		Paths:     e.prim.Paths(),
-	}
-}
-
-// setIf sets a value unless it is empty.
-func setIf(v *string, value string) {
-	if value != "" {
-		*v = value
 	}
 }
 

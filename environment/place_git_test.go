@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 )
 
 // host runs git as its user would.
@@ -183,9 +185,7 @@ const stranger = 12345
 // give makes a folder and what is in it another user's.
 func give(t *testing.T, dir string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give files away")
-	}
+	testneed.Root(t, "nobody else can give files away")
 	err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(name, stranger, stranger))
 	})

@@ -2,18 +2,13 @@ package docker_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
-	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,26 +30,8 @@ type otherClock struct {
 // serve returns the address at which it listens until the test ends.
 func (c otherClock) serve() string {
 	c.t.Helper()
-	engine, ok := strings.CutPrefix(testdocker.Engine(c.t).DaemonHost(), "unix://")
-	if !ok {
-		c.t.Fatalf("these tests need an engine behind a Unix socket, not %s", engine)
-	}
-	dir, err := os.MkdirTemp("", "ae") // paths of sockets must be short
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			c.t.Error(err)
-		}
-	})
-	l, err := (&net.ListenConfig{}).Listen(c.t.Context(), "unix", filepath.Join(dir, "s"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	server := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+	return standIn(c.t, toEngine(c.t, &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(&url.URL{Scheme: "http", Host: "engine"})
 			if strings.HasSuffix(r.Out.URL.Path, "/events") {
 				query := r.Out.URL.Query()
 				query.Set("until", c.until(query.Get("until")))
@@ -63,15 +40,7 @@ func (c otherClock) serve() string {
 		},
 		ModifyResponse: c.answer,
 		FlushInterval:  -1,
-		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", engine)
-		}},
-	})
-	_ = server.Listener.Close()
-	server.Listener = l
-	server.Start()
-	c.t.Cleanup(server.Close)
-	return "unix://" + l.Addr().String()
+	}))
 }
 
 // until translates the limit of a list of events for the engine that it is in truth. It

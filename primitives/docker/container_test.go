@@ -1,19 +1,13 @@
 package docker_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httputil"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -38,38 +32,14 @@ type retouched struct {
 
 func (e *retouched) serve(t *testing.T) (host string) {
 	t.Helper()
-	socket := strings.TrimPrefix(testdocker.Engine(t).DaemonHost(), "unix://")
-	proxy := &httputil.ReverseProxy{
-		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket)
-		}},
+	return standIn(t, toEngine(t, &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine"
 			e.mu.Lock()
 			e.asked = append(e.asked, r.In.URL.Path)
 			e.mu.Unlock()
 		},
 		ModifyResponse: e.change,
-	}
-	// The paths of sockets must be short.
-	dir, err := os.MkdirTemp("", "ae") //nolint:usetesting // TempDir's paths hold the test's name
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := net.Listen("unix", filepath.Join(dir, "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: proxy}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	t.Cleanup(func() {
-		_ = server.Close()
-		<-served
-	})
-	return "unix://" + l.Addr().String()
+	}))
 }
 
 func (e *retouched) change(r *http.Response) error {
@@ -88,9 +58,7 @@ func (e *retouched) change(r *http.Response) error {
 			return err
 		}
 	}
-	r.Body = io.NopCloser(bytes.NewReader(b))
-	r.ContentLength = int64(len(b))
-	r.Header.Set("Content-Length", strconv.Itoa(len(b)))
+	setBody(r, b)
 	return nil
 }
 

@@ -160,7 +160,7 @@ func launch(ctx context.Context, eng *client.Client, name string, cfg Config, im
 	}
 	l, err := start(ctx, eng, id, name, cfg)
 	if err != nil {
-		err = explainStart(ctx, eng, id, cfg, err)
+		err = explainStart(ctx, eng, cfg, err)
 		return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
 	}
 	return l, nil

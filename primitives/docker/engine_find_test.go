@@ -1,18 +1,13 @@
 package docker_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -94,15 +89,9 @@ func drop(answer any) {
 }
 
 func (e *newerEngine) serve(t *testing.T) (host string) {
-	socket := strings.TrimPrefix(testdocker.Engine(t).DaemonHost(), "unix://")
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", socket)
-	}}
-	proxy := &httputil.ReverseProxy{
-		Transport: transport,
+	t.Helper()
+	proxy := toEngine(t, &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine"
 			r.Out.URL.Path = strings.Replace(r.Out.URL.Path, "/v"+e.version+"/", "/v1.41/", 1)
 		},
 		ModifyResponse: func(r *http.Response) error {
@@ -116,17 +105,11 @@ func (e *newerEngine) serve(t *testing.T) (host string) {
 			}
 			drop(answer)
 			b, err := json.Marshal(answer)
-			r.Body = io.NopCloser(bytes.NewReader(b))
-			r.ContentLength = int64(len(b))
-			r.Header.Set("Content-Length", strconv.Itoa(len(b)))
+			setBody(r, b)
 			return err
 		},
-	}
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	})
+	return standIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.mu.Lock()
 		e.paths = append(e.paths, r.URL.Path)
 		e.mu.Unlock()
@@ -135,14 +118,7 @@ func (e *newerEngine) serve(t *testing.T) (host string) {
 			return
 		}
 		proxy.ServeHTTP(w, r)
-	})}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	t.Cleanup(func() {
-		_ = server.Close()
-		<-served
-	})
-	return "unix://" + l.Addr().String()
+	}))
 }
 
 func TestANewerEngine(t *testing.T) {

@@ -48,7 +48,7 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 // explainStart looks for the reason why the engine could not start a container
 // where it has no kind of error for it, and then looks itself. The container is not
 // looked at: unless it is kept the engine has removed it already.
-func explainStart(ctx context.Context, eng *client.Client, _ string, cfg Config, err error) error {
+func explainStart(ctx context.Context, eng *client.Client, cfg Config, err error) error {
 	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet && ctx.Err() == nil {
 		return fmt.Errorf("set runner to the envrunner program of this version, unless the cause is another: the guest did not answer: %w", err)
 	}

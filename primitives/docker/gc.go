@@ -83,16 +83,14 @@ func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *swee
 	go func() {
 		defer close(s.done)
 		g := &collector{eng: eng}
-		g.containers(ctx)
-		g.volumes(ctx)
-		g.images(ctx)
+		removed, err := g.collect(ctx)
 		if log == nil || ctx.Err() != nil {
 			return
 		}
-		for _, r := range g.removed {
+		for _, r := range removed {
 			log.Info("removed what a program that died has left", "kind", r.Kind, "id", r.ID, "why", r.Why)
 		}
-		if err := errors.Join(g.errs...); err != nil {
+		if err != nil {
 			log.Warn("could not remove what programs that died have left", "error", err)
 		}
 	}()

@@ -116,16 +116,15 @@ type output struct {
 func (o *output) Read(p []byte) (int, error) {
 	select {
 	case <-o.ended:
-		if o.left <= 0 {
-			break
+		if o.left > 0 {
+			_ = o.r.SetReadDeadline(time.Now().Add(drainTime)) // fails only if it is closed
 		}
-		_ = o.r.SetReadDeadline(time.Now().Add(drainTime)) // fails only if it is closed
 		n, err := o.r.Read(p)
 		o.left -= n
 		return n, err
 	default:
+		return o.r.Read(p)
 	}
-	return o.r.Read(p)
 }
 
 // end says that the program has ended. A read deadline works on pipes; without it a

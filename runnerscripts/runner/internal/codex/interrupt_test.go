@@ -40,6 +40,14 @@ func interruptCommand(t *testing.T, argv []string) (*conversation, *agenttest.Re
 	if err != nil {
 		t.Fatal(err)
 	}
+	interruptQuery(t, c, out, func() {})
+	return c, out
+}
+
+// interruptQuery begins a query and interrupts it when the program has said something
+// that is logged. then is called before the end is awaited.
+func interruptQuery(t *testing.T, c *conversation, out *agenttest.Recorder, then func()) {
+	t.Helper()
 	ended := make(chan error, 1)
 	var done runnerscripts.QueryCompleted
 	go func() {
@@ -51,10 +59,10 @@ func interruptCommand(t *testing.T, argv []string) (*conversation, *agenttest.Re
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	then()
 	if err := <-ended; err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("ended with %+v, %v", done, err)
 	}
-	return c, out
 }
 
 func TestOutputOfAnInterruptedCommandIsToldBeforeTheEndOfTheQuery(t *testing.T) {

@@ -201,21 +201,7 @@ read -r end`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	var done runnerscripts.QueryCompleted
-	go func() {
-		var err error
-		done, err = c.Prompt(t.Context(), "q", "hello")
-		ended <- err
-	}()
-	out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeLog))
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	agenttest.WriteFile(t, fifo, "go\n")
-	if err := <-ended; err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %+v, %v", done, err)
-	}
+	interruptQuery(t, c, out, func() { agenttest.WriteFile(t, fifo, "go\n") })
 }
 
 func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {

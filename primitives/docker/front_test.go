@@ -1,0 +1,71 @@
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+)
+
+// toEngine has a proxy pass requests on to the real engine. testdocker.Proxy does it
+// with bytes; this is for what changes requests and answers.
+func toEngine(t *testing.T, proxy *httputil.ReverseProxy) *httputil.ReverseProxy {
+	t.Helper()
+	socket, ok := strings.CutPrefix(testdocker.Engine(t).DaemonHost(), "unix://")
+	if !ok {
+		t.Fatalf("these tests need an engine behind a Unix socket, not %s", socket)
+	}
+	proxy.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	rewrite := proxy.Rewrite
+	proxy.Rewrite = func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine"
+		if rewrite != nil {
+			rewrite(r)
+		}
+	}
+	return proxy
+}
+
+// standIn serves what stands in for the engine until the test ends, and returns its
+// address.
+func standIn(t *testing.T, handler http.Handler) (host string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ae") //nolint:usetesting // TempDir's paths hold the test's name, and those of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(handler)
+	_ = server.Listener.Close()
+	server.Listener = l
+	server.Start()
+	t.Cleanup(server.Close)
+	return "unix://" + l.Addr().String()
+}
+
+// setBody gives an answer another body.
+func setBody(r *http.Response, body []byte) {
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+}
