@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,7 +110,8 @@ func (p *Proxy) Flow() {
 }
 
 // Before has f called with the method and the path, query included, of the first
-// request of every new connection, before it is forwarded. A client that closes
+// request of every new connection, when it is there as a whole and before any of it is
+// forwarded. A client that closes
 // idle connections makes one for each request.
 func (p *Proxy) Before(f func(method, path string)) {
 	p.mu.Lock()
@@ -130,7 +132,7 @@ func (p *Proxy) accept() {
 // serve forwards one connection.
 func (p *Proxy) serve(down net.Conn) {
 	defer p.track(down)()
-	r := bufio.NewReader(down)
+	r := bufio.NewReaderSize(down, 64<<10)
 	p.announce(r)
 	p.wait()
 	if p.wasCut(down) {
@@ -179,18 +181,29 @@ func (p *Proxy) announce(r *bufio.Reader) {
 		return
 	}
 	for n := 1; n <= r.Size(); n++ {
-		head, err := r.Peek(max(n, r.Buffered()))
-		if line, _, ok := bytes.Cut(head, []byte("\r\n")); ok {
-			if f := strings.Fields(string(line)); len(f) == 3 {
-				seen(f[0], f[1])
+		sent, err := r.Peek(max(n, r.Buffered()))
+		if req := whole(sent); req != nil || err != nil {
+			if req != nil {
+				seen(req.Method, req.URL.RequestURI())
 			}
 			return
 		}
-		if err != nil {
-			return
-		}
-		n = len(head)
+		n = len(sent)
 	}
+}
+
+// whole returns the request that was sent, or nil as long as a part of it is missing:
+// the engine does nothing about such a one when its client is gone. What has no length
+// is whole when its head is.
+func whole(sent []byte) *http.Request {
+	req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(sent)))
+	if err != nil {
+		return nil
+	}
+	if n, _ := io.Copy(io.Discard, req.Body); n < req.ContentLength {
+		return nil
+	}
+	return req
 }
 
 // wait returns when the proxy forwards.
