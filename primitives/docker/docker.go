@@ -16,7 +16,7 @@
 // session, and until when it is kept. A program is dead if it can be seen that this
 // very process does not run; one of another machine, or in another container, counts
 // as neither alive nor dead. [List] shows what there is, [GC] removes what is garbage, and
-// [New] does, too, beside its own work:
+// [New] does, too, beside its own work, at most once a minute in a program:
 //
 //	container                         program  List     GC
 //	created, never started            alive    -        leaves it: it is being made

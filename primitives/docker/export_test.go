@@ -14,6 +14,9 @@ import (
 // BypassFrom sets the size from which on files go through the engine's archives.
 func BypassFrom(cfg *Config, size int64) { cfg.bypassFrom = size }
 
+// ForgetSweep has the next New of an engine look for what programs have left that died.
+func ForgetSweep(host string) { forgetSweep(host) }
+
 // DialTLS connects as to an engine.
 func DialTLS(ctx context.Context, address string, config *tls.Config) (net.Conn, error) {
 	return dialTLS(dialTCP(address), config)(ctx)

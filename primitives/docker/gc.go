@@ -11,7 +11,6 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/docker/client"
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -36,7 +35,7 @@ type Garbage struct {
 // GC removes from the engine what programs have left there that died, as the table
 // in the package's documentation says: never a live sandbox that somebody uses or
 // that is kept. Of cfg only Host counts. It may run at any time, in many programs
-// at once; [New] does the same beside its own work.
+// at once; [New] does the same beside its own work, at most once a minute.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.
@@ -67,42 +66,6 @@ func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
 	g.volumes(ctx)
 	g.images(ctx)
 	return g.removed, errors.Join(g.errs...)
-}
-
-// sweep is what New does of GC beside its own work.
-type sweep struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-// startSweep starts to remove what GC removes. What goes wrong is told to the logger
-// only.
-func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *sweep {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &sweep{cancel, make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		g := &collector{eng: eng}
-		removed, err := g.collect(ctx)
-		if log == nil || ctx.Err() != nil {
-			return
-		}
-		for _, r := range removed {
-			log.Info("removed what a program that died has left", "kind", r.Kind, "id", r.ID, "why", r.Why)
-		}
-		if err != nil {
-			log.Warn("could not remove what programs that died have left", "error", err)
-		}
-	}()
-	return s
-}
-
-// stop ends it after what it is removing, and waits for that.
-func (s *sweep) stop() {
-	if s != nil {
-		s.cancel()
-		<-s.done
-	}
 }
 
 // take removes something and makes a note of it.

@@ -321,6 +321,7 @@ func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
 		return ids
 	}
 	before := list()
+	docker.ForgetSweep(cfg.Host)
 	open(t, cfg) // its Close would end what goes on beside it
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
