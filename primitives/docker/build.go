@@ -259,16 +259,21 @@ func Images(ctx context.Context, cfg Config) ([]Image, error) {
 // containers is fs.ErrExist.
 func RemoveImage(ctx context.Context, cfg Config, ref string) error {
 	return askAbout("remove image", ref, cfg, func(eng *client.Client) error {
-		switch _, err := findImage(ctx, eng, ref); {
-		case errors.Is(err, fs.ErrExist):
-			return fmt.Errorf("%w: the image was not built for sandboxes", fs.ErrNotExist)
-		case err != nil:
+		img, err := eng.ImageInspect(ctx, ref)
+		if err != nil {
 			return err
 		}
-		_, err := eng.ImageRemove(ctx, ref, image.RemoveOptions{PruneChildren: true})
+		if img.Config == nil || img.Config.Labels[labelImage] != ref {
+			return fmt.Errorf("%w: the image was not built for sandboxes", fs.ErrNotExist)
+		}
+		_, err = eng.ImageRemove(ctx, ref, image.RemoveOptions{})
 		if cerrdefs.IsConflict(err) {
 			return fmt.Errorf("remove the sandboxes that were made of it first: %w", err)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		// The engine would go on to the base, if that has no name.
+		return dropImages(ctx, eng, img.Parent, isOfBuild(img.Config.Labels[labelBuild])) //nolint:staticcheck // engines that have no parents say none
 	})
 }

@@ -229,7 +229,9 @@ func removeHalfBuilt(ctx context.Context, eng *client.Client, run string) error 
 }
 
 func isOfBuild(run string) func(labels map[string]string) bool {
-	return func(labels map[string]string) bool { return labels[labelBuild] == run && labels[labelSandbox] == "" }
+	return func(labels map[string]string) bool {
+		return run != "" && labels[labelBuild] == run && labels[labelSandbox] == ""
+	}
 }
 
 func hasName(i image.Summary) bool {

@@ -139,6 +139,32 @@ func TestAnImageThatIsBuiltOnASnapshotIsNone(t *testing.T) {
 	}
 }
 
+// TestTheBaseOfAnImageStays also if it has no name, when the image is removed with all
+// that its build has made.
+func TestTheBaseOfAnImageStays(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	eng := testdocker.Engine(t)
+	made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: cfg.Image, Cmd: []string{"true"}, Labels: testdocker.Labels()}, nil, nil, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := eng.ContainerCommit(t.Context(), made.ID, container.CommitOptions{})
+	if err := errors.Join(err, eng.ContainerRemove(t.Context(), made.ID, container.RemoveOptions{})); err != nil {
+		t.Fatal(err)
+	}
+	defer noneBuilt(t)
+	defer func() {
+		if _, err := eng.ImageRemove(t.Context(), base.ID, image.RemoveOptions{}); err != nil {
+			t.Errorf("the base: %v", err)
+		}
+	}()
+	cfg.Image = base.ID
+	img := build(t, cfg, testBuild(t, "RUN true"))
+	if err := docker.RemoveImage(t.Context(), cfg, img.Ref); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnImageIsBuiltOnceByAllWhoWantIt(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	var builds atomic.Int32
