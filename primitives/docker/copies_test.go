@@ -363,3 +363,14 @@ func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
 		}
 	}
 }
+
+func TestAForkWithoutItsUserSaysSo(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.User = "root"
+	s := open(t, cfg)
+	output(t, s, "sh", "-c", ": >/etc/passwd")
+	if _, err := s.Fork(t.Context(), 1); !errors.Is(err, primitives.ErrUnknownUser) || !strings.Contains(err.Error(), `"root"`) {
+		t.Errorf("got %v", err)
+	}
+	noImagesLeft(t)
+}

@@ -130,11 +130,12 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if !cfg.noGuest {
 		cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
 	}
-	l, err := launch(ctx, eng, name, cfg, img)
+	put := func(id string) error { return install(ctx, eng, id, cfg) }
+	l, err := launch(ctx, eng, name, cfg, img, put)
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
 		cfg.sharedRunner, cfg.NoSocket = "", true
 		// If this fails as well the first error is about what cfg says.
-		if again, aerr := launch(ctx, eng, name, cfg, img); aerr == nil {
+		if again, aerr := launch(ctx, eng, name, cfg, img, put); aerr == nil {
 			l, err = again, nil
 		}
 	}
@@ -147,23 +148,29 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	return s, nil
 }
 
-// launch makes a container, starts it and finds the way into it. When it fails
-// nothing is left.
-func launch(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse) (*link, error) {
+// launch makes a container, has put add to it what its guest needs, starts it and finds
+// the way into it. When it fails nothing is left.
+func launch(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*link, error) {
 	id, err := makeContainer(ctx, eng, name, cfg, img)
 	if err != nil {
 		return nil, err
 	}
-	start := startContainer
-	if cfg.noGuest {
-		start = startPlain
-	}
-	l, err := start(ctx, eng, id, name, cfg)
+	l, err := start(ctx, eng, id, name, cfg, put)
 	if err != nil {
 		err = explainStart(ctx, eng, cfg, err)
 		return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
 	}
 	return l, nil
+}
+
+func start(ctx context.Context, eng *client.Client, id, name string, cfg Config, put func(id string) error) (*link, error) {
+	if cfg.noGuest {
+		return startPlain(ctx, eng, id, cfg)
+	}
+	if err := put(id); err != nil {
+		return nil, err
+	}
+	return startGuest(ctx, eng, id, name, cfg)
 }
 
 // Attach returns a live sandbox of [New] by its ID, also one that another program

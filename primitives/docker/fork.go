@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/docker/docker/api/types/image"
-	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -103,15 +102,21 @@ func (s *Sandbox) forkOne(ctx context.Context, img image.InspectResponse) (_ *Sa
 		}
 	}()
 	var program runnerOpener // nil: it is in the image, or mounted
-	l, err := launchFork(ctx, eng, cfg, img, program)
+	put := func(id string) error {
+		if program == nil {
+			return nil
+		}
+		return installRunner(ctx, eng, id, program)
+	}
+	l, err := launch(ctx, eng, cfg.Name, cfg, img, put)
 	// What could be mounted when this sandbox was made may be gone.
 	if cfg.sharedRunner != "" && mayBeMounts(err) {
 		cfg.sharedRunner, program = "", s.openRunner
-		l, err = launchFork(ctx, eng, cfg, img, program)
+		l, err = launch(ctx, eng, cfg.Name, cfg, img, put)
 	}
 	if !cfg.NoSocket && mayBeMounts(err) {
 		cfg.NoSocket = true
-		l, err = launchFork(ctx, eng, cfg, img, program)
+		l, err = launch(ctx, eng, cfg.Name, cfg, img, put)
 	}
 	if err != nil {
 		return nil, explain(eng, err)
@@ -120,25 +125,6 @@ func (s *Sandbox) forkOne(ctx context.Context, img image.InspectResponse) (_ *Sa
 	c := newSandbox(eng, cfg.Name, l, cfg)
 	c.forkedFrom, c.volumes = img.ID, cfg.imageVolumes(img)
 	return c, nil
-}
-
-// launchFork makes a container of the image and starts it. When it fails nothing is
-// left.
-func launchFork(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, program runnerOpener) (*link, error) {
-	id, err := makeContainer(ctx, eng, cfg.Name, cfg, img)
-	if err != nil {
-		return nil, err
-	}
-	if program != nil {
-		err = installRunner(ctx, eng, id, program)
-	}
-	if err == nil {
-		var l *link
-		if l, err = runContainer(ctx, eng, id, cfg.Name, cfg); err == nil {
-			return l, nil
-		}
-	}
-	return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, cfg.Name))
 }
 
 // openRunner opens the runner that the sandbox has, of which there may be no other any

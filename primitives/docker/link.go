@@ -29,16 +29,8 @@ type link struct {
 	cause error // why the stream has ended
 }
 
-// startContainer starts a container with the guest in it.
-func startContainer(ctx context.Context, eng *client.Client, id, name string, cfg Config) (*link, error) {
-	if err := install(ctx, eng, id, cfg); err != nil {
-		return nil, err
-	}
-	return runContainer(ctx, eng, id, name, cfg)
-}
-
-// runContainer starts a container that the guest is in.
-func runContainer(ctx context.Context, eng *client.Client, id, name string, cfg Config) (*link, error) {
+// startGuest starts a container that the guest is in.
+func startGuest(ctx context.Context, eng *client.Client, id, name string, cfg Config) (*link, error) {
 	// Before the start, so that nothing is missed.
 	conn, err := hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
 		return eng.ContainerAttach(ctx, id, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})

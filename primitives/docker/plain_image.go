@@ -115,7 +115,7 @@ func plainConfig(c *container.Config, cfg Config) {
 }
 
 // startPlain starts a container without a guest.
-func startPlain(ctx context.Context, eng *client.Client, id, _ string, cfg Config) (*link, error) {
+func startPlain(ctx context.Context, eng *client.Client, id string, cfg Config) (*link, error) {
 	_, err := eng.ContainerStatPath(ctx, id, plainShell)
 	if cerrdefs.IsNotFound(err) {
 		return nil, fmt.Errorf("%w: no guest can run on this engine and the image has no %s to work without one; choose an image with a shell, or set runner to the envrunner program for the engine's platform",
