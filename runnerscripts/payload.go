@@ -168,7 +168,9 @@ type QueryStarted struct {
 type QueryCompleted struct {
 	StopReason StopReason `json:"stop_reason"`
 	DurationMS int64      `json:"duration_ms"`
-	Usage      Usage      `json:"usage"`
+	// Usage is what the agent has used since the query before: what it did by itself
+	// between them, woken up by a command in the background, counts too.
+	Usage Usage `json:"usage"`
 }
 
 // StopReason is why an agent stopped, as in ACP.

@@ -23,7 +23,8 @@ type Profile struct {
 	MaxTurns       int    `json:"max_turns,omitempty"`
 	SystemPrompt   string `json:"system_prompt,omitempty"`
 	// BudgetUSD ends a query that has cost so much, in US dollars, by the agent's
-	// own reckoning; zero means no limit.
+	// own reckoning, and what a command leads to that it has left in the background;
+	// zero means no limit.
 	BudgetUSD float64 `json:"budget_usd,omitempty"`
 	// AllowedTools run without asking; DeniedTools are not to be had. They are
 	// in the agent's own words, such as "Bash(git log *)".

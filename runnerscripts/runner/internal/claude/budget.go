@@ -26,7 +26,7 @@ func usageRequest() map[string]any {
 }
 
 // openBudget notes what the session had cost before a query.
-func (c *conversation) openBudget(ctx context.Context, p *child.Process, q *query) error {
+func (c *conversation) openBudget(ctx context.Context, p *child.Process) error {
 	if c.profile.BudgetUSD == 0 {
 		return nil
 	}
@@ -39,37 +39,58 @@ func (c *conversation) openBudget(ctx context.Context, p *child.Process, q *quer
 		return agent.Failed("use a version of Claude Code that tells what it costs: %v", err)
 	}
 	c.mu.Lock()
-	q.costBefore = reply.Session.TotalCostUSD
+	c.costBefore = reply.Session.TotalCostUSD
 	c.mu.Unlock()
 	return nil
 }
 
-// checkBudget stops the running query if it has cost too much. It runs on the
-// reader's goroutine, after each message.
+// checkBudget stops what the program works on if it has cost too much since the last
+// query began. It runs on the reader's goroutine, after each message.
 func (c *conversation) checkBudget() {
-	limit := c.profile.BudgetUSD
-	if limit == 0 {
+	if c.profile.BudgetUSD == 0 {
 		return
 	}
 	c.requestLater(usageRequest(), func(raw json.RawMessage) {
 		var reply usageReply
-		if json.Unmarshal(raw, &reply) != nil {
-			return
+		if json.Unmarshal(raw, &reply) == nil {
+			c.keepBudget(reply.Session.TotalCostUSD)
 		}
-		c.mu.Lock()
-		q, p := c.query, c.process
-		stop := q != nil && q.started && !q.finished && !q.overBudget && reply.Session.TotalCostUSD-q.costBefore >= limit
-		if stop {
-			q.overBudget = true
-		}
-		c.mu.Unlock()
-		if !stop {
-			return
-		}
-		interrupt(p)
-		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-			Level: "warn", Message: fmt.Sprintf("the query is stopped: it has cost $%.4f, and its budget is $%.4f",
-				reply.Session.TotalCostUSD-q.costBefore, limit),
-		})
 	})
+}
+
+// keepBudget is told what the session has cost.
+func (c *conversation) keepBudget(total float64) {
+	limit := c.profile.BudgetUSD
+	c.mu.Lock()
+	spent, p := total-c.costBefore, c.process
+	what, works := "the query", true
+	if c.query == nil {
+		what, works = "what a command in the background has led to", c.state != stateIdle
+	}
+	stop := spent >= limit && c.breakOff()
+	c.mu.Unlock()
+	if !stop {
+		return
+	}
+	if works {
+		interrupt(p)
+	}
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+		Level: "warn", Message: fmt.Sprintf("%s is stopped: $%.4f were spent since the query began, and its budget is $%.4f", what, spent, limit),
+	})
+}
+
+// breakOff notes that what the program works on is over its budget; false if that is
+// nothing, or known. c.mu is held.
+func (c *conversation) breakOff() bool {
+	over := &c.unasked.overBudget
+	if q := c.query; q != nil {
+		if !q.started || q.finished {
+			return false
+		}
+		over = &q.overBudget
+	}
+	known := *over
+	*over = true
+	return !known
 }

@@ -42,33 +42,42 @@ type conversation struct {
 	replies   map[string]func(controlResponse) // by the request; called on the reader's goroutine
 	questions map[string]question
 	query     *query
+	unasked   unasked
 	model     string // empty: the program's own choice
 	mode      string
 	hasStates bool // the program tells its states
 	state     string
+	// costBefore is what the session had cost before the last query, in US dollars, if
+	// the profile has a budget.
+	costBefore float64
 }
 
 // query is a prompt that is worked on.
 type query struct {
-	uuid      string // of the message that asks it
-	started   bool   // the program works on it: an interrupt reaches it
-	interrupt bool   // somebody asked for one before that
-	cancelled bool   // somebody asked to stop it
-	answered  bool   // the program has said that it is done with the message
-	finished  bool
-	// costBefore is what the session had cost before, in US dollars, if the profile
-	// has a budget; overBudget says that the query was stopped for it.
-	costBefore float64
-	overBudget bool
+	uuid       string // of the message that asks it
+	started    bool   // the program works on it: an interrupt reaches it
+	interrupt  bool   // somebody asked for one before that
+	cancelled  bool   // somebody asked to stop it
+	answered   bool   // the program has said that it is done with the message
+	finished   bool
+	overBudget bool        // it was stopped for what it had cost
 	result     *resultLine // the last turn's
 	usage      runnerscripts.Usage
 	done       chan struct{}
+}
+
+// unasked is what the program does between queries: a command that a query has left in
+// the background wakes it up when it ends.
+type unasked struct {
+	usage      runnerscripts.Usage // to be told with the next query
+	overBudget bool                // it was stopped: the budget of the last query holds on
 }
 
 // Prompt runs one query to its end.
 func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
 	q := &query{uuid: agent.NewUUID(), done: make(chan struct{})}
 	c.mu.Lock()
+	q.usage, c.unasked = c.unasked.usage, unasked{}
 	c.query = q
 	c.mu.Unlock()
 	defer func() {
@@ -81,7 +90,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
-	if err := c.openBudget(ctx, p, q); err != nil {
+	if err := c.openBudget(ctx, p); err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{

@@ -166,6 +166,7 @@ func (c *conversation) turnEnded(r resultLine) {
 	defer c.mu.Unlock()
 	q := c.query
 	if q == nil || q.finished {
+		c.unasked.usage = c.unasked.usage.Add(cost)
 		return
 	}
 	q.usage = q.usage.Add(cost)

@@ -1,0 +1,95 @@
+package claude
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+const unaskedPatience = 30 * time.Second
+
+// leaveBehind runs a query that leaves a command in the background, which ends when the
+// workspace has a file named "go".
+func (f *fixture) leaveBehind(c agent.Conversation) runnerscripts.QueryCompleted {
+	f.t.Helper()
+	return f.prompt(c, "call-tool `Bash {\"command\":\"until [ -e go ]; do sleep 0.1; done\",\"run_in_background\":true}`")
+}
+
+// wakeUp ends that command and waits until the program has done what it leads to.
+func (f *fixture) wakeUp(c agent.Conversation) {
+	f.t.Helper()
+	if err := os.WriteFile(f.workspaceFile("go"), nil, 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	conv := c.(*conversation)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(unaskedPatience); time.Now().Before(end); <-tick.C {
+		conv.mu.Lock()
+		done := conv.unasked.usage != runnerscripts.Usage{} && conv.state == stateIdle
+		conv.mu.Unlock()
+		if done {
+			return
+		}
+	}
+	f.t.Fatal("the program was not woken up")
+}
+
+func TestATurnThatNobodyAskedForCountsForTheNextQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = bypassMode
+	c := f.start()
+	got := f.leaveBehind(c).Usage
+	asked := len(f.api.Requests())
+	f.wakeUp(c)
+	if len(f.api.Requests()) == asked {
+		t.Fatal("the model was not asked")
+	}
+	got = got.Add(f.prompt(c, "plain-text").Usage)
+	got = got.Add(f.prompt(c, "plain-text").Usage) // counts nothing twice
+	var want runnerscripts.Usage
+	for _, r := range f.api.Requests() {
+		want = want.Add(runnerscripts.Usage{
+			InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
+			CacheReadTokens: r.Usage.CacheReadTokens, CacheWriteTokens: r.Usage.CacheWriteTokens,
+		})
+	}
+	got.CostUSD = 0
+	if got != want {
+		t.Errorf("usage\n got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestABudgetHoldsOnWhenItsQueryHasEnded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = bypassMode
+	c := f.start()
+	cost := f.leaveBehind(c).Usage.CostUSD // for two requests, and one follows
+	f.wakeUp(c)
+
+	f = newFixture(t)
+	f.session.Agent.PermissionMode = bypassMode
+	f.profile.BudgetUSD = 1.25 * cost
+	f.setup()
+	c = f.start()
+	if done := f.leaveBehind(c); done.StopReason != runnerscripts.StopEndTurn {
+		t.Fatalf("the query ended with %+v", done)
+	}
+	f.wakeUp(c)
+	ctx, cancel := context.WithTimeout(t.Context(), unaskedPatience)
+	defer cancel()
+	f.out.Wait(ctx, t, func(e runnerscripts.Event) bool { return e.Type == runnerscripts.TypeLog })
+	if logs := f.logs("warn"); len(logs) != 1 || !strings.Contains(logs[0], "in the background") {
+		t.Errorf("logs: %q", logs)
+	}
+	if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
+		t.Errorf("the next query ended with %+v", done)
+	}
+}
