@@ -3,6 +3,7 @@ package environment
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -64,6 +65,9 @@ func dockerConfig(ctx context.Context, cfg Config) (docker.Config, error) {
 		c.Runner = cfg.Runner
 	}
 	if c.Runner != "" {
+		if _, err := os.Stat(c.Runner); err != nil { // this machine asks it, too
+			return c, fmt.Errorf("%w: runner: %w", ErrConfig, err)
+		}
 		return c, nil
 	}
 	arch, err := docker.Arch(ctx, c)

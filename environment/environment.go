@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,7 +34,9 @@ type Environment struct {
 	busy     chan struct{} // holds a token while a query runs
 	setup    chan struct{} // holds a token while the session is prepared
 	prepared bool          // guarded by setup
-	first    Setup         // what to prepare the session with if nobody does; never changes
+	// paused is there while it is, by this environment: it ends that for Close.
+	paused atomic.Pointer[func() (freeze func())]
+	first  Setup // what to prepare the session with if nobody does; never changes
 
 	mu     sync.Mutex
 	closed bool
@@ -165,6 +168,10 @@ func (e *Environment) Close() error {
 			cancel(ErrClosed)
 		}
 		e.mu.Unlock()
+		freeze := func() {}
+		if thaw := e.paused.Load(); thaw != nil {
+			freeze = (*thaw)()
+		}
 		switch {
 		case agent == nil:
 		case agent.adopted:
@@ -175,6 +182,7 @@ func (e *Environment) Close() error {
 		for _, p := range procs {
 			p.close()
 		}
+		freeze()
 		if e.owner.release != nil {
 			e.ended = e.owner.release()
 		}

@@ -145,35 +145,6 @@ func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// Pause freezes the sandbox with all that runs in it until [Environment.Resume]. A
-// running query waits, too, and its deadlines do not. The other methods but Usage,
-// Snapshot and Close return primitives.ErrUnavailable meanwhile. Errors are those of
-// primitives.Pause.
-func (e *Environment) Pause(ctx context.Context) error {
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	if err := primitives.Pause(ctx, e.prim); err != nil {
-		return fmt.Errorf("pause: %w", err)
-	}
-	return nil
-}
-
-// Resume has a paused sandbox go on where it was.
-func (e *Environment) Resume(ctx context.Context) error {
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	if err := primitives.Resume(ctx, e.prim); err != nil {
-		return fmt.Errorf("resume: %w", err)
-	}
-	return nil
-}
-
 // Usage returns what the sandbox uses of its machine now. A sandbox that cannot tell
 // is errors.ErrUnsupported.
 func (e *Environment) Usage(ctx context.Context) (primitives.Usage, error) {

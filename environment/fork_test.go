@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 
@@ -232,6 +233,15 @@ func TestAContainerIsKeptAndPaused(t *testing.T) {
 	if _, err := env.WorkspaceFiles(t.Context(), FilesOptions{}); !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("files of a paused sandbox: %v", err)
 	}
+	var failed bool
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "meanwhile"}) {
+		if failed = failed || ev.Type == runnerscripts.TypeQueryFailed; err != nil && !errors.Is(err, primitives.ErrUnavailable) {
+			t.Errorf("a query meanwhile: %v", err)
+		}
+	}
+	if !failed {
+		t.Error("a query meanwhile did not fail")
+	}
 	id, err := env.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -255,5 +265,42 @@ func TestAContainerIsKeptAndPaused(t *testing.T) {
 	}
 	if got := say(t, again, "again"); !strings.Contains(got, "turn 2 after: before") {
 		t.Errorf("the agent of the snapshot said %q", got)
+	}
+}
+
+// TestAPausedSandboxIsClosed without waiting for what is frozen, and stays paused if it
+// is to live on.
+func TestAPausedSandboxIsClosed(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprintf("keep %v", keep), func(t *testing.T) {
+			t.Parallel()
+			box := container(t)
+			env := create(t, Config{Sandbox: box, Agent: remembering(t), Keep: keep})
+			say(t, env, "before")
+			env.mu.Lock()
+			agent := env.agent
+			env.mu.Unlock()
+			if err := env.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := env.Close(); err != nil {
+				t.Error(err)
+			}
+			<-agent.exited
+			if agent.status.Reason != primitives.ReasonExited || agent.status.Code != 0 {
+				t.Errorf("the agent's runner did not heed its end: %+v, %v", agent.status, agent.waitErr)
+			}
+			if !keep {
+				return
+			}
+			list, err := List(t.Context(), box)
+			i := slices.IndexFunc(list, func(i SandboxInfo) bool { return i.ID == env.ID() })
+			if err != nil || i < 0 || list[i].Status != primitives.StatusPaused {
+				t.Errorf("listed %+v, %v", list, err)
+			}
+			if err := Remove(t.Context(), box, env.ID()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -105,6 +105,9 @@ func (r *queryRun) run(ctx context.Context) error {
 
 // ask brings the prompt to an agent and follows it to its end.
 func (r *queryRun) ask(ctx context.Context) error {
+	if r.env.paused.Load() != nil {
+		return errPaused
+	}
 	if _, err := r.env.prepareOnce(ctx); err != nil {
 		return err
 	}

@@ -165,7 +165,7 @@ func (c Config) check() error {
 	case !(c.CPUs == 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // not a number, too
 		return c.invalid("cpus", fmt.Sprintf("give at least %v, or 0 for no limit", minCPUs))
 	case c.Memory > 0 && c.Memory < minMemory:
-		return c.invalid("memory", fmt.Sprintf("give at least %d bytes, or a negative number for no limit", minMemory))
+		return c.invalid("memory", "give at least 32m, or none, which is a negative number, for no limit")
 	case c.Pids > 0 && c.Pids < minPids:
 		return c.invalid("pids", fmt.Sprintf("give at least %d, or a negative number for no limit", minPids))
 	case c.Disk < 0:
@@ -194,7 +194,7 @@ func (c Config) check() error {
 			return c.invalid("labels", fmt.Sprintf("give each a name that does not begin with %q", labelPrefix))
 		}
 	}
-	for _, check := range []func() error{c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkPorts} {
+	for _, check := range []func() error{c.checkRunner, c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkPorts} {
 		if err := check(); err != nil {
 			return err
 		}

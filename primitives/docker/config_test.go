@@ -74,6 +74,9 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 		"all capabilities":          {func(c *docker.Config) { c.CapAdd = []string{"all"} }, "cap_add[0]", fs.ErrInvalid},
 		"a capability to break out": {func(c *docker.Config) { c.CapAdd = []string{"cap_sys_admin"} }, "cap_add[0]", fs.ErrInvalid},
 
+		"a missing runner":       {func(c *docker.Config) { c.Runner = dir + "/missing" }, "runner", fs.ErrNotExist},
+		"a folder as the runner": {func(c *docker.Config) { c.Runner = dir }, "runner", fs.ErrInvalid},
+
 		"no filter of system calls":  {func(c *docker.Config) { c.Seccomp = "unconfined" }, "seccomp", fs.ErrInvalid},
 		"a missing filter":           {func(c *docker.Config) { c.Seccomp = dir + "/missing" }, "seccomp", fs.ErrNotExist},
 		"a filter without an action": {func(c *docker.Config) { c.Seccomp = file }, "seccomp", fs.ErrInvalid},

@@ -82,6 +82,22 @@ type runnerFile struct {
 // runnerOpener opens it where it is needed.
 type runnerOpener func(context.Context) (*runnerFile, error)
 
+// checkRunner refuses a file that is not there, before an error about it can be taken
+// for one of the engine.
+func (c Config) checkRunner() error {
+	if c.Runner == "" {
+		return nil
+	}
+	info, err := os.Stat(c.Runner)
+	if err != nil {
+		return fmt.Errorf("runner: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return c.invalid("runner", "name the envrunner program for the engine's platform")
+	}
+	return nil
+}
+
 // openRunnerFile opens one of this machine.
 func openRunnerFile(name string) (*runnerFile, error) {
 	f, err := os.Open(name)

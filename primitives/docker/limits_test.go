@@ -3,6 +3,7 @@ package docker_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -97,6 +98,9 @@ func TestLimitsHold(t *testing.T) {
 		}
 		if script(t, s, "busybox chown 1000 x").Status.Success() {
 			t.Error("root can give files away")
+		}
+		if _, err := s.Exec(t.Context(), primitives.Command{Args: []string{"id"}, User: "tester"}); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "cap_add") {
+			t.Errorf("another user's command: %v", err)
 		}
 	})
 	t.Run("the engine's view", func(t *testing.T) {

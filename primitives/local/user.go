@@ -54,7 +54,7 @@ func resolveUser(who string) (identity, error) {
 	id := identity{name: u.Username, cred: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 	if !maySwitchUser() {
 		if int(uid) != os.Geteuid() || (hasGroup && int(gid) != os.Getegid()) {
-			return identity{}, fmt.Errorf("%w: only root can run commands as %q", fs.ErrPermission, who)
+			return identity{}, fmt.Errorf("%w: %s run commands as %q", fs.ErrPermission, whoMaySwitch(), who)
 		}
 		id.cred = nil
 		return id, nil
@@ -67,6 +67,14 @@ func resolveUser(who string) (identity, error) {
 		}
 	}
 	return id, nil
+}
+
+// whoMaySwitch begins what is said where maySwitchUser is false.
+func whoMaySwitch() string {
+	if os.Geteuid() == 0 {
+		return "give the container the capabilities SETUID, SETGID and KILL (cap_add), or set its user: this root cannot"
+	}
+	return "only root can"
 }
 
 // lookupUser finds a user by name or number. A number needs no entry: its group
