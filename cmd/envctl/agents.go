@@ -91,6 +91,11 @@ quicker: see 'envctl image build'.`,
 	return cmd
 }
 
+// noAgent says of a name that it is none of an agent.
+func noAgent(name string) error {
+	return usagef("choose one of %s: there is no agent %q", strings.Join(agentNames(), ", "), name)
+}
+
 func (t *target) installAgent(ctx context.Context, name, id string) (err error) {
 	cfg, found, err := t.locate(ctx, id)
 	if err != nil {
@@ -103,7 +108,7 @@ func (t *target) installAgent(ctx context.Context, name, id string) (err error) 
 	}
 	i := slices.IndexFunc(all, func(a environment.AgentInfo) bool { return a.Agent == name })
 	if i < 0 {
-		return usagef("choose one of %s: there is no agent %q", strings.Join(agentNames(), ", "), name)
+		return noAgent(name)
 	}
 	env, err := environment.Attach(ctx, found.id, cfg)
 	if err != nil {

@@ -76,7 +76,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	show := f.app.newTranscriptPrinter(f.asJSON)
 	answer.printer = show
 	defer func() { err = errors.Join(err, show.finish()) }()
-	w := &attachment{env: env, show: show, answer: answer}
+	w := &attachment{env: env, show: show, answer: answer, asJSON: f.asJSON}
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err
@@ -88,6 +88,8 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		err = w.print(ctx, env.FollowQuery(ctx))
 	}
 	switch {
+	case errors.Is(err, environment.ErrNoQuery) && w.agentless(ctx):
+		return w.withoutAgent()
 	case errors.Is(err, environment.ErrNoQuery):
 		return usagef("give a prompt: no query has been begun in %s that could be followed", env.ID())
 	case ctx.Err() != nil:
@@ -109,6 +111,7 @@ type attachment struct {
 	env    *environment.Environment
 	show   printer
 	answer *answerer // nil leaves questions to others
+	asJSON bool
 	seq    uint64
 
 	asking sync.WaitGroup
@@ -123,14 +126,24 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 			cancel()
 		}
 	}()
-	told := false // query_failed was printed, which says what err does
+	var failed *runnerscripts.Event // query_failed, the last one, which says what err does
 	for ev, err := range events {
-		if err != nil {
-			return w.reported(ctx, err, told)
+		switch {
+		case err != nil && failed == nil:
+			return err
+		case err != nil && invalid(err) && w.agentless(ctx):
+			return w.withoutAgent()
+		case err != nil:
+			return w.reported(ctx, err, *failed)
 		}
-		told = ev.Type == runnerscripts.TypeQueryFailed
 		w.seq++
 		ev.Seq = w.seq
+		if ev.Type == runnerscripts.TypeQueryFailed {
+			failed = &ev
+			if !w.asJSON {
+				continue // there may be better words for people
+			}
+		}
 		if err := w.show.event(ev); err != nil {
 			return err
 		}
@@ -165,14 +178,39 @@ func (w *attachment) respond(ctx context.Context, req runnerscripts.PermissionRe
 	_ = w.env.Respond(ctx, req.ID, decision)
 }
 
-// reported is the error of a query. One that was told is not printed again.
-func (w *attachment) reported(ctx context.Context, err error, told bool) error {
+// agentless reports whether no agent is known to have run in the sandbox: no query was
+// begun there, and what reads its conversation does not know whose.
+func (w *attachment) agentless(ctx context.Context) bool {
+	for _, err := range w.env.FollowQuery(ctx) {
+		if !errors.Is(err, environment.ErrNoQuery) {
+			return false
+		}
+	}
+	_, err := w.env.ReadTranscript(ctx)
+	return invalid(err)
+}
+
+// invalid reports whether a script was asked for what makes no sense.
+func invalid(err error) bool {
 	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+	return ok && failure.Code == runnerscripts.FailInvalidRequest
+}
+
+func (w *attachment) withoutAgent() error {
+	return usagef("choose a sandbox that 'envctl run --keep' has left: no agent is known to have run in %s", w.env.ID())
+}
+
+// reported tells people of a query's failure, and is its error, which is not printed
+// again.
+func (w *attachment) reported(ctx context.Context, err error, failed runnerscripts.Event) error {
+	if !w.asJSON {
+		if err := w.show.event(failed); err != nil {
+			return err
+		}
+	}
 	switch {
-	case !told || ctx.Err() != nil:
+	case ctx.Err() != nil:
 		return err
-	case ok && failure.Code == runnerscripts.FailInvalidRequest:
-		return usagef("choose a sandbox that 'envctl run --keep' has left: no agent is known to have run in %s", w.env.ID())
 	case errors.Is(err, environment.ErrConfig):
 		return &exitError{code: exitUsage}
 	}

@@ -41,7 +41,22 @@ DST, which is made if it is missing. "-" is standard input or output.`,
 		},
 	}
 	t.flags(cmd)
+	cmd.ValidArgsFunction = t.completePlaces
 	return cmd
+}
+
+// completePlaces offers the shell the sandboxes there are, for one of the two places: the
+// other is a file of this machine, which the shell offers itself.
+func (t *target) completePlaces(cmd *cobra.Command, args []string, to string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 1 || len(args) == 1 && parsePlace(args[0]).id != "" {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	ids, _ := t.completeIDs(0)(cmd, nil, to)
+	for i, offered := range ids {
+		id, what, _ := strings.Cut(offered, "	")
+		ids[i] = cobra.CompletionWithDesc(id+":", what)
+	}
+	return ids, cobra.ShellCompDirectiveNoSpace
 }
 
 func (t *target) copyIn(ctx context.Context, src string, dst place) (err error) {

@@ -39,8 +39,9 @@ func (a *app) newDoctorCmd() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what works on this machine and what is missing",
 		Long: `Check what agentenv needs: really make a sandbox, run the scripted agent in it, and
-look for the agents, the tools, the Docker engine and an account at Modal. The exit status is 1 if the kind
-of sandbox that was asked for (local without --sandbox) does not work.`,
+look for the agents, the tools, the Docker engine and an account at Modal. The exit
+status is 1 if the kind of sandbox that was asked for (local without --sandbox) does not
+work.`,
 		Example: "  envctl doctor\n  envctl doctor --sandbox docker --image golang:1.26\n  envctl doctor --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -107,7 +108,11 @@ func checkSandbox(ctx context.Context, cfg environment.Config) []finding {
 	cfg.Workspace, cfg.Keep = nil, false
 	env, err := environment.Create(ctx, cfg)
 	if err != nil {
-		return []finding{{Check: name, Status: statusFailed, Detail: err.Error()}}
+		f := finding{Check: name, Status: statusFailed, Detail: err.Error()}
+		if cfg.Sandbox.Type == "docker" {
+			f.Detail, f.Fix = remedy(err)
+		}
+		return []finding{f}
 	}
 	caps := env.Primitive().Capabilities()
 	findings := []finding{{Check: name, Status: statusOK, Detail: fmt.Sprintf("%s/%s, process trees are ended by %s", caps.OS, caps.Arch, caps.TreeKill)}}

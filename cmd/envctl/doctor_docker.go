@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -31,12 +33,45 @@ func checkDocker(ctx context.Context, cfg environment.Config) []finding {
 	defer cancel()
 	info, err := docker.Describe(ctx, cfg.Sandbox.Docker)
 	if err != nil {
-		engine.Detail = err.Error()
+		engine.Detail, engine.Fix = remedy(err)
 		return []finding{engine}
 	}
 	engine.Status = statusOK
 	engine.Detail = fmt.Sprintf("%s, API %s, %s/%s, at %s (%s)", info.Version, info.API, info.OS, info.Arch, info.Host, info.FoundBy)
 	return []finding{engine, checkStorage(info), checkLimits(info), checkEngineRunner(ctx, cfg, info)}
+}
+
+// remedy tells apart what is wrong and what to do about it, which stands between the
+// two parts of an error of the engine: unavailable, and why. Empty where nothing does.
+func remedy(err error) (detail, fix string) {
+	fix = advice(err)
+	if fix == "" {
+		return err.Error(), ""
+	}
+	return strings.Replace(err.Error(), fix+": ", "", 1), fix
+}
+
+func advice(err error) string {
+	var joined interface {
+		error
+		Unwrap() []error
+	}
+	if !errors.As(err, &joined) {
+		return ""
+	}
+	parts := joined.Unwrap()
+	if len(parts) == 2 && errors.Is(parts[0], primitives.ErrUnavailable) {
+		text, begins := strings.CutPrefix(joined.Error(), parts[0].Error()+": ")
+		if text, ends := strings.CutSuffix(text, ": "+parts[1].Error()); begins && ends {
+			return text
+		}
+	}
+	for _, part := range parts {
+		if found := advice(part); found != "" {
+			return found
+		}
+	}
+	return ""
 }
 
 func checkStorage(info docker.EngineInfo) finding {

@@ -50,7 +50,12 @@ Ctrl-C ends the command, with status 130; with -t it goes to the command instead
 			}
 			id := ""
 			if dash == 1 {
-				id = args[0]
+				if id = args[0]; id == "" {
+					return usagef("give the ID of a sandbox, or leave it out for a new one: it is empty, perhaps from a variable that is not set")
+				}
+			}
+			if f.timeout < 0 {
+				return usagef("give --timeout a positive duration, such as 90s or 5m, or 0 for no limit: %v is negative", f.timeout)
 			}
 			return f.run(cmd.Context(), id, args[dash:])
 		},
@@ -63,7 +68,7 @@ Ctrl-C ends the command, with status 130; with -t it goes to the command instead
 	fl.BoolVarP(&f.tty, "tty", "t", false, "run on a terminal")
 	fl.StringVarP(&f.dir, "workdir", "w", "", "working directory (default: the workspace)")
 	fl.StringVarP(&f.user, "user", "u", "", "user of the sandbox")
-	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this time")
+	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as in 90s or 5m (default no limit)")
 	return cmd
 }
 

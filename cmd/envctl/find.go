@@ -189,5 +189,5 @@ func (t *target) completeIDs(most int) cobra.CompletionFunc {
 
 // describe says in a few words which sandbox it is.
 func describe(info environment.SandboxInfo) string {
-	return strings.Join(slices.DeleteFunc([]string{info.Type, info.Image, string(info.Status)}, func(s string) bool { return s == "" }), " ")
+	return strings.Join(slices.DeleteFunc([]string{info.Type, shortImage(info.Image), string(info.Status)}, func(s string) bool { return s == "" }), " ")
 }

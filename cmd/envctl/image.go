@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -73,7 +74,8 @@ func (a *app) newImageBuildCmd() *cobra.Command {
 		Short: "Build an image with an agent and print its name",
 		Long: `Build an image with an agent, unless the engine or Modal has it already, and print its
 name, for --image. What the build says goes to standard error. If the base has the agent,
-or the agent needs nothing, the name is that of the base.
+or the agent needs nothing, the name is that of the base, and so is "base" with --json,
+where the rest is not told.
 
 The base must be of a Debian system and have npm. Proxies are taken from HTTP_PROXY,
 HTTPS_PROXY and NO_PROXY.`,
@@ -82,6 +84,9 @@ HTTPS_PROXY and NO_PROXY.`,
   envctl image build claude --sandbox modal`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains(agentNames(), args[0]) {
+				return noAgent(args[0])
+			}
 			cfg, err := f.load()
 			if err != nil {
 				return err
@@ -96,6 +101,9 @@ HTTPS_PROXY and NO_PROXY.`,
 			img, err := environment.BuildImage(cmd.Context(), cfg)
 			if errors.Is(err, fs.ErrExist) {
 				img.Ref, err = firstOf(*baseImage(&cfg.Sandbox), environment.DefaultImage), nil
+				if f.asJSON {
+					return printLines(a, []usedImage{{Ref: img.Ref, Agent: args[0], Base: img.Ref}})
+				}
 			}
 			if err != nil {
 				return err
@@ -112,6 +120,13 @@ HTTPS_PROXY and NO_PROXY.`,
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the image as one JSON object")
 	cmd.ValidArgsFunction = cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp)
 	return cmd
+}
+
+// usedImage is what is told of an image that an agent can use as it is.
+type usedImage struct {
+	Ref   string `json:"ref"`
+	Agent string `json:"agent"`
+	Base  string `json:"base"` // the same as Ref
 }
 
 func (a *app) newImageListCmd() *cobra.Command {
@@ -166,25 +181,38 @@ func (a *app) newImageRemoveCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] [IMAGE...]",
 		Short: "Remove images with agents",
-		Long: `Remove images with agents, by name or by the beginning of a tag. They are built again
-when they are needed. An image of which there are containers stays, and is an error
-unless --unused is given.`,
-		Example: `  envctl image rm agentenv-claude:d3c3
+		Long: `Remove images with agents, by name, by the beginning of a tag, or by the agent if only
+one image has it. They are built again when they are needed. An image of which there are
+containers stays, and is an error unless --unused is given.`,
+		Example: `  envctl image rm claude
+  envctl image rm agentenv-claude:d3c3
   envctl image rm --unused`,
 		RunE: func(cmd *cobra.Command, names []string) error { return f.remove(cmd.Context(), names) },
 	}
 	f.flags(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "remove all of them")
 	cmd.Flags().BoolVar(&f.unused, "unused", false, "remove all of which there are no containers")
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		list, _ := f.list(cmd.Context()) // without an engine there is nothing to offer
-		refs := make([]cobra.Completion, 0, len(list))
-		for _, i := range list {
-			refs = append(refs, i.Ref)
-		}
-		return refs, cobra.ShellCompDirectiveNoFileComp
-	}
+	cmd.ValidArgsFunction = completeImages
 	return cmd
+}
+
+// completeImages offers the shell the images with agents that there are where the flags
+// of the command say.
+func completeImages(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var f imageFlags
+	for flag, value := range map[string]*string{"sandbox": &f.sandbox, "to": &f.sandbox, "config": &f.config} {
+		if given := cmd.Flags().Lookup(flag); given != nil {
+			*value = given.Value.String()
+		}
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), listTimeout)
+	defer cancel()
+	list, _ := f.list(ctx) // without an engine there is nothing to offer
+	refs := make([]cobra.Completion, 0, len(list))
+	for _, i := range list {
+		refs = append(refs, i.Ref)
+	}
+	return refs, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (f *imageRemoveFlags) remove(ctx context.Context, names []string) error {
@@ -240,7 +268,7 @@ func (f *imageRemoveFlags) removeUnlisted(ctx context.Context, s environment.San
 }
 
 // findImage finds an image by its name with the tag, of which the end or all may
-// be left out.
+// be left out, or by its agent.
 func findImage(list []environment.Image, name string) (environment.Image, error) {
 	var found []environment.Image
 	for _, i := range list {
@@ -248,7 +276,7 @@ func findImage(list []environment.Image, name string) (environment.Image, error)
 			return i, nil
 		}
 		repository, tag, _ := strings.Cut(i.Ref, ":")
-		if name != "" && (name == repository || strings.Contains(name, ":") && strings.HasPrefix(i.Ref, name) || strings.HasPrefix(tag, name)) {
+		if name != "" && (name == repository || name == i.Agent || strings.Contains(name, ":") && strings.HasPrefix(i.Ref, name) || strings.HasPrefix(tag, name)) {
 			found = append(found, i)
 		}
 	}
@@ -258,5 +286,9 @@ func findImage(list []environment.Image, name string) (environment.Image, error)
 	case 1:
 		return found[0], nil
 	}
-	return environment.Image{}, fmt.Errorf("give more of the name: %q fits %s and %s", name, found[0].Ref, found[1].Ref)
+	refs := make([]string, 0, len(found))
+	for _, i := range found {
+		refs = append(refs, i.Ref)
+	}
+	return environment.Image{}, fmt.Errorf("give more of the name: %q fits %s", name, strings.Join(refs, " and "))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -59,8 +60,21 @@ func TestImages(t *testing.T) {
 		}
 	})
 	runScripts(t, testscript.Params{Dir: "testdata/docker"}, map[string]string{
-		"BASE": base.Ref, "BUSYBOX": engine.Image,
+		"BASE": base.Ref, "BASE_ID": base.ID, "BUSYBOX": engine.Image,
 	}, "sandbox: docker\n")
+}
+
+func TestAnImageIsFoundByItsAgent(t *testing.T) {
+	list := []environment.Image{
+		{Ref: "agentenv-gemini:12ab", Agent: "gemini"}, {Ref: "agentenv-codex:34cd", Agent: "codex"}, {Ref: "agentenv-codex:34ef", Agent: "codex"},
+	}
+	if got, err := findImage(list, "gemini"); err != nil || got.Ref != list[0].Ref {
+		t.Errorf("gemini: %q, %v", got.Ref, err)
+	}
+	_, err := findImage(list, "codex")
+	if err == nil || !strings.Contains(err.Error(), list[1].Ref+" and "+list[2].Ref) {
+		t.Errorf("codex: %v", err)
+	}
 }
 
 func TestAnImageIsFoundByTheBeginningOfItsName(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -68,9 +69,18 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 			used = "in use"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n",
-			s.ID, s.Type, s.Status, s.Created.Local().Format(time.DateTime), used, plain(firstOf(s.Image, "-")))
+			s.ID, s.Type, s.Status, s.Created.Local().Format(time.DateTime), used, plain(firstOf(shortImage(s.Image), "-")))
 	}
 	return errors.Join(w.Flush(), failed)
+}
+
+// shortImage is an image for people: an ID without a name is cut as the docker command
+// cuts it.
+func shortImage(image string) string {
+	if id, ok := strings.CutPrefix(image, "sha256:"); ok && len(id) == 64 {
+		return id[:12]
+	}
+	return image
 }
 
 func (f *listFlags) files(ctx context.Context, at place) (err error) {

@@ -156,6 +156,11 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 		if cmd.Short == "" || cmd.Example == "" {
 			t.Errorf("%s lacks a description or an example", path)
 		}
+		for line := range strings.Lines(cmd.Long) {
+			if len(line) > 100 {
+				t.Errorf("%s --help has a line of %d characters: %s", path, len(line), line)
+			}
+		}
 		var out bytes.Buffer
 		if code := Execute(t.Context(), nil, &out, &out, append(path, "--help")); code != exitOK {
 			t.Errorf("%s --help exits with %d", path, code)

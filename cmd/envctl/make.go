@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -14,7 +17,25 @@ import (
 // makeFlags say what a new sandbox is like.
 type makeFlags struct {
 	image, network, memory string
-	cpus                   float64
+	cpus                   processors
+}
+
+// processors is the value of --cpus.
+type processors struct {
+	n     float64 // zero means no limit
+	given bool
+}
+
+func (p *processors) String() string { return strconv.FormatFloat(p.n, 'g', -1, 64) }
+func (p *processors) Type() string   { return "float" }
+
+func (p *processors) Set(text string) error {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsInf(n, 0) || !(n >= 0) { // not a number, too
+		return errors.New("give a positive number, such as 1.5, or 0 for no limit")
+	}
+	p.n, p.given = n, true
+	return nil
 }
 
 func (m *makeFlags) flags(cmd *cobra.Command) {
@@ -22,7 +43,8 @@ func (m *makeFlags) flags(cmd *cobra.Command) {
 	fl.StringVar(&m.image, "image", "", "image of the sandbox (default "+environment.DefaultImage+"); implies --sandbox docker where none is chosen")
 	fl.StringVar(&m.network, "network", "", "none, or for a container: bridge or the network's name (default bridge)")
 	fl.StringVar(&m.memory, "memory", "", "most memory of the sandbox, as in 512m or 8g, or none (default 4g for a container, Modal's own there)")
-	fl.Float64Var(&m.cpus, "cpus", 0, "most processors of the sandbox, as in 1.5 (default no limit)")
+	fl.Var(&m.cpus, "cpus", "most processors of the sandbox, as in 1.5, or 0 for no limit (default no limit)")
+	_ = cmd.RegisterFlagCompletionFunc("image", completeImages)
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"bridge", "none"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -60,9 +82,6 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 	case s.Type == "local" && given != "":
 		return usagef("use %s with --sandbox docker or modal: the sandbox is %s", given, s.Type)
 	}
-	if m.cpus < 0 {
-		return usagef("give --cpus as a positive number, such as 1.5")
-	}
 	memory, err := m.size()
 	if err != nil {
 		return err
@@ -70,20 +89,26 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 	if s.Type == "modal" {
 		return m.applyModal(&s.Modal, memory)
 	}
+	if memory > 0 && memory < leastMemory {
+		return usagef("give --memory at least %dm, or none for no limit, for a container", leastMemory>>20)
+	}
 	if m.image != "" {
 		s.Docker.Image = m.image
 	}
 	if m.network != "" {
 		s.Docker.Network = m.network
 	}
-	if m.cpus > 0 {
-		s.Docker.CPUs = m.cpus
+	if m.cpus.given {
+		s.Docker.CPUs = m.cpus.n
 	}
 	if memory != 0 {
 		s.Docker.Memory = memory
 	}
 	return nil
 }
+
+// leastMemory is what the guest in a container needs at least.
+const leastMemory = 32 << 20
 
 // Of what is a limit elsewhere Modal also wants to know how much to reserve. These
 // are its own defaults.
@@ -103,8 +128,11 @@ func (m *makeFlags) applyModal(c *modal.Config, memory primitives.Size) error {
 	default:
 		return usagef("give --network none, or leave it out: there is no network %q at Modal", m.network)
 	}
-	if m.cpus > 0 {
-		c.CPU, c.CPULimit = min(max(c.CPU, reservedCPUs), m.cpus), m.cpus
+	switch {
+	case m.cpus.n > 0:
+		c.CPU, c.CPULimit = min(max(c.CPU, reservedCPUs), m.cpus.n), m.cpus.n
+	case m.cpus.given:
+		c.CPULimit = 0
 	}
 	switch mib := int(memory >> 20); {
 	case memory < 0:
@@ -138,7 +166,7 @@ func (m *makeFlags) given() string {
 		return "--network"
 	case m.memory != "":
 		return "--memory"
-	case m.cpus != 0:
+	case m.cpus.given:
 		return "--cpus"
 	}
 	return ""

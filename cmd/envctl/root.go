@@ -43,6 +43,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
+	strictDefaults(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -126,6 +127,8 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 		Version:       currentVersion().String(),
 		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
+		PersistentPreRunE: refuseEmpty,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -138,6 +141,51 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	)
 	checkArgs(root.Commands())
 	return root
+}
+
+// named are the flags whose value says where, as whom, on what or by which rules
+// something is done.
+var named = []string{
+	"sandbox", "to", "config", "image", "base", "network", "memory", "user", "workdir",
+	"folder", "git", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "scenario", "permission",
+}
+
+// refuseEmpty refuses an empty value of a flag, which would be as if the flag had been
+// left out: what runs would run elsewhere, or as somebody else, than is meant.
+func refuseEmpty(cmd *cobra.Command, _ []string) error {
+	for _, name := range named {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return usagef("give --%s a value, or leave it out: it is empty, perhaps from a variable that is not set; see '%s --help'",
+				name, cmd.CommandPath())
+		}
+	}
+	return nil
+}
+
+// strictDefaults makes the commands that cobra adds refuse what they do not know, as all
+// others do. It is called when the streams are set, which one of them keeps.
+func strictDefaults(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.RunE = func(_ *cobra.Command, args []string) error {
+				about, unknown, err := root.Find(args)
+				if err != nil {
+					return err
+				}
+				if err := knownCommand(about, unknown); err != nil {
+					return err
+				}
+				about.InitDefaultHelpFlag() // to be shown
+				return about.Help()
+			}
+		case "completion":
+			checkArgs(c.Commands())
+			c.Args, c.RunE = knownCommand, func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
 }
 
 // checkArgs makes a wrong number of arguments of any command a usage error.
