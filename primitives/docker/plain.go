@@ -22,6 +22,10 @@ import (
 // shell: one that is always there, which tells the first process that the handle
 // lives and ends its commands when it dies, and some that come and go with the
 // work.
+//
+// Since release 24 engines tell the status of a command only when they have read its
+// outputs, for which they take two seconds where other processes hold them: Wait is late
+// by that, and what those print later is lost.
 type plain struct {
 	eng    *client.Client
 	link   *link

@@ -93,16 +93,18 @@ type outputs struct {
 
 	mu    sync.Mutex
 	moved sync.Cond
-	// lifted outputs take what comes up to their greatest size: before the
-	// command is known to run, and after it has exited, when the engine throws
-	// away soon what is left.
-	lifted bool
-	end    error
+	// lifts counts the reasons to take what comes, up to their greatest size: that
+	// the command is not yet known to run; that it has exited, when the engine
+	// throws away soon what is left; that the engine does not answer, see inspect.
+	lifts int
+	end   error
 }
 
 const (
 	plainBuffer    = 256 << 10
 	plainMaxBuffer = 8 << 20
+	// plainUnderWay is more than the engine and the pipes hold of one output.
+	plainUnderWay = 4 << 20
 )
 
 // output is one of them.
@@ -116,7 +118,7 @@ type output struct {
 }
 
 func newOutputs() *outputs {
-	o := &outputs{lifted: true}
+	o := &outputs{lifts: 1}
 	o.moved.L = &o.mu
 	o.out.box, o.err.box = o, o
 	o.out.other, o.err.other = &o.err, &o.out
@@ -146,7 +148,9 @@ func (o *output) full() bool {
 	switch {
 	case o.closed:
 		return false
-	case o.box.lifted, o.other.waiting > 0 && !o.other.closed:
+	case o.box.lifts > 0:
+		limit = plainMaxBuffer + plainUnderWay
+	case o.other.waiting > 0 && !o.other.closed:
 		limit = plainMaxBuffer
 	}
 	return len(o.data)-o.taken >= limit
@@ -190,12 +194,34 @@ func (o *output) close() {
 	o.box.moved.Broadcast()
 }
 
-// lift says whether outputs are lifted.
-func (o *outputs) lift(lifted bool) {
+// lift gives a reason to take what comes.
+func (o *outputs) lift() {
 	o.mu.Lock()
-	o.lifted = lifted
+	o.lifts++
 	o.moved.Broadcast()
 	o.mu.Unlock()
+}
+
+// lower takes a reason back.
+func (o *outputs) lower() {
+	o.mu.Lock()
+	o.lifts--
+	o.mu.Unlock()
+}
+
+// cut ends the outputs after what they hold if one of them is full, and reports
+// whether it is.
+func (o *outputs) cut(end error) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.out.full() && !o.err.full() {
+		return false
+	}
+	if o.end == nil {
+		o.end = end
+	}
+	o.moved.Broadcast()
+	return true
 }
 
 // finish ends both outputs, once what they hold was read.

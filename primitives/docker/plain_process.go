@@ -87,7 +87,7 @@ func (proc *plainProcess) begin(ctx context.Context) error {
 		proc.abandon() //nolint:contextcheck // it outlasts the context
 		return proc.p.usable()
 	}
-	proc.outputs.lift(false)
+	proc.outputs.lower()
 	proc.tasks.Go(proc.pump)
 	if proc.cmd.Stdin || proc.cmd.TTY != nil {
 		in := newInput(proc)
@@ -228,7 +228,7 @@ func (proc *plainProcess) hasExited(ctx context.Context) (bool, error) {
 		return true, nil
 	default:
 	}
-	found, err := proc.p.eng.ContainerExecInspect(ctx, proc.conn.id)
+	found, err := proc.inspect(ctx)
 	if err != nil {
 		return false, proc.p.explain(ctx, err)
 	}

@@ -1,10 +1,14 @@
 package docker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
+
+	"github.com/docker/docker/api/types/container"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -28,7 +32,7 @@ func (proc *plainProcess) watch() {
 	}
 	proc.unlink()
 	close(proc.exited)
-	proc.outputs.lift(true)
+	proc.outputs.lift()
 	<-proc.pumped
 	end := io.EOF
 	if proc.status.Reason == primitives.ReasonLost || proc.err != nil {
@@ -64,7 +68,7 @@ func (proc *plainProcess) lookOn(pause *time.Duration, pumped <-chan struct{}) b
 func (proc *plainProcess) settle() bool {
 	ctx, cancel := proc.within(plainCall)
 	defer cancel()
-	found, err := proc.p.eng.ContainerExecInspect(ctx, proc.conn.id)
+	found, err := proc.inspect(ctx)
 	if err == nil && found.Running {
 		return false
 	}
@@ -92,6 +96,35 @@ func (proc *plainProcess) settle() bool {
 		proc.status.Reason = primitives.ReasonCancelled
 	}
 	return true
+}
+
+// engineDrain is longer than the engine reads the outputs of a command that has
+// exited: two seconds, if others hold them.
+const engineDrain = 3 * time.Second
+
+// inspect asks the engine about the command. Since release 24 it does not answer
+// about one that has exited before it has read the outputs, and never while it
+// cannot get rid of what it has read. So if it is silent the outputs take what
+// comes; if that fills them, because others go on printing, the engine is relieved
+// of them.
+func (proc *plainProcess) inspect(ctx context.Context) (container.ExecInspect, error) {
+	lift := time.AfterFunc(firstLook, proc.outputs.lift)
+	defer func() {
+		if !lift.Stop() {
+			proc.outputs.lower()
+		}
+	}()
+	dctx, cancel := context.WithTimeout(ctx, engineDrain)
+	defer cancel()
+	found, err := proc.p.eng.ContainerExecInspect(dctx, proc.conn.id)
+	if err == nil || dctx.Err() == nil || ctx.Err() != nil {
+		return found, err
+	}
+	_, status, err := proc.p.request(ctx, proc.cmd.User, "hit", "", strconv.Itoa(proc.pid))
+	if err == nil && status != 0 && proc.outputs.cut(proc.p.fail("read", proc.ID(), io.ErrUnexpectedEOF)) {
+		proc.conn.Close()
+	}
+	return proc.p.eng.ContainerExecInspect(ctx, proc.conn.id)
 }
 
 func (proc *plainProcess) why() primitives.ExitReason {

@@ -134,6 +134,26 @@ func TestWithoutAGuestInDebian(t *testing.T) {
 	}
 }
 
+func TestAStatusIsKnownWhileOthersFloodTheOutput(t *testing.T) {
+	s := open(t, plainConfig(t))
+	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "echo first; yes & exit 3"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if status, err := p.Wait(t.Context()); err != nil || status != (primitives.ExitStatus{Code: 3, Reason: primitives.ReasonExited}) {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	b := make([]byte, len("first\n"))
+	if _, err := io.ReadFull(p.Stdout(), b); err != nil || string(b) != "first\n" {
+		t.Errorf("read %q, %v, want what the command has printed", b, err)
+	}
+}
+
 // BenchmarkExecWithoutAGuest compares a command with the same calls of the engine's
 // client.
 func BenchmarkExecWithoutAGuest(b *testing.B) {
