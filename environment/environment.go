@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,9 +33,10 @@ type Environment struct {
 	busy     chan struct{} // holds a token while a query runs
 	setup    chan struct{} // holds a token while the session is prepared
 	prepared bool          // guarded by setup
-	// paused is there while it is, by this environment: it ends that for Close.
-	paused atomic.Pointer[func() (freeze func())]
-	first  Setup // what to prepare the session with if nobody does; never changes
+	first    Setup         // what to prepare the session with if nobody does; never changes
+
+	pausing sync.Mutex
+	thaw    func() (freeze func()) // while this environment has paused the sandbox: see wake
 
 	mu     sync.Mutex
 	closed bool
@@ -169,8 +169,8 @@ func (e *Environment) Close() error {
 		}
 		e.mu.Unlock()
 		freeze := func() {}
-		if thaw := e.paused.Load(); thaw != nil {
-			freeze = (*thaw)()
+		if agent != nil || len(procs) > 0 {
+			freeze = e.thawed()
 		}
 		switch {
 		case agent == nil:

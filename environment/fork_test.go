@@ -242,6 +242,13 @@ func TestAContainerIsKeptAndPaused(t *testing.T) {
 	if !failed {
 		t.Error("a query meanwhile did not fail")
 	}
+	_, serr := env.PrepareSession(t.Context(), Setup{})
+	_, ferr := env.Fork(t.Context(), 1)
+	for _, err := range []error{serr, ferr} {
+		if !errors.Is(err, primitives.ErrUnavailable) {
+			t.Errorf("preparing or forking a paused one: %v", err)
+		}
+	}
 	id, err := env.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -265,6 +272,46 @@ func TestAContainerIsKeptAndPaused(t *testing.T) {
 	}
 	if got := say(t, again, "again"); !strings.Contains(got, "turn 2 after: before") {
 		t.Errorf("the agent of the snapshot said %q", got)
+	}
+}
+
+// statusOf is how a sandbox is listed.
+func statusOf(t *testing.T, box Sandbox, id string) primitives.Status {
+	t.Helper()
+	list, err := List(t.Context(), box)
+	i := slices.IndexFunc(list, func(i SandboxInfo) bool { return i.ID == id })
+	if err != nil || i < 0 {
+		t.Fatalf("listed %+v, %v", list, err)
+	}
+	return list[i].Status
+}
+
+// TestASandboxThatSomebodyElseResumes is not taken for a paused one, and not paused again.
+func TestASandboxThatSomebodyElseResumes(t *testing.T) {
+	box := container(t)
+	env := create(t, Config{Sandbox: box, Agent: remembering(t), Keep: true})
+	t.Cleanup(func() {
+		if err := Remove(context.WithoutCancel(t.Context()), box, env.ID()); err != nil {
+			t.Error(err)
+		}
+	})
+	say(t, env, "before")
+	if err := errors.Join(env.Pause(t.Context()), primitives.Resume(t.Context(), env.Primitive())); err != nil {
+		t.Fatal(err)
+	}
+	say(t, env, "after")
+	if err := env.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	other, err := docker.Attach(t.Context(), docker.Config{}, env.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(env.Close(), other.Close()); err != nil {
+		t.Error(err)
+	}
+	if got := statusOf(t, box, env.ID()); got != primitives.StatusRunning {
+		t.Errorf("the other one's sandbox is %s", got)
 	}
 }
 
@@ -293,10 +340,8 @@ func TestAPausedSandboxIsClosed(t *testing.T) {
 			if !keep {
 				return
 			}
-			list, err := List(t.Context(), box)
-			i := slices.IndexFunc(list, func(i SandboxInfo) bool { return i.ID == env.ID() })
-			if err != nil || i < 0 || list[i].Status != primitives.StatusPaused {
-				t.Errorf("listed %+v, %v", list, err)
+			if got := statusOf(t, box, env.ID()); got != primitives.StatusPaused {
+				t.Errorf("it is %s", got)
 			}
 			if err := Remove(t.Context(), box, env.ID()); err != nil {
 				t.Error(err)

@@ -105,8 +105,8 @@ func (r *queryRun) run(ctx context.Context) error {
 
 // ask brings the prompt to an agent and follows it to its end.
 func (r *queryRun) ask(ctx context.Context) error {
-	if r.env.paused.Load() != nil {
-		return errPaused
+	if err := r.env.awake(ctx); err != nil {
+		return err
 	}
 	if _, err := r.env.prepareOnce(ctx); err != nil {
 		return err

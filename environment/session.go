@@ -36,6 +36,9 @@ func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscript
 	agent := e.agent
 	e.mu.Unlock()
 	if agent != nil {
+		if err := e.awake(ctx); err != nil {
+			return runnerscripts.SetupData{}, fmt.Errorf("prepare the session: %w", err)
+		}
 		agent.shutdown()
 		e.release(agent)
 	}

@@ -168,8 +168,8 @@ type QueryStarted struct {
 type QueryCompleted struct {
 	StopReason StopReason `json:"stop_reason"`
 	DurationMS int64      `json:"duration_ms"`
-	// Usage is what the agent has used since the query before: what it did by itself
-	// between them, woken up by a command in the background, counts too.
+	// Usage is what the agent has used for the query. What it did by itself since the
+	// one before, woken up by a command in the background, as Claude Code is, counts too.
 	Usage Usage `json:"usage"`
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -41,37 +40,17 @@ func checkDocker(ctx context.Context, cfg environment.Config) []finding {
 	return []finding{engine, checkStorage(info), checkLimits(info), checkEngineRunner(ctx, cfg, info)}
 }
 
-// remedy tells apart what is wrong and what to do about it, which stands between the
-// two parts of an error of the engine: unavailable, and why. Empty where nothing does.
+// remedy tells apart what is wrong and what to do about it, where the error says that.
 func remedy(err error) (detail, fix string) {
-	fix = advice(err)
-	if fix == "" {
+	var advised interface {
+		error
+		Advice() string
+	}
+	if !errors.As(err, &advised) {
 		return err.Error(), ""
 	}
+	fix = advised.Advice()
 	return strings.Replace(err.Error(), fix+": ", "", 1), fix
-}
-
-func advice(err error) string {
-	var joined interface {
-		error
-		Unwrap() []error
-	}
-	if !errors.As(err, &joined) {
-		return ""
-	}
-	parts := joined.Unwrap()
-	if len(parts) == 2 && errors.Is(parts[0], primitives.ErrUnavailable) {
-		text, begins := strings.CutPrefix(joined.Error(), parts[0].Error()+": ")
-		if text, ends := strings.CutSuffix(text, ": "+parts[1].Error()); begins && ends {
-			return text
-		}
-	}
-	for _, part := range parts {
-		if found := advice(part); found != "" {
-			return found
-		}
-	}
-	return ""
 }
 
 func checkStorage(info docker.EngineInfo) finding {

@@ -179,6 +179,7 @@ func strictDefaults(root *cobra.Command) {
 					return err
 				}
 				about.InitDefaultHelpFlag() // to be shown
+				about.InitDefaultVersionFlag()
 				return about.Help()
 			}
 		case "completion":

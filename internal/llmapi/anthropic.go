@@ -69,9 +69,10 @@ func (r anthropicRequest) question() question {
 			case "tool_result":
 				q.results = append(q.results, b.Content.text())
 			case "text":
+				q.notices += strings.Count(b.Text, "<task-notification>")
 				if s := strings.TrimSpace(reminderPattern.ReplaceAllString(b.Text, "")); s != "" {
 					q.texts = append(q.texts, s)
-					q.results = nil
+					q.results, q.notices = nil, 0
 				}
 			}
 		}

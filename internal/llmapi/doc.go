@@ -23,6 +23,7 @@
 //	plan          writes a plan, where the agent has a tool for it
 //	remember      repeats what the user said before
 //	endless       calls tools for ever
+//	wake-up       leaves a command in the background, and is endless when told of its end
 //	http-400      fails with an invalid request
 //	http-401      fails, because the key is not accepted
 //	http-529      fails, overloaded, each time

@@ -12,6 +12,7 @@ type question struct {
 	texts   []string // the user's, oldest first
 	results []string // of the tools called since the last text
 	tools   []string // names on offer
+	notices int      // that tasks in the background have ended, since the last text
 }
 
 // answer is what the model replies.
@@ -62,6 +63,7 @@ func scenarios() map[string]scenario {
 		"plan":        oneTool(plan, "The plan is made."),
 		"remember":    remember,
 		"endless":     endless,
+		"wake-up":     wakeUp,
 		"http-400":    fails(http.StatusBadRequest),
 		"http-401":    fails(http.StatusUnauthorized),
 		"http-529":    fails(statusOverloaded),
@@ -141,6 +143,17 @@ func remember(q question, _ string) answer {
 
 func endless(q question, _ string) answer {
 	return calls("I go on.", q, tool{make: runCommand, arg: "true"})
+}
+
+// wakeUp is endless once it hears that the command has ended.
+func wakeUp(q question, command string) answer {
+	switch {
+	case len(q.results) == 0:
+		return calls("I leave it behind.", q, tool{make: leaveBehind, arg: command})
+	case q.notices == 0:
+		return answer{blocks: []block{text("It is at work.")}}
+	}
+	return endless(q, "")
 }
 
 func twoTools(q question, _ string) answer {

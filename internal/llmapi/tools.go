@@ -82,6 +82,11 @@ func runCommand(offered []string, command string) (block, bool) {
 	)
 }
 
+// leaveBehind runs a command in the background.
+func leaveBehind(offered []string, command string) (block, bool) {
+	return choose(offered, variant{"Bash", map[string]any{"command": command, "run_in_background": true}})
+}
+
 // delegate starts a subagent; the agent waits for it, or goes on meanwhile. Its
 // prompt names a scenario of its own.
 func delegate(background bool) maker {

@@ -111,8 +111,8 @@ func (p *Proxy) Flow() {
 
 // Before has f called with the method and the path, query included, of the first
 // request of every new connection, when it is there as a whole and before any of it is
-// forwarded. A client that closes
-// idle connections makes one for each request.
+// forwarded. One that is longer than the proxy's buffer is not announced. A client that
+// closes idle connections makes a connection for each request.
 func (p *Proxy) Before(f func(method, path string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

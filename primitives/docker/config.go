@@ -165,7 +165,7 @@ func (c Config) check() error {
 	case !(c.CPUs == 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // not a number, too
 		return c.invalid("cpus", fmt.Sprintf("give at least %v, or 0 for no limit", minCPUs))
 	case c.Memory > 0 && c.Memory < minMemory:
-		return c.invalid("memory", "give at least 32m, or none, which is a negative number, for no limit")
+		return c.invalid("memory", fmt.Sprintf("give at least %dm, or none, which is a negative number, for no limit", minMemory>>20))
 	case c.Pids > 0 && c.Pids < minPids:
 		return c.invalid("pids", fmt.Sprintf("give at least %d, or a negative number for no limit", minPids))
 	case c.Disk < 0:

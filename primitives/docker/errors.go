@@ -80,7 +80,7 @@ func unreachable(host string, err error) error {
 			_ = conn.Close()
 		}
 		if errors.Is(derr, fs.ErrPermission) {
-			return fmt.Errorf("%w: add this user to the group of %s (usually docker) and log in again: %w", primitives.ErrUnavailable, socket, derr)
+			return &unreachableError{"add this user to the group of " + socket + " (usually docker) and log in again", derr}
 		}
 	}
 	advice := "start the Docker engine, or name the right one in host or DOCKER_HOST"
@@ -101,9 +101,24 @@ func unreachable(host string, err error) error {
 		advice = "the engine does not speak TLS there; unset DOCKER_TLS_VERIFY, or name its other port"
 	case isRefusal(err):
 		return &kind{
-			fmt.Errorf("%w: give a certificate that the Docker engine accepts in cert.pem and key.pem (of DOCKER_CERT_PATH, or of the Docker context): %w", primitives.ErrUnavailable, err),
+			&unreachableError{"give a certificate that the Docker engine accepts in cert.pem and key.pem (of DOCKER_CERT_PATH, or of the Docker context)", err},
 			fs.ErrPermission,
 		}
 	}
-	return fmt.Errorf("%w: %s: %w", primitives.ErrUnavailable, advice, err)
+	return &unreachableError{advice, err}
 }
+
+// unreachableError is a primitives.ErrUnavailable that says what to do about it.
+type unreachableError struct {
+	advice string
+	cause  error
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("%v: %s: %v", primitives.ErrUnavailable, e.advice, e.cause)
+}
+
+func (e *unreachableError) Unwrap() []error { return []error{primitives.ErrUnavailable, e.cause} }
+
+// Advice is what to do, alone, for programs that show it apart.
+func (e *unreachableError) Advice() string { return e.advice }

@@ -93,11 +93,13 @@ type outputs struct {
 
 	mu    sync.Mutex
 	moved sync.Cond
-	// lifts counts the reasons to take what comes, up to their greatest size: that
-	// the command is not yet known to run; that it has exited, when the engine
-	// throws away soon what is left; that the engine does not answer, see inspect.
+	// lifts counts the reasons to take what comes, up to plainMaxBuffer: that the
+	// command is not yet known to run; that the engine does not answer, see inspect.
 	lifts int
-	end   error
+	// drains says that the command has exited: what the engine still holds is taken,
+	// too, which it throws away soon.
+	drains bool
+	end    error
 }
 
 const (
@@ -148,8 +150,10 @@ func (o *output) full() bool {
 	switch {
 	case o.closed:
 		return false
-	case o.box.lifts > 0:
+	case o.box.drains:
 		limit = plainMaxBuffer + plainUnderWay
+	case o.box.lifts > 0:
+		limit = plainMaxBuffer
 	case o.other.waiting > 0 && !o.other.closed:
 		limit = plainMaxBuffer
 	}
@@ -206,6 +210,14 @@ func (o *outputs) lift() {
 func (o *outputs) lower() {
 	o.mu.Lock()
 	o.lifts--
+	o.mu.Unlock()
+}
+
+// drain is for when the command has exited.
+func (o *outputs) drain() {
+	o.mu.Lock()
+	o.drains = true
+	o.moved.Broadcast()
 	o.mu.Unlock()
 }
 

@@ -32,7 +32,7 @@ func (proc *plainProcess) watch() {
 	}
 	proc.unlink()
 	close(proc.exited)
-	proc.outputs.lift()
+	proc.outputs.drain()
 	<-proc.pumped
 	end := io.EOF
 	if proc.status.Reason == primitives.ReasonLost || proc.err != nil {
@@ -105,8 +105,8 @@ const engineDrain = 3 * time.Second
 // inspect asks the engine about the command. Since release 24 it does not answer
 // about one that has exited before it has read the outputs, and never while it
 // cannot get rid of what it has read. So if it is silent the outputs take what
-// comes; if that fills them, because others go on printing, the engine is relieved
-// of them.
+// comes; if that fills them after the command has exited, because others go on
+// printing, the engine is relieved of them.
 func (proc *plainProcess) inspect(ctx context.Context) (container.ExecInspect, error) {
 	lift := time.AfterFunc(firstLook, proc.outputs.lift)
 	defer func() {
@@ -114,17 +114,29 @@ func (proc *plainProcess) inspect(ctx context.Context) (container.ExecInspect, e
 			proc.outputs.lower()
 		}
 	}()
-	dctx, cancel := context.WithTimeout(ctx, engineDrain)
-	defer cancel()
-	found, err := proc.p.eng.ContainerExecInspect(dctx, proc.conn.id)
-	if err == nil || dctx.Err() == nil || ctx.Err() != nil {
+	found, silent, err := proc.inspectBriefly(ctx)
+	if !silent {
 		return found, err
 	}
 	_, status, err := proc.p.request(ctx, proc.cmd.User, "hit", "", strconv.Itoa(proc.pid))
-	if err == nil && status != 0 && proc.outputs.cut(proc.p.fail("read", proc.ID(), io.ErrUnexpectedEOF)) {
-		proc.conn.Close()
+	if err == nil && status != 0 { // there is no such process
+		proc.outputs.drain()
+		if found, silent, err = proc.inspectBriefly(ctx); !silent {
+			return found, err
+		}
+		if proc.outputs.cut(proc.p.fail("read", proc.ID(), io.ErrUnexpectedEOF)) {
+			proc.conn.Close()
+		}
 	}
 	return proc.p.eng.ContainerExecInspect(ctx, proc.conn.id)
+}
+
+// inspectBriefly asks the engine, which is silent if it needs longer than engineDrain.
+func (proc *plainProcess) inspectBriefly(ctx context.Context) (found container.ExecInspect, silent bool, err error) {
+	brief, cancel := context.WithTimeout(ctx, engineDrain)
+	defer cancel()
+	found, err = proc.p.eng.ContainerExecInspect(brief, proc.conn.id)
+	return found, err != nil && brief.Err() != nil && ctx.Err() == nil, err
 }
 
 func (proc *plainProcess) why() primitives.ExitReason {

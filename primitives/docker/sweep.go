@@ -10,7 +10,8 @@ import (
 )
 
 // sweepInterval is how long a program leaves it at one sweep of an engine: whoever
-// makes hundreds of sandboxes need not look through all of them for each.
+// makes hundreds of sandboxes need not look through all of them for each. One that is
+// broken off, because its sandbox is closed, is made up for by the next start.
 const sweepInterval = time.Minute
 
 // sweeps are when this program last began to sweep an engine, by its host.

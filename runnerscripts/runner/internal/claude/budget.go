@@ -67,14 +67,12 @@ func (c *conversation) keepBudget(total float64) {
 	if c.query == nil {
 		what, works = "what a command in the background has led to", c.state != stateIdle
 	}
-	stop := spent >= limit && c.breakOff()
+	stop := spent >= limit && works && c.breakOff()
 	c.mu.Unlock()
 	if !stop {
 		return
 	}
-	if works {
-		interrupt(p)
-	}
+	interrupt(p)
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
 		Level: "warn", Message: fmt.Sprintf("%s is stopped: $%.4f were spent since the query began, and its budget is $%.4f", what, spent, limit),
 	})

@@ -70,7 +70,7 @@ type query struct {
 // the background wakes it up when it ends.
 type unasked struct {
 	usage      runnerscripts.Usage // to be told with the next query
-	overBudget bool                // it was stopped: the budget of the last query holds on
+	overBudget bool                // it is stopped: the budget of the last query holds on
 }
 
 // Prompt runs one query to its end.
@@ -88,10 +88,10 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	// An interrupt reaches the query from here on, also while this takes time.
 	p, err := c.running(ctx)
 	if err != nil {
-		return runnerscripts.QueryCompleted{}, err
+		return c.completed(q), err
 	}
 	if err := c.openBudget(ctx, p); err != nil {
-		return runnerscripts.QueryCompleted{}, err
+		return c.completed(q), err
 	}
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: blockID(q.uuid, 0), Content: runnerscripts.Content{Type: "text", Text: text},

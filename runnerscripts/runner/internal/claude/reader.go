@@ -167,6 +167,7 @@ func (c *conversation) turnEnded(r resultLine) {
 	q := c.query
 	if q == nil || q.finished {
 		c.unasked.usage = c.unasked.usage.Add(cost)
+		c.unasked.overBudget = false // the next one is to be stopped, too
 		return
 	}
 	q.usage = q.usage.Add(cost)

@@ -1,7 +1,6 @@
 package claude
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
@@ -11,13 +10,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-const unaskedPatience = 30 * time.Second
+const (
+	unaskedPatience = 30 * time.Second
+	untilGo         = "until [ -e go ]; do sleep 0.1; done"
+)
 
 // leaveBehind runs a query that leaves a command in the background, which ends when the
 // workspace has a file named "go".
 func (f *fixture) leaveBehind(c agent.Conversation) runnerscripts.QueryCompleted {
 	f.t.Helper()
-	return f.prompt(c, "call-tool `Bash {\"command\":\"until [ -e go ]; do sleep 0.1; done\",\"run_in_background\":true}`")
+	return f.prompt(c, "call-tool `Bash {\"command\":\""+untilGo+"\",\"run_in_background\":true}`")
 }
 
 // wakeUp ends that command and waits until the program has done what it leads to.
@@ -70,26 +72,23 @@ func TestABudgetHoldsOnWhenItsQueryHasEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.session.Agent.PermissionMode = bypassMode
-	c := f.start()
-	cost := f.leaveBehind(c).Usage.CostUSD // for two requests, and one follows
-	f.wakeUp(c)
-
-	f = newFixture(t)
-	f.session.Agent.PermissionMode = bypassMode
-	f.profile.BudgetUSD = 1.25 * cost
+	f.profile.BudgetUSD = 0.05
 	f.setup()
-	c = f.start()
-	if done := f.leaveBehind(c); done.StopReason != runnerscripts.StopEndTurn {
+	c := f.start()
+	if done := f.prompt(c, "wake-up `"+untilGo+"`"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD >= f.profile.BudgetUSD {
 		t.Fatalf("the query ended with %+v", done)
 	}
-	f.wakeUp(c)
-	ctx, cancel := context.WithTimeout(t.Context(), unaskedPatience)
-	defer cancel()
-	f.out.Wait(ctx, t, func(e runnerscripts.Event) bool { return e.Type == runnerscripts.TypeLog })
+	f.wakeUp(c) // it would not end by itself
 	if logs := f.logs("warn"); len(logs) != 1 || !strings.Contains(logs[0], "in the background") {
 		t.Errorf("logs: %q", logs)
 	}
-	if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
+	conv := c.(*conversation)
+	conv.mu.Lock()
+	if conv.unasked.overBudget {
+		t.Error("the next such turn would not be stopped")
+	}
+	conv.mu.Unlock()
+	if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD < f.profile.BudgetUSD/2 {
 		t.Errorf("the next query ended with %+v", done)
 	}
 }
