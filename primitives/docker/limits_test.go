@@ -33,19 +33,24 @@ func script(t *testing.T, s *docker.Sandbox, command string) primitives.RunResul
 // first process.
 func outlivesCommands(t *testing.T, s *docker.Sandbox) {
 	t.Helper()
-	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "echo $$; exec sleep 1000"}, Grace: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	id, err := bufio.NewReader(p.Stdout()).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	var first, command int
-	got := output(t, s, "cat", "/proc/1/oom_score_adj", "/proc/"+strings.TrimSpace(id)+"/oom_score_adj")
-	if _, err := fmt.Sscan(got, &first, &command); err != nil || first >= command {
-		t.Errorf("the scores are %q", got)
+	for range 20 { // what a command starts at once may be faster than who looks at it
+		p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "sleep 1000 & echo $$ $!; wait"}, Grace: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(p.Stdout()).ReadString('\n')
+		var id, childID string
+		if _, serr := fmt.Sscan(line, &id, &childID); err != nil || serr != nil {
+			t.Fatal(line, err, serr)
+		}
+		var first, command, child int
+		got := output(t, s, "cat", "/proc/1/oom_score_adj", "/proc/"+id+"/oom_score_adj", "/proc/"+childID+"/oom_score_adj")
+		if _, err := fmt.Sscan(got, &first, &command, &child); err != nil || first >= command || first >= child {
+			t.Errorf("the scores are %q", got)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -1,9 +1,11 @@
 package local
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -33,17 +35,32 @@ func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 	return pid, pidfd, err
 }
 
-// offerToOOM makes the process, and what it will start, the first to be killed for
-// want of memory; see proc_pid_oom_score_adj(5). Among themselves such processes keep
-// their order. It changes nothing if the process belongs to another user whom this
-// one may not act for.
+// offerToOOM makes the process, and what it has started and will start, the first to be
+// killed for want of memory; see proc_pid_oom_score_adj(5). Among themselves such
+// processes keep their order. It changes nothing if the process belongs to another user
+// whom this one may not act for.
 func offerToOOM(pid int) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	dir := "/proc/" + strconv.Itoa(pid)
+	fd, err := unix.Open(dir+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
 	_, _ = unix.Write(fd, []byte("1000"))
 	_ = unix.Close(fd)
+	// Children of before have the score that it had.
+	fd, err = unix.Open(dir+"/task/"+strconv.Itoa(pid)+"/children", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	var list [256]byte
+	n, _ := unix.Read(fd, list[:])
+	_ = unix.Close(fd)
+	whole := bytes.LastIndexByte(list[:max(n, 0)], ' ') + 1 // each number ends with one
+	for child := range strings.FieldsSeq(string(list[:whole])) {
+		if number, err := strconv.Atoi(child); err == nil {
+			offerToOOM(number)
+		}
+	}
 }
 
 // exitWatch waits for the end of a process without reaping it.
