@@ -65,7 +65,8 @@ func dockerConfig(ctx context.Context, cfg Config) (docker.Config, error) {
 		c.Runner = cfg.Runner
 	}
 	if c.Runner != "" {
-		if _, err := os.Stat(c.Runner); err != nil { // this machine asks it, too
+		// It is run here first, to ask what the agent needs, with a less clear error.
+		if _, err := os.Stat(c.Runner); err != nil {
 			return c, fmt.Errorf("%w: runner: %w", ErrConfig, err)
 		}
 		return c, nil

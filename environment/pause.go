@@ -80,6 +80,7 @@ func (e *Environment) thawed() (freeze func()) {
 	return e.thaw()
 }
 
+// wake is what Pause leaves for thawed to do, with the context that Close has not.
 func (e *Environment) wake(ctx context.Context) (freeze func()) {
 	resuming, cancel := context.WithTimeout(ctx, e.probe)
 	defer cancel()
