@@ -206,6 +206,9 @@ const (
 	FailAgent           FailureCode = "agent"           // it crashed, or said something nobody understands
 	FailAPI             FailureCode = "api"             // the model's API refused or failed
 	FailSessionNotFound FailureCode = "session_not_found"
-	FailUnsupported     FailureCode = "unsupported" // the agent cannot do what was asked
+	FailUnsupported     FailureCode = "unsupported" // the agent, or the sandbox, cannot do what was asked
+	// FailUnavailable: the sandbox, or what it is made with, does not answer or is gone.
+	// No script says it.
+	FailUnavailable FailureCode = "unavailable"
 	FailInternal        FailureCode = "internal"
 )

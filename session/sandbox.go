@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"sync"
 	"time"
@@ -284,5 +285,18 @@ func failure(err error) runnerscripts.QueryFailed {
 	if f := new(runnerscripts.ScriptFailure); errors.As(err, &f) {
 		return runnerscripts.QueryFailed{Code: f.Code, Message: f.Message}
 	}
-	return runnerscripts.QueryFailed{Code: runnerscripts.FailInternal, Message: err.Error()}
+	return runnerscripts.QueryFailed{Code: failureCode(err), Message: err.Error()}
+}
+
+// failureCode is the kind of an error that no script has told.
+func failureCode(err error) runnerscripts.FailureCode {
+	switch {
+	case gone(err):
+		return runnerscripts.FailUnavailable
+	case errors.Is(err, fs.ErrInvalid):
+		return runnerscripts.FailInvalidRequest
+	case errors.Is(err, errors.ErrUnsupported):
+		return runnerscripts.FailUnsupported
+	}
+	return runnerscripts.FailInternal
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -160,6 +162,33 @@ func TestAFailedCreationLeavesACleanState(t *testing.T) {
 	inOrder(t, logOf(t, s), runnerscripts.TypeEnvironmentCreating, runnerscripts.TypeEnvironmentError,
 		runnerscripts.TypeQueryFailed, runnerscripts.TypeEnvironmentCreating, runnerscripts.TypeEnvironmentReady,
 		runnerscripts.TypeQueryCompleted)
+}
+
+func TestAFailedCreationTellsItsKind(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		sandbox docker.Config
+		want    runnerscripts.FailureCode
+	}{
+		"no engine":            {docker.Config{Image: "debian", Host: "unix:///nowhere/docker.sock"}, runnerscripts.FailUnavailable},
+		"a wrong image's name": {docker.Config{Image: "Not An Image", Host: "unix:///nowhere/docker.sock"}, runnerscripts.FailInvalidRequest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := scripted(t, steps(say("never")))
+			cfg.Environment.Sandbox = environment.Sandbox{Type: "docker", Docker: tt.sandbox}
+			s := start(t, cfg)
+			_, err := prompt(t, s, "a").Wait(t.Context())
+			if failed, ok := errors.AsType[*QueryError](err); !ok || failed.Failure.Code != tt.want {
+				t.Errorf("the query: %v", err)
+			}
+			events := logOf(t, s)
+			at := slices.IndexFunc(events, func(e runnerscripts.Event) bool { return e.Type == runnerscripts.TypeEnvironmentError })
+			if at < 0 || !strings.Contains(string(events[at].Payload), `"`+string(tt.want)+`"`) {
+				t.Errorf("events: %v", events)
+			}
+		})
+	}
 }
 
 func TestAFailedPreparationIsNotMistakenForAReadySandbox(t *testing.T) {

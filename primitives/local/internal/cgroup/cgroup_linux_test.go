@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func TestLocateFindsTheOwnGroup(t *testing.T) {
 		{"no such controller", unified, "0::/\n", "", false, "memory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if dir, ok := locate(tt.mounts, tt.own, tt.controller); dir != tt.want || ok != tt.found {
+			if dir, ok := locate(strings.NewReader(tt.mounts), tt.own, tt.controller); dir != tt.want || ok != tt.found {
 				t.Errorf("%q, %v", dir, ok)
 			}
 		})

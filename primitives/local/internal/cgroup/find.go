@@ -1,8 +1,11 @@
 package cgroup
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,15 +17,10 @@ import (
 // Parent returns the control group of this process if groups can be made below
 // it. Otherwise the error says why not and is errors.ErrUnsupported.
 func Parent() (string, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	dir, ok, err := find("")
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
-	}
-	dir, ok := locate(string(mounts), string(own), "")
 	if !ok {
 		return "", fmt.Errorf("%w: no version 2 control groups are mounted", errors.ErrUnsupported)
 	}
@@ -34,10 +32,25 @@ func Parent() (string, error) {
 	return dir, nil
 }
 
-// locate finds the directory of this process's group from the contents of
-// /proc/self/mountinfo and /proc/self/cgroup: of version 2, or for a controller
+// find finds the directory of this process's group: of version 2, or for a controller
 // that one of version 1.
-func locate(mounts, own, controller string) (string, bool) {
+func find(controller string) (dir string, ok bool, err error) {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", false, err
+	}
+	// Some machines have thousands of mounts, and guests little memory.
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", false, err
+	}
+	defer func() { _ = mounts.Close() }() // it was only read
+	dir, ok = locate(mounts, string(own), controller)
+	return dir, ok, nil
+}
+
+// locate is find in the contents of /proc/self/mountinfo and /proc/self/cgroup.
+func locate(mounts io.Reader, own, controller string) (string, bool) {
 	path, ok := "", false
 	for line := range strings.Lines(own) {
 		// The number of the hierarchy, its controllers, the path.
@@ -49,8 +62,11 @@ func locate(mounts, own, controller string) (string, bool) {
 	if !ok {
 		return "", false
 	}
-	for line := range strings.Lines(mounts) {
-		before, after, _ := strings.Cut(line, " - ")
+	for lines := bufio.NewScanner(mounts); lines.Scan(); {
+		if !bytes.Contains(lines.Bytes(), []byte(" - cgroup")) {
+			continue
+		}
+		before, after, _ := strings.Cut(lines.Text(), " - ")
 		fields, fstype := strings.Fields(before), strings.Fields(after)
 		if len(fields) < 5 || len(fstype) < 3 {
 			continue
@@ -72,16 +88,11 @@ func listed(list, word string) bool { return slices.Contains(strings.Split(list,
 // OOMKills returns how many processes the kernel has killed for want of memory in
 // the nearest group that counts them, this process's own or one above it.
 func OOMKills() (int, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return 0, err
-	}
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return 0, err
-	}
 	for _, version := range []struct{ controller, file string }{{"", "memory.events"}, {"memory", "memory.oom_control"}} {
-		dir, ok := locate(string(mounts), string(own), version.controller)
+		dir, ok, err := find(version.controller)
+		if err != nil {
+			return 0, err
+		}
 		for ; ok && len(dir) > 1; dir = filepath.Dir(dir) {
 			if b, err := os.ReadFile(filepath.Join(dir, version.file)); err == nil {
 				return oomCount(string(b))
