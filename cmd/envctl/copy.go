@@ -76,16 +76,37 @@ func (t *target) copyIn(ctx context.Context, src string, dst place) (err error) 
 	if info.IsDir() {
 		return unpackFolder(ctx, p, src, firstOf(dst.path, "."))
 	}
-	file, err := os.Open(src)
+	file, err := openUntil(ctx, src)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
+	defer context.AfterFunc(ctx, func() { file.Close() })() // a read of a pipe does not heed it
 	name, err := fileIn(ctx, p, dst.path, filepath.Base(src))
 	if err != nil {
 		return err
 	}
 	return p.WriteFile(ctx, name, file, primitives.WriteOptions{Mode: info.Mode().Perm()})
+}
+
+// openUntil opens a file to be read, or gives up when ctx is done: a named pipe without
+// a writer waits for one.
+func openUntil(ctx context.Context, name string) (*os.File, error) {
+	type opened struct {
+		file *os.File
+		err  error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		file, err := os.Open(name)
+		done <- opened{file, err}
+	}()
+	select {
+	case o := <-done:
+		return o.file, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // fileIn is where a file goes: into an existing folder, else to that very name.
@@ -105,8 +126,20 @@ func fileIn(ctx context.Context, p primitives.Files, dst, base string) (string, 
 	return dst, nil
 }
 
+// special is an error about something in a folder that no archive holds, such as a
+// socket or a named pipe.
+func special(name string, d fs.DirEntry, err error) error {
+	if err == nil && !d.IsDir() && d.Type()&^fs.ModeSymlink != 0 {
+		err = fmt.Errorf("leave out %s, or copy the folder in parts: it is neither a file, a folder nor a link", name)
+	}
+	return err
+}
+
 // unpackFolder streams a folder of this machine into the sandbox.
 func unpackFolder(ctx context.Context, p primitives.Files, src, dst string) error {
+	if err := filepath.WalkDir(src, special); err != nil {
+		return err
+	}
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {

@@ -132,10 +132,13 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 }
 
 // besideSandbox says of a command which could not go on because its sandbox has
-// ended where to look; other errors stay as they are.
+// ended, or cannot be reached, where to look; other errors stay as they are.
 func besideSandbox(id string, err error) error {
-	if errors.Is(err, primitives.ErrTerminated) || errors.Is(err, primitives.ErrUnavailable) {
+	switch {
+	case errors.Is(err, primitives.ErrTerminated), errors.Is(err, os.ErrProcessDone):
 		return fmt.Errorf("see 'envctl logs %s' for what happened: the sandbox ended before the command: %w", id, err)
+	case errors.Is(err, primitives.ErrUnavailable):
+		return fmt.Errorf("see 'envctl ls' whether sandbox %s still runs: it could not be reached to the end of the command: %w", id, err)
 	}
 	return err
 }

@@ -69,13 +69,18 @@ func (f *logsFlags) run(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
+	empty := len(entries) == 0
 	for entry, err := range env.Logs(ctx, f.follow) {
 		if err != nil {
 			return err
 		}
+		empty = false
 		if err := f.print(entry); err != nil {
 			return err
 		}
+	}
+	if empty {
+		fmt.Fprintf(f.app.err, "nothing is known of %s: no agent has printed anything, and what has happened to it is not remembered\n", found.id)
 	}
 	return nil
 }

@@ -161,7 +161,7 @@ func (c Config) check() error {
 	case c.Pull != "" && c.Pull != PullMissing && c.Pull != PullAlways && c.Pull != PullNever:
 		return c.invalid("pull", "choose missing, always or never")
 	case c.Name != "" && !validName(c.Name):
-		return c.invalid("name", "use letters, digits, and . _ - after the first one")
+		return c.invalid("name", "use 2 to 128 letters, digits, and . _ - after the first one")
 	case !(c.CPUs == 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // not a number, too
 		return c.invalid("cpus", fmt.Sprintf("give at least %v, or 0 for no limit", minCPUs))
 	case c.Memory > 0 && c.Memory < minMemory:

@@ -153,6 +153,10 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 	maps.Copy(labels, cfg.Labels)
 	labels[labelConfig] = describeConfig(cfg)
 	labels[labelArch] = img.Architecture
+	labels[labelPlain], labels[labelWorkspace], labels[labelLink] = "false", "", ""
+	if img.Config == nil || !isFork(img.Config.Labels) {
+		labels[labelFork] = ""
+	}
 	c := &container.Config{
 		Image:       cfg.Image,
 		User:        cfg.User,
@@ -191,7 +195,7 @@ func guestArgs(cfg Config, img image.InspectResponse) []string {
 		args = append(args, "--workspace", cfg.workspaceTarget())
 	}
 	if img.Config != nil {
-		if folder := img.Config.Labels[labelFolder]; folder != "" {
+		if folder := img.Config.Labels[labelFolder]; validName(folder) {
 			args = append(args, "--adopt", folder)
 		}
 		for _, e := range img.Config.Env {

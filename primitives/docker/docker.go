@@ -157,7 +157,7 @@ func launch(ctx context.Context, eng *client.Client, name string, cfg Config, im
 	}
 	l, err := start(ctx, eng, id, name, cfg, put)
 	if err != nil {
-		err = explainStart(ctx, eng, cfg, err)
+		err = explainStart(ctx, eng, cfg, img, err)
 		return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
 	}
 	return l, nil
@@ -259,8 +259,8 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 
 // join finds the way into a container that runs.
 func join(ctx context.Context, eng *client.Client, id string, labels map[string]string, cfg Config) (*link, error) {
-	if workspace, plain := labels[labelPlain]; plain {
-		return joinPlain(ctx, eng, id, workspace)
+	if labels[labelPlain] == "true" {
+		return joinPlain(ctx, eng, id, labels[labelWorkspace])
 	}
 	return joinContainer(ctx, eng, id, linkOf(eng, labels), cfg)
 }

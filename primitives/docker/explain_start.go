@@ -12,6 +12,7 @@ import (
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -48,11 +49,19 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 // explainStart looks for the reason why the engine could not start a container
 // where it has no kind of error for it, and then looks itself. The container is not
 // looked at: unless it is kept the engine has removed it already.
-func explainStart(ctx context.Context, eng *client.Client, cfg Config, err error) error {
+func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, err error) error {
+	if said, ok := errors.AsType[*saidError](err); ok {
+		if wrong := cfg.cannotServe(img, said.said); wrong != nil {
+			return wrong
+		}
+	}
 	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet && ctx.Err() == nil {
 		return fmt.Errorf("set runner to the envrunner program of this version, unless the cause is another: the guest did not answer: %w", err)
 	}
-	if !cerrdefs.IsInternal(err) {
+	switch {
+	case cerrdefs.IsNotFound(err) && strings.Contains(err.Error(), "network "):
+		return fmt.Errorf("network: choose one that 'docker network ls' shows: %w", err)
+	case !cerrdefs.IsInternal(err) && !cerrdefs.IsInvalidArgument(err):
 		return err
 	}
 	wrong := cfg.refused(err.Error())
@@ -66,6 +75,22 @@ func explainStart(ctx context.Context, eng *client.Client, cfg Config, err error
 	return fmt.Errorf("%w: %s", wrong, err.Error())
 }
 
+// guestSays begins what a guest writes that could not serve the sandbox.
+const guestSays = "envrunner guest: "
+
+// cannotServe is what the guest itself has said of why it cannot serve, or nil: then it
+// was none, or not the right one.
+func (c Config) cannotServe(img image.InspectResponse, said string) error {
+	_, reason, found := strings.Cut(said, guestSays)
+	switch {
+	case !found:
+		return nil
+	case img.Config != nil && img.Config.Labels[labelFolder] != "" && strings.Contains(reason, "permission denied"):
+		return fmt.Errorf("%w: user: start the snapshot as the user of the sandbox that it was made of, whom its files belong to: %s", fs.ErrPermission, reason)
+	}
+	return fmt.Errorf("%w: the guest cannot serve the container: %s", primitives.ErrUnavailable, reason)
+}
+
 // refused says what in the configuration an engine could not start a container with,
 // or nil. Engines tell these failures from others by their words only, which are those
 // of the kernel and of libraries that all of them share.
@@ -77,6 +102,8 @@ func (c Config) refused(said string) error {
 		return c.invalid("user", "give numbers from 0 to 2147483647")
 	case strings.Contains(said, "cannot assign requested address"):
 		return c.foreignAddress(said)
+	case strings.Contains(said, `"`+guestProgram+`"`) && strings.Contains(said, "not a directory"):
+		return c.invalid("image", "choose one that has nothing at "+guestDir+", which is the sandbox's")
 	case c.Seccomp != "" && blamesProfile(said):
 		return c.invalid("seccomp", "mend the profile: the engine does not understand it")
 	}

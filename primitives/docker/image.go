@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -60,8 +61,8 @@ func guestRuns(ctx context.Context, eng *client.Client, cfg Config, img image.In
 func runnerArch(file string) (string, error) {
 	f, err := elf.Open(file)
 	if err != nil {
-		var format *elf.FormatError
-		if errors.As(err, &format) {
+		_, wrong := errors.AsType[*elf.FormatError](err)
+		if wrong || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // it is short
 			return "", fmt.Errorf("%w: runner: %s is no Linux program", fs.ErrInvalid, file)
 		}
 		return "", fmt.Errorf("runner: %w", err)

@@ -83,10 +83,19 @@ func dial(ctx context.Context, eng *client.Client, id string, conn types.Hijacke
 		return l, nil
 	}
 	if tail := stream.stderr(); tail != "" {
-		err = fmt.Errorf("%w; the guest wrote: %s", err, tail)
+		err = &saidError{err, tail}
 	}
 	return nil, err
 }
+
+// saidError is that the guest has not answered, with what it wrote instead.
+type saidError struct {
+	error
+	said string
+}
+
+func (e *saidError) Error() string { return e.error.Error() + "; the guest wrote: " + e.said }
+func (e *saidError) Unwrap() error { return e.error }
 
 // fateTimeout is how long the engine may take to tell what became of a container.
 const fateTimeout = 5 * time.Second

@@ -80,12 +80,12 @@ func (p *plain) inspectImage(ctx context.Context) error {
 	return nil
 }
 
-// labelPlain is on containers without a guest. It holds the workspace if that is a
-// folder of the engine's machine. labelArch is on all and holds the architecture of
-// the image's programs.
+// What a container says of how it is served. Each has all of it: what it does not say
+// itself it would have from its image, which may be anybody's.
 const (
-	labelPlain = labelPrefix + "plain"
-	labelArch  = labelPrefix + "arch"
+	labelPlain     = labelPrefix + "plain"           // "true" or "false": it has no guest
+	labelWorkspace = labelPrefix + "plain.workspace" // then: the workspace, if that is a folder of the engine's machine
+	labelArch      = labelPrefix + "arch"            // the architecture of the image's programs
 )
 
 // looks are how often the first process looks during the grace whether a handle is
@@ -111,7 +111,7 @@ func plainConfig(c *container.Config, cfg Config) {
 	}
 	c.OpenStdin, c.StdinOnce, c.AttachStdin, c.AttachStdout, c.AttachStderr = false, false, false, false, false
 	c.Env = append([]string{"HOME=" + paths.Home}, cfg.Env...)
-	c.Labels[labelPlain] = workspace
+	c.Labels[labelPlain], c.Labels[labelWorkspace] = "true", workspace
 }
 
 // startPlain starts a container without a guest.

@@ -245,7 +245,7 @@ func dropImage(ctx context.Context, eng *client.Client, id string) error {
 // isFork tells the images that Fork makes from those that somebody has made of the
 // containers.
 func isFork(labels map[string]string) bool {
-	return labels[labelFork] != "" && labels[labelSandbox] == ""
+	return labels[labelFork] != "" && labels[labelSandbox] == "" && labels[labelPID] != ""
 }
 
 // dropImages removes an image without a name and those that it was made of, as long

@@ -42,7 +42,7 @@ func withLink(eng *client.Client, name string, cfg Config, inside *container.Con
 	made, err := create()
 	if cerrdefs.IsInvalidArgument(err) {
 		host.Mounts = mounts
-		delete(inside.Labels, labelLink)
+		inside.Labels[labelLink] = ""
 		if without, werr := create(); werr == nil {
 			_ = dropLink(eng, name) // empty, and of no use
 			return without, nil
