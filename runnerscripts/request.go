@@ -210,5 +210,5 @@ const (
 	// FailUnavailable: the sandbox, or what it is made with, does not answer or is gone.
 	// No script says it.
 	FailUnavailable FailureCode = "unavailable"
-	FailInternal        FailureCode = "internal"
+	FailInternal    FailureCode = "internal"
 )
