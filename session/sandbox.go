@@ -293,7 +293,7 @@ func failureCode(err error) runnerscripts.FailureCode {
 	switch {
 	case gone(err):
 		return runnerscripts.FailUnavailable
-	case errors.Is(err, fs.ErrInvalid):
+	case errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrInvalid):
 		return runnerscripts.FailInvalidRequest
 	case errors.Is(err, errors.ErrUnsupported):
 		return runnerscripts.FailUnsupported

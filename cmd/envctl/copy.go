@@ -86,7 +86,11 @@ func (t *target) copyIn(ctx context.Context, src string, dst place) (err error) 
 	if err != nil {
 		return err
 	}
-	return p.WriteFile(ctx, name, file, primitives.WriteOptions{Mode: info.Mode().Perm()})
+	err = p.WriteFile(ctx, name, file, primitives.WriteOptions{Mode: info.Mode().Perm()})
+	if ctx.Err() != nil {
+		return ctx.Err() // not that the file was closed
+	}
+	return err
 }
 
 // openUntil opens a file to be read, or gives up when ctx is done: a named pipe without
@@ -137,7 +141,7 @@ func special(name string, d fs.DirEntry, err error) error {
 
 // unpackFolder streams a folder of this machine into the sandbox.
 func unpackFolder(ctx context.Context, p primitives.Files, src, dst string) error {
-	if err := filepath.WalkDir(src, special); err != nil {
+	if err := filepath.WalkDir(src+string(filepath.Separator), special); err != nil {
 		return err
 	}
 	r, w := io.Pipe()

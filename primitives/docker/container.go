@@ -92,7 +92,7 @@ func limitsDisk(ctx context.Context, eng *client.Client) error {
 // those that their kernel does not have, and only say so. A default one is told of,
 // once: for a sandbox and not for its forks.
 func keepLimits(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, made container.CreateResponse) error {
-	forked := img.Config != nil && img.Config.Labels[labelFork] != ""
+	forked := img.Config != nil && isFork(img.Config.Labels)
 	for _, warning := range made.Warnings {
 		note, err := cfg.dropped(warning)
 		if err != nil {

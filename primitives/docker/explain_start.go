@@ -61,7 +61,12 @@ func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image
 	switch {
 	case cerrdefs.IsNotFound(err) && strings.Contains(err.Error(), "network "):
 		return fmt.Errorf("network: choose one that 'docker network ls' shows: %w", err)
-	case !cerrdefs.IsInternal(err) && !cerrdefs.IsInvalidArgument(err):
+	case mayBeMounts(err):
+		if occupied := cfg.occupied(err.Error()); occupied != nil {
+			return fmt.Errorf("%w: %w", occupied, err) // it still may be
+		}
+	}
+	if !cerrdefs.IsInternal(err) {
 		return err
 	}
 	wrong := cfg.refused(err.Error())
@@ -85,10 +90,19 @@ func (c Config) cannotServe(img image.InspectResponse, said string) error {
 	switch {
 	case !found:
 		return nil
-	case img.Config != nil && img.Config.Labels[labelFolder] != "" && strings.Contains(reason, "permission denied"):
+	case img.Config != nil && validName(img.Config.Labels[labelFolder]) &&
+		strings.Contains(reason, guestRoot+"/"+img.Config.Labels[labelFolder]) && strings.Contains(reason, "permission denied"):
 		return fmt.Errorf("%w: user: start the snapshot as the user of the sandbox that it was made of, whom its files belong to: %s", fs.ErrPermission, reason)
 	}
 	return fmt.Errorf("%w: the guest cannot serve the container: %s", primitives.ErrUnavailable, reason)
+}
+
+// occupied says that the image has something where the runner is to be, or nil.
+func (c Config) occupied(said string) error {
+	if strings.Contains(said, `"`+guestProgram+`"`) && strings.Contains(said, "not a directory") {
+		return c.invalid("image", "choose one that has nothing at "+guestDir+", which is the sandbox's")
+	}
+	return nil
 }
 
 // refused says what in the configuration an engine could not start a container with,
@@ -102,8 +116,6 @@ func (c Config) refused(said string) error {
 		return c.invalid("user", "give numbers from 0 to 2147483647")
 	case strings.Contains(said, "cannot assign requested address"):
 		return c.foreignAddress(said)
-	case strings.Contains(said, `"`+guestProgram+`"`) && strings.Contains(said, "not a directory"):
-		return c.invalid("image", "choose one that has nothing at "+guestDir+", which is the sandbox's")
 	case c.Seccomp != "" && blamesProfile(said):
 		return c.invalid("seccomp", "mend the profile: the engine does not understand it")
 	}

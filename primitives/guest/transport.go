@@ -41,7 +41,7 @@ func muxConfig(host bool, log hclog.Logger) *yamux.Config {
 	// The guest's is never full within the limit. At the host it is memory that
 	// every idle session has, and how many streams may be opened before the guest
 	// has seen the first of them.
-	c.AcceptBacklog = hostileStreams
+	c.AcceptBacklog = 2 * hostileStreams
 	if host {
 		c.AcceptBacklog = unseenStreams
 	}

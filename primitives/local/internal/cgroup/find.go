@@ -62,7 +62,9 @@ func locate(mounts io.Reader, own, controller string) (string, bool) {
 	if !ok {
 		return "", false
 	}
-	for lines := bufio.NewScanner(mounts); lines.Scan(); {
+	lines := bufio.NewScanner(mounts)
+	lines.Buffer(nil, 1<<20) // of many layers
+	for lines.Scan() {
 		if !bytes.Contains(lines.Bytes(), []byte(" - cgroup")) {
 			continue
 		}
