@@ -54,14 +54,17 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	for err != nil {
 		// It may be as it should be already.
 		state, ferr := s.link.fate()
-		if ferr != nil || state.Status != want {
+		done := ferr == nil && state.Status == want
+		if done && (before == pause || !s.justFrozen()) {
+			break
+		}
+		// Or the engine has just heard of the time before, or has heard of it only after
+		// it has refused, see justFrozen.
+		alive := done || ferr == nil && (state.Running() || state.Status == primitives.StatusPaused)
+		if !alive || !s.justFrozen() {
 			s.setPaused(g, before)
 			return s.explain(err)
 		}
-		if before == pause || !s.justFrozen() {
-			break
-		}
-		// Or the engine has just heard of the time before, see justFrozen.
 		<-time.After(fatePause)
 		err = do(patient, s.link.container)
 	}

@@ -37,6 +37,8 @@ type conversation struct {
 	unwatch  func()         // ends the watch over Start's context
 	asking   sync.WaitGroup // handlers of permission requests, interrupts
 
+	withdrawing sync.Mutex // held until it is told that a question was withdrawn
+
 	mu        sync.Mutex
 	peer      *peer
 	over      bool // no process may be started any more

@@ -191,6 +191,13 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 
 // withdraw ends a question that nobody needs to answer any more.
 func (c *conversation) withdraw(id string) {
+	c.withdrawing.Lock()
+	defer c.withdrawing.Unlock()
+	c.withdrawOne(id)
+}
+
+// withdrawOne is withdraw for who holds the lock.
+func (c *conversation) withdrawOne(id string) {
 	c.mu.Lock()
 	q, ok := c.questions[id]
 	delete(c.questions, id)
@@ -203,8 +210,11 @@ func (c *conversation) withdraw(id string) {
 		runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
 }
 
-// withdrawAll ends the questions of a query that ends.
+// withdrawAll ends the questions of a query that ends. Those that the agent's end has
+// withdrawn have been told, too, when it returns.
 func (c *conversation) withdrawAll() {
+	c.withdrawing.Lock()
+	defer c.withdrawing.Unlock()
 	c.mu.Lock()
 	var ids []string
 	for id := range c.questions {
@@ -212,6 +222,6 @@ func (c *conversation) withdrawAll() {
 	}
 	c.mu.Unlock()
 	for _, id := range ids {
-		c.withdraw(id)
+		c.withdrawOne(id)
 	}
 }
