@@ -50,7 +50,7 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 // where it has no kind of error for it, and then looks itself. The container is not
 // looked at: unless it is kept the engine has removed it already.
 func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, err error) error {
-	if said, ok := errors.AsType[*saidError](err); ok {
+	if said, ok := errors.AsType[*saidError](err); ok && ctx.Err() == nil {
 		if wrong := cfg.cannotServe(img, said.said); wrong != nil {
 			return wrong
 		}

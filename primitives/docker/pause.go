@@ -60,7 +60,7 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 		}
 		// Or the engine has just heard of the time before, or has heard of it only after
 		// it has refused, see justFrozen.
-		alive := done || ferr == nil && (state.Running() || state.Status == primitives.StatusPaused)
+		alive := ferr == nil && (state.Running() || state.Status == primitives.StatusPaused)
 		if !alive || !s.justFrozen() {
 			s.setPaused(g, before)
 			return s.explain(err)
