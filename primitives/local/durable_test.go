@@ -53,7 +53,7 @@ func readAll(t *testing.T, r io.Reader) string {
 func TestReattachReadsFromTheOffsetAndFollows(t *testing.T) {
 	s := newSandbox(t, durableConfig(t))
 	run(t, s, shell("mkfifo go"))
-	p := start(t, s, durable("printf 0123456789; printf abcdef >&2; read line < go; printf $line; exit 7"))
+	p := start(t, s, durable("printf abcdef >&2; printf 0123456789; read line < go; printf $line; exit 7"))
 	head := make([]byte, 10)
 	if _, err := io.ReadFull(p.Stdout(), head); err != nil || string(head) != "0123456789" {
 		t.Fatalf("%q, %v", head, err)
