@@ -65,7 +65,7 @@ const (
 	maxPatience = time.Minute
 	// aliveTimeout is how long a sandbox may take to show that it lives before it
 	// is given up for another one.
-	aliveTimeout = time.Second
+	aliveTimeout = 5 * time.Second
 )
 
 // NewPool starts to make cfg.Pool.Size sandboxes and returns at once. Of cfg count

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -18,10 +19,12 @@ import (
 const (
 	// exitDelay is how long a script may live on after it has closed its
 	// output or was asked to end.
-	exitDelay = 2 * time.Second
+	exitDelay = 5 * time.Second
 	// quietDelay is how long the output of a script that has exited must be
 	// silent until what its children still hold open is no longer listened to.
 	quietDelay = 250 * time.Millisecond
+	// mostChatter is how often it is listened again to what goes on printing.
+	mostChatter = 8
 	// queuedControls is how many lines may wait for a script that does not
 	// read.
 	queuedControls = 16
@@ -156,7 +159,7 @@ func (p *process) cutQuiet(ended <-chan struct{}) {
 		if waiting {
 			waits++
 		}
-		if waiting && (reads == last || waits > int(exitDelay/quietDelay)) {
+		if waiting && (reads == last || waits > mostChatter) {
 			p.cut.Store(true)
 			_ = p.proc.Stdout().Close()
 			return
@@ -213,7 +216,7 @@ func (p *process) isExited() bool {
 // wrong with it if neither its status nor its own result says more.
 func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptError {
 	broken := p.readErr != nil && !errors.Is(p.readErr, io.EOF)
-	ended := !broken && wait(p.exited, exitDelay) && wait(p.stderrEnd, quietDelay)
+	ended := !broken && patience.Wait(p.exited, exitDelay) && patience.Wait(p.stderrEnd, quietDelay)
 	exited := p.isExited()
 	p.close()
 	e := &ScriptError{Script: p.script, Stderr: p.stderr.String()}
@@ -245,18 +248,6 @@ func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptErro
 	return e
 }
 
-// wait reports whether the channel is closed within a time.
-func wait(c <-chan struct{}, most time.Duration) bool {
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-c:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
 // offer queues a line if there is room for it.
 func (p *process) offer(v any) bool {
 	line, err := json.Marshal(v)
@@ -279,7 +270,7 @@ func (p *process) offerLine(line []byte) bool {
 func (p *process) shutdown() {
 	p.discardOnce.Do(func() { close(p.discard) })
 	if p.offer(runnerscripts.Control{Type: runnerscripts.ControlShutdown}) && p.offerLine(nil) {
-		wait(p.exited, exitDelay)
+		patience.Wait(p.exited, exitDelay)
 	}
 	p.close()
 }

@@ -219,6 +219,7 @@ func TestAnInterruptDuringPreparationIsNotLost(t *testing.T) {
 
 func TestLeavingTheLoopInterruptsTheQuery(t *testing.T) {
 	env := withQuery(t, patient)
+	env.grace = time.Minute // a busy machine may take long to heed it
 	var first string
 	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
 		if err != nil {
@@ -248,6 +249,7 @@ func TestACancelledContextInterruptsPolitelyThenKills(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			env := withQuery(t, c.script)
+			env.grace = time.Minute // a busy machine may take long to heed it
 			if name == "ignores" {
 				env.grace = 10 * time.Millisecond
 			}

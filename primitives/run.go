@@ -7,6 +7,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/patience"
 )
 
 // RunOptions says what goes into a command and how much may come out of it. The
@@ -95,12 +97,7 @@ func Collect(ctx context.Context, proc Process, opts RunOptions) (RunResult, err
 	status, err := proc.Wait(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() { drains.Wait(); close(ended) }()
-	timer := time.NewTimer(drainDelay)
-	select {
-	case <-ended:
-	case <-timer.C:
-	}
-	timer.Stop()
+	patience.Wait(ended, drainDelay)
 	closeErr := proc.Close() // also unblocks what still reads or writes
 	<-ended
 	// The feeder is not joined when its source blocks: the caller's reader is

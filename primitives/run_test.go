@@ -19,14 +19,19 @@ type process struct {
 	stdin          io.WriteCloser
 	stdout, stderr io.ReadCloser
 	status         primitives.ExitStatus
-	closed         chan struct{}
+	exited, closed chan struct{} // nil exited: from the start
 }
 
 func (p *process) Stdin() io.WriteCloser { return p.stdin }
 func (p *process) Stdout() io.ReadCloser { return p.stdout }
 func (p *process) Stderr() io.ReadCloser { return p.stderr }
 
-func (p *process) Wait(context.Context) (primitives.ExitStatus, error) { return p.status, nil }
+func (p *process) Wait(context.Context) (primitives.ExitStatus, error) {
+	if p.exited != nil {
+		<-p.exited
+	}
+	return p.status, nil
+}
 
 func (p *process) Close() error {
 	close(p.closed)
@@ -70,7 +75,11 @@ func TestCollectKeepsTheLimitAndCountsTheRest(t *testing.T) {
 func TestCollectStopsListeningToBackgroundProcesses(t *testing.T) {
 	held, writer := io.Pipe() // a grandchild keeps the write end open
 	p := finished(held, strings.NewReader(""))
-	go writer.Write([]byte("said before\n"))
+	p.exited = make(chan struct{})
+	go func() {
+		_, _ = writer.Write([]byte("said before\n")) // returns when it was read
+		close(p.exited)
+	}()
 	res, err := primitives.Collect(t.Context(), p, primitives.RunOptions{})
 	if err != nil || string(res.Stdout) != "said before\n" {
 		t.Fatalf("%q, %v", res.Stdout, err)
@@ -95,7 +104,7 @@ func TestCollectFeedsInputAndEndsIt(t *testing.T) {
 	var in closeBuffer
 	in.closed = make(chan struct{})
 	p := finished(waitFor(in.closed), strings.NewReader(""))
-	p.stdin = &in
+	p.stdin, p.exited = &in, in.closed
 	if _, err := primitives.Collect(t.Context(), p, primitives.RunOptions{Stdin: strings.NewReader("hello")}); err != nil {
 		t.Fatal(err)
 	}

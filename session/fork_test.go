@@ -34,18 +34,8 @@ func forked(t *testing.T, s *AgentSession, n int) []*AgentSession {
 // kept is the content of the file that each turn of memory adds to.
 func kept(t *testing.T, s *AgentSession) string {
 	t.Helper()
-	r, err := s.OpenFile(t.Context(), "kept")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	buf := make([]byte, 64)
-	n, _ := r.Read(buf)
-	b.Write(buf[:n])
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
-	return b.String()
+	content, _ := written(t, s, "kept")
+	return content
 }
 
 func inContainer(t *testing.T) environment.Sandbox {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	acp "github.com/coder/acp-go-sdk"
@@ -154,13 +155,11 @@ func TestAnEditorHasSeveralSessionsAtOnce(t *testing.T) {
 	e := startEditor(t, "--scenario", file(t, "s.json", `{"turns":[{"steps":[
 		{"text":"{{prompt}}{{history}}"},{"ask":{"write":{"path":"{{prompt}}","content":"x"}}}]}]}`))
 	// Both are asked before one is answered: none waits for the other.
-	both := make(chan struct{}, 2)
-	all := make(chan struct{})
+	var unasked sync.WaitGroup
+	unasked.Add(2)
 	e.permit = func(ctx context.Context, req acp.RequestPermissionRequest) acp.RequestPermissionOutcome {
-		if both <- struct{}{}; len(both) == cap(both) {
-			close(all)
-		}
-		<-all
+		unasked.Done()
+		unasked.Wait()
 		return choosing(acp.PermissionOptionKindAllowOnce)(ctx, req)
 	}
 	one, first := e.session()

@@ -131,7 +131,7 @@ func (d *Daemon) Start(t testing.TB) {
 		t.Fatal(err)
 	}
 	eng := d.Engine(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -44,8 +44,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// leftovers waits until there are no containers of this run and else removes
-// them.
+// leftovers waits until there are no containers and volumes of this run and else
+// removes them. The engine forgets a container before it removes its volumes.
 func leftovers() error {
 	eng, err := connect()
 	if err != nil {
@@ -62,11 +62,15 @@ func leftovers() error {
 		left, err := eng.ContainerList(ctx, container.ListOptions{
 			All: true, Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),
 		})
-		if err == nil && len(left) == 0 {
-			return errors.Join(leftVolumes(ctx, eng), leftImages(ctx, eng))
-		}
 		if err != nil {
 			return err
+		}
+		volumes, err := volumesOfThisRun(ctx, eng)
+		if err != nil {
+			return err
+		}
+		if len(left)+len(volumes) == 0 {
+			return leftImages(ctx, eng)
 		}
 		select {
 		case <-tick.C:
@@ -79,19 +83,27 @@ func leftovers() error {
 				err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)
 			}
 		}
+		if len(left) == 0 {
+			return errors.Join(leftVolumes(ctx, eng), leftImages(ctx, eng))
+		}
 		return err
 	}
 }
 
-// leftVolumes removes the volumes of this run, of which none may be left.
-func leftVolumes(ctx context.Context, eng *client.Client) error {
-	left, err := eng.VolumeList(ctx, volume.ListOptions{
+func volumesOfThisRun(ctx context.Context, eng *client.Client) ([]*volume.Volume, error) {
+	found, err := eng.VolumeList(ctx, volume.ListOptions{
 		Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),
 	})
+	return found.Volumes, err
+}
+
+// leftVolumes removes the volumes of this run, of which none may be left.
+func leftVolumes(ctx context.Context, eng *client.Client) error {
+	left, err := volumesOfThisRun(ctx, eng)
 	if err != nil {
 		return err
 	}
-	for _, v := range left.Volumes {
+	for _, v := range left {
 		err = fmt.Errorf("volume %s was left", v.Name)
 		if rerr := eng.VolumeRemove(ctx, v.Name, true); rerr != nil && !cerrdefs.IsNotFound(rerr) {
 			err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)

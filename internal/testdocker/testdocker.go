@@ -38,7 +38,7 @@ func connect() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) //nolint:forbidigo // used by TestMain, too, which has no context
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // used by TestMain, too, which has no context
 	defer cancel()
 	if _, err := eng.Ping(ctx); err != nil {
 		return nil, fmt.Errorf("no Docker engine answers; %s: %w", instruction, err)

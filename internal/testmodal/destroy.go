@@ -5,13 +5,22 @@ import pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 // Destroy ends a sandbox as the failure of a machine does, and returns when nothing
 // of it is left.
 func (s *Server) Destroy(id string) error {
+	return s.endWith(id, pb.GenericResult_builder{
+		Status: pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, Exception: "the machine has failed",
+	}.Build())
+}
+
+// Outlive ends a sandbox as its time does, now, and returns when nothing of it is left.
+func (s *Server) Outlive(id string) error {
+	return s.endWith(id, result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
+}
+
+func (s *Server) endWith(id string, result *pb.GenericResult) error {
 	sb, err := s.sandbox(id)
 	if err != nil {
 		return err
 	}
-	sb.end(pb.GenericResult_builder{
-		Status: pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, Exception: "the machine has failed",
-	}.Build())
+	sb.end(result)
 	<-sb.gone
 	return nil
 }

@@ -175,15 +175,15 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 // stream runs a stream's handler, until streams are dropped.
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	s.faults.mu.Lock()
+	drop := s.faults.drop // before it is counted: who sees it in the count can drop it
+	s.faults.mu.Unlock()
 	if err := s.faults.begin(path.Base(info.FullMethod)); err != nil {
 		return err
 	}
 	if err := s.tokens.check(ss.Context(), info.FullMethod); err != nil {
 		return err
 	}
-	s.faults.mu.Lock()
-	drop := s.faults.drop
-	s.faults.mu.Unlock()
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
 	ended := make(chan error, 1)

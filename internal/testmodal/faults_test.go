@@ -136,6 +136,7 @@ func TestAnUploadThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 	sb := create(t, mc, nil)
 	path := filepath.Join(workdir(t, sb), "upload")
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
+	s.SlowStreams(10 * time.Second) // to end: so they can be dropped before, also on a busy machine
 	written := make(chan error, 1)
 	go func() { written <- sb.Filesystem.WriteBytes(t.Context(), data, path, nil) }()
 	tick := time.NewTicker(time.Millisecond)
@@ -144,8 +145,10 @@ func TestAnUploadThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 		select {
 		case <-tick.C:
 			if drops < 3 && s.Calls("TaskExecStdinWriteStream") > drops {
+				if drops++; drops == 3 {
+					s.SlowStreams(0)
+				}
 				s.DropStreams()
-				drops++
 			}
 			continue
 		case err := <-written:

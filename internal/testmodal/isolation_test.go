@@ -134,7 +134,7 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for running(t, "4711.2") > 0 {
 		select {
 		case <-time.After(5 * time.Millisecond):

@@ -169,7 +169,14 @@ func (sb *sandbox) startClocks() {
 		sb.end(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
 	})
 	if sb.definition.GetIdleTimeoutSecs() > 0 {
-		sb.idle = time.AfterFunc(sb.idleTimeout(), func() { sb.end(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT)) })
+		sb.idle = time.AfterFunc(sb.idleTimeout(), func() {
+			sb.mu.Lock()
+			busy := sb.busy > 0 // since just now: the timer could not be stopped any more
+			sb.mu.Unlock()
+			if !busy {
+				sb.end(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
+			}
+		})
 	}
 }
 

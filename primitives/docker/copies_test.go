@@ -13,6 +13,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -121,30 +122,21 @@ func TestForksOfForksLeaveNoImages(t *testing.T) {
 
 func TestForkMakesAllOrNone(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
+	p := testdocker.NewProxy(t)
+	cfg.Host = p.Host()
 	s := open(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	// The copies inherit the label, by which it is seen that one was made.
-	watcher := testdocker.Engine(t)
-	done := make(chan error, 1)
-	go func() {
-		_, err := s.Fork(ctx, 3)
-		done <- err
-	}()
-	for len(done) == 0 {
-		list, err := watcher.ContainerList(t.Context(), container.ListOptions{All: true, Filters: ofThisRun()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(list) > 1 {
+	p.Before(func(_, path string) {
+		if strings.HasSuffix(path, "/start") { // a copy is made, and Fork cannot be done with it
 			cancel()
-			break
 		}
-	}
-	if err := <-done; !errors.Is(err, context.Canceled) {
+	})
+	if _, err := s.Fork(ctx, 3); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Fork: %v", err)
 	}
-	list, err := watcher.ContainerList(t.Context(), container.ListOptions{All: true, Filters: ofThisRun()})
+	// The copies inherit the label.
+	list, err := testdocker.Engine(t).ContainerList(t.Context(), container.ListOptions{All: true, Filters: ofThisRun()})
 	if err != nil || len(list) != 1 {
 		t.Errorf("containers after a cancelled Fork: %d, %v", len(list), err)
 	}
@@ -247,6 +239,7 @@ func TestASandboxThatSomebodyElsePaused(t *testing.T) {
 	if err := eng.ContainerPause(t.Context(), s.ID()); err != nil {
 		t.Fatal(err)
 	}
+	awaitState(t, eng, s.ID(), container.StatePaused)
 	if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusPaused {
 		t.Errorf("Poll: %+v, %v", state, err)
 	}
@@ -275,6 +268,20 @@ func TestASandboxThatSomebodyElsePaused(t *testing.T) {
 	}
 }
 
+// awaitState waits until the engine says that a container is in a state: it may answer
+// that it has paused one before it hears of it, and that one has ended before that is in
+// its list.
+func awaitState(t *testing.T, eng *client.Client, name string, state container.ContainerState) {
+	t.Helper()
+	await(t, func() bool {
+		list, err := eng.ContainerList(t.Context(), container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("status", state))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(list, func(c container.Summary) bool { return slices.Contains(c.Names, "/"+name) })
+	})
+}
+
 // insist pauses or resumes a container with the engine, which may refuse it for a
 // moment: it hears late of the time before.
 func insist(t *testing.T, do func(ctx context.Context, container string) error, id string) error {
@@ -301,7 +308,11 @@ func TestPollIsNotMisledRightAfterResume(t *testing.T) {
 	s := open(t, config(t, testdocker.Busybox(t)))
 	eng := testdocker.Engine(t)
 	for range 5 {
-		if err := errors.Join(s.Pause(t.Context()), s.Resume(t.Context()), insist(t, eng.ContainerPause, s.ID())); err != nil {
+		if err := errors.Join(s.Pause(t.Context()), s.Resume(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		docker.StayJustFrozen(s)
+		if err := insist(t, eng.ContainerPause, s.ID()); err != nil {
 			t.Fatal(err)
 		}
 		polling := make(chan struct{})

@@ -167,7 +167,7 @@ func (v *victim) end() {
 // leavesNothing runs GC until nothing of the program is left.
 func (v *victim) leavesNothing() {
 	v.t.Helper()
-	ctx, cancel := context.WithTimeout(v.t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(v.t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

@@ -89,7 +89,7 @@ func startSSHServer(t *testing.T) string {
 
 func awaitAddress(t *testing.T, address string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -14,6 +14,20 @@ import (
 // BypassFrom sets the size from which on files go through the engine's archives.
 func BypassFrom(cfg *Config, size int64) { cfg.bypassFrom = size }
 
+// StayJustFrozen has a handle take the container for one that it has just paused or
+// resumed until it does so the next time, however long a busy machine takes meanwhile.
+func StayJustFrozen(s *Sandbox) {
+	later := time.Now().Add(time.Hour)
+	s.frozen.Store(&later)
+}
+
+// AwaitSweep returns when what New has begun to do beside its own work is done.
+func AwaitSweep(s *Sandbox) {
+	if s.sweep != nil {
+		<-s.sweep.done
+	}
+}
+
 // ForgetSweep has the next New of an engine look for what programs have left that died.
 func ForgetSweep(host string) { forgetSweep(host) }
 

@@ -78,6 +78,7 @@ func TestAStreamThatIsCut(t *testing.T) {
 	p := testdocker.NewProxy(t)
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Host, cfg.NoSocket = p.Host(), true
+	cfg.GraceSeconds = 300 // in which somebody attaches again
 	s := open(t, cfg)
 	second, err := docker.Attach(t.Context(), cfg, s.ID())
 	if err != nil {

@@ -57,7 +57,9 @@ func TestWhatGCTakes(t *testing.T) {
 	eng := daemon.Engine(t)
 	cfg := config(t, busybox)
 	cfg.Host = daemon.Host()
-	owner := owners(t, eng, open(t, cfg).ID())
+	alive := open(t, cfg)
+	docker.AwaitSweep(alive) // or it takes what is made here
+	owner := owners(t, eng, alive.ID())
 	listed := map[string]primitives.Status{}
 	var taken, takenWithoutGrace []string
 	later, past := time.Now().Add(time.Hour).Format(time.RFC3339), time.Now().Add(-time.Hour).Format(time.RFC3339)
@@ -191,16 +193,12 @@ func fabricate(t *testing.T, eng *client.Client, name, state string, c *containe
 	}
 	switch state {
 	case "exited", "died":
-		ended, failed := eng.ContainerWait(t.Context(), made.ID, container.WaitConditionNotRunning)
-		select {
-		case <-ended:
-		case err := <-failed:
-			t.Fatal(err)
-		}
+		awaitState(t, eng, name, container.StateExited)
 	case "paused":
 		if err := eng.ContainerPause(t.Context(), made.ID); err != nil {
 			t.Fatal(err)
 		}
+		awaitState(t, eng, name, container.StatePaused)
 	}
 }
 
@@ -308,7 +306,9 @@ func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
 	eng := daemon.Engine(t)
 	cfg := config(t, busybox)
 	cfg.Host = daemon.Host()
-	garbage := fabricateImages(t, eng, owners(t, eng, open(t, cfg).ID()))
+	alive := open(t, cfg)
+	docker.AwaitSweep(alive) // that of this start is not to do it
+	garbage := fabricateImages(t, eng, owners(t, eng, alive.ID()))
 	list := func() []string {
 		found, err := eng.ImageList(t.Context(), image.ListOptions{All: true})
 		if err != nil {

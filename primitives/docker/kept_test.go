@@ -8,28 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
-
-// awaitEnd waits until a container has ended, however.
-func awaitEnd(t *testing.T, eng *client.Client, id string) {
-	t.Helper()
-	ended, failed := eng.ContainerWait(t.Context(), id, container.WaitConditionNotRunning)
-	select {
-	case <-ended:
-	case err := <-failed:
-		t.Fatal(err)
-	case <-time.After(patience):
-		t.Fatal("it does not end")
-	}
-}
 
 func listed(t *testing.T, id string) (docker.Info, bool) {
 	t.Helper()
@@ -85,7 +70,7 @@ func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
 			if err := end(s.ID()); err != nil {
 				t.Fatal(err)
 			}
-			awaitEnd(t, eng, s.ID())
+			awaitState(t, eng, s.ID(), container.StateExited)
 			if _, err := docker.GC(t.Context(), docker.Config{}, docker.GCOptions{NoGrace: true}); err != nil {
 				t.Fatal(err)
 			}

@@ -79,7 +79,7 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 // done from containerd, and late, when they have already done something else.
 func (s *Sandbox) justFrozen() bool {
 	at := s.frozen.Load()
-	return at != nil && time.Since(*at) < fateAttempts*fatePause
+	return at != nil && time.Since(*at) < fateTimeout
 }
 
 // state is the fate of the container. Of whether it is paused this handle may know

@@ -283,10 +283,8 @@ func TestCredentialsAreThoseOfTheDockerCommand(t *testing.T) {
 func TestAPullThatIsCancelledEndsAtOnce(t *testing.T) {
 	r := startRegistry(t)
 	cleanEngineEnv(t)
-	stall := make(chan struct{})
-	defer close(stall)
 	r.mu.Lock()
-	r.stall = stall
+	r.stall = make(chan struct{}) // for ever: the engine, which hears late that it is to end, must not get the layer
 	r.mu.Unlock()
 	cfg := config(t, r.host+"/slow/image:v1")
 	cfg.Pull = docker.PullMissing

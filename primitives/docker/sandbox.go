@@ -100,17 +100,15 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
 	defer s.link.archives.hold()()
-	wait := func() {}
+	marked := func() bool { return false }
 	began := time.Now()
 	stop := s.thaw(ctx)
-	marked := s.Err() == nil
-	if marked {
-		wait = s.mark(ctx)
+	if s.Err() == nil {
+		marked = s.mark(ctx)
 	}
 	report, err := s.endProcesses(ctx)
 	stop()
-	wait()
-	if marked && time.Since(began) > markLasts {
+	if marked() && time.Since(began) > markLasts {
 		markEnd(ctx, s.eng, s.link.container)
 	}
 	if s.closed.Load() {

@@ -13,8 +13,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// patience is when something that should have ended is taken for hung.
-const patience = 20 * time.Second
+// patience is when something that should have ended is taken for hung. To find out that an
+// engine is silent takes Terminate nearly 20 seconds by itself.
+const patience = time.Minute
 
 // underway is one of everything that can be under way in a sandbox.
 type underway struct {

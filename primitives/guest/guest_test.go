@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -135,7 +136,12 @@ func TestCancelledRunReportsItsStatus(t *testing.T) {
 		_, _ = w.Write(make([]byte, 4<<20))
 	}()
 	context.AfterFunc(t.Context(), func() { _ = w.Close() })
-	time.AfterFunc(100*time.Millisecond, cancel)
+	go func() {
+		for f.running() == 0 && t.Context().Err() == nil { // before, there is no status
+			runtime.Gosched()
+		}
+		time.AfterFunc(100*time.Millisecond, cancel)
+	}()
 	got, err := primitives.Run(ctx, c, primitives.Command{Args: []string{"sleep", "60"}}, primitives.RunOptions{Stdin: r})
 	if err != nil || got.Status.Reason != primitives.ReasonCancelled {
 		t.Errorf("got %+v, %v", got, err)

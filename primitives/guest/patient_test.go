@@ -75,13 +75,17 @@ func TestAnAnswerTakesTheRestAlong(t *testing.T) {
 func TestWhatIsKeptGoesWithoutCompany(t *testing.T) {
 	here, there := net.Pipe()
 	p := newPatient(there)
+	got, read := make([]byte, len("onetwo")), make(chan error, 1)
+	go func() { // patience may end between the two: then the first must be taken before the second
+		_, err := io.ReadFull(here, got)
+		read <- err
+	}()
 	for _, text := range []string{"one", "two"} {
 		if n, err := p.WriteLater([]byte(text)); err != nil || n != len(text) {
 			t.Fatalf("%d, %v", n, err)
 		}
 	}
-	got := make([]byte, len("onetwo"))
-	if _, err := io.ReadFull(here, got); err != nil || string(got) != "onetwo" {
+	if err := within(t, read); err != nil || string(got) != "onetwo" {
 		t.Errorf("%q, %v", got, err)
 	}
 	if err := p.Close(); err != nil {

@@ -224,7 +224,7 @@ func TestWhatTheGuestSaysAboutTheSocketIsChecked(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := lyingGuest(t, time.Second, tt.script); !errors.Is(err, tt.want) {
+			if err := lyingGuest(t, handshakeTime(errors.Is(tt.want, os.ErrDeadlineExceeded)), tt.script); !errors.Is(err, tt.want) {
 				t.Errorf("Dial: %v", err)
 			}
 		})

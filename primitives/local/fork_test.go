@@ -79,24 +79,12 @@ func TestAForkThatFailsLeavesNothing(t *testing.T) {
 	}
 	// Cancelled somewhere in the middle, wherever that is.
 	for _, when := range []int{0, 1, 2} {
-		ctx, cancel := context.WithCancel(t.Context())
-		begun := make(chan error, 1)
-		go func() {
-			_, err := s.Fork(ctx, 4)
-			begun <- err
-		}()
-		for made := 0; made < when; {
-			entries, err := os.ReadDir(root)
-			if err != nil {
-				t.Fatal(err)
-			}
-			made = len(entries) - 1
-			if len(begun) > 0 {
-				t.Fatal("the fork ended before it was cancelled")
-			}
+		err := forkCancelled(t, s, root, when)
+		// On a busy machine it may be done before anybody looks.
+		for tries := 0; err == nil && tries < 20; tries++ {
+			err = forkCancelled(t, s, root, when)
 		}
-		cancel()
-		if err := <-begun; !errors.Is(err, context.Canceled) {
+		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Fork: %v", err)
 		}
 		entries, err := os.ReadDir(root)
@@ -104,6 +92,36 @@ func TestAForkThatFailsLeavesNothing(t *testing.T) {
 			t.Errorf("left: %v, %v", entries, err)
 		}
 	}
+}
+
+// forkCancelled cancels a fork when so many of four copies were begun, and returns its
+// error. Copies that it has made nevertheless are ended.
+func forkCancelled(t *testing.T, s *local.Sandbox, root string, when int) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var copies []primitives.EnvironmentPrimitive
+	forked := make(chan error, 1)
+	go func() {
+		var err error
+		copies, err = s.Fork(ctx, 4)
+		forked <- err
+	}()
+	for made := 0; made < when && len(forked) == 0; {
+		entries, err := os.ReadDir(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = len(entries) - 1
+	}
+	cancel()
+	err := <-forked
+	for _, c := range copies {
+		if _, terr := c.Terminate(t.Context()); errors.Join(terr, c.Close()) != nil {
+			t.Error(terr)
+		}
+	}
+	return err
 }
 
 func TestAnAdoptedFolderIsANewSandboxWithTheOldFiles(t *testing.T) {

@@ -189,7 +189,7 @@ func carries(p proctree.Proc, mark, value string) bool {
 	if p.Zombie || value == "" {
 		return false
 	}
-	values, ok := proctree.Mark(p.PID, mark)
+	values, ok := proctree.Mark(p, mark)
 	return ok && values[0] == value
 }
 

@@ -30,7 +30,7 @@ func reap(ctx context.Context, root string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for n := 3; n > 1; n = children() {
 		select {
 		case <-time.After(10 * time.Millisecond):

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -135,12 +136,7 @@ func (r *run) finish(ctx context.Context, p *process, stdin io.Reader) error {
 	r.status = status
 	drained := make(chan struct{})
 	go func() { drains.Wait(); close(drained) }()
-	timer := time.NewTimer(drainDelay)
-	defer timer.Stop()
-	select {
-	case <-drained:
-	case <-timer.C:
-	}
+	patience.Wait(drained, drainDelay)
 	err = errors.Join(err, p.Close()) // also ends the drains
 	<-drained
 	return err

@@ -106,7 +106,7 @@ func (s *Sandbox) remove() error {
 // processes a moment after they have ended.
 func removeGroup(path string) error {
 	var err error
-	left := untilEmpty(time.Second, nil, func() []proctree.Proc {
+	left := untilEmpty(killTime, nil, func() []proctree.Proc {
 		if err = cgroup.Remove(path); err != nil {
 			return make([]proctree.Proc, 1)
 		}
@@ -184,7 +184,7 @@ func (s *Sandbox) Close() error {
 func (s *Sandbox) endAbandoned() {
 	if s.group == nil {
 		f := &sweepFamily{belongs: func(p proctree.Proc) bool {
-			values, ok := proctree.Mark(p.PID, sandboxMark, execMark)
+			values, ok := proctree.Mark(p, sandboxMark, execMark)
 			return ok && values[0] == s.id && abandoned(values[1])
 		}}
 		endFamily(f, primitives.DefaultGrace, nil)

@@ -56,17 +56,20 @@ func TestAnOperationIsOneCall(t *testing.T) {
 		{"Move", func() error { return box.Move(ctx, "f", "f") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			const times = 20
-			made := calls(s, func() {
-				for range times {
-					if err := c.do(); err != nil {
-						t.Fatal(err)
+			const times, most = 20, 22 // the end of the last one may come alone, and so may that of the one before
+			var made map[string]int
+			// On a busy machine the end of another one may not find company soon enough
+			// either: then it is done again.
+			for rounds := 0; rounds == 0 || rounds < 10 && made[stdinWrite] > most; rounds++ {
+				made = calls(s, func() {
+					for range times {
+						if err := c.do(); err != nil {
+							t.Fatal(err)
+						}
 					}
-				}
-			})
-			// The end of the last one may come alone, and so may that of the one
-			// before.
-			if n := made[stdinWrite]; n < times || n > times+2 {
+				})
+			}
+			if n := made[stdinWrite]; n < times || n > most {
 				t.Errorf("%d operations are %d calls", times, n)
 			}
 			delete(made, stdinWrite)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/agentenv-dev/agentenv/internal/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
@@ -17,20 +18,18 @@ import (
 func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(*modal.Config)
-		end    func(t *testing.T, box *modal.Sandbox)
+		end    func(t *testing.T, s *testmodal.Server, box *modal.Sandbox)
 		want   error
 		status primitives.Status
 		reason primitives.ExitReason // of a command, if that is known
 	}{
-		{"terminated elsewhere", func(*modal.Config) {}, terminateElsewhere, primitives.ErrTerminated, primitives.StatusTerminated, primitives.ReasonCancelled},
-		{"guest killed", func(*modal.Config) {}, killGuest, primitives.ErrUnavailable, primitives.StatusLost, primitives.ReasonLost},
-		{"too old", func(c *modal.Config) { c.TimeoutSeconds = 3 }, nil, primitives.ErrUnavailable, primitives.StatusExited, primitives.ReasonLost},
+		{"terminated elsewhere", terminateElsewhere, primitives.ErrTerminated, primitives.StatusTerminated, primitives.ReasonCancelled},
+		{"guest killed", killGuest, primitives.ErrUnavailable, primitives.StatusLost, primitives.ReasonLost},
+		{"too old", outlive, primitives.ErrUnavailable, primitives.StatusExited, primitives.ReasonLost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			newServer(t)
+			s := newServer(t)
 			cfg := config(t)
-			c.change(&cfg)
 			box := open(t, cfg)
 			p, err := box.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "1000"}})
 			if err != nil {
@@ -40,9 +39,7 @@ func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c.end != nil {
-				c.end(t, box)
-			}
+			c.end(t, s, box)
 			var ended error
 			for _, err := range watch {
 				ended = err
@@ -83,7 +80,16 @@ func expectAnotherGuest(t *testing.T, cfg modal.Config, box *modal.Sandbox) {
 	}
 }
 
-func terminateElsewhere(t *testing.T, box *modal.Sandbox) {
+// outlive has a sandbox reach the end of its time, for which a busy machine might not make
+// it fast enough.
+func outlive(t *testing.T, s *testmodal.Server, box *modal.Sandbox) {
+	t.Helper()
+	if err := s.Outlive(box.ID()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func terminateElsewhere(t *testing.T, _ *testmodal.Server, box *modal.Sandbox) {
 	t.Helper()
 	mc, err := sdk.NewClient()
 	if err != nil {
@@ -102,7 +108,7 @@ func terminateElsewhere(t *testing.T, box *modal.Sandbox) {
 	}
 }
 
-func killGuest(t *testing.T, box *modal.Sandbox) {
+func killGuest(t *testing.T, _ *testmodal.Server, box *modal.Sandbox) {
 	t.Helper()
 	if err := signalGuests(t.Context(), box.ID(), "KILL"); err != nil {
 		t.Fatal(err)
@@ -134,7 +140,7 @@ func TestAShortCutOfTheNetworkIsNotNoticed(t *testing.T) {
 
 func TestATokenOfTheSandboxThatHasExpiredIsRenewed(t *testing.T) {
 	s := newServer(t)
-	s.SetTokenLife(time.Second)
+	s.SetTokenLife(10 * time.Second) // so the SDK renews it, and a call can be made with it
 	box := open(t, config(t))
 	s.ExpireTokens()
 	made := calls(s, func() {
@@ -189,7 +195,7 @@ func TestANetworkThatIsCutEndsWhatIsUnderWay(t *testing.T) {
 
 func TestAGuestThatDoesNotAnswerIsLost(t *testing.T) {
 	newServer(t)
-	cfg := modal.WithKeepAlive(config(t), time.Second)
+	cfg := modal.WithKeepAlive(config(t), 5*time.Second)
 	box := open(t, cfg)
 	p, err := box.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "1000"}})
 	if err != nil {
@@ -211,7 +217,7 @@ func TestAGuestThatDoesNotAnswerIsLost(t *testing.T) {
 
 func TestACallThatNeverReturnsHoldsNobodyUp(t *testing.T) {
 	s := newServer(t)
-	cfg := modal.WithKeepAlive(config(t), time.Second)
+	cfg := modal.WithKeepAlive(config(t), 5*time.Second)
 	box, err := modal.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

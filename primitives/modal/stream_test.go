@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -60,20 +61,22 @@ func TestWhatIsWrittenDuringACallGoesWithTheNextOne(t *testing.T) {
 }
 
 func TestWhatNobodyWaitsForGoesWithWhatIsWrittenNext(t *testing.T) {
-	in, s := open(t)
-	write(t, s.WriteLater, "end,")
-	write(t, s.Write, "next")
-	if got := <-in.entered; string(got) != "end,next" {
-		t.Errorf("the call carries %q", got)
-	}
-	in.leave <- nil
-	write(t, s.WriteLater, "alone")
-	if got := <-in.entered; string(got) != "alone" {
-		t.Errorf("what stays alone is not sent: %q", got)
-	}
-	in.leave <- nil
-	_ = s.Close()
-	<-in.ended
+	synctest.Test(t, func(t *testing.T) { // where no time passes between two writes
+		in, s := open(t)
+		write(t, s.WriteLater, "end,")
+		write(t, s.Write, "next")
+		if got := <-in.entered; string(got) != "end,next" {
+			t.Errorf("the call carries %q", got)
+		}
+		in.leave <- nil
+		write(t, s.WriteLater, "alone")
+		if got := <-in.entered; string(got) != "alone" {
+			t.Errorf("what stays alone is not sent: %q", got)
+		}
+		in.leave <- nil
+		_ = s.Close()
+		<-in.ended
+	})
 }
 
 func TestCloseSendsTheRestAndTheEnd(t *testing.T) {

@@ -61,7 +61,7 @@ func pauseRules() []rule {
 				}
 				answer <- err
 			})
-			timer := time.NewTimer(2 * soon)
+			timer := time.NewTimer(s.suite.calm)
 			defer timer.Stop()
 			select {
 			case err := <-answer:

@@ -27,7 +27,8 @@ type suite struct {
 	bin      string // the host folder for the probe
 	self     string // name of the test that called Run
 	patience time.Duration
-	run      string // part of every token: unlike any other run's
+	calm     time.Duration // how long nothing must happen to be believed not to
+	run      string        // part of every token: unlike any other run's
 	cases    atomic.Int64
 	strays   sync.WaitGroup // what cases have given up waiting for
 
@@ -40,7 +41,7 @@ type suite struct {
 func newSuite(t testing.TB, h Harness) *suite {
 	t.Helper()
 	bin := t.TempDir()
-	s := &suite{h: h, dir: t.TempDir(), bin: bin, self: t.Name(), patience: h.Patience, run: rand.Text(), probes: map[string][]byte{}}
+	s := &suite{h: h, dir: t.TempDir(), bin: bin, self: t.Name(), patience: h.Patience, calm: 2 * soon, run: rand.Text(), probes: map[string][]byte{}}
 	s.common = map[ending]*commonSandbox{}
 	if s.patience == 0 {
 		s.patience = 20 * time.Second
@@ -88,10 +89,13 @@ func (s *suite) runGroup(t *testing.T, g group) {
 		s.expectNoProcesses(t, "token-"+s.run)
 		s.endWitness(t)
 		s.join(t)
-		if err := goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1")); err != nil {
+		// goleak itself is done after less than a second, which some wait for processes.
+		// Not fatal: what stops a test while it cleans up is not reported.
+		if err := await(s.patience, func() error {
+			return goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1"))
+		}); err != nil {
 			t.Errorf("goroutines are left: %v", err)
 		}
-		// Not fatal: what stops a test while it cleans up is not reported.
 		if err := await(s.patience, func() error { return newFiles(files, openFiles()) }); err != nil {
 			t.Error(err)
 		}

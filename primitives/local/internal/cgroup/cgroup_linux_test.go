@@ -74,7 +74,7 @@ func newGroup(t *testing.T) (*Group, bool) {
 	t.Cleanup(func() {
 		g.Close()
 		_ = Kill(dir)
-		for range 1000 {
+		for range 20_000 {
 			if err = Remove(dir); err == nil {
 				return
 			}

@@ -40,6 +40,7 @@ type Proc struct {
 	PPID, PGID, SID int
 	Zombie, Stopped bool
 	Name            string // without arguments
+	kernel          bool   // a thread of the kernel
 }
 
 // Descendants returns the identities in procs that descend from one of the roots,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +24,9 @@ func Stat(pid int) (Proc, error) {
 	return parseStat(b)
 }
 
+// flagKernel is the kernel's PF_KTHREAD.
+const flagKernel = 0x00200000
+
 // parseStat reads a line of /proc/<pid>/stat. The name stands in parentheses and
 // may itself contain any character, so its end is the last one.
 func parseStat(b []byte) (Proc, error) {
@@ -34,7 +38,12 @@ func parseStat(b []byte) (Proc, error) {
 	if len(fields) < 20 {
 		return Proc{}, fmt.Errorf("process status has %d fields", len(fields))
 	}
+	flags, err := strconv.ParseUint(fields[6], 10, 32)
+	if err != nil {
+		return Proc{}, fmt.Errorf("flags of a process: %w", err)
+	}
 	p := Proc{
+		kernel:  flags&flagKernel != 0,
 		Name:    string(b[from+1 : to]),
 		Zombie:  fields[0] == "Z" || fields[0] == "X",
 		Stopped: fields[0] == "T" || fields[0] == "t",
@@ -90,12 +99,32 @@ func pidsOf(dir string) ([]int, error) {
 // Mark returns the values of the variables in the environment that the process
 // was started with, and false if the first of them is not there or the
 // environment cannot be read.
-func Mark(pid int, keys ...string) ([]string, bool) {
-	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
+func Mark(p Proc, keys ...string) ([]string, bool) {
+	if p.kernel {
 		return nil, false
 	}
-	return findMark(env, keys)
+	dir := "/proc/" + strconv.Itoa(p.PID)
+	var env []byte
+	for began := time.Now(); ; time.Sleep(time.Millisecond) { //nolint:forbidigo // nothing tells when a program has begun
+		var err error
+		if env, err = os.ReadFile(dir + "/environ"); err != nil {
+			return nil, false
+		}
+		if len(env) > 0 || time.Since(began) > execTime || !betweenPrograms(dir) {
+			return findMark(env, keys)
+		}
+	}
+}
+
+// execTime is how long a process may take to begin another program, at most.
+const execTime = time.Second
+
+// betweenPrograms reports whether a process that shows no environment has given up its
+// program and not begun the next one yet. It then shows no arguments either, of which
+// the kernel has every program have one.
+func betweenPrograms(dir string) bool {
+	args, err := os.ReadFile(dir + "/cmdline")
+	return err == nil && len(args) == 0
 }
 
 // findMark looks for the keys in the entries of an environment. An empty key is

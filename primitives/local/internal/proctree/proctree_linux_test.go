@@ -44,6 +44,32 @@ func TestParseStatTakesAnyName(t *testing.T) {
 	}
 }
 
+// A command counts as started when its program is being loaded: the environment comes
+// a moment later.
+func TestMarkIsFoundWhileTheProgramIsLoaded(t *testing.T) {
+	for range 100 {
+		cmd := exec.Command("/bin/sleep", "600")
+		cmd.Env = []string{"SOME_MARK=x"}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Stat(cmd.Process.Pid)
+		values, found := Mark(p, "SOME_MARK")
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if err != nil || !found || values[0] != "x" {
+			t.Fatalf("the mark is %q, %v; %v", values, found, err)
+		}
+	}
+}
+
+func TestThreadsOfTheKernelAreKnown(t *testing.T) {
+	line := "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 7 0 0 1"
+	if p, err := parseStat([]byte(line)); err != nil || !p.kernel {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
 func TestAnIdentitySurvivesItsText(t *testing.T) {
 	self := Self()
 	if got, err := ParseIdentity(self.String()); err != nil || got != self {

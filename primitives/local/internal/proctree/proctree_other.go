@@ -27,7 +27,7 @@ func Describe(pids []int) []Proc {
 }
 
 // Mark finds nothing on this system.
-func Mark(int, ...string) ([]string, bool) { return nil, false }
+func Mark(Proc, ...string) ([]string, bool) { return nil, false }
 
 // Self names the calling process.
 func Self() Identity { return Identity{PID: os.Getpid()} }

@@ -9,9 +9,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 )
 
-// pairWait is how long the second half of a rename may be behind the first. The
-// kernel queues both within one system call of the program that renames.
-const pairWait = 5 * time.Millisecond
+// pairWait is how long after the first half of a rename was read its second half is
+// still waited for. The kernel queues both within one system call of the program that
+// renames, which may lose its processor between them.
+const pairWait = 50 * time.Millisecond
 
 // clockSlack is how far the clock of file times, which ticks more coarsely, may
 // be behind ours.
@@ -103,7 +104,7 @@ func (w *watcher) arrived(n *node, ev raw) error {
 // moved handles a name that was moved away: to another place in the tree, or
 // out of it.
 func (w *watcher) moved(n *node, ev raw) error {
-	to, err := w.partner(ev.cookie)
+	to, err := w.partner(ev)
 	if err != nil {
 		return err
 	}
@@ -145,19 +146,22 @@ func (w *watcher) moved(n *node, ev raw) error {
 
 // partner takes the other half of a rename out of what the kernel has reported,
 // waiting a moment for it.
-func (w *watcher) partner(cookie uint32) (raw, error) {
-	for range 2 {
-		for i, ev := range w.raws {
-			if ev.kind == rawTo && ev.cookie == cookie {
-				w.raws[i].kind = rawNone
+func (w *watcher) partner(from raw) (raw, error) {
+	until := from.read.Add(pairWait)
+	for seen := 0; ; {
+		for ; seen < len(w.raws); seen++ {
+			if ev := w.raws[seen]; ev.kind == rawTo && ev.cookie == from.cookie {
+				w.raws[seen].kind = rawNone
 				return ev, nil
 			}
 		}
-		if err := w.read(time.Now().Add(pairWait)); err != nil {
+		if !time.Now().Before(until) {
+			return raw{wd: -1}, nil
+		}
+		if err := w.read(until); err != nil {
 			return raw{}, err
 		}
 	}
-	return raw{wd: -1}, nil
 }
 
 // overflow reports that changes were dropped and finds out which.

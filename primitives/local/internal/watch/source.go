@@ -35,6 +35,7 @@ type raw struct {
 	name   string
 	dir    bool
 	cookie uint32 // pairs rawFrom with rawTo
+	read   time.Time
 }
 
 type rawKind uint8

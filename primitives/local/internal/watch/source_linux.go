@@ -91,10 +91,29 @@ func (s *inotify) read(until time.Time) ([]raw, bool, error) {
 		s.timed = !until.IsZero()
 	}
 	n, err := s.file.Read(s.buf)
+	if isTimeout(err) {
+		n, err = s.readNow()
+	}
 	if err != nil {
 		return nil, false, err
 	}
 	return parse(s.buf[:n]), len(s.buf)-n > maxEvent, nil
+}
+
+// readNow takes what has come although the time is over: a program that stood still
+// finds both.
+func (s *inotify) readNow() (n int, err error) {
+	cerr := s.control(func(fd int) error {
+		n, err = unix.Read(fd, s.buf)
+		return nil
+	})
+	if cerr != nil {
+		return 0, cerr
+	}
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return max(n, 0), err
 }
 
 func (s *inotify) close() error { return s.file.Close() }

@@ -208,6 +208,10 @@ func (w *watcher) turn(ctx context.Context, yield func(primitives.WatchEvent, er
 func (w *watcher) read(until time.Time) error {
 	now := time.Now()
 	raws, drained, err := w.src.read(until)
+	came := time.Now()
+	for i := range raws {
+		raws[i].read = came
+	}
 	w.raws = append(w.raws, raws...)
 	if err != nil && !isTimeout(err) {
 		return err

@@ -331,6 +331,9 @@ func TestModeAndModelAreSetTheWayThatTheAgentOffers(t *testing.T) {
 	})
 }
 
+// inner is the conversation whose record is kept.
+func inner(c agent.Conversation) *conversation { return c.(recorded).Conversation.(*conversation) }
+
 func TestSilenceIsNotWaitedForForEver(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
@@ -340,6 +343,7 @@ func TestSilenceIsNotWaitedForForEver(t *testing.T) {
 	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "4s") {
 		t.Errorf("error %v", err)
 	}
+	inner(c).cfg.Silence = time.Minute // a busy machine may take longer to answer
 	f.prompt(c, "remember")
 	if got := f.said(); !strings.Contains(got, "hang\n") {
 		t.Errorf("the agent said %q", got)
@@ -349,11 +353,15 @@ func TestSilenceIsNotWaitedForForEver(t *testing.T) {
 func TestPermissionThatWaitsIsNoSilence(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	f.driver.silence = 2 * time.Second
+	f.driver.silence = 20 * time.Second // a busy machine may take long to ask, and to go on
 	c := f.start()
 	wait := f.promptAsync(c, "ask")
 	req := f.asked()
-	timer := time.NewTimer(2 * f.driver.silence)
+	conv := inner(c)
+	conv.mu.Lock()
+	conv.peer.heard.Store(time.Now().Add(-2 * f.driver.silence).UnixNano())
+	conv.mu.Unlock()
+	timer := time.NewTimer(f.driver.silence / 5) // in which it is looked at twice
 	<-timer.C
 	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 		t.Fatal(err)

@@ -114,17 +114,43 @@ type output struct {
 }
 
 func (o *output) Read(p []byte) (int, error) {
+	over := false
 	select {
 	case <-o.ended:
+		over = true
 		if o.left > 0 {
 			_ = o.r.SetReadDeadline(time.Now().Add(drainTime)) // fails only if it is closed
 		}
-		n, err := o.r.Read(p)
-		o.left -= n
-		return n, err
 	default:
-		return o.r.Read(p)
 	}
+	n, err := o.r.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) && o.left > 0 {
+		over = true
+		n, err = o.readNow(p)
+	}
+	if over {
+		o.left -= n
+	}
+	return n, err
+}
+
+// readNow takes what is there although the time is over: a reader that stood still
+// finds both.
+func (o *output) readNow(p []byte) (n int, err error) {
+	raw, err := o.r.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(fd uintptr) { n, err = syscall.Read(int(fd), p) })
+	switch {
+	case cerr != nil:
+		return 0, cerr
+	case errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR):
+		return 0, os.ErrDeadlineExceeded
+	case n == 0 && err == nil:
+		return 0, io.EOF
+	}
+	return max(n, 0), err
 }
 
 // end says that the program has ended. A read deadline works on pipes; without it a

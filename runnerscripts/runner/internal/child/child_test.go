@@ -121,7 +121,10 @@ func TestSurvivorThatHoldsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
 	if _, err := exec.LookPath("setsid"); err != nil {
 		t.Fatalf("install setsid (util-linux), which this test needs: %v", err)
 	}
-	p, lines := shell(t, Command{}, "setsid sh -c 'echo $$; exec sleep 600' & exit 3")
+	// One that is not in a group of its own yet would be ended with the program's.
+	apart := filepath.Join(t.TempDir(), "apart")
+	p, lines := shell(t, Command{}, fmt.Sprintf(
+		"setsid sh -c 'echo $$; : > %[1]s; exec sleep 600' & until [ -e %[1]s ]; do sleep 0.01; done; exit 3", apart))
 	pid, err := strconv.Atoi(<-lines)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +140,9 @@ func TestSurvivorThatHoldsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
 
 func TestSurvivorThatFloodsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
 	t.Parallel()
-	p, err := Start(Command{Args: []string{"/bin/sh", "-c", "setsid sh -c 'while echo x; do :; done' & exit 3"}, Env: os.Environ()}, func([]byte) {})
+	apart := filepath.Join(t.TempDir(), "apart") // as above
+	script := fmt.Sprintf("setsid sh -c ': > %[1]s; while echo x; do :; done' & until [ -e %[1]s ]; do sleep 0.01; done; exit 3", apart)
+	p, err := Start(Command{Args: []string{"/bin/sh", "-c", script}, Env: os.Environ()}, func([]byte) {})
 	if err != nil {
 		t.Fatal(err)
 	}

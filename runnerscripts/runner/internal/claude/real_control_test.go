@@ -391,9 +391,7 @@ func TestCloseEndsARunningQuery(t *testing.T) {
 	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
 		t.Errorf("error %v", err)
 	}
-	if err := syscall.Kill(-c.(*conversation).process.PID(), 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("its process group is still there: %v", err)
-	}
+	agenttest.WaitForGroup(t, c.(*conversation).process.PID())
 	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("a prompt after close: %v", err)
 	}

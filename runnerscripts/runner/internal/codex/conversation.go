@@ -154,7 +154,7 @@ func (c *conversation) endCommands(ctx context.Context, p *peer, q *query) {
 
 // interruptTime is far above the milliseconds that it takes to end commands. The end
 // of an interrupted query waits for no longer.
-const interruptTime = 2 * time.Second
+const interruptTime = 5 * time.Second
 
 // turnParams asks for a turn with the settings that are now in force.
 func (c *conversation) turnParams(text string) map[string]any {

@@ -199,7 +199,7 @@ func waitForEnd(t *testing.T, pid string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		status, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))

@@ -294,9 +294,7 @@ func TestCloseEndsARunningQuery(t *testing.T) {
 	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
 		t.Errorf("error %v", err)
 	}
-	if err := syscall.Kill(-c.(*conversation).peer.PID(), 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("its process group is still there: %v", err)
-	}
+	agenttest.WaitForGroup(t, c.(*conversation).peer.PID())
 	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("a prompt after close: %v", err)
 	}

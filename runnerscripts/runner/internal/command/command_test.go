@@ -299,6 +299,7 @@ func TestSilenceIsNotWaitedForForEver(t *testing.T) {
 	if _, err := c.Prompt(t.Context(), "q", "silent"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "200ms") {
 		t.Errorf("error %v", err)
 	}
+	c.(*conversation).silence = time.Minute // a busy machine may take longer to start a program
 	f.prompt(c, "again")
 }
 

@@ -216,9 +216,7 @@ func closes(f *fixture, c *conversation) {
 	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
 		f.t.Errorf("error %v", err)
 	}
-	if err := syscall.Kill(-c.server.proc.PID(), 0); !errors.Is(err, syscall.ESRCH) {
-		f.t.Errorf("its process group is still there: %v", err)
-	}
+	agenttest.WaitForGroup(f.t, c.server.proc.PID())
 	if _, err := c.Prompt(f.t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		f.t.Errorf("a prompt after close: %v", err)
 	}

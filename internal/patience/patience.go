@@ -1,0 +1,24 @@
+// Package patience waits for what may not come.
+package patience
+
+import "time"
+
+// steps is in how many parts a time passes.
+const steps = 5
+
+// Wait waits until done is closed, for no longer than most, and reports whether it is.
+// The time passes in steps, of which a program that stood still meanwhile, as on a busy
+// host or in a suspended machine, loses one: what was there all along is then still
+// noticed.
+func Wait(done <-chan struct{}, most time.Duration) bool {
+	for range steps {
+		timer := time.NewTimer(most / steps)
+		select {
+		case <-done:
+			timer.Stop()
+			return true
+		case <-timer.C:
+		}
+	}
+	return false
+}
