@@ -63,8 +63,8 @@ const (
 	poolWorkers = 2
 	minPatience = time.Second
 	maxPatience = time.Minute
-	// aliveTimeout is how long a sandbox may take to show that it lives before it
-	// is given up for another one.
+	// aliveTimeout is how long the sandboxes may take, one after the other, to show that
+	// one of them lives before they are given up for a new one.
 	aliveTimeout = 5 * time.Second
 )
 
@@ -210,6 +210,8 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 // take returns a sandbox that lives, and what has the pool make another one for it.
 func (p *Pool) take(ctx context.Context) (w warm, refill func(), err error) {
 	refill = func() { p.need <- struct{}{} } // there is room: one less waits
+	asking, cancel := context.WithTimeout(ctx, aliveTimeout)
+	defer cancel()
 	for {
 		if err := ctx.Err(); err != nil {
 			return warm{}, nil, fmt.Errorf("create the sandbox: %w", context.Cause(ctx))
@@ -219,7 +221,7 @@ func (p *Pool) take(ctx context.Context) (w warm, refill func(), err error) {
 		}
 		select {
 		case w := <-p.ready:
-			if alive(ctx, w) {
+			if alive(asking, w) {
 				return w, refill, nil
 			}
 			refill()
@@ -237,8 +239,6 @@ func (p *Pool) take(ctx context.Context) (w warm, refill func(), err error) {
 // alive asks a sandbox itself, which is one round trip and takes less time than to
 // ask whoever runs it.
 func alive(ctx context.Context, w warm) bool {
-	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
-	defer cancel()
 	info, err := w.Stat(ctx, w.Paths().Workspace)
 	return err == nil && info.IsDir()
 }

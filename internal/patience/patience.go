@@ -20,5 +20,10 @@ func Wait(done <-chan struct{}, most time.Duration) bool {
 		case <-timer.C:
 		}
 	}
-	return false
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
 }

@@ -171,10 +171,9 @@ func (sb *sandbox) startClocks() {
 	if sb.definition.GetIdleTimeoutSecs() > 0 {
 		sb.idle = time.AfterFunc(sb.idleTimeout(), func() {
 			sb.mu.Lock()
-			busy := sb.busy > 0 // since just now: the timer could not be stopped any more
-			sb.mu.Unlock()
-			if !busy {
-				sb.end(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
+			defer sb.mu.Unlock()
+			if sb.busy == 0 { // else since just now: the timer could not be stopped any more
+				sb.endNow(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
 			}
 		})
 	}
@@ -243,6 +242,11 @@ func (sb *sandbox) alive(f func() error) error {
 func (sb *sandbox) end(result *pb.GenericResult) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
+	sb.endNow(result)
+}
+
+// endNow is end for a caller who holds the lock.
+func (sb *sandbox) endNow(result *pb.GenericResult) {
 	if sb.result != nil {
 		return
 	}

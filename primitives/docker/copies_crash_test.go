@@ -80,7 +80,11 @@ func commits(t *testing.T) <-chan events.Message {
 		for {
 			select {
 			case m := <-messages:
-				heard <- m
+				select {
+				case heard <- m:
+				case <-t.Context().Done():
+					return
+				}
 			case <-failed:
 				return
 			}

@@ -65,8 +65,13 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 			s.setPaused(g, before)
 			return s.explain(err)
 		}
-		<-time.After(fatePause)
-		err = do(patient, s.link.container)
+		select {
+		case <-time.After(fatePause):
+			err = do(patient, s.link.container)
+		case <-ctx.Done():
+			s.setPaused(g, before)
+			return context.Cause(ctx)
+		}
 	}
 	now := time.Now()
 	s.frozen.Store(&now)
@@ -74,12 +79,15 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	return nil
 }
 
+// lateNews is how late an engine may hear of what it has done itself.
+const lateNews = 2 * time.Second
+
 // justFrozen reports whether this handle has paused or resumed its container so
 // lately that the engine may err about it: some (20.10 is one) hear of what they have
 // done from containerd, and late, when they have already done something else.
 func (s *Sandbox) justFrozen() bool {
 	at := s.frozen.Load()
-	return at != nil && time.Since(*at) < fateTimeout
+	return at != nil && time.Since(*at) < lateNews
 }
 
 // state is the fate of the container. Of whether it is paused this handle may know

@@ -100,15 +100,17 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
 	defer s.link.archives.hold()()
-	marked := func() bool { return false }
+	wait := func() {}
 	began := time.Now()
 	stop := s.thaw(ctx)
-	if s.Err() == nil {
-		marked = s.mark(ctx)
+	marked := s.Err() == nil
+	if marked {
+		wait = s.mark(ctx)
 	}
 	report, err := s.endProcesses(ctx)
 	stop()
-	if marked() && time.Since(began) > markLasts {
+	wait()
+	if marked && time.Since(began) > markLasts {
 		markEnd(ctx, s.eng, s.link.container)
 	}
 	if s.closed.Load() {

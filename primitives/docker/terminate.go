@@ -40,23 +40,25 @@ func marksEnd(m events.Message) bool {
 const markLasts = time.Second
 
 // mark tells the other handles that Terminate was called, while this one goes on.
-// What it returns waits for that and reports whether it could be told.
-func (s *Sandbox) mark(ctx context.Context) (marked func() bool) {
-	told := make(chan bool, 1)
-	go func() { told <- markEnd(ctx, s.eng, s.link.container) }()
-	return func() bool { return <-told }
+// What it returns waits for that.
+func (s *Sandbox) mark(ctx context.Context) (wait func()) {
+	marked := make(chan struct{})
+	go func() {
+		defer close(marked)
+		markEnd(ctx, s.eng, s.link.container)
+	}()
+	return func() { <-marked }
 }
 
 // markEnd marks a container as terminated, also when ctx is done. It may fail: what
 // counts is that the container goes, and it may be going already.
-func markEnd(ctx context.Context, eng *client.Client, id string) (marked bool) {
+func markEnd(ctx context.Context, eng *client.Client, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
 	defer cancel()
 	_, err := eng.ContainerExecCreate(ctx, id, container.ExecOptions{Cmd: []string{endProgram, endReason}})
 	if err != nil && !cerrdefs.IsNotFound(err) {
-		err = eng.ContainerKill(ctx, id, endSignal)
+		_ = eng.ContainerKill(ctx, id, endSignal)
 	}
-	return err == nil
 }
 
 const (

@@ -117,8 +117,9 @@ func forkCancelled(t *testing.T, s *local.Sandbox, root string, when int) error 
 	cancel()
 	err := <-forked
 	for _, c := range copies {
-		if _, terr := c.Terminate(t.Context()); errors.Join(terr, c.Close()) != nil {
-			t.Error(terr)
+		_, terr := c.Terminate(t.Context())
+		if err := errors.Join(terr, c.Close()); err != nil {
+			t.Error(err)
 		}
 	}
 	return err

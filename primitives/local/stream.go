@@ -242,12 +242,7 @@ func (t *terminal) closeWrite() error {
 		return nil // closed already
 	}
 	var eof []byte
-	if err := raw.Control(func(fd uintptr) {
-		eof = endOfFile(int(fd), begun)
-		if n, err := unix.Write(int(fd), eof); err == nil {
-			eof = eof[n:]
-		}
-	}); err != nil || len(eof) == 0 {
+	if err := raw.Control(func(fd uintptr) { eof = endOfFile(int(fd), begun) }); err != nil {
 		return nil
 	}
 	// Without a reader the terminal's queue may be full; that is no reason to

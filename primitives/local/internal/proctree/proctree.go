@@ -40,7 +40,7 @@ type Proc struct {
 	PPID, PGID, SID int
 	Zombie, Stopped bool
 	Name            string // without arguments
-	kernel          bool   // a thread of the kernel
+	hasMemory       bool   // is neither a zombie nor a thread of the kernel
 }
 
 // Descendants returns the identities in procs that descend from one of the roots,

@@ -24,9 +24,6 @@ func Stat(pid int) (Proc, error) {
 	return parseStat(b)
 }
 
-// flagKernel is the kernel's PF_KTHREAD.
-const flagKernel = 0x00200000
-
 // parseStat reads a line of /proc/<pid>/stat. The name stands in parentheses and
 // may itself contain any character, so its end is the last one.
 func parseStat(b []byte) (Proc, error) {
@@ -38,15 +35,11 @@ func parseStat(b []byte) (Proc, error) {
 	if len(fields) < 20 {
 		return Proc{}, fmt.Errorf("process status has %d fields", len(fields))
 	}
-	flags, err := strconv.ParseUint(fields[6], 10, 32)
-	if err != nil {
-		return Proc{}, fmt.Errorf("flags of a process: %w", err)
-	}
 	p := Proc{
-		kernel:  flags&flagKernel != 0,
-		Name:    string(b[from+1 : to]),
-		Zombie:  fields[0] == "Z" || fields[0] == "X",
-		Stopped: fields[0] == "T" || fields[0] == "t",
+		hasMemory: len(fields) > 20 && fields[20] != "0",
+		Name:      string(b[from+1 : to]),
+		Zombie:    fields[0] == "Z" || fields[0] == "X",
+		Stopped:   fields[0] == "T" || fields[0] == "t",
 	}
 	var errs [5]error
 	p.PID, errs[0] = strconv.Atoi(string(bytes.TrimSpace(b[:from])))
@@ -100,30 +93,37 @@ func pidsOf(dir string) ([]int, error) {
 // was started with, and false if the first of them is not there or the
 // environment cannot be read.
 func Mark(p Proc, keys ...string) ([]string, bool) {
-	if p.kernel {
+	if !p.hasMemory {
 		return nil, false
 	}
-	dir := "/proc/" + strconv.Itoa(p.PID)
-	var env []byte
-	for began := time.Now(); ; time.Sleep(time.Millisecond) { //nolint:forbidigo // nothing tells when a program has begun
-		var err error
-		if env, err = os.ReadFile(dir + "/environ"); err != nil {
-			return nil, false
+	name := "/proc/" + strconv.Itoa(p.PID) + "/environ"
+	env, err := os.ReadFile(name)
+	for began := time.Now(); err == nil && len(env) == 0 && time.Since(began) < execTime; {
+		between := betweenPrograms(p)
+		env, err = os.ReadFile(name) // also if it has begun the next one: just now
+		if !between {
+			break
 		}
-		if len(env) > 0 || time.Since(began) > execTime || !betweenPrograms(dir) {
-			return findMark(env, keys)
-		}
+		time.Sleep(time.Millisecond) //nolint:forbidigo // nothing tells when a program begins
 	}
+	if err != nil {
+		return nil, false
+	}
+	return findMark(env, keys)
 }
 
 // execTime is how long a process may take to begin another program, at most.
-const execTime = time.Second
+const execTime = 200 * time.Millisecond
 
 // betweenPrograms reports whether a process that shows no environment has given up its
 // program and not begun the next one yet. It then shows no arguments either, of which
-// the kernel has every program have one.
-func betweenPrograms(dir string) bool {
-	args, err := os.ReadFile(dir + "/cmdline")
+// the kernel (5.18) has every program have one.
+func betweenPrograms(p Proc) bool {
+	now, err := Stat(p.PID)
+	if err != nil || now.Start != p.Start || !now.hasMemory {
+		return false
+	}
+	args, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/cmdline")
 	return err == nil && len(args) == 0
 }
 

@@ -33,7 +33,7 @@ func TestFindMarkTakesWholeKeysOnly(t *testing.T) {
 func TestParseStatTakesAnyName(t *testing.T) {
 	line := "42 (a) (b c) S 1 2 3 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 777 1 1 1"
 	p, err := parseStat([]byte(line))
-	want := Proc{Identity: Identity{PID: 42, Start: 777}, PPID: 1, PGID: 2, SID: 3, Name: "a) (b c"}
+	want := Proc{Identity: Identity{PID: 42, Start: 777}, PPID: 1, PGID: 2, SID: 3, Name: "a) (b c", hasMemory: true}
 	if err != nil || p != want {
 		t.Errorf("%+v, %v", p, err)
 	}
@@ -60,13 +60,6 @@ func TestMarkIsFoundWhileTheProgramIsLoaded(t *testing.T) {
 		if err != nil || !found || values[0] != "x" {
 			t.Fatalf("the mark is %q, %v; %v", values, found, err)
 		}
-	}
-}
-
-func TestThreadsOfTheKernelAreKnown(t *testing.T) {
-	line := "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 7 0 0 1"
-	if p, err := parseStat([]byte(line)); err != nil || !p.kernel {
-		t.Errorf("%+v, %v", p, err)
 	}
 }
 

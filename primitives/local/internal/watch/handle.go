@@ -148,16 +148,17 @@ func (w *watcher) moved(n *node, ev raw) error {
 // waiting a moment for it.
 func (w *watcher) partner(from raw) (raw, error) {
 	until := from.read.Add(pairWait)
-	for seen := 0; ; {
+	for seen, over := 0, false; ; {
 		for ; seen < len(w.raws); seen++ {
 			if ev := w.raws[seen]; ev.kind == rawTo && ev.cookie == from.cookie {
 				w.raws[seen].kind = rawNone
 				return ev, nil
 			}
 		}
-		if !time.Now().Before(until) {
+		if over {
 			return raw{wd: -1}, nil
 		}
+		over = !time.Now().Before(until) // what has come by now is still looked at
 		if err := w.read(until); err != nil {
 			return raw{}, err
 		}

@@ -194,9 +194,10 @@ func (w *watcher) turn(ctx context.Context, yield func(primitives.WatchEvent, er
 		if len(w.queue) == 0 {
 			continue
 		}
-		ready := w.wait.add(w.queue, time.Now())
+		now := time.Now()
+		ready := w.wait.add(w.queue, now)
 		w.queue = w.queue[:0]
-		if err := w.report(ctx, ready, yield); err != nil {
+		if err := w.report(ctx, append(ready, w.wait.due(now)...), yield); err != nil {
 			return err
 		}
 	}

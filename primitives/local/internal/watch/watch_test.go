@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -50,6 +51,40 @@ func TestRenameInsideTheTreeIsOneEvent(t *testing.T) {
 		"rename a -> c/", "create c/inside",
 		"rename c -> b/d/", "remove b/d/inside",
 	)
+}
+
+// halves brings the second half of a rename with the next read.
+type halves struct {
+	source
+	rest []raw
+}
+
+func (h *halves) read(until time.Time) (raws []raw, drained bool, err error) {
+	if raws, h.rest = h.rest, nil; raws != nil {
+		return raws, true, nil
+	}
+	raws, drained, err = h.source.read(until)
+	if i := slices.IndexFunc(raws, func(r raw) bool { return r.kind == rawTo }); i > 0 {
+		raws, h.rest, drained = raws[:i], raws[i:], false
+	}
+	return raws, drained, err
+}
+
+func TestRenameIsOneEventHoweverLongTheConsumerTakes(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir+"/file", "x")
+	w := beginWith(t, t.Context(), config(dir, primitives.WatchOptions{}), func() (source, error) {
+		s, err := newSource()
+		return &halves{source: s}, err
+	})
+	must(t, os.Mkdir(dir+"/new", 0o755))
+	must(t, os.Rename(dir+"/file", dir+"/moved"))
+	ev, err, _ := w.next()
+	if err != nil || ev.Op != primitives.OpCreate {
+		t.Fatalf("%+v, %v", ev, err)
+	}
+	<-time.After(2 * pairWait)
+	w.want("rename file -> moved")
 }
 
 func TestMovingAcrossTheBorderIsCreationAndRemoval(t *testing.T) {

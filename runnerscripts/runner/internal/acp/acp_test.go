@@ -359,10 +359,17 @@ func TestPermissionThatWaitsIsNoSilence(t *testing.T) {
 	req := f.asked()
 	conv := inner(c)
 	conv.mu.Lock()
-	conv.peer.heard.Store(time.Now().Add(-2 * f.driver.silence).UnixNano())
+	peer := conv.peer
 	conv.mu.Unlock()
-	timer := time.NewTimer(f.driver.silence / 5) // in which it is looked at twice
-	<-timer.C
+	peer.heard.Store(time.Now().Add(-2 * f.driver.silence).UnixNano())
+	// Until it is looked at: after the answer, too, its silence counts from then on.
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); peer.silence() > f.driver.silence; <-tick.C {
+		if time.Now().After(end) {
+			t.Fatal("the silence of an agent that waits counts")
+		}
+	}
 	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 		t.Fatal(err)
 	}

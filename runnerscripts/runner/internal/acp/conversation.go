@@ -186,7 +186,11 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 			<-result
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
 		case <-watch.C:
-			if p.silence() > c.cfg.Silence && !c.waits() {
+			if c.waits() {
+				p.heard.Store(time.Now().UnixNano()) // its silence begins when it need not wait any more
+				continue
+			}
+			if p.silence() > c.cfg.Silence {
 				p.kill()
 				<-result
 				return acpsdk.PromptResponse{}, agent.Failed(

@@ -153,8 +153,9 @@ func (c *conversation) endCommands(ctx context.Context, p *peer, q *query) {
 }
 
 // interruptTime is far above the milliseconds that it takes to end commands. The end
-// of an interrupted query waits for no longer.
-const interruptTime = 5 * time.Second
+// of an interrupted query waits for no longer; the environment kills an agent that has
+// not heeded an interrupt after five.
+const interruptTime = 3 * time.Second
 
 // turnParams asks for a turn with the settings that are now in force.
 func (c *conversation) turnParams(text string) map[string]any {
