@@ -97,9 +97,10 @@ func (c Config) cannotServe(img image.InspectResponse, said string) error {
 	return fmt.Errorf("%w: the guest cannot serve the container: %s", primitives.ErrUnavailable, reason)
 }
 
-// occupied says that the image has something where the runner is to be, or nil.
+// occupied says that the image has something where the runner or the folder of the
+// socket is to be, whichever the engine comes to first, or nil.
 func (c Config) occupied(said string) error {
-	if strings.Contains(said, `"`+guestProgram+`"`) && strings.Contains(said, "not a directory") {
+	if strings.Contains(said, `"`+guestDir+"/") && strings.Contains(said, "not a directory") {
 		return c.invalid("image", "choose one that has nothing at "+guestDir+", which is the sandbox's")
 	}
 	return nil
