@@ -118,7 +118,9 @@ func signalGuests(ctx context.Context, id, signal string) error {
 	defer func() { _ = box.Detach() }()
 	p, err := box.Exec(ctx, []string{"sh", "-c", `for p in /proc/[0-9]*; do
 		case $(tr '\0' ' ' <$p/cmdline 2>/dev/null) in
-		/agentenv/runner/envrunner\ guest*) kill -$0 ${p#/proc/} ;;
+		/agentenv/runner/envrunner\ guest*) kill -$0 ${p#/proc/}
+			# A process stops when the thread that has got the signal runs, and goes on until then.
+			while [ $0 = STOP ] && grep -qs '^State:.[^T]' $p/task/*/status; do sleep 0.01; done ;;
 		esac
 	done`, signal}, &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
 	if err != nil {
