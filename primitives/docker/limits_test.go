@@ -43,11 +43,14 @@ func outlivesCommands(t *testing.T, s *docker.Sandbox) {
 		if _, serr := fmt.Sscan(line, &id, &childID); err != nil || serr != nil {
 			t.Fatal(line, err, serr)
 		}
-		var first, command, child int
-		got := output(t, s, "cat", "/proc/1/oom_score_adj", "/proc/"+id+"/oom_score_adj", "/proc/"+childID+"/oom_score_adj")
-		if _, err := fmt.Sscan(got, &first, &command, &child); err != nil || first >= command || first >= child {
-			t.Errorf("the scores are %q", got)
-		}
+		await(t, func() bool { // a child that was being made meanwhile is found a moment later
+			var first, command, child int
+			got := output(t, s, "cat", "/proc/1/oom_score_adj", "/proc/"+id+"/oom_score_adj", "/proc/"+childID+"/oom_score_adj")
+			if _, err := fmt.Sscan(got, &first, &command, &child); err != nil {
+				t.Fatalf("the scores are %q", got)
+			}
+			return first < command && first < child
+		})
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}

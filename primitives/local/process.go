@@ -28,6 +28,7 @@ type process struct {
 
 	watch   *exitWatch
 	timer   *time.Timer
+	offer   *time.Timer
 	stopCtx func() bool
 
 	mu     sync.Mutex
@@ -69,9 +70,24 @@ func (s *Sandbox) adopt(ctx context.Context, c *child, cmd *primitives.Command, 
 	if ctx.Done() != nil {
 		p.stopCtx = context.AfterFunc(ctx, func() { p.end(primitives.ReasonCancelled) })
 	}
+	if s.onlyServes() {
+		p.offer = time.AfterFunc(forkTime, p.offerAgain)
+	}
 	p.mu.Unlock()
 	go p.await()
 	return p, nil
+}
+
+// forkTime is how long a fork may take that the command was in when it was offered to
+// the kernel's OOM killer: what it makes was not to be seen yet.
+const forkTime = 20 * time.Millisecond
+
+func (p *process) offerAgain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		offerToOOM(p.pid)
+	}
 }
 
 // connect puts the child's streams and its exit onto the poller.
@@ -119,6 +135,9 @@ func (p *process) await() {
 	p.mu.Unlock()
 	if p.timer != nil {
 		p.timer.Stop()
+	}
+	if p.offer != nil {
+		p.offer.Stop()
 	}
 	if p.stopCtx != nil {
 		p.stopCtx()
