@@ -28,7 +28,7 @@ type process struct {
 
 	watch   *exitWatch
 	timer   *time.Timer
-	offer   *time.Timer
+	offer   *time.Timer // of offerAgain; nil if it is not called
 	stopCtx func() bool
 
 	mu     sync.Mutex
@@ -82,6 +82,7 @@ func (s *Sandbox) adopt(ctx context.Context, c *child, cmd *primitives.Command, 
 // the kernel's OOM killer: what it makes was not to be seen yet.
 const forkTime = 20 * time.Millisecond
 
+// offerAgain offers what such a fork has made.
 func (p *process) offerAgain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

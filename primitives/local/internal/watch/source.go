@@ -34,8 +34,8 @@ type raw struct {
 	wd     int
 	name   string
 	dir    bool
-	cookie uint32 // pairs rawFrom with rawTo
-	read   time.Time
+	cookie uint32    // pairs rawFrom with rawTo
+	read   time.Time // when it was; set for all sources in one place
 }
 
 type rawKind uint8
