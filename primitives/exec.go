@@ -78,7 +78,9 @@ type Process interface {
 	// Stdin writes to the command's standard input. Closing it is the end of
 	// input; on a terminal that is the end-of-file character. Writing to a
 	// command that has exited or closed its input is an error, never a signal
-	// or a hang. Without Command.Stdin every write fails.
+	// or a hang. Without Command.Stdin every write fails. Close may be called while
+	// a write waits for a command that does not read: the write ends with
+	// fs.ErrClosed, and what it says it has written is still there to be read.
 	Stdin() io.WriteCloser
 
 	// Stdout and Stderr read what the command prints, to io.EOF when every

@@ -61,48 +61,52 @@ func (in *input) Write(p []byte) (n int, err error) {
 	defer in.writing.Unlock()
 	for n < len(p) {
 		block := append([]byte(nil), p[n:min(len(p), n+inputBlock)]...)
-		if err := in.hand(block); err != nil {
+		took, err := in.hand(block)
+		if took {
+			n += len(block)
+		}
+		if err != nil {
 			in.broken = true
 			return n, err
 		}
-		n += len(block)
 	}
 	return n, nil
 }
 
-// hand has a block written, as long as somebody may read it.
-func (in *input) hand(block []byte) error {
+// hand has a block written, as long as somebody may read it. One that is under way when
+// the input is closed was taken: the end comes behind it.
+func (in *input) hand(block []byte) (took bool, err error) {
 	select {
 	case <-in.quit:
-		return os.ErrClosed
+		return false, os.ErrClosed
 	default:
 	}
 	select {
 	case <-in.proc.exited:
-		return os.ErrProcessDone
+		return false, os.ErrProcessDone
 	default:
 	}
 	if in.broken {
-		return io.ErrClosedPipe
+		return false, io.ErrClosedPipe
 	}
 	select {
 	case in.work <- block:
 	case <-in.quit:
-		return os.ErrClosed
+		return false, os.ErrClosed
 	}
 	tick := time.NewTicker(stuck)
 	defer tick.Stop()
 	for {
 		select {
 		case err := <-in.done:
-			return err
+			return err == nil, err
 		case <-in.proc.exited:
-			return os.ErrProcessDone
+			return false, os.ErrProcessDone
 		case <-in.quit:
-			return os.ErrClosed
+			return true, os.ErrClosed
 		case <-tick.C:
 			if in.proc.deaf() {
-				return io.ErrClosedPipe
+				return false, io.ErrClosedPipe
 			}
 		}
 	}

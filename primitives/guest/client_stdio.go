@@ -130,17 +130,20 @@ type input struct {
 	enabled bool
 
 	writing sync.Mutex // held by Write and Close
+	left    bool       // under writing: the end is sent behind what was left of a Write
 
-	mu     sync.Mutex
-	f      *framer
-	err    error // what the guest said, or fs.ErrClosed
-	synced chan struct{}
-	closed bool
+	mu       sync.Mutex
+	f        *framer
+	err      error // what the guest said, or fs.ErrClosed
+	synced   chan struct{}
+	closed   bool
+	released bool // nobody sends any more
 }
 
 // Write sends input. It returns when the guest's window has taken it, not when
 // the command has read it; an error of an earlier Write may be reported by a
 // later one. After the command has exited it waits for what became of the input.
+// One that waits when the input is closed ends, and says what the command will get.
 func (in *input) Write(b []byte) (int, error) {
 	in.writing.Lock()
 	defer in.writing.Unlock()
@@ -151,7 +154,12 @@ func (in *input) Write(b []byte) (int, error) {
 	total := 0
 	for total < len(b) {
 		part := b[total:min(len(b), total+maxFrame)]
-		if err := f.send(appendFrame(make([]byte, 0, frameHeader+len(part)), frameData, part)); err != nil {
+		left, err := f.sendPart(appendFrame(make([]byte, 0, frameHeader+len(part)), frameData, part))
+		if err != nil {
+			if in.finish(f, appendHeader(left, frameEnd, 0)) {
+				in.left = true
+				return total + len(part), in.fail(fs.ErrClosed)
+			}
 			return total, in.fail(err)
 		}
 		total += len(part)
@@ -183,6 +191,7 @@ func (in *input) sync(f *framer) error {
 	return in.err
 }
 
+// open returns the stream, unless the input is closed.
 func (in *input) open() (*framer, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -191,10 +200,14 @@ func (in *input) open() (*framer, error) {
 		return nil, fmt.Errorf("%w: the command was started without Stdin", fs.ErrClosed)
 	case in.closed:
 		return nil, fs.ErrClosed
-	case in.err != nil:
-		return nil, in.err
-	case in.f != nil:
-		return in.f, nil
+	}
+	return in.stream()
+}
+
+// stream attaches on the first call. The caller holds in.mu.
+func (in *input) stream() (*framer, error) {
+	if in.err != nil || in.f != nil {
+		return in.f, in.err
 	}
 	f, err := in.p.attach(chanStdin)
 	if err != nil {
@@ -271,34 +284,57 @@ func isKnown(err error) bool {
 		errors.Is(err, primitives.ErrTerminated) || errors.Is(err, primitives.ErrLimit)
 }
 
-// Close is the end of input.
+// Close is the end of input. It does not wait until the command has read what was
+// written before.
 func (in *input) Close() error {
 	in.mu.Lock()
-	again := in.closed
+	again := in.closed || !in.enabled
+	in.closed = true
+	if in.f != nil && !again {
+		_ = in.f.SetWriteDeadline(past()) // a Write that waits for the window
+	}
 	in.mu.Unlock()
-	if again || !in.enabled {
+	if again {
 		return nil
 	}
 	in.writing.Lock()
 	defer in.writing.Unlock()
-	f, err := in.open()
-	if err == nil {
-		err = f.send(appendHeader(nil, frameEnd, 0))
+	if in.left {
+		return nil
 	}
 	in.mu.Lock()
-	in.closed = true
+	f, err := in.stream()
 	in.mu.Unlock()
+	if err == nil {
+		var left []byte
+		if left, err = f.sendPart(appendHeader(nil, frameEnd, 0)); err != nil && in.finish(f, left) {
+			return nil
+		}
+	}
 	if err != nil && in.p.c.Err() != nil {
 		return in.fail(err)
 	}
 	return nil // a command that has exited needs no end of input
 }
 
+// finish has frames that did not fit into the window when the input was closed sent
+// later, and reports whether it does.
+func (in *input) finish(f *framer, frames []byte) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.closed || in.released || in.err != nil || in.p.c.Err() != nil {
+		return false
+	}
+	_ = f.SetWriteDeadline(time.Time{})
+	go func() { _ = f.send(frames) }() // it ends with the stream
+	return true
+}
+
 // release closes the stream.
 func (in *input) release() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.closed = true
+	in.closed, in.released = true, true
 	if in.f != nil {
 		_ = in.f.Close()
 		_ = in.f.SetReadDeadline(time.Now())

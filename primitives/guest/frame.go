@@ -107,6 +107,12 @@ func (f *framer) queue(frames []byte) {
 
 // send writes frames that are already encoded.
 func (f *framer) send(frames []byte) error {
+	_, err := f.sendPart(frames)
+	return err
+}
+
+// sendPart is send, and says what is left of the frames when it fails.
+func (f *framer) sendPart(frames []byte) (left []byte, err error) {
 	f.wmu.Lock()
 	defer f.wmu.Unlock()
 	if len(f.queued) > 0 {
@@ -116,13 +122,13 @@ func (f *framer) send(frames []byte) error {
 	// yamux makes one frame of its own of each Write; the other end refuses
 	// longer ones.
 	for len(frames) > 0 {
-		n := min(len(frames), maxWrite)
-		if _, err := f.Write(frames[:n]); err != nil {
-			return err
-		}
+		n, err := f.Write(frames[:min(len(frames), maxWrite)])
 		frames = frames[n:]
+		if err != nil {
+			return frames, err
+		}
 	}
-	return nil
+	return nil, nil
 }
 
 func (f *framer) sendMessage(kind byte, m message) error {

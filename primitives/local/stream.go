@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -142,14 +141,14 @@ func (i *input) Close() error {
 	var err error
 	switch {
 	case i.tty != nil:
-		return i.tty.closeWrite()
+		err = i.tty.closeWrite()
 	case i.f != nil:
 		err = i.f.Close()
 	}
-	if errors.Is(err, os.ErrClosed) {
-		err = nil
+	if err == nil || errors.Is(err, os.ErrClosed) {
+		return nil
 	}
-	return err
+	return &primitives.Error{Op: "stdin", Backend: i.backend, Err: err}
 }
 
 // exited fails every later write and those that hang: a child that the command
@@ -224,7 +223,11 @@ func (t *terminal) Write(p []byte) (int, error) {
 		t.lineBegun = p[len(p)-1] != '\n' && p[len(p)-1] != '\r'
 	}
 	t.mu.Unlock()
-	return t.master.Write(p)
+	n, err := t.master.Write(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = os.ErrClosed // which the deadline is for
+	}
+	return n, err
 }
 
 // closeWrite types the end-of-file character.
@@ -249,8 +252,11 @@ func (t *terminal) closeWrite() error {
 	// hang here.
 	_ = t.master.SetWriteDeadline(time.Now().Add(ttyDrainTime))
 	_, err = t.master.Write(eof)
-	if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
+	switch {
+	case errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed):
 		err = nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = fmt.Errorf("the end of the input cannot be typed while nobody reads the terminal: %w", unwrapPath(err))
 	}
 	return err
 }
@@ -264,7 +270,7 @@ func (t *terminal) exited() {
 }
 
 func (t *terminal) resize(size primitives.TerminalSize) error {
-	return pty.Setsize(t.master, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
+	return setSize(t.master, size)
 }
 
 func (t *terminal) close() { _ = t.master.Close() }

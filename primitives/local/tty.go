@@ -1,6 +1,9 @@
 package local
 
 import (
+	"errors"
+	"os"
+
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
@@ -16,8 +19,11 @@ func (c *child) openTTY(size primitives.TerminalSize, spec *spawnSpec) (theirs d
 		return nil, err
 	}
 	defer slave.Close()
-	c.tty = master
-	if err := setSize(c, size); err != nil {
+	c.tty, err = unblocked(master)
+	if err != nil {
+		return nil, err
+	}
+	if err := setSize(c.tty, size); err != nil {
 		return nil, err
 	}
 	// A duplicate that the caller closes like the ends of pipes.
@@ -34,8 +40,26 @@ func (c *child) openTTY(size primitives.TerminalSize, spec *spawnSpec) (theirs d
 	return descriptors{fd}, nil
 }
 
-func setSize(c *child, size primitives.TerminalSize) error {
-	return pty.Setsize(c.tty, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
+// unblocked moves a file to one that heeds deadlines: package pty sets its own to
+// blocking with each of its calls.
+func unblocked(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return pollable(fd, f.Name())
+}
+
+func setSize(tty *os.File, size primitives.TerminalSize) error {
+	raw, err := tty.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
+	})
+	return errors.Join(cerr, err)
 }
 
 // endOfFile returns what must be typed to end the input of the terminal: its

@@ -114,7 +114,7 @@ type testingT interface {
 func groups() []group {
 	return []group{
 		{"exec", concat(exitRules(), startRules(), commandRules(), processRules())},
-		{"streams", concat(outputRules(), inputRules(), flowRules())},
+		{"streams", concat(outputRules(), inputRules(), unreadRules(), flowRules())},
 		{"ending", concat(endingRules(), treeRules(), terminateRules())},
 		{"terminal", terminalRules()},
 		{"files", concat(readRules(), writeRules(), atomicRules(), batchRules(), statRules(), listRules(), changeRules(), pathRules(), nameRules())},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -107,6 +108,43 @@ func brokenOutput(change func(r io.Reader) io.Reader) func(p primitives.Environm
 type readCloser struct {
 	io.Reader
 	io.Closer
+}
+
+// hungUp hands on what a terminal says at its end.
+type hungUp struct{ r io.Reader }
+
+func (h *hungUp) Read(b []byte) (int, error) {
+	n, err := h.r.Read(b)
+	if errors.Is(err, io.EOF) {
+		err = syscall.EIO
+	}
+	return n, err
+}
+
+// serialInput does one thing at a time.
+type serialInput struct {
+	io.WriteCloser
+	mu sync.Mutex
+}
+
+func (s *serialInput) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.WriteCloser.Write(b)
+}
+
+func (s *serialInput) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.WriteCloser.Close()
+}
+
+// wholeInput says that it has taken all.
+type wholeInput struct{ io.WriteCloser }
+
+func (w wholeInput) Write(b []byte) (int, error) {
+	_, err := w.WriteCloser.Write(b)
+	return len(b), err
 }
 
 // perRead changes every piece that is read on its own.
@@ -276,6 +314,13 @@ func endingMutants() []mutant {
 			p.resize = func(context.Context, primitives.TerminalSize) error { return nil }
 		})},
 		{"a terminal is a pair of pipes", "all three streams are the terminal", brokenCommand(func(cmd *primitives.Command) { cmd.TTY, cmd.Stdin = nil, true })},
+		{"the end of a terminal's output is an error", "output ends though a background holds the terminal", brokenOutput(func(r io.Reader) io.Reader { return &hungUp{r} })},
+		{"closing the input waits for its writer", "the input of a terminal can be closed when no more fits into it", brokenProcess(func(p *processFaults) {
+			p.stdin = &serialInput{WriteCloser: p.Stdin()}
+		})},
+		{"a write that is cut off is told as whole", "input can be closed when no more fits into it, and ends behind what fitted", brokenProcess(func(p *processFaults) {
+			p.stdin = wholeInput{p.Stdin()}
+		})},
 		{"the line ends of a terminal are changed", "the terminal ends lines with CR LF", brokenOutput(func(r io.Reader) io.Reader {
 			return &perRead{r: r, change: func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\r\n"), []byte("\n")) }}
 		})},

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -180,6 +182,12 @@ func inputRules() []rule {
 			}
 			expect(t, "status", s.wait(t, p).Success(), true)
 		}},
+	}
+}
+
+// unreadRules: input that no command reads.
+func unreadRules() []rule {
+	return []rule{
 		{name: "writing to a command that has exited is an error", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), withInput(s.command("exit", "4")))
 			expect(t, "code", s.wait(t, p).Code, 4)
@@ -215,7 +223,52 @@ func inputRules() []rule {
 				return nil
 			})
 		}},
+		{name: "input can be closed when no more fits into it, and ends behind what fitted", check: func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), withInput(s.command("await", "go", "count")))
+			piece := alphabet(4096)
+			written := s.closeFull(t, p, piece)
+			s.write(t, "go", "")
+			input := strings.Repeat(piece, int(written)/len(piece)+1)[:written]
+			expect(t, "sum", s.readAll(t, p.Stdout()), fmt.Sprintf("%d %s", len(input), sum(input)))
+		}},
 	}
+}
+
+// closeFull writes pieces to a command that does not read until no more fits, closes the
+// input while a write waits, and returns how much the writes say was written.
+func (s *sandbox) closeFull(t testingT, p primitives.Process, piece string) (written int64) {
+	t.Helper()
+	var total atomic.Int64
+	full := make(chan error, 1)
+	s.suite.strays.Go(func() {
+		for {
+			n, err := io.WriteString(p.Stdin(), piece)
+			if total.Add(int64(n)); err != nil {
+				full <- err
+				return
+			}
+		}
+	})
+	var before int64
+	eventually(t, s.suite.patience, func() error {
+		now := total.Load()
+		if now == before && now > 0 {
+			return nil // it waits
+		}
+		before = now
+		return fmt.Errorf("after %d bytes more still fit", now)
+	})
+	s.within(t, "closing the input", func() error {
+		_ = p.Stdin().Close() // it may say that the end has to wait
+		return nil
+	})
+	s.within(t, "the write that waited", func() error {
+		if err := <-full; !errors.Is(err, fs.ErrClosed) {
+			return fmt.Errorf("want fs.ErrClosed in the chain of %w", err)
+		}
+		return nil
+	})
+	return total.Load()
 }
 
 // expectBrokenInput writes until an error comes back.

@@ -139,6 +139,18 @@ func terminalExitRules() []rule {
 			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Code: 3, Reason: primitives.ReasonExited})
 			s.probed(t, "kill", "KILL", s.token)
 		}),
+		terminalRule("output ends though a background holds the terminal", func(t testingT, s *sandbox) {
+			words := []string{"spawn", "setsid", "mark", s.token, "write", s.abs("child"), "", "hang", "end", "await", "child", "out", "last"}
+			p := s.start(t, t.Context(), onTerminal(s.command(words...)))
+			expect(t, "output", s.readAll(t, p.Stdout()), "last")
+			s.probed(t, "kill", "KILL", s.token)
+		}),
+		terminalRule("the input of a terminal can be closed when no more fits into it", func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "hang")))
+			s.expectLines(t, p.Stdout(), "ready\r", 1)
+			s.closeFull(t, p, "x\n")
+			s.within(t, "closing the command", p.Close)
+		}),
 		terminalRule("the exit status on a terminal is data", func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("exit", "70")))
 			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Code: 70, Reason: primitives.ReasonExited})
