@@ -151,7 +151,13 @@ func (e *execution) runTerminal(sb *sandbox, c command) error {
 
 // watch waits for the command that was started, and for what is left of its output.
 func (e *execution) watch(sb *sandbox, cmd *exec.Cmd, copies *sync.WaitGroup) {
-	e.kill = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	e.kill = func() {
+		select {
+		case <-e.done: // its number may be that of somebody else's group
+		default:
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		}
+	}
 	sb.running.Go(func() {
 		_ = cmd.Wait() // the state says it
 		if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() {

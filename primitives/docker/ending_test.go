@@ -248,3 +248,61 @@ func TestTheEndOfASandboxThatSomebodyElseHasPausedIsKnown(t *testing.T) {
 		t.Errorf("it is %+v, %v", state, err)
 	}
 }
+
+// TestTerminateHasTheGuestEndByItself: that is faster than to have the engine kill it,
+// which it still does if something is open that could be cut off.
+func TestTerminateHasTheGuestEndByItself(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		keep, socket bool
+		open         bool // a command that was not closed
+	}{
+		{name: "over stdio"},
+		{name: "over a socket", socket: true},
+		{name: "kept", keep: true},
+		{name: "with an open command", open: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.Keep, cfg.NoSocket = tt.keep, !tt.socket
+			s, eng := open(t, cfg), testdocker.Engine(t)
+			output(t, s, "true")
+			if tt.open {
+				p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "1000"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close()
+			}
+			messages, failed := eng.Events(t.Context(), events.ListOptions{
+				Since: strconv.FormatInt(time.Now().Unix(), 10), // it may answer before it listens
+				Filters: filters.NewArgs(filters.Arg("container", s.ID()), filters.Arg("event", string(events.ActionKill)),
+					filters.Arg("event", string(events.ActionDie))),
+			})
+			if _, err := s.Terminate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := eng.ContainerInspect(t.Context(), s.ID()); !cerrdefs.IsNotFound(err) {
+				t.Errorf("it is still there: %v", err)
+			}
+			killed := false
+			for m := (events.Message{}); m.Action != events.ActionDie; {
+				select {
+				case m = <-messages:
+					killed = killed || m.Action == events.ActionKill
+				case err := <-failed:
+					t.Fatal(err)
+				}
+			}
+			if killed != tt.open {
+				t.Errorf("killed by the engine: %v", killed)
+			}
+			if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
+				t.Errorf("Poll: %+v, %v", state, err)
+			}
+			if _, err := s.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrTerminated) || errors.Is(err, primitives.ErrUnavailable) {
+				t.Errorf("Stat: %v", err)
+			}
+		})
+	}
+}

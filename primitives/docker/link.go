@@ -20,6 +20,7 @@ type link struct {
 	worker    worker
 	container string
 	stream    *stream // of the engine; the guest may have left it for a socket
+	first     bool    // it leads to the container's first process
 	arch      string  // of the image's programs
 	archives  *archives
 
@@ -42,7 +43,11 @@ func startGuest(ctx context.Context, eng *client.Client, id, name string, cfg Co
 		conn.Close()
 		return nil, fmt.Errorf("start the container: %w", err)
 	}
-	return dial(ctx, eng, id, conn, linkFolder(eng, name), cfg)
+	l, err := dial(ctx, eng, id, conn, linkFolder(eng, name), cfg)
+	if err == nil {
+		l.first = true
+	}
+	return l, err
 }
 
 // joinContainer starts one more guest beside the first one, for this program. folder

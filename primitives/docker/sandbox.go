@@ -107,12 +107,14 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	if marked {
 		wait = s.mark(ctx)
 	}
+	end := s.awaitOwnEnd(ctx)
 	report, err := s.endProcesses(ctx)
 	stop()
 	wait()
 	if marked && time.Since(began) > markLasts {
 		markEnd(ctx, s.eng, s.link.container)
 	}
+	end.wait(err == nil && s.hangUp())
 	if s.closed.Load() {
 		return report, wrap("terminate", s.id, err)
 	}

@@ -94,6 +94,13 @@ func (s *Sandbox) endProcesses(ctx context.Context) (primitives.TerminateReport,
 	return report, err
 }
 
+// hangUp has the guest end by itself, and with it the container, when Terminate has left
+// it nothing to do. It reports whether it will.
+func (s *Sandbox) hangUp() bool {
+	g, ok := s.worker.(*guest.Client)
+	return ok && s.link.first && g.HangUp()
+}
+
 // errSilentGuest says that the guest is there and does nothing.
 var errSilentGuest = fmt.Errorf("%w: the guest does not answer", primitives.ErrUnavailable)
 

@@ -142,6 +142,36 @@ func TestTerminatedIsNotUnavailable(t *testing.T) {
 	}
 }
 
+func TestHangUpEndsTheStreamOfATerminatedSandboxOnly(t *testing.T) {
+	c := connect(t, newFake(t), Config{})
+	if c.HangUp() {
+		t.Fatal("the sandbox lives")
+	}
+	p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "60"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c.HangUp() {
+		t.Error("a command is open")
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if !c.HangUp() {
+		t.Fatal("nothing is open")
+	}
+	within(t, c.Done())
+	if err := c.Err(); !errors.Is(err, primitives.ErrTerminated) {
+		t.Errorf("Err: %v", err)
+	}
+	if state, err := c.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
+		t.Errorf("Poll = %+v, %v", state, err)
+	}
+}
+
 // The guest's own answer may be faster than the end of the stream.
 func TestWhatIsUnderWayWhenTheGuestEndsIsUnavailable(t *testing.T) {
 	for range 200 {

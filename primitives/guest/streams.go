@@ -141,6 +141,14 @@ func (s *session) hasEnded() bool {
 	return s.ended || s.IsClosed()
 }
 
+// inUse reports whether this end has streams that it has not closed. The other end may
+// not have closed all of those that this one has.
+func (s *session) inUse() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open) > 0
+}
+
 // framer returns a stream as a framer.
 func (s *session) framer(stream *yamux.Stream) *framer {
 	f := &framer{Stream: stream, session: s}

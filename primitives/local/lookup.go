@@ -125,15 +125,31 @@ func (s *Sandbox) probeDir(spec *spawnSpec) error {
 		path: strings.Repeat("/", unix.PathMax), args: []string{"probe"},
 		dir: spec.dir, cred: spec.cred,
 	}
-	_, _, err := forkExec(probe)
+	err := tryStart(probe)
 	if errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil
 	}
 	probe.dir = ""
-	if _, _, uerr := forkExec(probe); !errors.Is(uerr, syscall.ENAMETOOLONG) {
+	if uerr := tryStart(probe); !errors.Is(uerr, syscall.ENAMETOOLONG) {
 		return fmt.Errorf("cannot become the user of the command: %w", uerr)
 	}
 	return workingDir(spec.dir, err)
+}
+
+// tryStart starts what cannot be started and returns why. A child that somebody kills
+// before it could say why looks as if it had been started; it is tried again.
+func tryStart(spec *spawnSpec) error {
+	for range 3 {
+		pid, pidfd, err := forkExec(spec)
+		if err != nil {
+			return err
+		}
+		if pidfd >= 0 {
+			_ = unix.Close(pidfd)
+		}
+		_, _ = reap(pid)
+	}
+	return errors.New("somebody kills it at once")
 }
 
 // workingDir classifies why a directory cannot be entered.

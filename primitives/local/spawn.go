@@ -118,7 +118,7 @@ func spawn(spec *spawnSpec) (pid, pidfd int, err error) {
 		if err == nil && spec.expendable {
 			offerToOOM(pid)
 		}
-		if !errors.Is(err, syscall.ETXTBSY) || delay > 100*time.Millisecond {
+		if !errors.Is(err, syscall.ETXTBSY) || delay > time.Second {
 			return pid, pidfd, err
 		}
 		<-time.After(delay)

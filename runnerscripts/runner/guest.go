@@ -104,7 +104,6 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 }
 
 func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer) (err error) {
-	stockThreads(spareThreads)
 	small := newLean()
 	until := time.Now().Add(g.minAge)
 	// Without its own path it merely has no durable commands.
@@ -136,10 +135,14 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 		return err
 	}
 	staying, leave := context.WithCancel(ctx)
-	var resting sync.WaitGroup
-	resting.Go(func() { small.stay(staying) })
-	defer func() { leave(); resting.Wait() }()
-	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{Work: small.work})
+	var beside sync.WaitGroup
+	beside.Go(func() { small.stay(staying) })
+	defer func() { leave(); beside.Wait() }()
+	// The host hears of the guest meanwhile.
+	stocked := make(chan struct{})
+	beside.Go(func() { stockThreads(spareThreads); close(stocked) })
+	work := func(much bool) { <-stocked; small.work(much) }
+	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{Work: work})
 	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet || ctx.Err() != nil || g.stay == 0 {
 		return err
 	}

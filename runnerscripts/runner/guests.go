@@ -66,16 +66,16 @@ func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimit
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for last := time.Now(); stay < 0 || time.Since(last) < stay || time.Now().Before(until); {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
 		if state, err := sandbox.Poll(ctx); err == nil && !state.Running() {
 			return nil
 		}
 		if g.any() {
 			last = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
 		}
 	}
 	return nil

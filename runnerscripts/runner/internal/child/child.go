@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -57,6 +58,7 @@ type Process struct {
 	cmd    *exec.Cmd
 	stderr *tail
 	done   chan struct{}
+	reaped atomic.Bool // its id may be another one's
 
 	writing sync.Mutex
 	stdin   io.WriteCloser
@@ -193,6 +195,7 @@ func (p *Process) wait(out *output, read <-chan error, lines *lineFilter, ended 
 	err := p.cmd.Wait()
 	lines.flush()
 	p.killGroup()
+	p.reaped.Store(true)
 	if ended != nil {
 		ended(p.PID())
 	}
@@ -243,12 +246,9 @@ func (p *Process) Err() error { return p.exit }
 // Signal sends a signal to the program and its process group, unless it has
 // ended: its id may be another one's by then.
 func (p *Process) Signal(sig syscall.Signal) {
-	select {
-	case <-p.done:
-		return
-	default:
+	if !p.reaped.Load() {
+		_ = syscall.Kill(-p.PID(), sig) // ESRCH: it has ended
 	}
-	_ = syscall.Kill(-p.PID(), sig) // ESRCH: it has ended
 }
 
 // killGroup ends what the program left behind in its process group, and waits
