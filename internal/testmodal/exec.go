@@ -153,10 +153,13 @@ func (e *execution) runTerminal(sb *sandbox, c command) error {
 func (e *execution) watch(sb *sandbox, cmd *exec.Cmd, copies *sync.WaitGroup) {
 	e.kill = func() {
 		select {
-		case <-e.done: // its number may be that of somebody else's group
+		case <-e.done:
+			if isolated() {
+				return // its number may be somebody else's, and the space ends what it left
+			}
 		default:
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		}
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	sb.running.Go(func() {
 		_ = cmd.Wait() // the state says it

@@ -279,23 +279,28 @@ func TestTerminateHasTheGuestEndByItself(t *testing.T) {
 				Filters: filters.NewArgs(filters.Arg("container", s.ID()), filters.Arg("event", string(events.ActionKill)),
 					filters.Arg("event", string(events.ActionDie))),
 			})
+			began := time.Now()
 			if _, err := s.Terminate(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			took := time.Since(began)
 			if _, err := eng.ContainerInspect(t.Context(), s.ID()); !cerrdefs.IsNotFound(err) {
 				t.Errorf("it is still there: %v", err)
 			}
-			killed := false
+			killed, patience := false, time.After(patience)
 			for m := (events.Message{}); m.Action != events.ActionDie; {
 				select {
 				case m = <-messages:
 					killed = killed || m.Action == events.ActionKill
 				case err := <-failed:
 					t.Fatal(err)
+				case <-patience:
+					t.Fatal("the engine does not tell of the end")
 				}
 			}
-			if killed != tt.open {
-				t.Errorf("killed by the engine: %v", killed)
+			// An engine that is as busy as that is not waited for.
+			if killed != tt.open && (tt.open || took < docker.OwnEndTimeout) {
+				t.Errorf("killed by the engine: %v, after %v", killed, took)
 			}
 			if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
 				t.Errorf("Poll: %+v, %v", state, err)

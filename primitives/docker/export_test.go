@@ -11,6 +11,9 @@ import (
 	"github.com/docker/docker/client"
 )
 
+// OwnEndTimeout is how long Terminate waits for a guest that ends by itself.
+const OwnEndTimeout = ownEndTimeout
+
 // BypassFrom sets the size from which on files go through the engine's archives.
 func BypassFrom(cfg *Config, size int64) { cfg.bypassFrom = size }
 

@@ -107,15 +107,16 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	if marked {
 		wait = s.mark(ctx)
 	}
-	end := s.awaitOwnEnd(ctx)
+	waitEnd := s.awaitOwnEnd(ctx)
 	report, err := s.endProcesses(ctx)
 	stop()
 	wait()
 	if marked && time.Since(began) > markLasts {
 		markEnd(ctx, s.eng, s.link.container)
 	}
-	end.wait(err == nil && s.hangUp())
-	if s.closed.Load() {
+	closed := s.closed.Load()
+	waitEnd(err == nil && !closed && s.hangUp())
+	if closed {
 		return report, wrap("terminate", s.id, err)
 	}
 	// Whatever the worker says: the kernel ends what it could not end.

@@ -65,41 +65,37 @@ func markEnd(ctx context.Context, eng *client.Client, id string) {
 // engine to notice that, and to remove the container if it does that by itself.
 const ownEndTimeout = 2 * time.Second
 
-// ownEnd is the end of a container whose first process ends by itself. That spares the
-// engine to kill it, which is a tenth of what it takes to remove a container.
-type ownEnd struct {
-	noted  chan struct{} // closed when the engine tells of the end, or that it cannot
-	cancel context.CancelFunc
-}
-
-// awaitOwnEnd begins to wait for it, before it comes, also when ctx is done.
-func (s *Sandbox) awaitOwnEnd(ctx context.Context) *ownEnd {
+// awaitOwnEnd begins to wait for the end of a container whose first process ends by
+// itself, before that comes, also when ctx is done. That spares the engine to kill it,
+// which is a tenth of what it takes to remove a container. What it returns waits for the
+// end if it comes now, and else gives it up.
+func (s *Sandbox) awaitOwnEnd(ctx context.Context) (wait func(comes bool)) {
+	if !s.link.first {
+		return func(bool) {}
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	e := &ownEnd{noted: make(chan struct{}), cancel: cancel}
 	condition := container.WaitConditionRemoved
 	if s.cfg.Keep {
-		condition = container.WaitConditionNextExit // the engine does not remove it
+		condition = container.WaitConditionNotRunning // the engine does not remove it
 	}
+	noted := make(chan struct{})
 	go func() {
-		defer close(e.noted)
+		defer close(noted)
 		over, failed := s.eng.ContainerWait(ctx, s.link.container, condition)
 		select { // the client waits until it is taken
 		case <-over:
 		case <-failed: //nolint:errcheck // whoever removes the container finds out
 		}
 	}()
-	return e
-}
-
-// wait waits for the end if it is to come now, and else gives it up.
-func (e *ownEnd) wait(comes bool) {
-	if comes {
-		timer := time.AfterFunc(ownEndTimeout, e.cancel)
-		<-e.noted
-		timer.Stop()
+	return func(comes bool) {
+		if comes {
+			timer := time.AfterFunc(ownEndTimeout, cancel)
+			<-noted
+			timer.Stop()
+		}
+		cancel()
+		<-noted
 	}
-	e.cancel()
-	<-e.noted
 }
 
 const (

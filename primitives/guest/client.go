@@ -308,13 +308,13 @@ func (c *Client) Terminate(ctx context.Context) (primitives.TerminateReport, err
 }
 
 // HangUp closes the stream after Terminate, if nothing is open on it any more, and
-// reports whether it has. A guest without a host and a sandbox ends by itself, which
+// reports whether it has now. A guest without a host and a sandbox ends by itself, which
 // can be faster than to have it ended. Calls say what they said before.
 func (c *Client) HangUp() bool {
 	c.mu.Lock()
 	done := c.terminated && !c.closed && !c.paused
 	c.mu.Unlock()
-	if !done || c.mux.inUse() {
+	if !done || c.mux.hasEnded() || c.mux.inUse() {
 		return false
 	}
 	_ = c.mux.Close() // its errors are those of a stream that has ended

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/yamux"
+
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -156,7 +158,7 @@ func (in *input) Write(b []byte) (int, error) {
 		part := b[total:min(len(b), total+maxFrame)]
 		left, err := f.sendPart(appendFrame(make([]byte, 0, frameHeader+len(part)), frameData, part))
 		if err != nil {
-			if in.finish(f, appendHeader(left, frameEnd, 0)) {
+			if in.finish(f, appendHeader(left, frameEnd, 0), err) {
 				in.left = true
 				return total + len(part), in.fail(fs.ErrClosed)
 			}
@@ -206,7 +208,10 @@ func (in *input) open() (*framer, error) {
 
 // stream attaches on the first call. The caller holds in.mu.
 func (in *input) stream() (*framer, error) {
-	if in.err != nil || in.f != nil {
+	switch {
+	case in.released:
+		return nil, fs.ErrClosed
+	case in.err != nil || in.f != nil:
 		return in.f, in.err
 	}
 	f, err := in.p.attach(chanStdin)
@@ -264,8 +269,11 @@ func (in *input) confirm(err error) {
 
 func (in *input) fail(err error) error {
 	in.mu.Lock()
-	if in.err != nil {
+	switch {
+	case in.err != nil:
 		err = in.err
+	case in.closed && errors.Is(err, yamux.ErrTimeout) && in.p.c.Err() == nil:
+		err = fs.ErrClosed
 	}
 	in.mu.Unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) || !isKnown(err) {
@@ -307,7 +315,7 @@ func (in *input) Close() error {
 	in.mu.Unlock()
 	if err == nil {
 		var left []byte
-		if left, err = f.sendPart(appendHeader(nil, frameEnd, 0)); err != nil && in.finish(f, left) {
+		if left, err = f.sendPart(appendHeader(nil, frameEnd, 0)); err != nil && in.finish(f, left, err) {
 			return nil
 		}
 	}
@@ -317,12 +325,12 @@ func (in *input) Close() error {
 	return nil // a command that has exited needs no end of input
 }
 
-// finish has frames that did not fit into the window when the input was closed sent
-// later, and reports whether it does.
-func (in *input) finish(f *framer, frames []byte) bool {
+// finish has frames sent later that did not fit into the window when the input was
+// closed, which why tells, and reports whether it does.
+func (in *input) finish(f *framer, frames []byte, why error) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if !in.closed || in.released || in.err != nil || in.p.c.Err() != nil {
+	if !in.closed || in.released || in.err != nil || !errors.Is(why, yamux.ErrTimeout) || in.p.c.Err() != nil {
 		return false
 	}
 	_ = f.SetWriteDeadline(time.Time{})

@@ -29,7 +29,7 @@ type ServeConfig struct {
 	// Work is called when an operation begins, and often while much data arrives.
 	// With much there is more to do than one processor may be enough for: several
 	// operations, a tree of files or much data that is to be written to files. It is
-	// called by several goroutines and must return at once. Nil is nothing.
+	// called by several goroutines, and what there is to do waits for it. Nil is nothing.
 	Work func(much bool)
 }
 

@@ -126,18 +126,19 @@ func (s *Sandbox) probeDir(spec *spawnSpec) error {
 		dir: spec.dir, cred: spec.cred,
 	}
 	err := tryStart(probe)
-	if errors.Is(err, syscall.ENAMETOOLONG) {
+	if err == nil || errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil
 	}
 	probe.dir = ""
-	if uerr := tryStart(probe); !errors.Is(uerr, syscall.ENAMETOOLONG) {
+	if uerr := tryStart(probe); uerr != nil && !errors.Is(uerr, syscall.ENAMETOOLONG) {
 		return fmt.Errorf("cannot become the user of the command: %w", uerr)
 	}
 	return workingDir(spec.dir, err)
 }
 
 // tryStart starts what cannot be started and returns why. A child that somebody kills
-// before it could say why looks as if it had been started; it is tried again.
+// before it could say why looks as if it had been started; it is tried again, and nil is
+// that nobody knows.
 func tryStart(spec *spawnSpec) error {
 	for range 3 {
 		pid, pidfd, err := forkExec(spec)
@@ -149,7 +150,7 @@ func tryStart(spec *spawnSpec) error {
 		}
 		_, _ = reap(pid)
 	}
-	return errors.New("somebody kills it at once")
+	return nil
 }
 
 // workingDir classifies why a directory cannot be entered.

@@ -59,6 +59,9 @@ func pollable(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// unblocked leaves a terminal as it is: the poller may not take it.
+func unblocked(f *os.File) (*os.File, error) { return f, nil }
+
 func newPipe() (r, w int, err error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -153,6 +153,17 @@ func pollable(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// unblocked moves a file to one that heeds deadlines: package pty sets its own to
+// blocking with each of its calls.
+func unblocked(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return pollable(fd, f.Name())
+}
+
 // newPipe returns a pipe that a child inherits only where it is told to.
 func newPipe() (r, w int, err error) {
 	var p [2]int

@@ -164,10 +164,13 @@ func (i *input) exited() {
 type terminal struct {
 	master *os.File
 
+	writing   sync.Mutex // held by Write, and when the end is typed
+	lineBegun bool       // guarded by writing
+	typing    sync.WaitGroup
+
 	mu        sync.Mutex
 	gone      bool // the leader has exited
 	inputOver bool
-	lineBegun bool
 	left      int // how much may still be read when the leader is gone
 }
 
@@ -214,23 +217,26 @@ func (t *terminal) readRest(p []byte) (int, error) {
 }
 
 func (t *terminal) Write(p []byte) (int, error) {
+	t.writing.Lock()
+	defer t.writing.Unlock()
 	t.mu.Lock()
-	if t.inputOver || t.gone {
-		t.mu.Unlock()
+	over := t.inputOver || t.gone
+	t.mu.Unlock()
+	if over {
 		return 0, os.ErrClosed
 	}
-	if len(p) > 0 {
-		t.lineBegun = p[len(p)-1] != '\n' && p[len(p)-1] != '\r'
-	}
-	t.mu.Unlock()
 	n, err := t.master.Write(p)
+	if n > 0 {
+		t.lineBegun = p[n-1] != '\n' && p[n-1] != '\r'
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = os.ErrClosed // which the deadline is for
 	}
 	return n, err
 }
 
-// closeWrite types the end-of-file character.
+// closeWrite types the end-of-file character. When nobody reads, the terminal's queue
+// may be full; it is typed then when there is room.
 func (t *terminal) closeWrite() error {
 	t.mu.Lock()
 	if t.inputOver || t.gone {
@@ -238,27 +244,40 @@ func (t *terminal) closeWrite() error {
 		return nil
 	}
 	t.inputOver = true
-	begun := t.lineBegun
+	_ = t.master.SetWriteDeadline(time.Now()) // a Write that waits
 	t.mu.Unlock()
+	t.writing.Lock()
+	defer t.writing.Unlock()
 	raw, err := t.master.SyscallConn()
 	if err != nil {
 		return nil // closed already
 	}
 	var eof []byte
-	if err := raw.Control(func(fd uintptr) { eof = endOfFile(int(fd), begun) }); err != nil {
-		return nil
-	}
-	// Without a reader the terminal's queue may be full; that is no reason to
-	// hang here.
-	_ = t.master.SetWriteDeadline(time.Now().Add(ttyDrainTime))
-	_, err = t.master.Write(eof)
+	var n int
+	cerr := raw.Control(func(fd uintptr) {
+		if eof = endOfFile(int(fd), t.lineBegun); len(eof) > 0 {
+			n, err = unix.Write(int(fd), eof)
+		}
+	})
 	switch {
-	case errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed):
-		err = nil
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = fmt.Errorf("the end of the input cannot be typed while nobody reads the terminal: %w", unwrapPath(err))
+	case cerr != nil || errors.Is(err, unix.EIO): // nobody holds the other side any more
+		return nil
+	case err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR):
+		return err
 	}
-	return err
+	if eof = eof[max(n, 0):]; len(eof) > 0 {
+		t.typeLater(eof)
+	}
+	return nil
+}
+
+// typeLater types when there is room, as long as the command runs.
+func (t *terminal) typeLater(keys []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.gone && t.master.SetWriteDeadline(time.Time{}) == nil {
+		t.typing.Go(func() { _, _ = t.master.Write(keys) })
+	}
 }
 
 func (t *terminal) exited() {
@@ -273,4 +292,7 @@ func (t *terminal) resize(size primitives.TerminalSize) error {
 	return setSize(t.master, size)
 }
 
-func (t *terminal) close() { _ = t.master.Close() }
+func (t *terminal) close() {
+	_ = t.master.Close()
+	t.typing.Wait()
+}

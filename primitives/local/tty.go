@@ -40,17 +40,6 @@ func (c *child) openTTY(size primitives.TerminalSize, spec *spawnSpec) (theirs d
 	return descriptors{fd}, nil
 }
 
-// unblocked moves a file to one that heeds deadlines: package pty sets its own to
-// blocking with each of its calls.
-func unblocked(f *os.File) (*os.File, error) {
-	defer f.Close()
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return pollable(fd, f.Name())
-}
-
 func setSize(tty *os.File, size primitives.TerminalSize) error {
 	raw, err := tty.SyscallConn()
 	if err != nil {

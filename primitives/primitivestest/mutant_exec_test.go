@@ -315,7 +315,7 @@ func endingMutants() []mutant {
 		})},
 		{"a terminal is a pair of pipes", "all three streams are the terminal", brokenCommand(func(cmd *primitives.Command) { cmd.TTY, cmd.Stdin = nil, true })},
 		{"the end of a terminal's output is an error", "output ends though a background holds the terminal", brokenOutput(func(r io.Reader) io.Reader { return &hungUp{r} })},
-		{"closing the input waits for its writer", "the input of a terminal can be closed when no more fits into it", brokenProcess(func(p *processFaults) {
+		{"closing the input waits for its writer", "the input of a terminal can be closed when no more fits into it, and ends behind what fitted", brokenProcess(func(p *processFaults) {
 			p.stdin = &serialInput{WriteCloser: p.Stdin()}
 		})},
 		{"a write that is cut off is told as whole", "input can be closed when no more fits into it, and ends behind what fitted", brokenProcess(func(p *processFaults) {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -249,18 +250,18 @@ func (s *sandbox) closeFull(t testingT, p primitives.Process, piece string) (wri
 			}
 		}
 	})
-	var before int64
+	before, since := int64(0), time.Now()
 	eventually(t, s.suite.patience, func() error {
-		now := total.Load()
-		if now == before && now > 0 {
-			return nil // it waits
+		if now := total.Load(); now == 0 || now != before {
+			before, since = now, time.Now()
 		}
-		before = now
-		return fmt.Errorf("after %d bytes more still fit", now)
+		if calm := time.Since(since); calm < s.suite.calm {
+			return fmt.Errorf("after %d bytes more still fit", before)
+		}
+		return nil // it waits
 	})
 	s.within(t, "closing the input", func() error {
-		_ = p.Stdin().Close() // it may say that the end has to wait
-		return nil
+		return p.Stdin().Close()
 	})
 	s.within(t, "the write that waited", func() error {
 		if err := <-full; !errors.Is(err, fs.ErrClosed) {

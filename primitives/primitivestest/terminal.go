@@ -3,6 +3,7 @@ package primitivestest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -145,11 +146,17 @@ func terminalExitRules() []rule {
 			expect(t, "output", s.readAll(t, p.Stdout()), "last")
 			s.probed(t, "kill", "KILL", s.token)
 		}),
-		terminalRule("the input of a terminal can be closed when no more fits into it", func(t testingT, s *sandbox) {
-			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "hang")))
+		terminalRule("the input of a terminal can be closed when no more fits into it, and ends behind what fitted", func(t testingT, s *sandbox) {
+			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "await", "go", "count")))
 			s.expectLines(t, p.Stdout(), "ready\r", 1)
-			s.closeFull(t, p, "x\n")
-			s.within(t, "closing the command", p.Close)
+			line := strings.Repeat("x", 63) + "\n"
+			written := s.closeFull(t, p, line)
+			s.write(t, "go", "")
+			input := strings.Repeat(line, int(written)/len(line)+1)[:written]
+			// The terminal shows what is typed, too.
+			if out, want := s.readAll(t, p.Stdout()), fmt.Sprintf("%d %s", len(input), sum(input)); !strings.HasSuffix(out, want) {
+				t.Errorf("the command has read %q, want %q", out[max(0, len(out)-len(want)):], want)
+			}
 		}),
 		terminalRule("the exit status on a terminal is data", func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("exit", "70")))

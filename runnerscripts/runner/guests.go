@@ -65,12 +65,17 @@ func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimit
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for last := time.Now(); stay < 0 || time.Since(last) < stay || time.Now().Before(until); {
+	for last := time.Now(); ; {
 		if state, err := sandbox.Poll(ctx); err == nil && !state.Running() {
 			return nil
 		}
+		now := time.Now()
 		if g.any() {
-			last = time.Now()
+			last = now
+		}
+		// Not before it has looked: this program may have stood still for long.
+		if stay >= 0 && now.Sub(last) >= stay && !now.Before(until) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -78,5 +83,4 @@ func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimit
 		case <-tick.C:
 		}
 	}
-	return nil
 }

@@ -58,7 +58,7 @@ type Process struct {
 	cmd    *exec.Cmd
 	stderr *tail
 	done   chan struct{}
-	reaped atomic.Bool // its id may be another one's
+	over   atomic.Bool // what was left is ended, and the id may be another one's
 
 	writing sync.Mutex
 	stdin   io.WriteCloser
@@ -195,7 +195,7 @@ func (p *Process) wait(out *output, read <-chan error, lines *lineFilter, ended 
 	err := p.cmd.Wait()
 	lines.flush()
 	p.killGroup()
-	p.reaped.Store(true)
+	p.over.Store(true)
 	if ended != nil {
 		ended(p.PID())
 	}
@@ -246,7 +246,7 @@ func (p *Process) Err() error { return p.exit }
 // Signal sends a signal to the program and its process group, unless it has
 // ended: its id may be another one's by then.
 func (p *Process) Signal(sig syscall.Signal) {
-	if !p.reaped.Load() {
+	if !p.over.Load() {
 		_ = syscall.Kill(-p.PID(), sig) // ESRCH: it has ended
 	}
 }
