@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,13 +48,17 @@ func TestAwaitStaysAsLongAsSomebodyIsThere(t *testing.T) {
 				if tt.over == 0 {
 					sandbox.over = began.Add(time.Hour)
 				}
+				var visit sync.WaitGroup
+				defer visit.Wait()
 				if tt.come > 0 {
-					time.AfterFunc(tt.come, func() {
+					visit.Go(func() {
+						<-time.After(tt.come)
 						if err := other.join(); err != nil {
 							t.Error(err)
 						}
+						<-time.After(tt.leave - tt.come)
+						_ = other.Close()
 					})
-					time.AfterFunc(tt.leave, func() { _ = other.Close() })
 				}
 				if err := first.await(t.Context(), sandbox, tt.stay, began.Add(tt.until)); err != nil {
 					t.Fatal(err)
