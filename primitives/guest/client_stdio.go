@@ -132,7 +132,7 @@ type input struct {
 	enabled bool
 
 	writing sync.Mutex // held by Write and Close
-	left    bool       // under writing: the end is sent behind what was left of a Write
+	ended   bool       // under writing: the end is sent behind what was left of a Write
 
 	mu       sync.Mutex
 	f        *framer
@@ -159,7 +159,7 @@ func (in *input) Write(b []byte) (int, error) {
 		left, err := f.sendPart(appendFrame(make([]byte, 0, frameHeader+len(part)), frameData, part))
 		if err != nil {
 			if in.finish(f, appendHeader(left, frameEnd, 0), err) {
-				in.left = true
+				in.ended = true
 				return total + len(part), in.fail(fs.ErrClosed)
 			}
 			return total, in.fail(err)
@@ -307,7 +307,7 @@ func (in *input) Close() error {
 	}
 	in.writing.Lock()
 	defer in.writing.Unlock()
-	if in.left {
+	if in.ended {
 		return nil
 	}
 	in.mu.Lock()

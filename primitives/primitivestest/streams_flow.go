@@ -226,18 +226,16 @@ func unreadRules() []rule {
 		}},
 		{name: "input can be closed when no more fits into it, and ends behind what fitted", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), withInput(s.command("await", "go", "count")))
-			piece := alphabet(4096)
-			written := s.closeFull(t, p, piece)
+			input := s.closeFull(t, p, alphabet(4096))
 			s.write(t, "go", "")
-			input := strings.Repeat(piece, int(written)/len(piece)+1)[:written]
 			expect(t, "sum", s.readAll(t, p.Stdout()), fmt.Sprintf("%d %s", len(input), sum(input)))
 		}},
 	}
 }
 
 // closeFull writes pieces to a command that does not read until no more fits, closes the
-// input while a write waits, and returns how much the writes say was written.
-func (s *sandbox) closeFull(t testingT, p primitives.Process, piece string) (written int64) {
+// input while a write waits, and returns what the writes say was written.
+func (s *sandbox) closeFull(t testingT, p primitives.Process, piece string) (written string) {
 	t.Helper()
 	var total atomic.Int64
 	full := make(chan error, 1)
@@ -269,7 +267,8 @@ func (s *sandbox) closeFull(t testingT, p primitives.Process, piece string) (wri
 		}
 		return nil
 	})
-	return total.Load()
+	n := int(total.Load())
+	return strings.Repeat(piece, n/len(piece)+1)[:n]
 }
 
 // expectBrokenInput writes until an error comes back.
