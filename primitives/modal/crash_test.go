@@ -34,8 +34,8 @@ func TestAProgramThatIsKilledWhileItMakesASandboxLeavesNothing(t *testing.T) {
 				if m == method {
 					once.Do(func() {
 						<-started
+						close(called)          // before it ends: Wait may return before Kill does
 						_ = cmd.Process.Kill() // it runs: it calls
-						close(called)
 					})
 				}
 				return nil
