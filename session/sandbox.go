@@ -288,12 +288,20 @@ func failure(err error) runnerscripts.QueryFailed {
 	return runnerscripts.QueryFailed{Code: failureCode(err), Message: err.Error()}
 }
 
+// misnamed reports whether a sandbox cannot be made because what its configuration
+// names is not there, as an image or a user, or is there already.
+func misnamed(err error) bool {
+	failed, ok := errors.AsType[*primitives.Error](err)
+	return ok && failed.Op == "create" &&
+		(errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, primitives.ErrUnknownUser))
+}
+
 // failureCode is the kind of an error that no script has told.
 func failureCode(err error) runnerscripts.FailureCode {
 	switch {
 	case gone(err):
 		return runnerscripts.FailUnavailable
-	case errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrInvalid):
+	case errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrInvalid), misnamed(err):
 		return runnerscripts.FailInvalidRequest
 	case errors.Is(err, errors.ErrUnsupported):
 		return runnerscripts.FailUnsupported

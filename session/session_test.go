@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -167,16 +168,18 @@ func TestAFailedCreationLeavesACleanState(t *testing.T) {
 func TestAFailedCreationTellsItsKind(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		sandbox docker.Config
+		sandbox environment.Sandbox
 		want    runnerscripts.FailureCode
 	}{
-		"no engine":            {docker.Config{Image: "debian", Host: "unix:///nowhere/docker.sock"}, runnerscripts.FailUnavailable},
-		"a wrong image's name": {docker.Config{Image: "Not An Image", Host: "unix:///nowhere/docker.sock"}, runnerscripts.FailInvalidRequest},
+		"no engine":            {inDocker(docker.Config{Image: "debian", Host: "unix:///nowhere/docker.sock"}), runnerscripts.FailUnavailable},
+		"a wrong image's name": {inDocker(docker.Config{Image: "Not An Image", Host: "unix:///nowhere/docker.sock"}), runnerscripts.FailInvalidRequest},
+		"no such image":        {inDocker(docker.Config{Image: "agentenv-test-nowhere", Pull: docker.PullNever}), runnerscripts.FailInvalidRequest},
+		"no such user":         {environment.Sandbox{Type: "local", Local: local.Config{User: "agentenv-test-nobody"}}, runnerscripts.FailInvalidRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := scripted(t, steps(say("never")))
-			cfg.Environment.Sandbox = environment.Sandbox{Type: "docker", Docker: tt.sandbox}
+			cfg.Environment.Sandbox = tt.sandbox
 			s := start(t, cfg)
 			_, err := prompt(t, s, "a").Wait(t.Context())
 			if failed, ok := errors.AsType[*QueryError](err); !ok || failed.Failure.Code != tt.want {
@@ -189,6 +192,10 @@ func TestAFailedCreationTellsItsKind(t *testing.T) {
 			}
 		})
 	}
+}
+
+func inDocker(cfg docker.Config) environment.Sandbox {
+	return environment.Sandbox{Type: "docker", Docker: cfg}
 }
 
 func TestAFailedPreparationIsNotMistakenForAReadySandbox(t *testing.T) {
