@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -56,9 +55,12 @@ type Command struct {
 // so does the program. The methods may be called at any time from any goroutine.
 type Process struct {
 	cmd    *exec.Cmd
+	reap   func() error // waits for the program; often, with the same answer
 	stderr *tail
 	done   chan struct{}
-	over   atomic.Bool // what was left is ended, and the id may be another one's
+
+	signalling sync.Mutex
+	over       bool // what was left is ended, and the id may be another one's
 
 	writing sync.Mutex
 	stdin   io.WriteCloser
@@ -77,12 +79,7 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	}
 	p.cmd.Dir, p.cmd.Env = c.Dir, c.Env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.cmd.Stderr = p.stderr
-	lines := &lineFilter{keep: c.Stderr, out: p.stderr}
-	if c.Stderr != nil {
-		p.cmd.Stderr = lines
-	}
-	p.cmd.WaitDelay = drainTime
+	p.reap = sync.OnceValue(p.cmd.Wait)
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -92,18 +89,24 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	if err != nil {
 		return nil, errors.Join(err, stdin.Close())
 	}
-	p.cmd.Stdout = w
-	if err := p.cmd.Start(); err != nil {
+	errR, errW, err := os.Pipe()
+	if err != nil {
 		return nil, errors.Join(err, stdin.Close(), r.Close(), w.Close())
 	}
-	_ = w.Close() // the program has its own
+	p.cmd.Stdout, p.cmd.Stderr = w, errW
+	if err := p.cmd.Start(); err != nil {
+		return nil, errors.Join(err, stdin.Close(), r.Close(), w.Close(), errR.Close(), errW.Close())
+	}
+	_, _ = w.Close(), errW.Close() // the program has its own
 	read := make(chan error, 1)
 	if c.Read == nil {
 		c.Read = func(r io.Reader) error { return readLines(r, c.MaxLine, handle) }
 	}
 	out := &output{r: r, ended: make(chan struct{}), left: mostLeft}
 	go func() { read <- p.read(out, c.Read) }()
-	go p.wait(out, read, lines, c.Ended)
+	said := &complaints{r: errR, over: make(chan struct{})}
+	go said.read(p.stderr, c.Stderr)
+	go p.wait(out, read, said, c.Ended)
 	return p, nil
 }
 
@@ -189,24 +192,23 @@ func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 	}
 }
 
-// wait reaps the program and whatever it leaves behind.
-func (p *Process) wait(out *output, read <-chan error, lines *lineFilter, ended func(int)) {
+// wait ends what the program leaves behind, and reaps it. As long as it is not reaped
+// nobody else gets its id, which is that of the group: what is left is signalled before.
+func (p *Process) wait(out *output, read <-chan error, said *complaints, ended func(int)) {
 	defer close(p.done)
-	err := p.cmd.Wait()
-	lines.flush()
-	p.killGroup()
-	p.over.Store(true)
+	awaitExit(p.cmd.Process.Pid, p.reap)
+	said.end()
+	p.endGroup()
+	err := p.reap()
+	p.awaitGroup()
 	if ended != nil {
 		ended(p.PID())
 	}
 	out.end()
 	unread := <-read
 	_ = out.r.Close()
-	switch {
-	case unread != nil:
+	if unread != nil {
 		err = unread
-	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil
 	}
 	p.exit = err
 }
@@ -246,17 +248,25 @@ func (p *Process) Err() error { return p.exit }
 // Signal sends a signal to the program and its process group, unless it has
 // ended: its id may be another one's by then.
 func (p *Process) Signal(sig syscall.Signal) {
-	if !p.over.Load() {
+	p.signalling.Lock()
+	defer p.signalling.Unlock()
+	if !p.over {
 		_ = syscall.Kill(-p.PID(), sig) // ESRCH: it has ended
 	}
 }
 
-// killGroup ends what the program left behind in its process group, and waits
-// for its end. The system tells nobody when the last process of a group is gone,
-// so it has to be asked; one that nobody reaps is not waited for any longer than
-// the output is.
-func (p *Process) killGroup() {
-	p.Signal(syscall.SIGKILL)
+// endGroup ends what the program left behind in its process group.
+func (p *Process) endGroup() {
+	p.signalling.Lock()
+	defer p.signalling.Unlock()
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
+	p.over = true
+}
+
+// awaitGroup waits for the end of the process group. The system tells nobody when the
+// last process of a group is gone, so it has to be asked; one that nobody reaps is not
+// waited for any longer than the output is.
+func (p *Process) awaitGroup() {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(drainTime); time.Now().Before(deadline); <-tick.C {

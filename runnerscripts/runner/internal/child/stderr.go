@@ -3,8 +3,36 @@ package child
 import (
 	"bytes"
 	"io"
-	"sync"
+	"os"
+	"time"
 )
+
+// complaints is what a program prints on standard error.
+type complaints struct {
+	r    *os.File
+	over chan struct{} // closed when all is read
+}
+
+// read keeps the end of it, without the lines that keep, if there is one, does not want
+// to have kept.
+func (c *complaints) read(end io.Writer, keep func(line []byte) bool) {
+	defer close(c.over)
+	if keep == nil {
+		_, _ = io.Copy(end, c.r)
+		return
+	}
+	lines := &lineFilter{keep: keep, out: end}
+	_, _ = io.Copy(lines, c.r)
+	lines.flush()
+}
+
+// end says that the program has ended, and waits for its last words. A survivor may
+// hold the pipe: it is not waited for any longer than it is for other output.
+func (c *complaints) end() {
+	_ = c.r.SetReadDeadline(time.Now().Add(drainTime))
+	<-c.over
+	_ = c.r.Close()
+}
 
 // longestLine is where a line of standard error is cut in two, in bytes.
 const longestLine = 64 << 10
@@ -13,14 +41,10 @@ const longestLine = 64 << 10
 type lineFilter struct {
 	keep func(line []byte) bool
 	out  io.Writer
-
-	mu   sync.Mutex // the writer may outlive its program
 	line []byte
 }
 
 func (f *lineFilter) Write(p []byte) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	for rest := p; len(rest) > 0; {
 		end := bytes.IndexByte(rest, '\n') + 1
 		if end == 0 {
@@ -37,8 +61,6 @@ func (f *lineFilter) Write(p []byte) (int, error) {
 
 // flush passes on a last line without an end.
 func (f *lineFilter) flush() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if len(f.line) > 0 {
 		f.pass()
 	}
