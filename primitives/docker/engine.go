@@ -25,6 +25,9 @@ func connect(host string) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if v := os.Getenv(client.EnvOverrideAPIVersion); v != "" && !isAPIVersion(v) {
+		return nil, fmt.Errorf("%w: unset %s, or set it to a version such as 1.41: %q is none", fs.ErrInvalid, client.EnvOverrideAPIVersion, v)
+	}
 	// Sandboxes rarely talk to the engine; connections that idle would cost every
 	// one of them files and goroutines.
 	transport := &http.Transport{DisableKeepAlives: true, ReadBufferSize: readBuffer}
@@ -48,6 +51,13 @@ func connect(host string) (*client.Client, error) {
 		transport.IdleConnTimeout = sshIdle
 	}
 	return eng, nil
+}
+
+// isAPIVersion reports whether the engine's client makes addresses of v that an engine
+// understands.
+func isAPIVersion(v string) bool {
+	major, minor, _ := strings.Cut(strings.TrimPrefix(v, "v"), ".")
+	return major != "" && minor != "" && isNumber(major) && isNumber(minor)
 }
 
 // engineAddress is where an engine is and how it is reached.

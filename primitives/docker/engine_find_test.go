@@ -60,6 +60,22 @@ func TestTheEngineIsTheOneThatTheDockerCommandFinds(t *testing.T) {
 	})
 }
 
+func TestAnAPIVersionThatCannotBeIsNamed(t *testing.T) {
+	for _, version := range []string{"abc", "1", "1.", "1.41.2", "1.99", "1.1"} {
+		t.Run(version, func(t *testing.T) {
+			t.Setenv("DOCKER_API_VERSION", version)
+			_, err := docker.List(t.Context(), docker.Config{})
+			if !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), "unset DOCKER_API_VERSION") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	t.Setenv("DOCKER_API_VERSION", "1.40")
+	if _, err := docker.List(t.Context(), docker.Config{}); err != nil {
+		t.Error(err)
+	}
+}
+
 // newerEngine is a mock of an engine of a newer version in front of the real one:
 // it speaks a newer version of the API only and leaves out what that has dropped.
 type newerEngine struct {

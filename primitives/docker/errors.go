@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -51,6 +52,8 @@ func explain(eng *client.Client, err error) error {
 		return &kind{err, fs.ErrNotExist}
 	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):
 		return &kind{err, fs.ErrExist}
+	case cerrdefs.IsInvalidArgument(err) && os.Getenv(client.EnvOverrideAPIVersion) != "" && strings.Contains(err.Error(), "API version"):
+		return &kind{fmt.Errorf("unset %s, to agree on a version with the engine: %w", client.EnvOverrideAPIVersion, err), fs.ErrInvalid}
 	case cerrdefs.IsInvalidArgument(err):
 		return &kind{err, fs.ErrInvalid}
 	case cerrdefs.IsPermissionDenied(err), cerrdefs.IsUnauthorized(err):
