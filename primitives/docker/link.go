@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -19,9 +20,9 @@ import (
 type link struct {
 	worker    worker
 	container string
-	stream    *stream // of the engine; the guest may have left it for a socket
-	first     bool    // it leads to the container's first process
-	arch      string  // of the image's programs
+	conn      net.Conn // of the engine; the guest may have left it for a socket
+	first     bool     // it leads to the container's first process
+	arch      string   // of the image's programs
 	archives  *archives
 
 	fate func() (primitives.State, error) // asks the engine
@@ -84,7 +85,7 @@ func dial(ctx context.Context, eng *client.Client, id string, conn types.Hijacke
 	defer meeting.close()
 	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket, Bypass: l.archives.bypass(cfg)})
 	if err == nil {
-		l.worker, l.stream = c, stream
+		l.worker, l.conn = c, conn.Conn
 		return l, nil
 	}
 	if tail := stream.stderr(); tail != "" {

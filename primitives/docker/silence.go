@@ -109,8 +109,8 @@ var errSilentGuest = fmt.Errorf("%w: the guest does not answer", primitives.ErrU
 func (l *link) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stream != nil && l.cause == nil {
+	if l.conn != nil && l.cause == nil {
 		l.cause = errSilentGuest
-		_ = l.stream.Close()
+		_ = l.conn.Close()
 	}
 }
