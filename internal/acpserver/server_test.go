@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,14 +58,16 @@ func serve(t *testing.T, create func(context.Context) error) *wire {
 			},
 		}, nil
 	}}
-	go func() {
+	var serving sync.WaitGroup
+	serving.Go(func() {
 		err := Serve(ctx, cfg, in, drain)
 		_ = drain.Close() // always nil
 		w.served <- err
-	}()
+	})
 	t.Cleanup(func() {
 		cancel()
 		_, _ = feed.Close(), out.Close() // always nil
+		serving.Wait()
 	})
 	return w
 }

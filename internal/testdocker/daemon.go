@@ -67,7 +67,7 @@ func NewDaemon(t testing.TB, l *net.TCPListener, args ...string) *Daemon {
 	d := &Daemon{dir: dir, args: append([]string{
 		"--config-file", config, "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
 		"--pidfile", filepath.Join(dir, "pid"), "--host", "unix://" + filepath.Join(dir, "s"),
-		"--bridge", "none", "--iptables=false", "--ip-forward=false", "--shutdown-timeout", "5",
+		"--bridge", "none", "--iptables=false", "--ip-forward=false", "--shutdown-timeout", "60",
 	}, args...)}
 	if l != nil {
 		file, err := l.File()

@@ -10,11 +10,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"testing"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/internal/flock"
 )
 
 // Scratch returns the name of an image with nothing in it.
@@ -100,12 +103,14 @@ func ensure(t testing.TB, name string, entries []entry) string {
 	archive := pack(t, entries)
 	ref := reference(name, archive)
 	eng := Engine(t)
-	_, err := eng.ImageInspect(t.Context(), ref)
-	if err == nil {
+	if has(t, eng, ref) {
 		return ref
 	}
-	if !cerrdefs.IsNotFound(err) {
-		t.Fatal(err)
+	// The tests of several packages begin at once, and every import makes another image,
+	// to which the name goes over.
+	defer lockImages(t)()
+	if has(t, eng, ref) {
+		return ref
 	}
 	source := image.ImportSource{Source: bytes.NewReader(archive), SourceName: "-"}
 	body, err := eng.ImageImport(t.Context(), source, ref, image.ImportOptions{Changes: []string{"ENV IMAGE_MARK=from-image"}})
@@ -117,6 +122,34 @@ func ensure(t testing.TB, name string, entries []entry) string {
 		t.Fatalf("import the image %s: %v", ref, err)
 	}
 	return ref
+}
+
+// has reports whether the engine has an image.
+func has(t testing.TB, eng *client.Client, ref string) bool {
+	t.Helper()
+	_, err := eng.ImageInspect(t.Context(), ref)
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// lockImages keeps other tests, also of other programs, from importing images.
+func lockImages(t testing.TB) (unlock func()) {
+	t.Helper()
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(dir, "agentenv")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err = flock.Lock(t.Context(), filepath.Join(dir, "lock-test-images"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unlock
 }
 
 func pack(t testing.TB, entries []entry) []byte {

@@ -2,6 +2,7 @@ package testmodal_test
 
 import (
 	"bufio"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,10 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
 )
+
+// nap is an argument of sleep that only what these tests start has: those of another
+// copy of the project may run on this machine, too.
+func nap() string { return fmt.Sprintf("4711.%d", os.Getpid()) }
 
 // running counts the processes of this machine that have an argument.
 func running(t testing.TB, arg string) int {
@@ -101,7 +106,8 @@ func TestABlockedNetworkIsNone(t *testing.T) {
 	}
 }
 
-// victim is set in a process that makes a sandbox and waits to be killed.
+// victim is set, to the nap of what it starts, in a process that makes a sandbox and
+// waits to be killed.
 const victim = "TESTMODAL_VICTIM"
 
 func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
@@ -112,7 +118,7 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 	tmp := t.TempDir() // for what nobody cleans up, too
-	cmd.Env = append(os.Environ(), victim+"=1", "TMPDIR="+tmp)
+	cmd.Env = append(os.Environ(), victim+"="+nap(), "TMPDIR="+tmp)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +133,7 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 			dir = ""
 		}
 	}
-	if running(t, "4711.2") == 0 || dir == "" {
+	if running(t, nap()) == 0 || dir == "" {
 		t.Errorf("nothing runs in %q", dir)
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -135,7 +141,7 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	deadline := time.After(time.Minute)
-	for running(t, "4711.2") > 0 {
+	for running(t, nap()) > 0 {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-deadline:
@@ -157,8 +163,9 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 // sacrifice makes a sandbox and waits to be killed.
 func sacrifice(t *testing.T) {
 	s, mc := open(t)
-	sb := create(t, mc, &modal.SandboxCreateParams{Command: []string{"sleep", "4711.2"}})
-	run(t, sb, "sh", "-c", "setsid sleep 4711.2 >/dev/null 2>&1 </dev/null &")
+	nap := os.Getenv(victim)
+	sb := create(t, mc, &modal.SandboxCreateParams{Command: []string{"sleep", nap}})
+	run(t, sb, "sh", "-c", "setsid sleep "+nap+" >/dev/null 2>&1 </dev/null &")
 	_, _ = os.Stdout.WriteString("\ndirectory " + s.Dir() + "\n")
 	<-t.Context().Done()
 }
@@ -170,9 +177,9 @@ func TestCloseLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	mc := connect(t, s)
-	create(t, mc, &modal.SandboxCreateParams{Command: []string{"sleep", "4711.3"}})
+	create(t, mc, &modal.SandboxCreateParams{Command: []string{"sleep", nap()}})
 	sb := create(t, mc, nil)
-	if _, err := sb.Exec(t.Context(), []string{"sleep", "4711.3"}, nil); err != nil {
+	if _, err := sb.Exec(t.Context(), []string{"sleep", nap()}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -180,7 +187,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := running(t, "4711.3"); n != 0 {
+	if n := running(t, nap()); n != 0 {
 		t.Errorf("%d processes are left", n)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {

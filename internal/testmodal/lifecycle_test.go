@@ -60,12 +60,12 @@ func TestACommandKeepsASandboxFromBeingIdle(t *testing.T) {
 func TestTerminateEndsTheWholeTree(t *testing.T) {
 	needRoot(t)
 	_, mc := open(t)
-	sb := create(t, mc, &modal.SandboxCreateParams{Command: []string{"sh", "-c", "sleep 4711.1 & sleep 4711.1"}})
-	const script = `setsid sh -c 'trap "" TERM; sleep 4711.1 & sleep 4711.1' >/dev/null 2>&1 </dev/null & sleep 4711.1 >/dev/null 2>&1 & echo started`
-	if out, _ := run(t, sb, "sh", "-c", script); out != "started\n" {
+	sb := create(t, mc, &modal.SandboxCreateParams{Command: []string{"sh", "-c", "sleep " + nap() + " & sleep " + nap()}})
+	const script = `setsid sh -c 'trap "" TERM; sleep $0 & sleep $0' $0 >/dev/null 2>&1 </dev/null & sleep $0 >/dev/null 2>&1 & echo started`
+	if out, _ := run(t, sb, "sh", "-c", script, nap()); out != "started\n" {
 		t.Fatalf("the script said %q", out)
 	}
-	for began := time.Now(); running(t, "4711.1") == 0; { // the shells have forked, and not begun them yet
+	for began := time.Now(); running(t, nap()) == 0; { // the shells have forked, and not begun them yet
 		if time.Since(began) > time.Minute {
 			t.Fatal("nothing runs")
 		}
@@ -73,7 +73,7 @@ func TestTerminateEndsTheWholeTree(t *testing.T) {
 	if code, err := sb.Terminate(t.Context(), &modal.SandboxTerminateParams{Wait: true}); err != nil || code != 137 {
 		t.Errorf("exit %d, %v", code, err)
 	}
-	if n := running(t, "4711.1"); n != 0 {
+	if n := running(t, nap()); n != 0 {
 		t.Errorf("%d processes are left", n)
 	}
 }

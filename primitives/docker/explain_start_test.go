@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,8 +23,9 @@ import (
 
 // imageFor makes an image whose configuration names a user, with a file of users.
 // It is removed with the test.
-func imageFor(t *testing.T, ref, user string) string {
+func imageFor(t *testing.T, name, user string) string {
 	t.Helper()
+	ref := fmt.Sprintf("%s-%d", name, os.Getpid()) // others may run these tests on the same engine
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	users := "root:x:0:0:root:/:/bin/sh\n"

@@ -14,6 +14,9 @@ import (
 // OwnEndTimeout is how long Terminate waits for a guest that ends by itself.
 const OwnEndTimeout = ownEndTimeout
 
+// SweepInterval is how long a program leaves it at one sweep.
+const SweepInterval = sweepInterval
+
 // BypassFrom sets the size from which on files go through the engine's archives.
 func BypassFrom(cfg *Config, size int64) { cfg.bypassFrom = size }
 

@@ -25,7 +25,7 @@ import (
 // that runs.
 func foreign(t *testing.T) string {
 	t.Helper()
-	const ref = "agentenv-test-foreign:s390x"
+	ref := fmt.Sprintf("agentenv-test-foreign:s390x-%d", os.Getpid()) // others may run these tests on the same engine
 	layer := archive(t, map[string]string{"etc/platform": "s390x"})
 	config := fmt.Sprintf(`{"architecture":"s390x","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["sha256:%x"]}}`, sha256.Sum256(layer))
 	whole := archive(t, map[string]string{

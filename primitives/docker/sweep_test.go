@@ -33,12 +33,14 @@ func TestAProgramSweepsOnceForManySandboxes(t *testing.T) {
 			t.Fatal("nothing was looked for")
 		}
 	}
+	began := time.Now()
 	open(t, cfg)
 	once()
 	for range 3 {
 		open(t, cfg)
 	}
-	if n := swept.Load(); n != 1 {
+	// On a machine that is as busy as that it is due again.
+	if n := swept.Load(); n != 1 && time.Since(began) < docker.SweepInterval {
 		t.Errorf("the engine was swept %d times", n)
 	}
 	docker.ForgetSweep(cfg.Host)

@@ -35,7 +35,7 @@ func TestARemovalThatTheEngineForgetsToTellOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = eng.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	removed := make(chan error, 1)
 	go func() { removed <- removeContainer(ctx, eng, "box") }()

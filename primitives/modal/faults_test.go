@@ -207,7 +207,7 @@ func TestAServerThatHangsHoldsNobodyUp(t *testing.T) {
 			select {
 			case err := <-ended:
 				expectError(t, name, err, context.DeadlineExceeded)
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute): // some take more than ten seconds of it by themselves
 				t.Error("it hangs")
 			}
 		})

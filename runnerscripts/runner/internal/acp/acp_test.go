@@ -337,13 +337,19 @@ func inner(c agent.Conversation) *conversation { return c.(recorded).Conversatio
 func TestSilenceIsNotWaitedForForEver(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
-	f.driver.silence = 4 * time.Second
+	f.driver.silence = 20 * time.Second // a busy machine may take long to begin
 	c := f.start()
-	_, err := c.Prompt(t.Context(), "q", "hang")
-	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "4s") {
+	wait := f.promptAsync(c, "hang")
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+	conv := inner(c)
+	conv.mu.Lock()
+	peer := conv.peer
+	conv.mu.Unlock()
+	peer.heard.Store(time.Now().Add(-2 * f.driver.silence).UnixNano())
+	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "20s") {
 		t.Errorf("error %v", err)
 	}
-	inner(c).cfg.Silence = time.Minute // a busy machine may take longer to answer
+	conv.cfg.Silence = time.Minute // a busy machine may take longer to answer
 	f.prompt(c, "remember")
 	if got := f.said(); !strings.Contains(got, "hang\n") {
 		t.Errorf("the agent said %q", got)

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	unaskedPatience = 30 * time.Second
+	unaskedPatience = 3 * time.Minute // far above what it takes
 	untilGo         = "until [ -e go ]; do sleep 0.1; done"
 )
 

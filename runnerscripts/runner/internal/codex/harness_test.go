@@ -194,6 +194,18 @@ func (f *fixture) lastRequest() llmapi.Request {
 	return all[len(all)-1]
 }
 
+// waitForFile waits until a file is in the workspace.
+func (f *fixture) waitForFile(name string) {
+	f.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); !f.exists(name); <-tick.C {
+		if time.Now().After(end) {
+			f.t.Fatalf("there is still no %s", name)
+		}
+	}
+}
+
 // waitForEnd waits until a process, which is not the test's own child, has ended.
 func waitForEnd(t *testing.T, pid string) {
 	t.Helper()

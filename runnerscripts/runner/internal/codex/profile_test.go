@@ -303,6 +303,9 @@ func TestWorkspacesHooksRunOnlyIfItIsTrusted(t *testing.T) {
 			agenttest.WriteFile(t, f.workspaceFile(".codex/config.toml"), "[mcp_servers.evil]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"touch mcp-ran\"]\n")
 			f.profile.Hooks = []runnerscripts.Hook{{Event: "Stop", Command: "touch profile-hook-ran"}}
 			f.prompt(f.start(), "plain-text")
+			if trusted {
+				f.waitForFile("mcp-ran") // the program waits for the servers of a profile alone
+			}
 			for name, want := range map[string]bool{"profile-hook-ran": true, "workspace-hook-ran": trusted, "mcp-ran": trusted} {
 				if f.exists(name) != want {
 					t.Errorf("%s: %v", name, !want)
