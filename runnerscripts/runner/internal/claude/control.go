@@ -23,18 +23,28 @@ func (c *conversation) request(ctx context.Context, p *child.Process, body any) 
 	_ = p.Send(controlLine{Type: "control_request", RequestID: id, Request: raw})
 	select {
 	case r := <-reply:
-		if r.Subtype != "success" {
-			return nil, agent.Invalid("ask Claude Code for something that it can do: %s", r.Error)
-		}
-		return r.Response, nil
+		return r.result()
 	case <-p.Done():
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case r := <-reply: // its last words
+		return r.result()
+	default:
 		return nil, &runnerscripts.ScriptFailure{
 			Code:    runnerscripts.FailAgent,
 			Message: "check the agent's model, mode and settings: Claude Code has ended: " + p.Crash(),
 		}
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	}
+}
+
+// result is what a request was answered.
+func (r controlResponse) result() (json.RawMessage, error) {
+	if r.Subtype != "success" {
+		return nil, agent.Invalid("ask Claude Code for something that it can do: %s", r.Error)
+	}
+	return r.Response, nil
 }
 
 // requestLater sends a control request; the reply, if it is a success, is handled

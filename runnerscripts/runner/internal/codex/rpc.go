@@ -75,9 +75,14 @@ func (p *peer) callThen(ctx context.Context, method string, params, result any, 
 	case err := <-reply:
 		return err
 	case <-p.Done():
-		return fmt.Errorf("%s: %w: %s", method, errEnded, p.Crash())
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	select {
+	case err := <-reply: // its last words
+		return err
+	default:
+		return fmt.Errorf("%s: %w: %s", method, errEnded, p.Crash())
 	}
 }
 
