@@ -274,6 +274,55 @@ func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
 	}
 }
 
+func TestARejectionThatInterruptsStopsTheQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := f.start()
+	wait := f.promptAsync(c, "ask")
+	req := f.asked()
+	decision := runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true}
+	if err := c.Respond(t.Context(), req.ID, decision); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	// It ends its turn as soon as it has an answer, so that must not come first.
+	if got := f.said(); strings.Contains(got, "selected") {
+		t.Errorf("the agent got %s", got)
+	}
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Kind: runnerscripts.RejectOnce, Reason: "answered"}) {
+		t.Errorf("resolved: %+v", resolved)
+	}
+	if err := c.Respond(t.Context(), req.ID, decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("an answer after it: %v", err)
+	}
+}
+
+func TestAPromptWaitsForTheInterruptOfTheLastOne(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "modes,resume")
+	c := f.start()
+	inner(c).stopping.Add(1) // one is on its way
+	wait := f.promptAsync(c, "say something")
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
+	for range 20 { // each of which the agent answers
+		for _, mode := range []string{"code", "ask"} {
+			if err := c.SetMode(t.Context(), mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := f.said(); got != "" {
+		t.Errorf("the agent has the prompt already: %q", got)
+	}
+	inner(c).stopping.Done()
+	if _, err := wait(); err != nil || f.said() != "something\n" {
+		t.Errorf("the agent said %q, %v", f.said(), err)
+	}
+}
+
 func TestModeAndModelAreSetTheWayThatTheAgentOffers(t *testing.T) {
 	t.Parallel()
 	for _, offers := range []string{"modes,resume", "config,resume"} {

@@ -210,9 +210,8 @@ func (p *play) permission(ctx context.Context, call acpsdk.ToolCallUpdate) {
 	})
 	raw, jerr := json.Marshal(answer)
 	p.err = errors.Join(p.err, err, jerr)
+	p.say(context.WithoutCancel(ctx), string(raw))
 	if ctx.Err() != nil || answer.Outcome.Cancelled != nil {
 		p.reply.StopReason, p.err = acpsdk.StopReasonCancelled, nil
-		return
 	}
-	p.say(ctx, string(raw))
 }

@@ -36,6 +36,7 @@ type conversation struct {
 	ending   sync.Once
 	unwatch  func()         // ends the watch over Start's context
 	asking   sync.WaitGroup // handlers of permission requests, interrupts
+	stopping sync.WaitGroup // interrupts alone; no prompt is sent meanwhile
 
 	withdrawing sync.Mutex // held until it is told that a question was withdrawn
 
@@ -106,6 +107,9 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	}
 	c.translate.prompt(text)
 	reply, err := c.ask(ctx, p, q, text)
+	c.mu.Lock()
+	c.query = nil // nothing is asked any more
+	c.mu.Unlock()
 	c.withdrawAll()
 	cancelled := err == nil && reply.StopReason == acpsdk.StopReasonCancelled
 	if (cancelled || err != nil) && c.cfg.Forgets {
@@ -155,6 +159,7 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 	default:
 	}
 	go func() {
+		c.stopping.Wait() // what was to stop the last one must not stop this
 		reply, err := call[acpsdk.PromptResponse](asking, p, acpsdk.AgentMethodSessionPrompt, acpsdk.PromptRequest{
 			SessionId: p.session, Prompt: []acpsdk.ContentBlock{acpsdk.TextBlock(text)},
 		})
@@ -203,21 +208,24 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 			return acpsdk.PromptResponse{}, context.Cause(ctx)
 		}
 		if sent == nil && stop == nil { // it must not overtake the prompt
-			c.background(func() {
-				p.notify(ctx, acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session})
-				c.withdrawAll() // not before: the agent would go on with the answer
-			})
+			c.sendInterrupt(ctx, p)
 		}
 	}
 }
 
-// background runs what may have to wait until the program reads its input.
-func (c *conversation) background(do func()) {
+// sendInterrupt does not wait: that may take until the program reads its input.
+func (c *conversation) sendInterrupt(ctx context.Context, p *peer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.over {
-		c.asking.Go(do)
+	if c.over {
+		return
 	}
+	c.stopping.Add(1)
+	c.asking.Go(func() {
+		defer c.stopping.Done()
+		p.notify(ctx, acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session})
+		c.withdrawAll() // not before: the agent would go on with the answer
+	})
 }
 
 // outcome says how a query ended.

@@ -16,6 +16,10 @@ import (
 type question struct {
 	options []runnerscripts.PermissionOption
 	answer  chan acpsdk.RequestPermissionResponse // takes one
+	// told is that its end has been told of, and the answer, which is a refusal, follows
+	// the interrupt.
+	told bool
+	why  string // it is refused
 }
 
 // permissionRequest is what the agent asks, in the shape of this project's own
@@ -166,27 +170,42 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	if len(d.UpdatedInput) > 0 {
 		return agent.Unsupported("leave updated_input out: ACP has no way to change what %s is going to do", c.cfg.Program)
 	}
+	stop, err := c.respond(id, d)
+	if err == nil && stop {
+		err = c.Interrupt(ctx)
+	}
+	return err
+}
+
+// respond reports whether the query is to be stopped, too. Then the agent gets its
+// answer only after that: it might end its turn as if nobody had stopped it.
+func (c *conversation) respond(id string, d runnerscripts.PermissionDecision) (stop bool, err error) {
+	c.withdrawing.Lock()
+	defer c.withdrawing.Unlock()
 	c.mu.Lock()
 	q, ok := c.questions[id]
-	if !ok {
+	if !ok || q.told {
 		c.mu.Unlock()
-		return agent.NotWaiting(id)
+		return false, agent.NotWaiting(id)
 	}
 	o, err := agent.Choose(q.options, d)
 	if err != nil {
 		c.mu.Unlock()
-		return err
+		return false, err
 	}
-	delete(c.questions, id)
+	if stop = d.Interrupt && !o.Kind.Allows(); stop {
+		q.told, q.why = true, d.Message
+	} else {
+		delete(c.questions, id)
+	}
 	c.mu.Unlock()
 	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
 		ID: id, Kind: o.Kind, Reason: "answered",
 	})
-	q.answer <- withMessage(selected(o), d.Message)
-	if d.Interrupt && !o.Kind.Allows() {
-		return c.Interrupt(ctx)
+	if !stop {
+		q.answer <- withMessage(selected(o), d.Message)
 	}
-	return nil
+	return stop, nil
 }
 
 // withdraw ends a question that nobody needs to answer any more.
@@ -205,9 +224,11 @@ func (c *conversation) withdrawOne(id string) {
 	if !ok {
 		return
 	}
-	q.answer <- cancelled()
-	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionResolved,
-		runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
+	q.answer <- withMessage(cancelled(), q.why)
+	if !q.told {
+		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionResolved,
+			runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
+	}
 }
 
 // withdrawAll ends the questions of a query that ends. Those that the agent's end has
