@@ -368,10 +368,16 @@ func TestLeavingTheLoopEndsTheWatch(t *testing.T) {
 		}
 		break
 	}
-	// The stream is given back when the guest has left its loop, too.
+	noStreams(t, c.Client) // when the guest has left its loop, too
+}
+
+// noStreams waits until the guest has ended all operations, too, and given back their
+// streams.
+func noStreams(t *testing.T, c *Client) {
+	t.Helper()
 	for deadline := time.Now().Add(bound); c.mux.NumStreams() > 0; {
 		if time.Now().After(deadline) {
-			t.Fatal("the watch is still open")
+			t.Fatalf("%d streams are still open", c.mux.NumStreams())
 		}
 		<-time.After(time.Millisecond) // a call would open a stream of its own
 	}

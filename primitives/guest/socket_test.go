@@ -136,20 +136,27 @@ func TestOthersAtTheSocketAreTurnedAway(t *testing.T) {
 		"silence that leaves no room": {maxCallers, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			socket, path := newSocket(t)
 			var callers []net.Conn
-			_, _, moved := offered(t, socket, func() {
-				for range tt.callers {
-					callers = append(callers, callAt(t, path, tt.say))
-				}
-				if len(tt.say) >= tokenSize {
-					for _, c := range callers { // all have been judged
-						_, _ = c.Read(make([]byte, 1))
+			for try := 1; ; try++ {
+				socket, path := newSocket(t)
+				begun := time.Now()
+				_, _, moved := offered(t, socket, func() {
+					for range tt.callers {
+						callers = append(callers, callAt(t, path, tt.say))
 					}
+					if len(tt.say) >= tokenSize {
+						for _, c := range callers { // all have been judged
+							_, _ = c.Read(make([]byte, 1))
+						}
+					}
+				})
+				if moved == tt.moves {
+					break
 				}
-			})
-			if moved != tt.moves {
-				t.Errorf("the guest moved: %v", moved)
+				// On a busy machine the callers, or the guest, may have been given up.
+				if time.Since(begun) < moveTimeout || try == 5 {
+					t.Fatalf("the guest moved: %v", moved)
+				}
 			}
 			for _, c := range callers {
 				_ = c.SetReadDeadline(time.Now().Add(bound))

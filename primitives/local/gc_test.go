@@ -143,7 +143,7 @@ func TestGCEndsWhatStillRuns(t *testing.T) {
 	if got := gc(t, cfg, local.GCOptions{}); got != s.ID() {
 		t.Errorf("GC took %q, want %q", got, s.ID())
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if status, err := p.Wait(ctx); err == nil && status.Success() {
 		t.Errorf("the command ended with %+v", status)

@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
 // newSandbox makes a sandbox that is terminated when the test is over.
 func newSandbox(t testing.TB, cfg local.Config) *local.Sandbox {
 	t.Helper()
@@ -61,7 +64,7 @@ func newSandboxBy(t testing.TB, by func(context.Context, local.Config) (*local.S
 func endAfter(t testing.TB, s *local.Sandbox) {
 	t.Helper()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		_, err := s.Terminate(ctx)
 		if err != nil && !errors.Is(err, primitives.ErrUnavailable) {
@@ -120,7 +123,7 @@ func start(t testing.TB, s *local.Sandbox, cmd primitives.Command) primitives.Pr
 
 func wait(t testing.TB, p primitives.Process) primitives.ExitStatus {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	st, err := p.Wait(ctx)
 	if err != nil {
@@ -149,7 +152,7 @@ func readLine(t testing.TB, r io.Reader) string {
 // eventually waits for what must become true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -37,7 +37,7 @@ type Harness struct {
 	Groups []string
 
 	// Patience is how long to wait for something that must happen before the
-	// case fails. Zero means 20 seconds. It is no measure of speed.
+	// case fails. Zero means a minute. It is no measure of speed.
 	Patience time.Duration
 }
 

@@ -44,7 +44,7 @@ func newSuite(t testing.TB, h Harness) *suite {
 	s := &suite{h: h, dir: t.TempDir(), bin: bin, self: t.Name(), patience: h.Patience, calm: 2 * soon, run: rand.Text(), probes: map[string][]byte{}}
 	s.common = map[ending]*commonSandbox{}
 	if s.patience == 0 {
-		s.patience = 20 * time.Second
+		s.patience = time.Minute
 	}
 	ctx := t.Context()
 	s.build = func(goos, goarch string) ([]byte, error) { return buildProbe(ctx, bin, goos, goarch) }

@@ -36,16 +36,28 @@ type watcher struct {
 // watch starts watching a folder of the case.
 func (s *sandbox) watch(t testingT, name string, opts primitives.WatchOptions) *watcher {
 	t.Helper()
+	w, collect := s.watchLate(t, name, opts)
+	collect()
+	return w
+}
+
+// watchLate is watch that takes no event before collect is called.
+func (s *sandbox) watchLate(t testingT, name string, opts primitives.WatchOptions) (w *watcher, collect func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	seq, err := s.Watch(ctx, s.in(name), opts)
 	if err != nil {
 		cancel()
 		t.Fatalf("Watch: %v", err)
 	}
-	w := &watcher{s: s, events: make(chan primitives.WatchEvent, 1<<16), end: make(chan error, 1), stop: cancel}
-	joined := make(chan struct{})
+	w = &watcher{s: s, events: make(chan primitives.WatchEvent, 1<<16), end: make(chan error, 1), stop: cancel}
+	joined, begin := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(joined)
+		select {
+		case <-begin:
+		case <-ctx.Done():
+		}
 		var last error
 		for ev, err := range seq {
 			if err != nil {
@@ -66,10 +78,11 @@ func (s *sandbox) watch(t testingT, name string, opts primitives.WatchOptions) *
 			t.Errorf("the watch did not end when its context was cancelled")
 		}
 	})
-	return w
+	return w, func() { close(begin) }
 }
 
-// until collects events until one is wanted, and returns it.
+// until collects events until one is wanted, and returns it. It waits for each, not for
+// all of them, of which there may be many.
 func (w *watcher) until(t testingT, what string, wanted func(ev primitives.WatchEvent) bool) primitives.WatchEvent {
 	t.Helper()
 	timer := time.NewTimer(w.s.suite.patience)
@@ -81,6 +94,7 @@ func (w *watcher) until(t testingT, what string, wanted func(ev primitives.Watch
 			if wanted(ev) {
 				return ev
 			}
+			timer.Reset(w.s.suite.patience)
 		case <-timer.C:
 			t.Fatalf("waited in vain for %s; seen: %s", what, brief(eventText(w.seen)))
 		}

@@ -1,7 +1,6 @@
 package primitivestest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,38 +30,26 @@ func burstRules() []rule {
 
 // checkSlowWatcher takes the first event only after everything has happened.
 func checkSlowWatcher(t testingT, s *sandbox) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	seq, err := s.Watch(ctx, s.dir, primitives.WatchOptions{})
-	if err != nil {
-		t.Fatalf("Watch: %v", err)
-	}
+	w, collect := s.watchLate(t, ".", primitives.WatchOptions{})
 	s.probed(t, "many", "20000", "a")
 	s.probed(t, "rm", "a")
 	s.probed(t, "write", "last", "")
-	s.within(t, "the last file", func() error {
-		exists := map[string]bool{}
-		for ev, err := range seq {
-			if err != nil {
-				return err
-			}
-			switch ev.Op {
-			case primitives.OpCreate, primitives.OpModify:
-				exists[ev.Path] = true
-			case primitives.OpRemove:
-				delete(exists, ev.Path)
-			}
-			if exists["last"] {
-				break
-			}
+	collect()
+	exists := map[string]bool{}
+	w.until(t, "the last file", func(ev primitives.WatchEvent) bool {
+		switch ev.Op {
+		case primitives.OpCreate, primitives.OpModify:
+			exists[ev.Path] = true
+		case primitives.OpRemove:
+			delete(exists, ev.Path)
 		}
-		for p := range exists {
-			if strings.HasPrefix(p, "a/") {
-				return fmt.Errorf("%s seems to exist", p)
-			}
-		}
-		return nil
+		return exists["last"]
 	})
+	for p := range exists {
+		if strings.HasPrefix(p, "a/") {
+			t.Errorf("%s seems to exist", p)
+		}
+	}
 }
 
 // watchEndRules: how a watch begins and ends.
