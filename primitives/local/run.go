@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -136,7 +137,9 @@ func (r *run) finish(ctx context.Context, p *process, stdin io.Reader) error {
 	r.status = status
 	drained := make(chan struct{})
 	go func() { drains.Wait(); close(drained) }()
-	patience.Wait(drained, drainDelay)
+	if !patience.Wait(drained, drainDelay) && p.out.hurry() && p.err.hurry() {
+		<-drained
+	}
 	err = errors.Join(err, p.Close()) // also ends the drains
 	<-drained
 	return err
@@ -188,16 +191,19 @@ func (c *collector) readOnce(fd int) bool {
 	return true
 }
 
-// drain reads to the end.
-func (c *collector) drain(r io.Reader) {
+// drain reads to the end, or, if that is not waited for any more, what is there.
+func (c *collector) drain(o *output) {
 	var over []byte
 	for {
 		buf := over
 		if buf == nil {
 			buf = c.space()
 		}
-		n, err := r.Read(buf)
+		n, err := o.Read(buf)
 		c.took(n)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			c.takeRest(o.f)
+		}
 		if err != nil {
 			return
 		}
@@ -205,4 +211,26 @@ func (c *collector) drain(r io.Reader) {
 			over = make([]byte, copyBuffer)
 		}
 	}
+}
+
+// takeRest reads what is there: it may not have had a chance to be read yet. Somebody
+// may go on writing, so that is no more than a pipe can hold.
+func (c *collector) takeRest(f *os.File) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return // it is closed
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for left := largePipe; left > 0; {
+			n, err := unix.Read(int(fd), c.space())
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if n <= 0 {
+				return
+			}
+			c.took(n)
+			left -= n
+		}
+	})
 }

@@ -53,6 +53,9 @@ func (o *output) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// hurry ends waiting for more; it reports whether that can be done.
+func (o *output) hurry() bool { return o.f == nil || o.f.SetReadDeadline(time.Now()) == nil }
+
 // WriteTo moves the stream in larger pieces than io.Copy would.
 func (o *output) WriteTo(w io.Writer) (int64, error) {
 	if o.f == nil && o.tty == nil {

@@ -1,0 +1,54 @@
+package local
+
+import (
+	"os"
+	"sync"
+	"testing"
+	"time"
+)
+
+// late is an output that holds text, and is not waited for any more when it is read
+// first. Its writing end stays open.
+func late(t *testing.T, text string) (o *output, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
+	if _, err := w.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	o = &output{f: r}
+	if !o.hurry() {
+		t.Fatal("it has to be waited for")
+	}
+	return o, w
+}
+
+func TestWhatHasBeenPrintedIsReadHoweverLate(t *testing.T) {
+	for _, limit := range []int64{1 << 20, 4} {
+		o, _ := late(t, "last words")
+		c := collector{limit: limit}
+		c.drain(o)
+		if want := "last words"[:min(limit, 10)]; string(c.data) != want || c.dropped != 10-int64(len(want)) {
+			t.Errorf("%q was read, and %d bytes more", c.data, c.dropped)
+		}
+	}
+}
+
+func TestWhoGoesOnPrintingIsNotReadForEver(t *testing.T) {
+	o, w := late(t, "")
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for piece := make([]byte, 4<<10); ; {
+			if _, err := w.Write(piece); err != nil {
+				return
+			}
+		}
+	})
+	c := collector{limit: 1 << 30}
+	c.drain(o)
+	_ = w.SetWriteDeadline(time.Now())
+	writing.Wait()
+}
