@@ -40,7 +40,8 @@ type conversation struct {
 	questions   map[string]question
 	rules       ruleset // what is allowed, although the program asks
 	query       *query
-	model       string // empty: the program's own choice
+	aborts      []chan struct{} // closed when the program has noted them
+	model       string          // empty: the program's own choice
 	mode        string
 	offer       offer
 }
@@ -91,7 +92,10 @@ func (c *conversation) work(ctx context.Context, s *server, q *query, p prompt) 
 	defer sender.Wait()
 	defer cancel()
 	sent := make(chan error, 1)
-	sender.Go(func() { sent <- s.post(sending, "/session/"+c.sessionID()+p.path, p.body, nil) })
+	sender.Go(func() {
+		c.aborted(sending)
+		sent <- s.post(sending, "/session/"+c.sessionID()+p.path, p.body, nil)
+	})
 	for {
 		select {
 		case err := <-sent:
@@ -197,16 +201,39 @@ func (c *conversation) Interrupt(ctx context.Context) error {
 
 // abort asks the program to stop, without waiting for it.
 func (c *conversation) abort(ctx context.Context) {
-	id := c.sessionID()
-	c.background(ctx, func(ctx context.Context, s *server) error { return s.abort(ctx, id) })
+	id, done := c.sessionID(), make(chan struct{})
+	if c.background(ctx, func(ctx context.Context, s *server) error {
+		defer close(done)
+		return s.abort(ctx, id)
+	}) {
+		c.mu.Lock()
+		c.aborts = append(c.aborts, done)
+		c.mu.Unlock()
+	}
 }
 
-// background asks the server for something that nobody waits for but Close.
-func (c *conversation) background(ctx context.Context, do func(context.Context, *server) error) {
+// aborted waits until the program has noted what was to stop an earlier query: it would
+// stop the next one.
+func (c *conversation) aborted(ctx context.Context) {
+	c.mu.Lock()
+	aborts := c.aborts
+	c.aborts = nil
+	c.mu.Unlock()
+	for _, done := range aborts {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// background asks the server for something that nobody waits for but Close; false if the
+// conversation is over.
+func (c *conversation) background(ctx context.Context, do func(context.Context, *server) error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return
+		return false
 	}
 	s := c.server
 	c.jobs.Go(func() {
@@ -218,6 +245,7 @@ func (c *conversation) background(ctx context.Context, do func(context.Context, 
 			})
 		}
 	})
+	return true
 }
 
 // SetMode changes the permission mode.

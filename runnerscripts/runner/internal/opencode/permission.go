@@ -222,6 +222,9 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		body = replyBody{Reply: replyOnce}
 	}
 	stop := d.Interrupt && !o.Kind.Allows()
+	if stop && c.query != nil {
+		c.query.cancelled = true // the rejection alone may end it, before it is interrupted
+	}
 	s := c.server
 	c.mu.Unlock()
 
