@@ -102,38 +102,27 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	if c.Read == nil {
 		c.Read = func(r io.Reader) error { return readLines(r, c.MaxLine, handle) }
 	}
-	out := &output{r: r, ended: make(chan struct{}), left: mostLeft}
+	out, said := newOutput(r), newOutput(errR)
 	go func() { read <- p.read(out, c.Read) }()
-	said := &complaints{r: errR, over: make(chan struct{})}
-	go said.read(p.stderr, c.Stderr)
-	go p.wait(out, read, said, c.Ended)
+	heard := make(chan struct{})
+	go func() { keepEnd(p.stderr, said, c.Stderr); close(heard) }()
+	go p.wait(out, said, read, heard, c.Ended)
 	return p, nil
 }
 
 // output is what a program prints. What it has left in the pipe is read however late
 // whoever reads it comes; a survivor that holds the pipe is not waited for.
 type output struct {
-	r     *os.File
-	ended chan struct{} // closed when the program has ended
-	left  int           // may be read after that, as long as it is there; the reader's alone
+	r    *os.File
+	left int // how much is read without waiting, once that is over
 }
 
+func newOutput(r *os.File) *output { return &output{r: r, left: mostLeft} }
+
 func (o *output) Read(p []byte) (int, error) {
-	over := false
-	select {
-	case <-o.ended:
-		over = true
-		if o.left > 0 {
-			_ = o.r.SetReadDeadline(time.Now().Add(drainTime)) // fails only if it is closed
-		}
-	default:
-	}
 	n, err := o.r.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) && o.left > 0 {
-		over = true
 		n, err = o.readNow(p)
-	}
-	if over {
 		o.left -= n
 	}
 	return n, err
@@ -160,10 +149,7 @@ func (o *output) readNow(p []byte) (n int, err error) {
 
 // end says that the program has ended. A read deadline works on pipes; without it a
 // survivor that holds the pipe would keep the reader for ever.
-func (o *output) end() {
-	close(o.ended)
-	_ = o.r.SetReadDeadline(time.Now().Add(drainTime))
-}
+func (o *output) end() { _ = o.r.SetReadDeadline(time.Now().Add(drainTime)) }
 
 // read reads the output until it ends. It returns nil at its end, or when a
 // survivor holds it open for too long.
@@ -194,10 +180,16 @@ func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 
 // wait ends what the program leaves behind, and reaps it. As long as it is not reaped
 // nobody else gets its id, which is that of the group: what is left is signalled before.
-func (p *Process) wait(out *output, read <-chan error, said *complaints, ended func(int)) {
+func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct{}, ended func(int)) {
 	defer close(p.done)
 	awaitExit(p.cmd.Process.Pid, p.reap)
 	said.end()
+	patience := time.NewTimer(drainTime)
+	select {
+	case <-heard:
+	case <-patience.C:
+	}
+	patience.Stop()
 	p.endGroup()
 	err := p.reap()
 	p.awaitGroup()
@@ -206,7 +198,8 @@ func (p *Process) wait(out *output, read <-chan error, said *complaints, ended f
 	}
 	out.end()
 	unread := <-read
-	_ = out.r.Close()
+	<-heard
+	_, _ = out.r.Close(), said.r.Close()
 	if unread != nil {
 		err = unread
 	}

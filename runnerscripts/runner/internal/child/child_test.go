@@ -96,6 +96,24 @@ func TestWhatAProgramPrintedLastIsReadByASlowReaderToo(t *testing.T) {
 	}
 }
 
+func TestStandardErrorIsReadByASlowReaderToo(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	p, _ := shell(t, Command{Stderr: func(line []byte) bool {
+		if seen = append(seen, string(line)); len(seen) == 1 {
+			<-time.After(drainTime + drainTime/2) // as above
+		}
+		return true
+	}}, "i=0; while [ $i -lt 600 ]; do i=$((i+1)); printf '%093d\\n' $i >&2; done; exit 3")
+	<-p.Done()
+	if len(seen) != 600 {
+		t.Errorf("%d lines of 600 were read", len(seen))
+	}
+	if how := p.Crash(); !strings.HasPrefix(how, "it ended: exit status 3") || !strings.HasSuffix(how, "0600") {
+		t.Errorf("it ended: %.100s", how)
+	}
+}
+
 func TestCloseEndsAProgramThatHeedsNeitherItsInputNorTerm(t *testing.T) {
 	t.Parallel()
 	p, lines := shell(t, Command{}, "trap '' TERM INT HUP; sleep 600 & echo ready; while :; do sleep 1; done")
@@ -138,17 +156,26 @@ func TestSurvivorThatHoldsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-func TestSurvivorThatFloodsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
+func TestSurvivorThatGoesOnPrintingDoesNotHoldUpTheEnd(t *testing.T) {
 	t.Parallel()
-	apart := filepath.Join(t.TempDir(), "apart") // as above
-	script := fmt.Sprintf("setsid sh -c ': > %[1]s; while echo x; do :; done' & until [ -e %[1]s ]; do sleep 0.01; done; exit 3", apart)
-	p, err := Start(Command{Args: []string{"/bin/sh", "-c", script}, Env: os.Environ()}, func([]byte) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-p.Done() // the survivor's pipe is broken now
-	if how := p.Crash(); !strings.Contains(how, "exit status 3") {
-		t.Errorf("it ended: %s", how)
+	for name, prints := range map[string]string{
+		"a flood":           "while echo x; do :; done",
+		"on standard error": "while echo x >&2; do :; done",
+		"now and then":      "while echo x && echo x >&2; do sleep 1; done",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			apart := filepath.Join(t.TempDir(), "apart") // as above
+			script := fmt.Sprintf("setsid sh -c ': > %[1]s; %[2]s' & until [ -e %[1]s ]; do sleep 0.01; done; exit 3", apart, prints)
+			p, err := Start(Command{Args: []string{"/bin/sh", "-c", script}, Env: os.Environ()}, func([]byte) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-p.Done() // the survivor's pipe is broken now
+			if how := p.Crash(); !strings.Contains(how, "exit status 3") {
+				t.Errorf("it ended: %s", how)
+			}
+		})
 	}
 }
 

@@ -3,35 +3,18 @@ package child
 import (
 	"bytes"
 	"io"
-	"os"
-	"time"
 )
 
-// complaints is what a program prints on standard error.
-type complaints struct {
-	r    *os.File
-	over chan struct{} // closed when all is read
-}
-
-// read keeps the end of it, without the lines that keep, if there is one, does not want
-// to have kept.
-func (c *complaints) read(end io.Writer, keep func(line []byte) bool) {
-	defer close(c.over)
+// keepEnd reads standard error and keeps the end of it, without the lines that keep, if
+// there is one, does not want to have kept.
+func keepEnd(end io.Writer, r io.Reader, keep func(line []byte) bool) {
 	if keep == nil {
-		_, _ = io.Copy(end, c.r)
+		_, _ = io.Copy(end, r)
 		return
 	}
 	lines := &lineFilter{keep: keep, out: end}
-	_, _ = io.Copy(lines, c.r)
+	_, _ = io.Copy(lines, r)
 	lines.flush()
-}
-
-// end says that the program has ended, and waits for its last words. A survivor may
-// hold the pipe: it is not waited for any longer than it is for other output.
-func (c *complaints) end() {
-	_ = c.r.SetReadDeadline(time.Now().Add(drainTime))
-	<-c.over
-	_ = c.r.Close()
 }
 
 // longestLine is where a line of standard error is cut in two, in bytes.
