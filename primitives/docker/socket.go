@@ -30,8 +30,7 @@ const (
 func withLink(eng *client.Client, name string, cfg Config, inside *container.Config, host *container.HostConfig,
 	create func() (container.CreateResponse, error),
 ) (container.CreateResponse, error) {
-	folder, fresh := makeLink(eng, name, cfg)
-	unlock, ok := holdLink(folder)
+	folder, fresh, unlock, ok := holdLink(eng, name, cfg)
 	if !ok {
 		return create()
 	}

@@ -59,11 +59,6 @@ func makeLink(eng *client.Client, name string, cfg Config) (folder string, fresh
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", false
 	}
-	dir, err := openLink(folder)
-	if err != nil {
-		return "", false
-	}
-	_ = dir.Close() // it was only looked at
 	return folder, fresh
 }
 
@@ -147,29 +142,47 @@ func dropLinks(eng *client.Client, exists func(name string) bool) error {
 	return errors.Join(errs...)
 }
 
-// holdLink keeps the folder of a container that is being made from being removed,
-// until it is unlocked or this program dies.
-func holdLink(folder string) (unlock func(), ok bool) {
-	if folder == "" {
-		return nil, false
+// holdLink makes the folder of a container that is about to be made, see makeLink, and
+// keeps it from being removed until it is unlocked or this program dies.
+func holdLink(eng *client.Client, name string, cfg Config) (folder string, fresh bool, unlock func(), ok bool) {
+	for range linkTries {
+		if folder, fresh = makeLink(eng, name, cfg); folder == "" {
+			break
+		}
+		// A sweep, which finds no container yet, may be faster than this.
+		if unlock, ok = lockLink(folder, unix.LOCK_SH); ok {
+			return folder, fresh, unlock, true
+		}
 	}
-	return lockLink(folder, unix.LOCK_SH)
+	return "", false, nil, false
 }
 
+// linkTries is how often the folder is made. Programs sweep once a minute.
+const linkTries = 10
+
+// lockLink locks a folder; false if it is held by another, or was removed meanwhile.
 func lockLink(folder string, how int) (unlock func(), ok bool) {
 	dir, err := openLink(folder)
 	if err != nil {
 		return nil, false
 	}
+	unlock = func() { _ = dir.Close() } // it was only looked at
 	for {
 		err := unix.Flock(int(dir.Fd()), how)
-		if errors.Is(err, unix.EINTR) {
+		switch {
+		case errors.Is(err, unix.EINTR):
 			continue
+		case err == nil && isStill(folder, dir):
+			return unlock, true
 		}
-		if err != nil {
-			_ = dir.Close() // it was only looked at
-			return nil, false
-		}
-		return func() { _ = dir.Close() }, true
+		unlock()
+		return nil, false
 	}
+}
+
+// isStill reports whether an open folder is what its name means.
+func isStill(name string, dir *os.File) bool {
+	now, err := os.Lstat(name)
+	opened, oerr := dir.Stat()
+	return err == nil && oerr == nil && os.SameFile(now, opened)
 }

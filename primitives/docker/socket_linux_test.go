@@ -2,14 +2,19 @@ package docker
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/docker/docker/client"
+	"golang.org/x/sys/unix"
 )
 
 // linkEngine is a client of an engine that is never asked, with the folders of its
@@ -132,7 +137,7 @@ func TestOnlyFoldersOfContainersThatAreGoneAreRemoved(t *testing.T) {
 		folder, _ := makeLink(eng, name, Config{})
 		folders[name] = folder
 	}
-	unlock, ok := holdLink(folders["being-made"])
+	_, _, unlock, ok := holdLink(eng, "being-made", Config{})
 	if !ok {
 		t.Fatal("no lock")
 	}
@@ -154,4 +159,45 @@ func TestOnlyFoldersOfContainersThatAreGoneAreRemoved(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+func TestAFolderThatIsRemovedBeforeItIsHeldIsMadeAgain(t *testing.T) {
+	eng := linkEngine(t, "unix:///no/such.sock")
+	folder, _ := makeLink(eng, "box", Config{})
+	sweeps, ok := lockLink(folder, unix.LOCK_EX)
+	if !ok {
+		t.Fatal("no lock")
+	}
+	var holding sync.WaitGroup
+	holding.Go(func() {
+		_, fresh, unlock, ok := holdLink(eng, "box", Config{})
+		if !ok || !fresh {
+			t.Errorf("no folder is held, or another one's: %v, %v", ok, fresh)
+			return
+		}
+		defer unlock()
+		if _, ok := lockLink(folder, unix.LOCK_EX|unix.LOCK_NB); ok {
+			t.Error("the folder is not held")
+		}
+	})
+	awaitBlockedLock(t)
+	must(t, dropLink(eng, "box"))
+	sweeps()
+	holding.Wait()
+}
+
+// awaitBlockedLock waits until this program waits for a lock.
+func awaitBlockedLock(t *testing.T) {
+	t.Helper()
+	blocked := regexp.MustCompile(fmt.Sprintf(`-> FLOCK +ADVISORY +READ +%d `, os.Getpid()))
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-tick.C {
+		locks, err := os.ReadFile("/proc/locks")
+		must(t, err)
+		if blocked.Match(locks) {
+			return
+		}
+	}
+	t.Fatal("nobody waits for the lock")
 }

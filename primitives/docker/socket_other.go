@@ -12,9 +12,9 @@ import (
 
 func linkFolder(*client.Client, string) string { return "" }
 
-func makeLink(*client.Client, string, Config) (folder string, fresh bool) { return "", false }
-
-func holdLink(string) (unlock func(), ok bool) { return nil, false }
+func holdLink(*client.Client, string, Config) (folder string, fresh bool, unlock func(), ok bool) {
+	return "", false, nil, false
+}
 
 func listen(string) (rendezvous, error) { return rendezvous{}, errors.ErrUnsupported }
 
