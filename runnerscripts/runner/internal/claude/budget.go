@@ -50,22 +50,26 @@ func (c *conversation) checkBudget() {
 	if c.profile.BudgetUSD == 0 {
 		return
 	}
+	c.mu.Lock()
+	turn := c.turns
+	c.mu.Unlock()
 	c.requestLater(usageRequest(), func(raw json.RawMessage) {
 		var reply usageReply
 		if json.Unmarshal(raw, &reply) == nil {
-			c.keepBudget(reply.Session.TotalCostUSD)
+			c.keepBudget(turn, reply.Session.TotalCostUSD)
 		}
 	})
 }
 
-// keepBudget is told what the session has cost.
-func (c *conversation) keepBudget(total float64) {
+// keepBudget is told what the session had cost after so many turns.
+func (c *conversation) keepBudget(turn int, total float64) {
 	limit := c.profile.BudgetUSD
 	c.mu.Lock()
 	spent, p := total-c.costBefore, c.process
 	what, works := "the query", true
 	if c.query == nil {
-		what, works = "what a command in the background has led to", c.state != stateIdle
+		// A reply that comes after the turn's result must not end the next one.
+		what, works = "what a command in the background has led to", c.state != stateIdle && turn == c.turns
 	}
 	stop := spent >= limit && works && c.breakOff()
 	c.mu.Unlock()

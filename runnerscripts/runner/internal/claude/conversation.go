@@ -43,6 +43,7 @@ type conversation struct {
 	questions map[string]question
 	query     *query
 	unasked   unasked
+	turns     int    // results so far
 	model     string // empty: the program's own choice
 	mode      string
 	hasStates bool // the program tells its states

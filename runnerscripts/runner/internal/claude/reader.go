@@ -164,6 +164,7 @@ func (c *conversation) turnEnded(r resultLine) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.turns++
 	q := c.query
 	if q == nil || q.finished {
 		c.unasked.usage = c.unasked.usage.Add(cost)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
@@ -90,5 +91,27 @@ func TestABudgetHoldsOnWhenItsQueryHasEnded(t *testing.T) {
 	conv.mu.Unlock()
 	if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD < f.profile.BudgetUSD/2 {
 		t.Errorf("the next query ended with %+v", done)
+	}
+}
+
+func TestWhatATurnHasCostIsNoReasonToStopTheNextOne(t *testing.T) {
+	t.Parallel()
+	c, out, err := startProgram(t, answering(t, "exec cat >/dev/null"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.profile.BudgetUSD = 0.05
+	c.stateIs("running")
+	c.keepBudget(0, 1)
+	c.turnEnded(resultLine{})
+	c.keepBudget(0, 1) // it was asked for before the result
+	c.stateIs(stateIdle)
+	if n := len(agenttest.Payloads[runnerscripts.Log](t, out.All(), runnerscripts.TypeLog)); n != 1 {
+		t.Errorf("%d warnings", n)
+	}
+	c.stateIs("running")
+	c.keepBudget(1, 1)
+	if n := len(agenttest.Payloads[runnerscripts.Log](t, out.All(), runnerscripts.TypeLog)); n != 2 {
+		t.Error("the next one was not stopped")
 	}
 }
