@@ -266,6 +266,47 @@ func (s *sandbox) within(t testingT, what string, f func() error) {
 	}
 }
 
+// discard reads to the end and returns how much that was. However long all of it takes,
+// there is always a next piece.
+func (s *sandbox) discard(t testingT, what string, r io.Reader) int64 {
+	t.Helper()
+	pieces, done := &pieces{more: make(chan struct{}, 1)}, make(chan error, 1)
+	s.suite.strays.Go(func() {
+		_, err := io.Copy(pieces, r)
+		done <- err
+	})
+	timer := time.NewTimer(s.suite.patience)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatalf("reading %s: %v", what, err)
+			}
+			return pieces.size
+		case <-pieces.more:
+			timer.Reset(s.suite.patience)
+		case <-timer.C:
+			t.Fatalf("waited in vain for more of %s", what)
+		}
+	}
+}
+
+// pieces counts what is written, and tells that there was something.
+type pieces struct {
+	size int64
+	more chan struct{}
+}
+
+func (p *pieces) Write(b []byte) (int, error) {
+	p.size += int64(len(b))
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
 // eventually tries until f returns no error.
 func eventually(t testingT, patience time.Duration, f func() error) {
 	t.Helper()

@@ -85,16 +85,27 @@ func (s *sandbox) watchLate(t testingT, name string, opts primitives.WatchOption
 // all of them, of which there may be many.
 func (w *watcher) until(t testingT, what string, wanted func(ev primitives.WatchEvent) bool) primitives.WatchEvent {
 	t.Helper()
+	take := func(ev primitives.WatchEvent) bool {
+		w.seen = append(w.seen, ev)
+		return wanted(ev)
+	}
 	timer := time.NewTimer(w.s.suite.patience)
 	defer timer.Stop()
 	for {
 		select {
 		case ev := <-w.events:
-			w.seen = append(w.seen, ev)
-			if wanted(ev) {
+			if take(ev) {
 				return ev
 			}
 			timer.Reset(w.s.suite.patience)
+		case err := <-w.end:
+			w.end <- err            // for who asks for it
+			for len(w.events) > 0 { // they were before
+				if ev := <-w.events; take(ev) {
+					return ev
+				}
+			}
+			t.Fatalf("the watch has ended before %s: %v; seen: %s", what, err, brief(eventText(w.seen)))
 		case <-timer.C:
 			t.Fatalf("waited in vain for %s; seen: %s", what, brief(eventText(w.seen)))
 		}
