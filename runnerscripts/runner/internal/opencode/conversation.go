@@ -184,31 +184,35 @@ func (c *conversation) tell(messages []message) {
 func (c *conversation) Interrupt(ctx context.Context) error {
 	c.mu.Lock()
 	q := c.query
-	if q == nil || q.finished {
-		c.mu.Unlock()
-		return nil
-	}
-	q.cancelled = true
-	if !q.busy {
-		q.interrupt = true
-		c.mu.Unlock()
-		return nil
-	}
 	c.mu.Unlock()
-	c.abort(ctx)
+	c.interrupt(ctx, q)
 	return nil
 }
 
-// abort asks the program to stop, without waiting for it.
+// interrupt stops a query, if it is still the one that the program works on.
+func (c *conversation) interrupt(ctx context.Context, q *query) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q == nil || q.finished || q != c.query {
+		return
+	}
+	q.cancelled = true
+	if q.busy {
+		c.abort(ctx)
+	} else {
+		q.interrupt = true
+	}
+}
+
+// abort asks the program to stop, without waiting for it. c.mu is held: what is known of
+// the query, and that this is under way, must not come apart.
 func (c *conversation) abort(ctx context.Context) {
-	id, done := c.sessionID(), make(chan struct{})
-	if c.background(ctx, func(ctx context.Context, s *server) error {
+	id, done := c.id, make(chan struct{})
+	if c.enqueue(ctx, func(ctx context.Context, s *server) error {
 		defer close(done)
 		return s.abort(ctx, id)
 	}) {
-		c.mu.Lock()
 		c.aborts = append(c.aborts, done)
-		c.mu.Unlock()
 	}
 }
 
@@ -227,11 +231,15 @@ func (c *conversation) aborted(ctx context.Context) {
 	}
 }
 
-// background asks the server for something that nobody waits for but Close; false if the
-// conversation is over.
-func (c *conversation) background(ctx context.Context, do func(context.Context, *server) error) bool {
+// background asks the server for something that nobody waits for but Close.
+func (c *conversation) background(ctx context.Context, do func(context.Context, *server) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.enqueue(ctx, do)
+}
+
+// enqueue is background for who holds c.mu; false if the conversation is over.
+func (c *conversation) enqueue(ctx context.Context, do func(context.Context, *server) error) bool {
 	if c.over {
 		return false
 	}

@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -54,13 +56,16 @@ func fakeProgram(behaviour string) {
 		panic(err)
 	}
 	fmt.Println("opencode server listening on http://" + ln.Addr().String())
-	f := fake{behaviour: behaviour, events: make(chan string, 100)}
+	f := fake{behaviour: behaviour, events: make(chan string, 100), prompts: make(chan struct{}, 100), aborting: &atomic.Bool{}, last: &atomic.Value{}}
 	panic(http.Serve(ln, f.routes())) //nolint:gosec // of a test
 }
 
 type fake struct {
 	behaviour string
 	events    chan string
+	prompts   chan struct{} // gets one for each that comes
+	aborting  *atomic.Bool
+	last      *atomic.Value // the info of the last message
 }
 
 func (f fake) routes() http.Handler {
@@ -74,8 +79,6 @@ func (f fake) routes() http.Handler {
 		"GET /config":                 `{}`,
 		"GET /mcp":                    `{}`,
 		"POST /session":               `{"id":"` + fakeSession + `"}`,
-		"POST /session/{id}/abort":    `true`,
-		"GET /session/{id}/message":   `[]`,
 		"POST /permission/{id}/reply": `true`,
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, reply) })
@@ -83,7 +86,36 @@ func (f fake) routes() http.Handler {
 	mux.HandleFunc("GET /event", f.stream)
 	mux.HandleFunc("GET /global/event", fake{events: make(chan string)}.stream)
 	mux.HandleFunc("POST /session/{id}/prompt_async", f.prompt)
+	mux.HandleFunc("POST /session/{id}/abort", f.abort)
+	mux.HandleFunc("GET /session/{id}/message", func(w http.ResponseWriter, _ *http.Request) {
+		if info := f.last.Load(); info != nil {
+			fmt.Fprintf(w, `[{"info":%s,"parts":[]}]`, info)
+			return
+		}
+		fmt.Fprint(w, `[]`)
+	})
 	return mux
+}
+
+// abort ends the query, if there is one, before it answers.
+func (f fake) abort(w http.ResponseWriter, _ *http.Request) {
+	if f.behaviour == "aborts slowly" {
+		f.aborting.Store(true)
+		<-f.prompts
+		f.fail("nothing works")
+		select {
+		case <-f.prompts: // which this would stop, too
+		case <-time.After(time.Second / 2):
+		}
+		f.aborting.Store(false)
+	}
+	fmt.Fprint(w, `true`)
+}
+
+// fail has a query fail.
+func (f fake) fail(why string) {
+	f.say(`{"type":"session.error","properties":{"sessionID":"` + fakeSession + `","error":{"name":"UnknownError","data":{"message":"` + why + `"}}}}`)
+	f.say(`{"type":"session.status","properties":{"sessionID":"` + fakeSession + `","status":{"type":"idle"}}}`)
 }
 
 func (f fake) stream(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +139,18 @@ func (f fake) prompt(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	overtakes := f.aborting.Load()
+	f.prompts <- struct{}{}
 	switch f.behaviour {
+	case "aborts slowly":
+		if overtakes {
+			fmt.Fprintln(os.Stderr, "it is to be stopped before it begins")
+			os.Exit(3)
+		}
+		info := `{"id":"` + body.MessageID + `","sessionID":"` + fakeSession + `","role":"user"}`
+		f.last.Store(info)
+		f.say(`{"type":"message.updated","properties":{"info":` + info + `}}`)
+		f.say(`{"type":"session.status","properties":{"sessionID":"` + fakeSession + `","status":{"type":"retry","attempt":1}}}`)
 	case "logs late":
 		if err := f.log(); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -129,6 +129,26 @@ func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
 	}
 }
 
+func TestAPromptWaitsForTheInterruptOfTheLastOne(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, "aborts slowly")
+	c, err := f.startFake()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		f.mark = len(f.out.All())
+		wait := f.promptAsync(c, "hello")
+		f.wait(agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches it now
+		if err := c.Interrupt(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+			t.Errorf("it ended with %q, %v", done.StopReason, err)
+		}
+	}
+}
+
 func TestModelThatIsNotThereFailsTheStart(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

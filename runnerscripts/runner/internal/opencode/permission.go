@@ -222,8 +222,9 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		body = replyBody{Reply: replyOnce}
 	}
 	stop := d.Interrupt && !o.Kind.Allows()
-	if stop && c.query != nil {
-		c.query.cancelled = true // the rejection alone may end it, before it is interrupted
+	stopped := c.query
+	if stop && stopped != nil {
+		stopped.rejected = true // which alone may end it, before it is interrupted
 	}
 	s := c.server
 	c.mu.Unlock()
@@ -234,13 +235,18 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if err := s.post(ctx, path, body, nil); err != nil {
+		if stop && stopped != nil {
+			c.mu.Lock()
+			stopped.rejected = false
+			c.mu.Unlock()
+		}
 		if isRefusal(err, http.StatusNotFound) {
 			return agent.NotWaiting(id)
 		}
 		return err
 	}
 	if stop {
-		return c.Interrupt(ctx)
+		c.interrupt(ctx, stopped)
 	}
 	return nil
 }

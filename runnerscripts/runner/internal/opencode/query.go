@@ -19,6 +19,7 @@ type query struct {
 	beats     int      // of the server's heart since then
 	interrupt bool     // somebody asked for one before it worked
 	cancelled bool     // somebody asked to stop it
+	rejected  bool     // somebody has rejected what it wanted, to stop it
 	limited   bool     // it reached its limit of turns
 	answers   map[string]messageInfo
 	last      string      // the id of the last answer
@@ -81,7 +82,7 @@ func (q *query) outcome() (runnerscripts.StopReason, error) {
 		return "", q.gaveUp
 	case q.limited:
 		return runnerscripts.StopMaxRequests, nil
-	case aborted, q.cancelled && last.Finish != "stop":
+	case aborted, (q.cancelled || q.rejected) && last.Finish != "stop":
 		return runnerscripts.StopCancelled, nil
 	case problem != nil:
 		return stopOf(*problem)

@@ -92,10 +92,10 @@ func (c *conversation) messageUpdated(ctx context.Context, m messageInfo) {
 		q.limited = q.limited || stop
 		q.settle()
 	}
-	c.mu.Unlock()
 	if stop {
 		c.abort(ctx)
 	}
+	c.mu.Unlock()
 }
 
 // partUpdated takes a part as it is now.
@@ -169,10 +169,10 @@ func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
 		q.busy = true
 	}
 	q.settle()
-	c.mu.Unlock()
 	if interrupt {
 		c.abort(ctx)
 	}
+	c.mu.Unlock()
 }
 
 // retried tells that the model's API is tried again, and ends that some time: the
@@ -192,10 +192,10 @@ func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 	if stop {
 		q.gaveUp = tooManyRetries(s.Status.Attempt, s.Status.Message)
 	}
-	c.mu.Unlock()
 	if stop {
 		c.abort(ctx)
 	}
+	c.mu.Unlock()
 }
 
 // failed takes an error of a session, which may have no message.
