@@ -43,10 +43,11 @@ type Command struct {
 	// programs whose empty lines matter. An error of it ends the program.
 	Read func(io.Reader) error
 	// Stderr, if not nil, gets each line of standard error, valid during the call,
-	// and says whether it may be among what Crash shows.
+	// and says whether it may be among what Crash shows. Done waits for it.
 	Stderr func(line []byte) bool
 	// Ended, if not nil, removes what a program leaves behind that is killed. It
-	// is called with its id, when it and its process group have ended.
+	// is called with its id, when it has ended and what is left of its process group
+	// was killed.
 	Ended func(pid int)
 }
 
@@ -55,7 +56,7 @@ type Command struct {
 // so does the program. The methods may be called at any time from any goroutine.
 type Process struct {
 	cmd    *exec.Cmd
-	reap   func() error // waits for the program; often, with the same answer
+	reap   func() error // waits for the program; again it has the same answer
 	stderr *tail
 	done   chan struct{}
 
@@ -114,7 +115,7 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 // whoever reads it comes; a survivor that holds the pipe is not waited for.
 type output struct {
 	r    *os.File
-	left int // how much is read without waiting, once that is over
+	left int // how much is read without waiting, once the deadline has passed
 }
 
 func newOutput(r *os.File) *output { return &output{r: r, left: mostLeft} }
@@ -135,11 +136,15 @@ func (o *output) readNow(p []byte) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	cerr := raw.Control(func(fd uintptr) { n, err = syscall.Read(int(fd), p) })
+	cerr := raw.Control(func(fd uintptr) {
+		for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+			n, err = syscall.Read(int(fd), p)
+		}
+	})
 	switch {
 	case cerr != nil:
 		return 0, cerr
-	case errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR):
+	case errors.Is(err, syscall.EAGAIN):
 		return 0, os.ErrDeadlineExceeded
 	case n == 0 && err == nil:
 		return 0, io.EOF
@@ -191,11 +196,11 @@ func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct
 	}
 	patience.Stop()
 	p.endGroup()
-	err := p.reap()
-	p.awaitGroup()
 	if ended != nil {
 		ended(p.PID())
 	}
+	err := p.reap()
+	p.awaitGroup()
 	out.end()
 	unread := <-read
 	<-heard

@@ -179,7 +179,7 @@ func TestSurvivorThatGoesOnPrintingDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-func TestEndIsToldWithTheProgramsIDWhenItsGroupIsGone(t *testing.T) {
+func TestEndIsToldWithTheProgramsID(t *testing.T) {
 	t.Parallel()
 	ended := make(chan int, 1)
 	p, lines := shell(t, Command{Ended: func(pid int) { ended <- pid }}, "sleep 600 & echo ready; wait")

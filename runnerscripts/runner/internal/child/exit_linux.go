@@ -6,8 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitExit waits until a child has exited and leaves it to be reaped.
-func awaitExit(pid int, _ func() error) {
-	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+// awaitExit waits until a child has exited and leaves it to be reaped, unless the system
+// refuses that.
+func awaitExit(pid int, reap func() error) {
+	err := error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+	}
+	if err != nil {
+		_ = reap()
 	}
 }
