@@ -199,7 +199,7 @@ type FailureCode string
 
 // The failures.
 const (
-	FailInvalidRequest  FailureCode = "invalid_request" // not JSON, an unknown field, a bad value
+	FailInvalidRequest  FailureCode = "invalid_request" // not JSON, an unknown field, a bad value, the name of what does not exist
 	FailProtocol        FailureCode = "protocol"        // another protocol version
 	FailUnknownAgent    FailureCode = "unknown_agent"   // no such agent in this runner
 	FailAgentMissing    FailureCode = "agent_missing"   // its program is not installed in the sandbox

@@ -289,11 +289,15 @@ func failure(err error) runnerscripts.QueryFailed {
 }
 
 // misnamed reports whether a sandbox cannot be made because what its configuration
-// names is not there, as an image or a user, or is there already.
+// names is not there, as an image or a user, or is there already. Elsewhere than in an
+// engine, what is not there may be anything.
 func misnamed(err error) bool {
 	failed, ok := errors.AsType[*primitives.Error](err)
-	return ok && failed.Op == "create" &&
-		(errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, primitives.ErrUnknownUser))
+	if !ok || failed.Op != "create" {
+		return false
+	}
+	named := failed.Backend == "docker" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist))
+	return named || errors.Is(err, primitives.ErrUnknownUser)
 }
 
 // failureCode is the kind of an error that no script has told.

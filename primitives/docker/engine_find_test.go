@@ -70,7 +70,11 @@ func TestAnAPIVersionThatCannotBeIsNamed(t *testing.T) {
 			}
 		})
 	}
-	t.Setenv("DOCKER_API_VERSION", "1.40")
+	ping, err := testdocker.Engine(t).Ping(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DOCKER_API_VERSION", ping.APIVersion)
 	if _, err := docker.List(t.Context(), docker.Config{}); err != nil {
 		t.Error(err)
 	}

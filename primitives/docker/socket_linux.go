@@ -146,9 +146,11 @@ func dropLinks(eng *client.Client, exists func(name string) bool) error {
 // keeps it from being removed until it is unlocked or this program dies.
 func holdLink(eng *client.Client, name string, cfg Config) (folder string, fresh bool, unlock func(), ok bool) {
 	for range linkTries {
-		if folder, fresh = makeLink(eng, name, cfg); folder == "" {
+		var made bool
+		if folder, made = makeLink(eng, name, cfg); folder == "" {
 			break
 		}
+		fresh = fresh || made
 		// A sweep, which finds no container yet, may be faster than this.
 		if unlock, ok = lockLink(folder, unix.LOCK_SH); ok {
 			return folder, fresh, unlock, true
@@ -158,7 +160,7 @@ func holdLink(eng *client.Client, name string, cfg Config) (folder string, fresh
 }
 
 // linkTries is how often the folder is made. Programs sweep once a minute.
-const linkTries = 10
+const linkTries = 3
 
 // lockLink locks a folder; false if it is held by another, or was removed meanwhile.
 func lockLink(folder string, how int) (unlock func(), ok bool) {
@@ -166,7 +168,7 @@ func lockLink(folder string, how int) (unlock func(), ok bool) {
 	if err != nil {
 		return nil, false
 	}
-	unlock = func() { _ = dir.Close() } // it was only looked at
+	unlock = func() { _ = dir.Close() } // nothing was written to it
 	for {
 		err := unix.Flock(int(dir.Fd()), how)
 		switch {

@@ -221,8 +221,13 @@ func (c *collector) takeRest(f *os.File) {
 		return // it is closed
 	}
 	_ = raw.Control(func(fd uintptr) {
+		var over []byte
 		for left := largePipe; left > 0; {
-			n, err := unix.Read(int(fd), c.space())
+			buf := over
+			if buf == nil {
+				buf = c.space()
+			}
+			n, err := unix.Read(int(fd), buf)
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
@@ -231,6 +236,9 @@ func (c *collector) takeRest(f *os.File) {
 			}
 			c.took(n)
 			left -= n
+			if over == nil && int64(len(c.data)) >= c.limit {
+				over = make([]byte, copyBuffer)
+			}
 		}
 	})
 }

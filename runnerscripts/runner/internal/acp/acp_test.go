@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	acpsdk "github.com/coder/acp-go-sdk"
+
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -297,6 +299,23 @@ func TestARejectionThatInterruptsStopsTheQuery(t *testing.T) {
 	}
 	if err := c.Respond(t.Context(), req.ID, decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("an answer after it: %v", err)
+	}
+}
+
+func TestTheReasonOfARejectionThatInterruptsGoesWithTheAnswer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := inner(f.start())
+	q := &question{answer: make(chan acpsdk.RequestPermissionResponse, 1), told: true, why: "not today"}
+	c.mu.Lock()
+	c.questions["one"] = q
+	c.mu.Unlock()
+	c.withdrawAll()
+	if answer := <-q.answer; answer.Outcome.Cancelled == nil || answer.Meta["message"] != q.why {
+		t.Errorf("the answer is %s", agenttest.Show(t, answer))
+	}
+	if resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved); len(resolved) > 0 {
+		t.Errorf("it was told again: %+v", resolved)
 	}
 }
 

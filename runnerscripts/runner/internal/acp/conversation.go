@@ -36,7 +36,7 @@ type conversation struct {
 	ending   sync.Once
 	unwatch  func()         // ends the watch over Start's context
 	asking   sync.WaitGroup // handlers of permission requests, interrupts
-	stopping sync.WaitGroup // interrupts alone; no prompt is sent meanwhile
+	stopping sync.WaitGroup // interrupts alone; no prompt of the user is sent meanwhile
 
 	withdrawing sync.Mutex // held until it is told that a question was withdrawn
 
@@ -312,15 +312,18 @@ func number(n *int) int64 {
 // kept until it is.
 func (c *conversation) Interrupt(context.Context) error {
 	c.mu.Lock()
-	q := c.query
-	if q == nil || q.cancelled {
-		c.mu.Unlock()
-		return nil
+	defer c.mu.Unlock()
+	c.interrupt(c.query)
+	return nil
+}
+
+// interrupt stops a query, if it is still the one that runs. c.mu is held.
+func (c *conversation) interrupt(q *query) {
+	if q == nil || q != c.query || q.cancelled {
+		return
 	}
 	q.cancelled = true
 	close(q.stop)
-	c.mu.Unlock()
-	return nil
 }
 
 // Close ends the program, politely first.

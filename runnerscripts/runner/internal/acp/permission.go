@@ -97,18 +97,10 @@ func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCa
 	call.Status = runnerscripts.ToolPending
 	c.translate.asked(call)
 	q := &question{options: options, answer: make(chan acpsdk.RequestPermissionResponse, 1)}
-	c.mu.Lock()
-	if c.over || c.query == nil || c.query.cancelled {
-		c.mu.Unlock()
+	id := c.pose(q, call)
+	if id == "" {
 		return cancelled()
 	}
-	c.asked++
-	id := fmt.Sprintf("permission-%d", c.asked)
-	c.questions[id] = q
-	c.mu.Unlock()
-	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
-		ID: id, ToolCall: call, Options: options,
-	})
 	select {
 	case answer := <-q.answer:
 		return answer
@@ -116,6 +108,26 @@ func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCa
 		c.withdraw(id)
 		return cancelled()
 	}
+}
+
+// pose tells of a question, unless nobody is to answer it any more: then its id is empty.
+// It is not withdrawn before it is told of.
+func (c *conversation) pose(q *question, call runnerscripts.ToolCall) (id string) {
+	c.withdrawing.Lock()
+	defer c.withdrawing.Unlock()
+	c.mu.Lock()
+	if c.over || c.query == nil || c.query.cancelled {
+		c.mu.Unlock()
+		return ""
+	}
+	c.asked++
+	id = fmt.Sprintf("permission-%d", c.asked)
+	c.questions[id] = q
+	c.mu.Unlock()
+	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
+		ID: id, ToolCall: call, Options: q.options,
+	})
+	return id
 }
 
 // refuse rejects a tool call without asking.
@@ -170,31 +182,25 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	if len(d.UpdatedInput) > 0 {
 		return agent.Unsupported("leave updated_input out: ACP has no way to change what %s is going to do", c.cfg.Program)
 	}
-	stop, err := c.respond(id, d)
-	if err == nil && stop {
-		err = c.Interrupt(ctx)
-	}
-	return err
-}
-
-// respond reports whether the query is to be stopped, too. Then the agent gets its
-// answer only after that: it might end its turn as if nobody had stopped it.
-func (c *conversation) respond(id string, d runnerscripts.PermissionDecision) (stop bool, err error) {
 	c.withdrawing.Lock()
 	defer c.withdrawing.Unlock()
 	c.mu.Lock()
 	q, ok := c.questions[id]
 	if !ok || q.told {
 		c.mu.Unlock()
-		return false, agent.NotWaiting(id)
+		return agent.NotWaiting(id)
 	}
 	o, err := agent.Choose(q.options, d)
 	if err != nil {
 		c.mu.Unlock()
-		return false, err
+		return err
 	}
-	if stop = d.Interrupt && !o.Kind.Allows(); stop {
+	stop := d.Interrupt && !o.Kind.Allows()
+	if stop {
+		// It gets its answer only after the interrupt, when the question is withdrawn:
+		// it might end its turn as if nobody had stopped it.
 		q.told, q.why = true, d.Message
+		c.interrupt(c.query)
 	} else {
 		delete(c.questions, id)
 	}
@@ -205,7 +211,7 @@ func (c *conversation) respond(id string, d runnerscripts.PermissionDecision) (s
 	if !stop {
 		q.answer <- withMessage(selected(o), d.Message)
 	}
-	return stop, nil
+	return nil
 }
 
 // withdraw ends a question that nobody needs to answer any more.
