@@ -1,0 +1,117 @@
+package acp
+
+import (
+	"strings"
+	"testing"
+
+	acpsdk "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestPermissionIsAnsweredByKindOrOption(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		decision runnerscripts.PermissionDecision
+		want     string
+	}{
+		"allow once":    {runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}, "yes-1"},
+		"allow always":  {runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways}, "yes-2"},
+		"reject once":   {runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}, "no-1"},
+		"reject always": {runnerscripts.PermissionDecision{Kind: runnerscripts.RejectAlways}, "no-2"},
+		"by option":     {runnerscripts.PermissionDecision{OptionID: "yes-2"}, "yes-2"},
+		"with a reason": {runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"}, "no-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "")
+			c := f.start()
+			wait := f.promptAsync(c, "ask")
+			req := f.asked()
+			if len(req.Options) != 4 || req.ToolCall.Title != "do it" || req.ToolCall.Status != runnerscripts.ToolPending {
+				t.Errorf("request: %s", agenttest.Show(t, req))
+			}
+			if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{OptionID: "no-such"}); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+				t.Errorf("an unknown option: %v", err)
+			}
+			if err := c.Respond(t.Context(), req.ID, tt.decision); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := wait(); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.said(); !strings.Contains(got, `"optionId":"`+tt.want+`"`) || !strings.Contains(got, tt.decision.Message) {
+				t.Errorf("the agent got %s", got)
+			}
+			// The agent says nothing of the call's end.
+			if call := agenttest.Fold(t, f.out.All()).Blocks[1].Tool; call.Status != runnerscripts.ToolFailed {
+				t.Errorf("call: %s", agenttest.Show(t, call))
+			}
+		})
+	}
+}
+
+func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := f.start()
+	wait := f.promptAsync(c, "ask")
+	req := f.asked()
+	if err := c.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
+		t.Errorf("resolved: %+v", resolved)
+	}
+	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("an answer after it: %v", err)
+	}
+}
+
+func TestARejectionThatInterruptsStopsTheQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := f.start()
+	wait := f.promptAsync(c, "ask")
+	req := f.asked()
+	decision := runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true}
+	if err := c.Respond(t.Context(), req.ID, decision); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+		t.Errorf("ended with %q, %v", done.StopReason, err)
+	}
+	// It ends its turn as soon as it has an answer, so that must not come first.
+	if got := f.said(); strings.Contains(got, "selected") {
+		t.Errorf("the agent got %s", got)
+	}
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Kind: runnerscripts.RejectOnce, Reason: "answered"}) {
+		t.Errorf("resolved: %+v", resolved)
+	}
+	if err := c.Respond(t.Context(), req.ID, decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		t.Errorf("an answer after it: %v", err)
+	}
+}
+
+func TestTheReasonOfARejectionThatInterruptsGoesWithTheAnswer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := inner(f.start())
+	q := &question{answer: make(chan acpsdk.RequestPermissionResponse, 1), told: true, why: "not today"}
+	c.mu.Lock()
+	c.questions["one"] = q
+	c.mu.Unlock()
+	c.withdrawAll()
+	if answer := <-q.answer; answer.Outcome.Cancelled == nil || answer.Meta["message"] != q.why {
+		t.Errorf("the answer is %s", agenttest.Show(t, answer))
+	}
+	if resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved); len(resolved) > 0 {
+		t.Errorf("it was told again: %+v", resolved)
+	}
+}
