@@ -97,10 +97,18 @@ func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCa
 	call.Status = runnerscripts.ToolPending
 	c.translate.asked(call)
 	q := &question{options: options, answer: make(chan acpsdk.RequestPermissionResponse, 1)}
-	id := c.pose(q, call)
-	if id == "" {
+	c.mu.Lock()
+	if c.over || c.query == nil || c.query.cancelled {
+		c.mu.Unlock()
 		return cancelled()
 	}
+	c.asked++
+	id := fmt.Sprintf("permission-%d", c.asked)
+	c.questions[id] = q
+	c.mu.Unlock()
+	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
+		ID: id, ToolCall: call, Options: options,
+	})
 	select {
 	case answer := <-q.answer:
 		return answer
@@ -108,26 +116,6 @@ func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCa
 		c.withdraw(id)
 		return cancelled()
 	}
-}
-
-// pose tells of a question, unless nobody is to answer it any more: then its id is empty.
-// It is not withdrawn before it is told of.
-func (c *conversation) pose(q *question, call runnerscripts.ToolCall) (id string) {
-	c.withdrawing.Lock()
-	defer c.withdrawing.Unlock()
-	c.mu.Lock()
-	if c.over || c.query == nil || c.query.cancelled {
-		c.mu.Unlock()
-		return ""
-	}
-	c.asked++
-	id = fmt.Sprintf("permission-%d", c.asked)
-	c.questions[id] = q
-	c.mu.Unlock()
-	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
-		ID: id, ToolCall: call, Options: q.options,
-	})
-	return id
 }
 
 // refuse rejects a tool call without asking.
