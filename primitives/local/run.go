@@ -150,6 +150,7 @@ type collector struct {
 	data    []byte
 	limit   int64
 	dropped int64
+	over    []byte // what is dropped is read into it
 }
 
 const leastRead = 4 << 10
@@ -159,7 +160,10 @@ const leastRead = 4 << 10
 func (c *collector) space() []byte {
 	left := c.limit - int64(len(c.data))
 	if left <= 0 {
-		return make([]byte, copyBuffer)
+		if c.over == nil {
+			c.over = make([]byte, copyBuffer)
+		}
+		return c.over
 	}
 	if free := cap(c.data) - len(c.data); free < leastRead {
 		grown := make([]byte, len(c.data), max(2*cap(c.data), leastRead))
@@ -193,22 +197,14 @@ func (c *collector) readOnce(fd int) bool {
 
 // drain reads to the end, or, if that is not waited for any more, what is there.
 func (c *collector) drain(o *output) {
-	var over []byte
 	for {
-		buf := over
-		if buf == nil {
-			buf = c.space()
-		}
-		n, err := o.Read(buf)
+		n, err := o.Read(c.space())
 		c.took(n)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			c.takeRest(o.f)
 		}
 		if err != nil {
 			return
-		}
-		if over == nil && int64(len(c.data)) >= c.limit {
-			over = make([]byte, copyBuffer)
 		}
 	}
 }
@@ -221,13 +217,8 @@ func (c *collector) takeRest(f *os.File) {
 		return // it is closed
 	}
 	_ = raw.Control(func(fd uintptr) {
-		var over []byte
 		for left := largePipe; left > 0; {
-			buf := over
-			if buf == nil {
-				buf = c.space()
-			}
-			n, err := unix.Read(int(fd), buf)
+			n, err := unix.Read(int(fd), c.space())
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
@@ -236,9 +227,6 @@ func (c *collector) takeRest(f *os.File) {
 			}
 			c.took(n)
 			left -= n
-			if over == nil && int64(len(c.data)) >= c.limit {
-				over = make([]byte, copyBuffer)
-			}
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -189,12 +190,7 @@ func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct
 	defer close(p.done)
 	awaitExit(p.cmd.Process.Pid, p.reap)
 	said.end()
-	patience := time.NewTimer(drainTime)
-	select {
-	case <-heard:
-	case <-patience.C:
-	}
-	patience.Stop()
+	patience.Wait(heard, drainTime)
 	p.endGroup()
 	if ended != nil {
 		ended(p.PID())

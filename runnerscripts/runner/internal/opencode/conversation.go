@@ -183,16 +183,14 @@ func (c *conversation) tell(messages []message) {
 // the prompt is kept until it does.
 func (c *conversation) Interrupt(ctx context.Context) error {
 	c.mu.Lock()
-	q := c.query
-	c.mu.Unlock()
-	c.interrupt(ctx, q)
+	defer c.mu.Unlock()
+	c.interrupt(ctx, c.query)
 	return nil
 }
 
-// interrupt stops a query, if it is still the one that the program works on.
+// interrupt stops a query, if there is one and it is still what the program works on.
+// c.mu is held.
 func (c *conversation) interrupt(ctx context.Context, q *query) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if q == nil || q.finished || q != c.query {
 		return
 	}

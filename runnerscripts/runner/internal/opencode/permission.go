@@ -221,9 +221,11 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		}
 		body = replyBody{Reply: replyOnce}
 	}
-	stop := d.Interrupt && !o.Kind.Allows()
-	stopped := c.query
-	if stop && stopped != nil {
+	var stopped *query
+	if d.Interrupt && !o.Kind.Allows() {
+		stopped = c.query
+	}
+	if stopped != nil {
 		stopped.rejected = true // which alone may end it, before it is interrupted
 	}
 	s := c.server
@@ -234,20 +236,19 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	})
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	if err := s.post(ctx, path, body, nil); err != nil {
-		if stop && stopped != nil {
-			c.mu.Lock()
+	err = s.post(ctx, path, body, nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		if stopped != nil {
 			stopped.rejected = false
-			c.mu.Unlock()
 		}
 		if isRefusal(err, http.StatusNotFound) {
 			return agent.NotWaiting(id)
 		}
 		return err
 	}
-	if stop {
-		c.interrupt(ctx, stopped)
-	}
+	c.interrupt(ctx, stopped)
 	return nil
 }
 
