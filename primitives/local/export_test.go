@@ -45,3 +45,6 @@ func HalfCopy(t testing.TB, s *Sandbox) string {
 
 // RootFolders is where List, Attach and GC look.
 var RootFolders = rootFolders
+
+// CloseEachOnExec is what closeOnExec does where the kernel has no call for it.
+func CloseEachOnExec() error { return closeEachOnExec() }

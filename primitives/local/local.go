@@ -6,6 +6,12 @@
 // program's user, or as Config.User, and can reach whatever that user can. Use a
 // container for what is not trusted.
 //
+// A command inherits its three streams and no other descriptor of this program. To
+// make sure of that each start of a command marks all descriptors above 2 as
+// close-on-exec. A program that hands descriptors on when it starts programs of its
+// own names them in os/exec's ExtraFiles, or clears the mark right before it calls
+// syscall.Exec.
+//
 // Linux is fully supported. On macOS it works without durable commands, and ends
 // process groups instead of whole trees; Capabilities say so.
 package local

@@ -286,3 +286,24 @@ func TestNewRefusesABadConfiguration(t *testing.T) {
 		})
 	}
 }
+
+func TestDescriptorsAreClosedOnExecWithoutTheKernelsCall(t *testing.T) {
+	stray, err := unix.Dup(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(stray)
+	closing := func() bool {
+		flags, err := unix.FcntlInt(uintptr(stray), unix.F_GETFD, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return flags&unix.FD_CLOEXEC != 0
+	}
+	if closing() {
+		t.Fatal("the descriptor has the mark already")
+	}
+	if err := local.CloseEachOnExec(); err != nil || !closing() {
+		t.Errorf("marked: %v, %v", closing(), err)
+	}
+}

@@ -2,7 +2,9 @@ package local
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -114,6 +116,9 @@ func (s *Sandbox) withoutGroup(c *child, spec *spawnSpec, first error) error {
 // descriptor of a file that was just written.
 func spawn(spec *spawnSpec) (pid, pidfd int, err error) {
 	for delay := time.Millisecond; ; delay *= 2 {
+		if err := closeOnExec(); err != nil {
+			return -1, -1, fmt.Errorf("keep this program's descriptors from the command: %w", err)
+		}
 		pid, pidfd, err = forkExec(spec)
 		if err == nil && spec.expendable {
 			offerToOOM(pid)
@@ -123,6 +128,25 @@ func spawn(spec *spawnSpec) (pid, pidfd int, err error) {
 		}
 		<-time.After(delay)
 	}
+}
+
+// closeEachOnExec marks the descriptors of this program above standard error, one by
+// one, to be closed in programs that it starts.
+func closeEachOnExec() error {
+	entries, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return err
+		}
+		if fd > 2 {
+			unix.CloseOnExec(fd) // if it was closed meanwhile, whatever took its number may have the mark, too
+		}
+	}
+	return nil
 }
 
 // descriptors are to be closed after the child has inherited them.

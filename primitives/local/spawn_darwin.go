@@ -25,6 +25,10 @@ func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 	return pid, -1, err
 }
 
+// closeOnExec marks all descriptors of this program above standard error to be closed in
+// programs that it starts.
+func closeOnExec() error { return closeEachOnExec() }
+
 // offerToOOM does nothing: the kernel has no such choice.
 func offerToOOM(int) {}
 

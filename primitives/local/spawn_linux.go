@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"errors"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -33,6 +34,17 @@ func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 		Dir: spec.dir, Env: spec.env, Files: spec.files, Sys: sys,
 	})
 	return pid, pidfd, err
+}
+
+// closeOnExec marks all descriptors of this program above standard error to be closed in
+// programs that it starts. Go's own are already: this is for those that the program
+// inherited, or that a library in C has opened. One call of the kernel does it, however
+// many there are, so it comes before each start.
+func closeOnExec() error {
+	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return nil
+	}
+	return closeEachOnExec() // before Linux 5.11, or a filter of system calls forbids it
 }
 
 // offerToOOM makes the process, and what it has started and will start, the first to be

@@ -15,7 +15,7 @@ import (
 
 // commandRules: what the command gets is what was asked for.
 func commandRules() []rule {
-	return concat(argumentRules(), environmentRules(), directoryRules(), userRules())
+	return concat(argumentRules(), environmentRules(), directoryRules(), userRules(), descriptorRules())
 }
 
 func argumentRules() []rule {
@@ -175,18 +175,23 @@ func directoryRules() []rule {
 	}
 }
 
+// asUser returns a command that runs the probe as a user. The folder of the sandbox may
+// be closed to that user, so the program lies elsewhere.
+func (s *sandbox) asUser(t testingT, user string, words ...string) primitives.Command {
+	t.Helper()
+	dir := "/tmp/primitivestest-" + strings.Trim(s.token, ".")
+	cmd := s.command("copyself", dir+"/probe", "chmod", "755", dir)
+	if res := s.run(t, cmd, primitives.RunOptions{}); !res.Status.Success() {
+		t.Fatalf("copying the probe: %s", res.Stderr)
+	}
+	t.Cleanup(func() { s.run(t, s.command("rm", dir), primitives.RunOptions{}) })
+	return primitives.Command{Args: append([]string{dir + "/probe", "mark", s.token}, words...), Dir: "/", User: user}
+}
+
 func userRules() []rule {
-	// The folder of the sandbox may be closed to others, so the program lies
-	// elsewhere.
 	as := func(t testingT, s *sandbox, user string) primitives.Command {
 		t.Helper()
-		dir := "/tmp/primitivestest-" + strings.Trim(s.token, ".")
-		cmd := s.command("copyself", dir+"/probe", "chmod", "755", dir)
-		if res := s.run(t, cmd, primitives.RunOptions{}); !res.Status.Success() {
-			t.Fatalf("copying the probe: %s", res.Stderr)
-		}
-		t.Cleanup(func() { s.run(t, s.command("rm", dir), primitives.RunOptions{}) })
-		return primitives.Command{Args: []string{dir + "/probe", "mark", s.token, "ids"}, Dir: "/", User: user}
+		return s.asUser(t, user, "ids")
 	}
 	expectIDs := func(t testingT, s *sandbox, user, want string) {
 		t.Helper()

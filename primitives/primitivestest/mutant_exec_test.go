@@ -59,6 +59,9 @@ func execMutants() []mutant {
 				cmd.Args[i] = a[:min(len(a), 64<<10-1)]
 			}
 		})},
+		{"a command inherits a descriptor", "a command inherits its three streams only", brokenCommand(leakDescriptor)},
+		{"a command on a terminal inherits a descriptor", "a command on a terminal inherits its three streams only", brokenCommand(leakDescriptor)},
+		{"a durable command inherits a descriptor", "a durable command inherits its three streams only", brokenCommand(leakDescriptor)},
 		{"a missing program is exit status 127", "a missing program in PATH is ErrCommandNotFound", broken(func(f *faults) {
 			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
 				p, err := f.Exec(ctx, cmd)
@@ -96,6 +99,11 @@ func execMutants() []mutant {
 			}
 		})},
 	}
+}
+
+// leakDescriptor gives the command a fourth descriptor.
+func leakDescriptor(cmd *primitives.Command) {
+	cmd.Args = append([]string{"/bin/sh", "-c", `exec 9</dev/null; exec "$0" "$@"`}, cmd.Args...)
 }
 
 // brokenOutput changes what is read from standard output.

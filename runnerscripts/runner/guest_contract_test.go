@@ -35,6 +35,7 @@ func TestGuestKeepsTheContract(t *testing.T) {
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			cmd := exec.CommandContext(context.WithoutCancel(ctx), file, "guest", "--root", dir)
 			cmd.Stderr = os.Stderr
+			cmd.ExtraFiles = []*os.File{os.Stderr} // that a command must not get
 			stdin, err := cmd.StdinPipe()
 			if err != nil {
 				return nil, err

@@ -54,6 +54,26 @@ func processWords() map[string]step {
 			fmt.Fprintf(os.Stdout, "%d:%d", os.Getuid(), os.Getgid())
 			return nil
 		}},
+		// descriptors: print the numbers of the descriptors that were inherited, which
+		// are those that a child would inherit, too.
+		"descriptors": {0, func(*script, []string) error {
+			entries, err := os.ReadDir("/dev/fd")
+			if err != nil {
+				return err
+			}
+			var inherited []string
+			for _, e := range entries {
+				fd, err := strconv.Atoi(e.Name())
+				if err != nil {
+					return err
+				}
+				if flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0); errno == 0 && flags&syscall.FD_CLOEXEC == 0 {
+					inherited = append(inherited, e.Name())
+				}
+			}
+			_, err = fmt.Fprintln(os.Stdout, strings.Join(inherited, " "))
+			return err
+		}},
 		// spawn MODES ... end: start a child that does the words in between.
 		// Modes, separated by commas: plain, setsid (leaves the session), group
 		// (leaves the process group), double (is orphaned), quiet (holds none
