@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 func (g Git) check() error {
@@ -55,7 +53,7 @@ func (e *Environment) placeGit(ctx context.Context, into string, g Git) (err err
 // checkout fills an empty folder with the files of a repository at a ref.
 func checkout(ctx context.Context, dir string, g Git) error {
 	env, address := credentialEnv(g.URL)
-	git := gitCommand{dir: dir, env: env, secrets: secretsOf(g.URL)}
+	git := gitCommand{dir: dir, env: env, secrets: secretsOf(g.URL), fetches: true}
 	if _, err := git.run(ctx, "init", "--quiet", "--template=", "--initial-branch=main"); err != nil {
 		return err
 	}
@@ -117,7 +115,7 @@ func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
 // gitFiles lists what git would copy of a folder: tracked and untracked files that
 // are not ignored, nested repositories included.
 func gitFiles(ctx context.Context, dir string) (names []string, err error) {
-	git := gitCommand{dir: dir, ownConfig: true}
+	git := gitCommand{dir: dir, userConfig: true}
 	inside, err := inRepository(ctx, git)
 	if err != nil {
 		return nil, err
@@ -138,6 +136,7 @@ func gitFiles(ctx context.Context, dir string) (names []string, err error) {
 		}
 		git.args = []string{"--git-dir=" + tmp, "--work-tree=" + abs}
 	}
+	git.complete = true
 	out, err := git.run(ctx, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
 		return nil, err
@@ -240,63 +239,4 @@ func nestedFiles(ctx context.Context, dir, name string) ([]string, error) {
 		inner[i] = strings.TrimSuffix(name, "/") + "/" + inner[i]
 	}
 	return inner, err
-}
-
-// gitCommand runs git on this machine, never a hook, a pager, a prompt, or a
-// command that a repository's configuration names.
-type gitCommand struct {
-	dir     string
-	args    []string // before the subcommand
-	env     []string
-	secrets []string
-	// ownConfig uses the user's own configuration, for its ignore files.
-	ownConfig bool
-}
-
-func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
-	all := append([]string{
-		"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false",
-		"-c", "core.logAllRefUpdates=false", "-c", "core.autocrlf=false", "-c", "core.symlinks=true",
-		"-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
-		"-c", "protocol.allow=never", "-c", "protocol.https.allow=always", "-c", "protocol.http.allow=always",
-		"-c", "protocol.ssh.allow=always", "-c", "protocol.git.allow=always", "-c", "protocol.file.allow=always",
-	}, g.args...)
-	cmd := exec.CommandContext(ctx, "git", append(all, args...)...)
-	cmd.Dir = g.dir
-	cmd.Env = append(hostEnv("PATH", "HOME", "SUDO_UID", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR",
-		"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "XDG_CONFIG_HOME", "TMPDIR"),
-		"LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0",
-		"GIT_SSH_COMMAND=ssh -oBatchMode=yes", "GIT_LFS_SKIP_SMUDGE=1")
-	if !g.ownConfig {
-		cmd.Env = append(cmd.Env, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull)
-	}
-	cmd.Env = append(cmd.Env, g.env...)
-	// The programs that git starts for a transport do not end with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
-	var stdout bytes.Buffer
-	stderr := &tail{hide: newRedactor(g.secrets)}
-	cmd.Stdout, cmd.Stderr = &stdout, stderr
-	err := cmd.Run()
-	switch {
-	case err == nil:
-		return stdout.String(), nil
-	case ctx.Err() != nil:
-		return "", context.Cause(ctx)
-	case errors.Is(err, exec.ErrNotFound):
-		return "", fmt.Errorf("install git on this machine: %w: %w", ErrGit, err)
-	}
-	return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, lastLines(stderr.String()))
-}
-
-// hostEnv passes on named variables of this machine.
-func hostEnv(keys ...string) []string {
-	var env []string
-	for _, key := range keys {
-		if value, ok := os.LookupEnv(key); ok {
-			env = append(env, key+"="+value)
-		}
-	}
-	return env
 }

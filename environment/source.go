@@ -40,7 +40,9 @@ type Folder struct {
 	// no .gitignore, .git/info/exclude or global ignore file leaves out; never
 	// the folder .git. It needs git on this machine, and works in a folder
 	// that is not a repository, too. A repository that git does not read, such
-	// as one of another user that is no safe.directory, is an error.
+	// as one of another user that is no safe.directory, is an error, and so is
+	// one that lacks an object of a .gitignore: nothing is fetched. No command
+	// that the repository names is run.
 	Gitignore bool `json:"gitignore,omitempty"`
 }
 

@@ -1,0 +1,128 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// fetchProtocols are the protocols that git may use to fill a repository of ours.
+const fetchProtocols = "https:http:ssh:git:file"
+
+// maxGitOutput bounds the output of git that is kept in memory: 256 MiB.
+const maxGitOutput = 256 << 20
+
+// hardened are settings for every git on this machine. They win over those of a
+// repository, which a sandbox may have written.
+var hardened = []string{
+	"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c", "core.sshCommand=", "-c", "core.askPass=",
+	"-c", "core.alternateRefsCommand=", "-c", "core.attributesFile=" + os.DevNull, "-c", "core.pager=cat",
+	"-c", "credential.helper=", "-c", "diff.external=",
+	"-c", "core.logAllRefUpdates=false", "-c", "core.autocrlf=false", "-c", "core.symlinks=true",
+	"-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
+}
+
+// gitCommand runs git on this machine. It never runs a command that the
+// configuration of a repository names: a hook, a helper, a filter, a pager. It
+// never fetches missing objects, and never asks for anything.
+type gitCommand struct {
+	dir     string
+	args    []string // before the subcommand
+	env     []string
+	secrets []string
+	// userConfig uses the user's own configuration, for its ignore files.
+	userConfig bool
+	// fetches allows [fetchProtocols]. Only a repository of ours may fetch,
+	// whose configuration nobody else has written.
+	fetches bool
+	// complete makes missing objects an error that git only warns about.
+	complete bool
+}
+
+// environ returns the environment of git. It is built from an empty one.
+func (g gitCommand) environ() []string {
+	env := append(hostEnv("PATH", "HOME", "SUDO_UID", "XDG_CONFIG_HOME", "TMPDIR"),
+		"LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0",
+		// Unlike core.gitProxy, of which git takes the first value, this wins.
+		"GIT_PROXY_COMMAND=",
+		"GIT_NO_LAZY_FETCH=1", "GIT_LFS_SKIP_SMUDGE=1")
+	if g.fetches {
+		// This wins over protocol.NAME.allow, whoever sets that.
+		env = append(env, "GIT_ALLOW_PROTOCOL="+fetchProtocols, "GIT_SSH_COMMAND=ssh -oBatchMode=yes")
+		env = append(env, hostEnv("SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR",
+			"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")...)
+	} else {
+		env = append(env, "GIT_ALLOW_PROTOCOL=none", "GIT_SSH_COMMAND=false")
+	}
+	if !g.userConfig {
+		env = append(env, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull)
+	}
+	return append(env, g.env...)
+}
+
+func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
+	all := append(append([]string{}, hardened...), g.args...)
+	cmd := exec.CommandContext(ctx, "git", append(all, args...)...)
+	cmd.Dir, cmd.Env = g.dir, g.environ()
+	// The programs that git starts for a transport do not end with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	stdout := &boundedBuffer{left: maxGitOutput}
+	stderr := &tail{hide: newRedactor(g.secrets)}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case stdout.left < 0:
+		return "", fmt.Errorf("git %s: %w: it printed more than %d MiB", args[0], primitives.ErrLimit, maxGitOutput>>20)
+	case errors.Is(err, exec.ErrNotFound):
+		return "", fmt.Errorf("%w: %w; install git on this machine", ErrGit, err)
+	case err != nil:
+		return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, lastLines(stderr.String()))
+	case g.complete && lacksObjects(stderr.String()):
+		return "", fmt.Errorf("%w: git %s: %s lacks objects, and they are not fetched (%s); fetch them, or copy the folder without gitignore",
+			ErrGit, args[0], g.dir, lastLines(stderr.String()))
+	}
+	return stdout.kept.String(), nil
+}
+
+// lacksObjects reports whether git, which goes on then, could not read an object
+// because it must not fetch it: it says so itself, or the fetch does that it started.
+func lacksObjects(stderr string) bool {
+	return strings.Contains(stderr, "lazy fetching disabled") || strings.Contains(stderr, "fatal: ")
+}
+
+// boundedBuffer keeps what is written up to a limit, and fails beyond it.
+type boundedBuffer struct {
+	kept bytes.Buffer // no embedded one: its ReadFrom knows no limit
+	left int
+}
+
+// Write implements io.Writer.
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, primitives.ErrLimit
+	}
+	return b.kept.Write(p)
+}
+
+// hostEnv passes on named variables of this machine.
+func hostEnv(keys ...string) []string {
+	var env []string
+	for _, key := range keys {
+		if value, ok := os.LookupEnv(key); ok {
+			env = append(env, key+"="+value)
+		}
+	}
+	return env
+}
