@@ -18,12 +18,8 @@ import (
 // reported.
 const watchDebounce = 50 * time.Millisecond
 
-const (
-	// maxListed and maxListedContent bound what WorkspaceFiles returns: files,
-	// and bytes of all contents.
-	maxListed        = 1 << 20
-	maxListedContent = 1 << 30
-)
+// maxListedContent bounds the contents that WorkspaceFiles returns, in bytes.
+const maxListedContent = 256 << 20
 
 // DefaultIgnore is what WorkspaceFiles and WatchWorkspace leave out: what tools
 // make and nobody edits.
@@ -58,8 +54,8 @@ type WorkspaceFile struct {
 }
 
 // WorkspaceFiles returns the files and links of the workspace, sorted by path,
-// relative to it. More than a million of them, or contents of more than 1 GiB, are
-// primitives.ErrLimit.
+// relative to it. More files than fit into primitives.MaxListing, ignored ones
+// included, and contents of more than 256 MiB are primitives.ErrLimit.
 func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]WorkspaceFile, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -70,7 +66,7 @@ func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]
 	if err != nil {
 		return nil, err
 	}
-	infos, err := e.prim.List(ctx, ".", primitives.ListOptions{Depth: -1, Limit: maxListed})
+	infos, err := e.prim.List(ctx, ".", primitives.ListOptions{Depth: -1})
 	if err != nil {
 		return nil, fmt.Errorf("workspace files: %w", err)
 	}
@@ -90,7 +86,7 @@ func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]
 				return nil, fmt.Errorf("workspace files: %w", err)
 			}
 		}
-		if total += int64(len(file.Content)); total > maxListedContent {
+		if total += int64(cap(file.Content)); total > maxListedContent {
 			return nil, fmt.Errorf("workspace files: %w: their contents are larger than %d MiB; lower MaxContent or ignore more",
 				primitives.ErrLimit, maxListedContent>>20)
 		}

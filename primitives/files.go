@@ -37,8 +37,8 @@ type Files interface {
 	// A dir that is a symbolic link is followed; links below it are listed and
 	// not followed. Entries that vanish while listing are left out. An
 	// unreadable directory below dir is listed without its entries; dir itself
-	// unreadable is fs.ErrPermission. With a limit reached the entries that fit
-	// come with [ErrLimit].
+	// unreadable is fs.ErrPermission. With a limit reached, opts.Limit or
+	// [MaxListing], the entries that fit come with [ErrLimit].
 	List(ctx context.Context, dir string, opts ListOptions) ([]FileInfo, error)
 
 	// Mkdir makes a directory and its missing parents. An existing directory
@@ -105,6 +105,7 @@ type ListOptions struct {
 	// github.com/bmatcuk/doublestar/v4; a bad pattern is fs.ErrInvalid. A
 	// pattern with "/" or "**" and a Depth of zero looks as deep as needed.
 	Pattern string `json:"pattern,omitempty"`
-	// Limit is how many entries to return at most; zero means all.
+	// Limit is how many entries to return at most; zero means all that fit into
+	// MaxListing.
 	Limit int `json:"limit,omitempty"`
 }

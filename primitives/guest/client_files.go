@@ -14,8 +14,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// maxListing is how many bytes of entries List takes from a guest.
-const maxListing = 256 << 20
+// maxFailures is how many bytes of errors of single files WriteFiles takes from a
+// guest.
+const maxFailures = 16 << 20
 
 // Stat describes what is at the path.
 func (c *Client) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {
@@ -177,7 +178,9 @@ func (k *call) upload(r io.Reader, onItem func([]byte) error) error {
 			if err = onItem(payload); err == nil {
 				continue
 			}
-			err = k.failed(err)
+			if !errors.Is(err, primitives.ErrLimit) {
+				err = k.failed(err)
+			}
 		case kind == frameError:
 			err = k.answered(payload)
 			if cause := k.ctx.Err(); cause != nil && errors.Is(err, io.ErrUnexpectedEOF) {
@@ -202,7 +205,11 @@ func (k *call) upload(r io.Reader, onItem func([]byte) error) error {
 func (c *Client) WriteFiles(ctx context.Context, files []primitives.File) ([]error, error) {
 	errs := make([]error, len(files))
 	request := requestFrame(opWriteFiles, &empty{})
+	total := 0
 	err := c.upload(ctx, "write files", "", request, &batchReader{files: files}, func(payload []byte) error {
+		if total += len(payload); total > maxFailures {
+			return c.fail("write files", "", fmt.Errorf("%w: the files' errors are longer than %d MiB; write fewer files at once", primitives.ErrLimit, maxFailures>>20))
+		}
 		var f fileFailure
 		if err := decode(payload, &f); err != nil || f.Index < 0 || f.Index >= len(files) {
 			return fmt.Errorf("%w: a wrong result of a batch", errProtocol)
@@ -252,27 +259,28 @@ func (c *Client) List(ctx context.Context, dir string, opts primitives.ListOptio
 		return nil, err
 	}
 	defer k.end()
-	var infos []primitives.FileInfo
-	for total := 0; ; {
+	list := primitives.Listing{Limit: opts.Limit}
+	for {
 		kind, payload, err := k.readMessage(maxReply)
-		total += len(payload)
 		switch {
 		case err != nil:
-			return infos, k.failed(err)
+			return list.Infos, k.failed(err)
 		case kind == frameEnd:
-			return infos, nil
+			return list.Infos, nil
 		case kind == frameError:
-			return infos, k.answered(payload)
+			return list.Infos, k.answered(payload)
 		case kind != frameItem:
-			return infos, k.failed(unexpected(kind))
-		case total > maxListing:
-			return infos, c.fail("list", dir, fmt.Errorf("%w: the listing is larger than %d bytes; list a smaller directory", primitives.ErrLimit, maxListing))
+			return list.Infos, k.failed(unexpected(kind))
 		}
 		var item listItem
 		if err := decode(payload, &item); err != nil {
-			return infos, k.failed(fmt.Errorf("%w: %w", errProtocol, err))
+			return list.Infos, k.failed(fmt.Errorf("%w: %w", errProtocol, err))
 		}
-		infos = append(infos, item.Infos...)
+		for _, info := range item.Infos {
+			if err := list.Add(info); err != nil {
+				return list.Infos, c.fail("list", dir, err)
+			}
+		}
 	}
 }
 

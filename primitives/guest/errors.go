@@ -7,6 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -135,31 +137,32 @@ func toWire(err error) *wireError {
 
 func clip(s string, most int) string { return s[:min(len(s), most)] }
 
-// fromWire rebuilds an error. A backend that is not empty replaces the one that
-// the other side named: the caller knows the sandbox by that name.
+// fromWire rebuilds an error, which may be kept: it holds no more than toWire puts
+// into one. A backend that is not empty replaces the one that the other side named:
+// the caller knows the sandbox by that name.
 func fromWire(w *wireError, backend string) error {
 	var causes []error
-	for _, code := range w.Codes {
-		for _, s := range sentinels() {
-			if s.code == code {
-				causes = append(causes, s.err)
-			}
+	for _, s := range sentinels() {
+		if slices.Contains(w.Codes, s.code) {
+			causes = append(causes, s.err)
 		}
 	}
+	kept := func(s string) string { return strings.Clone(clip(s, maxErrorText)) }
+	text := kept(w.Text)
 	if w.Where == nil {
-		return &remoteError{text: w.Text, causes: causes}
+		return &remoteError{text: text, causes: causes}
 	}
 	where := &primitives.Error{
-		Op: w.Where.Op, Backend: w.Where.Backend, Target: w.Where.Target,
-		Err: &remoteError{text: w.Where.Text, causes: causes},
+		Op: kept(w.Where.Op), Backend: kept(w.Where.Backend), Target: kept(w.Where.Target),
+		Err: &remoteError{text: kept(w.Where.Text), causes: causes},
 	}
 	if backend != "" {
 		where.Backend = backend
 	}
-	if w.Text == "" {
+	if text == "" {
 		return where
 	}
-	return &remoteError{text: w.Text, causes: []error{where}}
+	return &remoteError{text: text, causes: []error{where}}
 }
 
 // remoteError is an error that happened on the other side: its text, and the

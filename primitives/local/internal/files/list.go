@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -30,14 +29,14 @@ func (f *FS) list(ctx context.Context, dir string, opts primitives.ListOptions) 
 		return nil, err
 	}
 	defer w.close()
-	infos := []primitives.FileInfo{}
+	list := primitives.Listing{Limit: opts.Limit, Infos: []primitives.FileInfo{}}
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		e, ok, err := w.next()
 		if !ok {
-			return infos, err
+			return list.Infos, err
 		}
 		if e.isDir() && depth != w.depth() {
 			w.enter(e)
@@ -52,10 +51,9 @@ func (f *FS) list(ctx context.Context, dir string, opts primitives.ListOptions) 
 		if err != nil {
 			return nil, err
 		}
-		if opts.Limit > 0 && len(infos) == opts.Limit {
-			return infos, fmt.Errorf("%w: the folder has more than %d entries", primitives.ErrLimit, opts.Limit)
+		if err := list.Add(info); err != nil {
+			return list.Infos, err
 		}
-		infos = append(infos, info)
 	}
 }
 
