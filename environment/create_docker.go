@@ -2,7 +2,6 @@ package environment
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 
@@ -76,9 +75,6 @@ func dockerConfig(ctx context.Context, cfg Config) (docker.Config, error) {
 		return c, err
 	}
 	c.Runner, err = bundle.Path(ctx, bundle.Config{OS: "linux", Arch: arch, Progress: cfg.tell})
-	if errors.Is(err, bundle.ErrNotFound) && os.Getenv(bundle.ExplicitVariable) == "" {
-		return c, nil // commands and files work without it, more slowly
-	}
 	return c, err
 }
 

@@ -139,7 +139,7 @@ func newContainer(ctx context.Context, cfg Config, c docker.Config) (*docker.San
 // configured image and looks into it; if the agent is there, that is returned, to
 // be used. Later the built image shows by being there that it is needed.
 func imageWithAgent(ctx context.Context, cfg Config, c docker.Config) (docker.Image, *docker.Sandbox, error) {
-	if !cfg.wantsProgram() || c.Runner == "" {
+	if !cfg.wantsProgram() {
 		return docker.Image{}, nil, nil
 	}
 	recipe, err := readRecipe(ctx, cfg, c.Runner)

@@ -85,8 +85,8 @@ type Process interface {
 
 	// Stdout and Stderr read what the command prints, to io.EOF when every
 	// process that holds the stream has closed it. Closing a reader early
-	// gives the writers a broken pipe, see Capabilities.BrokenPipes. What was printed before the command
-	// exited can be read after Wait returned.
+	// gives the writers a broken pipe. What was printed before the command exited
+	// can be read after Wait returned.
 	Stdout() io.ReadCloser
 	Stderr() io.ReadCloser
 
@@ -115,8 +115,7 @@ type Process interface {
 type ExitStatus struct {
 	// Code is the exit code, or 128 plus the signal's number.
 	Code int `json:"code"`
-	// Signal is the signal that ended the command, if one did. See
-	// Capabilities.ExitSignals.
+	// Signal is the signal that ended the command, if one did.
 	Signal Signal `json:"signal,omitempty"`
 	// Reason is why it ended. A command that ignores SIGTERM and exits with 0
 	// within the grace of a timeout ended because of the timeout.

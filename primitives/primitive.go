@@ -113,27 +113,16 @@ type KilledProcess struct {
 // Capabilities is what one sandbox can do. The zero value can do nothing beyond
 // the contract's required parts.
 type Capabilities struct {
-	OS       string `json:"os"`       // as in runtime.GOOS
-	Arch     string `json:"arch"`     // as in runtime.GOARCH
-	PTY      bool   `json:"pty"`      // Command.TTY
-	Durable  bool   `json:"durable"`  // Command.Durable and Reattach
-	Users    bool   `json:"users"`    // Command.User other than the sandbox's own
-	Watch    bool   `json:"watch"`    // Watch
-	Snapshot bool   `json:"snapshot"` // Snapshot
-	Fork     bool   `json:"fork"`     // Fork
-	Pause    bool   `json:"pause"`    // Pause and Resume
-	Usage    bool   `json:"usage"`    // ReadUsage
-	// ExitSignals: it is known of every command whether a signal ended it. A
-	// sandbox without can only report codes where a signal was not sent by the
-	// handle that started the command: then a Code above 128 with ReasonExited
-	// may be either.
-	ExitSignals bool `json:"exit_signals"`
-	// BrokenPipes: closing Process.Stdout or Stderr early gives the writers a
-	// broken pipe. In a sandbox without it returns errors.ErrUnsupported while the
-	// command runs, and what is still printed is thrown away.
-	BrokenPipes bool     `json:"broken_pipes"`
-	TreeKill    TreeKill `json:"tree_kill"`      // how completely a process tree is ended
-	Note        string   `json:"note,omitempty"` // for people: why something is missing
+	OS       string   `json:"os"`             // as in runtime.GOOS
+	Arch     string   `json:"arch"`           // as in runtime.GOARCH
+	Durable  bool     `json:"durable"`        // Command.Durable and Reattach
+	Users    bool     `json:"users"`          // Command.User other than the sandbox's own
+	Snapshot bool     `json:"snapshot"`       // Snapshot
+	Fork     bool     `json:"fork"`           // Fork
+	Pause    bool     `json:"pause"`          // Pause and Resume
+	Usage    bool     `json:"usage"`          // ReadUsage
+	TreeKill TreeKill `json:"tree_kill"`      // how completely a process tree is ended
+	Note     string   `json:"note,omitempty"` // for people: why something is missing
 }
 
 // TreeKill says how a sandbox finds the processes that it must end.

@@ -5,11 +5,9 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
 // benchDockerReady measures how long it takes to get a sandbox that a pool has
@@ -62,28 +60,4 @@ func (e *engine) acquire(ctx context.Context, w way) (took []time.Duration, err 
 		}
 	}
 	return took, nil
-}
-
-// benchDockerPlain compares commands in a container without a guest with the calls
-// of the engine that they are made of.
-func benchDockerPlain(ctx context.Context) (rows []row, err error) {
-	err = withEngine(ctx, func(e *engine) error {
-		id, err := e.create(ctx)
-		if err != nil {
-			return err
-		}
-		b, err := e.open(ctx, way{name: "plain calls"}, func(c *docker.Config) { c.Runner = "" })
-		if err != nil {
-			return err
-		}
-		took, err := compete(40,
-			clocked(1, func() error { return e.apiExec(ctx, id, io.Discard, "/bin/true") }),
-			clocked(1, func() error { return runTrue(ctx, b) }))
-		if err := errors.Join(err, b.end(ctx)); err != nil {
-			return err
-		}
-		rows = append(rows, ratioRow("docker exec without a guest, p50", "client API", "ms", lower, millis(mid(took[0])), millis(mid(took[1])), 1.02))
-		return nil
-	})
-	return rows, err
 }

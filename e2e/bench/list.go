@@ -18,7 +18,6 @@ func benchmarks() []benchmark {
 		{"docker watch", benchDockerWatch},
 		{"docker life", benchDockerLife},
 		{"docker ready", benchDockerReady},
-		{"docker plain", benchDockerPlain},
 		{"docker crowd", benchDockerCrowd},
 		{"modal exec", benchModalExec},
 		{"modal stream", benchModalStream},

@@ -14,8 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Config says how to make a sandbox. Image is required, and Runner for all
-// that a sandbox can do.
+// Config says how to make a sandbox. Image and Runner are required.
 //
 // The container's first process is always the guest, which reaps orphans like an
 // init, so none can be chosen. Its system calls are always filtered, it never gains
@@ -107,9 +106,8 @@ type Config struct {
 	// conversation that it is for.
 	Session string `json:"session,omitempty"`
 	// Runner is the path on this machine of the envrunner program for the engine's
-	// platform. Without one, or with one for another platform, the image's own
-	// shell and commands do the work, which is slower and can do less: see
-	// primitives.Capabilities of the sandbox. The image must have /bin/sh then.
+	// platform, which is the guest in the container. One for another platform is
+	// errors.ErrUnsupported.
 	Runner string `json:"runner,omitempty"`
 	// NoSocket keeps to the streams of the engine. Otherwise a container on this
 	// machine gets a folder of this user's, to read, in which the guest finds a
@@ -121,8 +119,6 @@ type Config struct {
 	// Progress is told, in a sentence, what takes longer than a moment, such as
 	// fetching the image. It may be called from any goroutine. Nil tells nobody.
 	Progress func(message string) `json:"-"`
-	// noGuest is what New found out: no guest can run in the container.
-	noGuest bool
 	// sharedRunner is what New found out: the engine can mount this file of its
 	// machine instead of getting a copy of the runner.
 	sharedRunner string

@@ -74,6 +74,7 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 		"all capabilities":          {func(c *docker.Config) { c.CapAdd = []string{"all"} }, "cap_add[0]", fs.ErrInvalid},
 		"a capability to break out": {func(c *docker.Config) { c.CapAdd = []string{"cap_sys_admin"} }, "cap_add[0]", fs.ErrInvalid},
 
+		"no runner":              {func(c *docker.Config) { c.Runner = "" }, "runner", fs.ErrInvalid},
 		"a missing runner":       {func(c *docker.Config) { c.Runner = dir + "/missing" }, "runner", fs.ErrNotExist},
 		"a folder as the runner": {func(c *docker.Config) { c.Runner = dir }, "runner", fs.ErrInvalid},
 

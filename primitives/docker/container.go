@@ -45,9 +45,6 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	if cfg.ReadOnly {
 		host.Mounts = append(host.Mounts, guestVolume(inside.Labels))
 	}
-	if cfg.noGuest {
-		plainConfig(inside, cfg)
-	}
 	if cfg.Disk > 0 {
 		if err := limitsDisk(ctx, eng); err != nil {
 			return "", err
@@ -153,7 +150,7 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 	maps.Copy(labels, cfg.Labels)
 	labels[labelConfig] = describeConfig(cfg)
 	labels[labelArch] = img.Architecture
-	labels[labelPlain], labels[labelWorkspace], labels[labelLink] = "false", "", ""
+	labels[labelLink] = ""
 	if img.Config == nil || !isFork(img.Config.Labels) {
 		labels[labelFork] = ""
 	}

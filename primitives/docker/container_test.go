@@ -92,10 +92,10 @@ func TestALimitThatTheEngineDropsIsAnErrorIfItWasAskedFor(t *testing.T) {
 		change func(*docker.Config)
 		field  string
 	}{
-		"memory":                       {noMemoryLimit, func(c *docker.Config) { c.Memory = 64 << 20 }, "memory: "},
-		"processes":                    {noPidsLimit, func(c *docker.Config) { c.Pids = 100 }, "pids: "},
-		"processes, by an old engine":  {oldPidsLimit, func(c *docker.Config) { c.Pids = 100 }, "pids: "},
-		"processes, kept, without one": {noPidsLimit, func(c *docker.Config) { c.Pids, c.Keep, c.Runner = 100, true, "" }, "pids: "},
+		"memory":                      {noMemoryLimit, func(c *docker.Config) { c.Memory = 64 << 20 }, "memory: "},
+		"processes":                   {noPidsLimit, func(c *docker.Config) { c.Pids = 100 }, "pids: "},
+		"processes, by an old engine": {oldPidsLimit, func(c *docker.Config) { c.Pids = 100 }, "pids: "},
+		"processes, kept":             {noPidsLimit, func(c *docker.Config) { c.Pids, c.Keep = 100, true }, "pids: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(t, testdocker.Busybox(t))

@@ -116,20 +116,14 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 		return nil, explain(eng, err)
 	}
 	eng = share(eng)
-	guest, err := guestRuns(ctx, eng, cfg, img)
-	if err != nil {
+	if err := guestRuns(ctx, eng, cfg, img); err != nil {
 		return nil, explain(eng, err)
-	}
-	if cfg.noGuest = !guest; cfg.noGuest {
-		cfg.NoSocket = true
 	}
 	name := cfg.Name
 	if name == "" {
 		name = namePrefix + newID()
 	}
-	if !cfg.noGuest {
-		cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
-	}
+	cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
 	put := func(id string) error { return install(ctx, eng, id, cfg) }
 	l, err := launch(ctx, eng, name, cfg, img, put)
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
@@ -155,22 +149,15 @@ func launch(ctx context.Context, eng *client.Client, name string, cfg Config, im
 	if err != nil {
 		return nil, err
 	}
-	l, err := start(ctx, eng, id, name, cfg, put)
+	var l *link
+	if err = put(id); err == nil {
+		l, err = startGuest(ctx, eng, id, name, cfg)
+	}
 	if err != nil {
 		err = explainStart(ctx, eng, cfg, img, err)
 		return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
 	}
 	return l, nil
-}
-
-func start(ctx context.Context, eng *client.Client, id, name string, cfg Config, put func(id string) error) (*link, error) {
-	if cfg.noGuest {
-		return startPlain(ctx, eng, id, cfg)
-	}
-	if err := put(id); err != nil {
-		return nil, err
-	}
-	return startGuest(ctx, eng, id, name, cfg)
 }
 
 // Attach returns a live sandbox of [New] by its ID, also one that another program
@@ -239,7 +226,9 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	made.Host, made.Logger, made.bypassFrom = cfg.Host, cfg.Logger, cfg.bypassFrom
 	joined := made
 	joined.NoSocket = cfg.NoSocket
-	enter := func() (*link, error) { return join(ctx, eng, found.ID, found.Config.Labels, joined) }
+	enter := func() (*link, error) {
+		return joinContainer(ctx, eng, found.ID, linkOf(eng, found.Config.Labels), joined)
+	}
 	if found.State.Paused {
 		enter = afterResume(ctx, enter)
 	}
@@ -255,14 +244,6 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 		s.forkedFrom = found.Image
 	}
 	return s, nil
-}
-
-// join finds the way into a container that runs.
-func join(ctx context.Context, eng *client.Client, id string, labels map[string]string, cfg Config) (*link, error) {
-	if labels[labelPlain] == "true" {
-		return joinPlain(ctx, eng, id, labels[labelWorkspace])
-	}
-	return joinContainer(ctx, eng, id, linkOf(eng, labels), cfg)
 }
 
 // afterResume has a container that was just resumed entered again, for a moment, while
@@ -289,7 +270,7 @@ func afterResume(ctx context.Context, enter func() (*link, error)) func() (*link
 
 // newSandbox returns the handle of a container whose guest has answered.
 func newSandbox(eng *client.Client, name string, l *link, cfg Config) *Sandbox {
-	return &Sandbox{worker: l.worker, eng: eng, id: name, link: l, cfg: cfg}
+	return &Sandbox{worker: l.guest, eng: eng, id: name, link: l, cfg: cfg}
 }
 
 func newID() string {

@@ -57,7 +57,8 @@ func connect(host string) (*client.Client, error) {
 // understands.
 func isAPIVersion(v string) bool {
 	major, minor, _ := strings.Cut(strings.TrimPrefix(v, "v"), ".")
-	return major != "" && minor != "" && isNumber(major) && isNumber(minor)
+	isNumber := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+	return isNumber(major) && isNumber(minor)
 }
 
 // engineAddress is where an engine is and how it is reached.

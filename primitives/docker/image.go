@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"debug/elf"
 	"errors"
@@ -42,19 +43,19 @@ func ensureImage(ctx context.Context, eng *client.Client, cfg Config) (image.Ins
 	return img, nil
 }
 
-// guestRuns reports whether the runner can be the guest of a container. A static
+// guestRuns returns nil if the runner can be the guest of a container. A static
 // program of the engine's platform runs also in an image for another one: the
-// kernel is the same. Config says what becomes of the others.
-func guestRuns(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse) (bool, error) {
-	if cfg.Runner == "" {
-		return false, nil
-	}
+// kernel is the same.
+func guestRuns(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse) error {
 	arch, err := runnerArch(cfg.Runner)
 	if err != nil || arch == img.Architecture {
-		return err == nil, err
+		return err
 	}
 	version, err := eng.ServerVersion(ctx)
-	return err == nil && arch == version.Arch, err
+	if err == nil && arch != version.Arch {
+		err = fmt.Errorf("%w: runner: %s is for linux/%s, the engine is linux/%s; name the envrunner program for the engine's platform", errors.ErrUnsupported, cfg.Runner, cmp.Or(arch, "another processor"), version.Arch)
+	}
+	return err
 }
 
 // runnerArch is the architecture of a runner, as in runtime.GOARCH.

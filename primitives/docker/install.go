@@ -86,7 +86,7 @@ type runnerOpener func(context.Context) (*runnerFile, error)
 // for one of the engine.
 func (c Config) checkRunner() error {
 	if c.Runner == "" {
-		return nil
+		return c.invalid("runner", "name the envrunner program for the engine's platform; the guest in the container is that program")
 	}
 	info, err := os.Stat(c.Runner)
 	if err != nil {

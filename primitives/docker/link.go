@@ -18,7 +18,7 @@ import (
 
 // link is the way into a container.
 type link struct {
-	worker    worker
+	guest     *guest.Client
 	container string
 	conn      net.Conn // of the engine; the guest may have left it for a socket
 	first     bool     // it leads to the container's first process
@@ -85,7 +85,7 @@ func dial(ctx context.Context, eng *client.Client, id string, conn types.Hijacke
 	defer meeting.close()
 	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket, Bypass: l.archives.bypass(cfg)})
 	if err == nil {
-		l.worker, l.conn = c, conn.Conn
+		l.guest, l.conn = c, conn.Conn
 		return l, nil
 	}
 	if tail := stream.stderr(); tail != "" {

@@ -3,14 +3,12 @@ package docker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // Pause implements primitives.Pauser with the engine's freezer. The grace of a
@@ -31,10 +29,6 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	if err := s.live(); err != nil {
 		return err
 	}
-	g, ok := s.worker.(*guest.Client)
-	if !ok {
-		return fmt.Errorf("%w: without a guest in the container it cannot be paused", errors.ErrUnsupported)
-	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -45,7 +39,7 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	do, want := s.eng.ContainerUnpause, primitives.StatusRunning
 	if pause {
 		do, want = s.eng.ContainerPause, primitives.StatusPaused
-		s.setPaused(g, true) // before the guest falls silent
+		s.setPaused(true) // before the guest falls silent
 	}
 	// Half a freezing would be neither.
 	patient, cancel := outlast(ctx, fateTimeout)
@@ -62,20 +56,20 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 		// it has refused, see justFrozen.
 		alive := ferr == nil && (state.Running() || state.Status == primitives.StatusPaused)
 		if !alive || !s.justFrozen() {
-			s.setPaused(g, before)
+			s.setPaused(before)
 			return s.explain(err)
 		}
 		select {
 		case <-time.After(fatePause):
 			err = do(patient, s.link.container)
 		case <-ctx.Done():
-			s.setPaused(g, before)
+			s.setPaused(before)
 			return context.Cause(ctx)
 		}
 	}
 	now := time.Now()
 	s.frozen.Store(&now)
-	s.setPaused(g, pause)
+	s.setPaused(pause)
 	return nil
 }
 
@@ -109,9 +103,9 @@ func (s *Sandbox) state(ctx context.Context) (primitives.State, error) {
 	}
 }
 
-func (s *Sandbox) setPaused(g *guest.Client, paused bool) {
+func (s *Sandbox) setPaused(paused bool) {
 	s.paused.Store(paused)
-	g.SetPaused(paused)
+	s.link.guest.SetPaused(paused)
 }
 
 // thawInterval is how often thaw looks whether a container is paused.

@@ -38,8 +38,8 @@ type Sandbox struct {
 	closeErr    error
 }
 
-// worker does what is done inside the container, whose life is the Sandbox's
-// business: the guest's client, or calls of the engine where no guest can run.
+// worker is what the guest's client does for the users of a Sandbox. The life of the
+// container is the Sandbox's business.
 type worker interface {
 	primitives.EnvironmentPrimitive
 	primitives.Runner
@@ -65,9 +65,8 @@ func (s *Sandbox) Capabilities() primitives.Capabilities {
 	if s.link.arch != "" {
 		c.Arch = s.link.arch // the guest knows its own
 	}
-	_, hasGuest := s.worker.(*guest.Client)
 	c.Snapshot = s.copyable() == nil
-	c.Fork, c.Pause, c.Usage = c.Snapshot, hasGuest, true
+	c.Fork, c.Pause, c.Usage = c.Snapshot, true, true
 	return c
 }
 
@@ -119,7 +118,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	if closed {
 		return report, wrap("terminate", s.id, err)
 	}
-	// Whatever the worker says: the kernel ends what it could not end.
+	// Whatever the guest says: the kernel ends what it could not end.
 	for _, p := range report.Survivors {
 		p.Forced = true
 		report.Killed = append(report.Killed, p)

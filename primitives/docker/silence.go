@@ -9,7 +9,6 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // What ends a sandbox outlives the context that it was called with, and may take
@@ -61,13 +60,10 @@ func askEvery(ctx context.Context, answers func() bool) {
 	}
 }
 
-// endProcesses has the worker end all processes politely. A guest that does not
-// answer is not waited for; its stream is cut.
+// endProcesses has the guest end all processes politely. One that does not answer is
+// not waited for; its stream is cut.
 func (s *Sandbox) endProcesses(ctx context.Context) (primitives.TerminateReport, error) {
-	g, ok := s.worker.(*guest.Client)
-	if !ok {
-		return s.worker.Terminate(ctx)
-	}
+	g := s.link.guest
 	watched, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -97,8 +93,7 @@ func (s *Sandbox) endProcesses(ctx context.Context) (primitives.TerminateReport,
 // hangUp has the guest end by itself, and with it the container, when Terminate has left
 // it nothing to do. It reports whether it will.
 func (s *Sandbox) hangUp() bool {
-	g, ok := s.worker.(*guest.Client)
-	return ok && s.link.first && g.HangUp()
+	return s.link.first && s.link.guest.HangUp()
 }
 
 // errSilentGuest says that the guest is there and does nothing.

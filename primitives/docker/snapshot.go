@@ -20,7 +20,6 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // A snapshot is an image that was committed from a container, and so is what forks
@@ -29,6 +28,7 @@ const (
 	labelSnapshot = labelPrefix + "snapshot" // the name that Snapshot gave the image
 	labelFork     = labelPrefix + "fork"     // of an image that Fork made, and so of its containers: what was forked
 	labelFolder   = labelPrefix + "folder"   // the session folder in the image
+	labelArch     = labelPrefix + "arch"     // of a container: the architecture of the image's programs
 	labelConfig   = labelPrefix + "config"   // of a container: its Config as JSON, to make others like it
 
 	snapshotRepository = "agentenv-snapshot"
@@ -54,9 +54,7 @@ func (s *Sandbox) Snapshot(ctx context.Context) (string, error) {
 
 // copyable says why the sandbox's files cannot be put into an image, or nil.
 func (s *Sandbox) copyable() error {
-	switch _, hasGuest := s.worker.(*guest.Client); {
-	case !hasGuest:
-		return fmt.Errorf("%w: without a guest in the container it cannot be copied", errors.ErrUnsupported)
+	switch {
 	case s.cfg.ReadOnly:
 		return fmt.Errorf("%w: leave out read_only: the files of such a sandbox are in a volume, which an image does not hold", errors.ErrUnsupported)
 	case s.cfg.Workspace != "":
@@ -108,9 +106,7 @@ func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]str
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if g, ok := s.worker.(*guest.Client); ok {
-		defer g.Rest()()
-	}
+	defer s.link.guest.Rest()()
 	// The engine does not stop when it is no longer listened to: so that nothing is
 	// left behind, its answer is waited for.
 	patient, cancel := outlast(ctx, removeTimeout)

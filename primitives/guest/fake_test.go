@@ -67,7 +67,7 @@ func (f *fake) ID() string              { return "fake-\xff-1" }
 func (f *fake) Paths() primitives.Paths { return primitives.PathsIn(f.dir) }
 func (f *fake) Close() error            { return nil }
 func (f *fake) Capabilities() primitives.Capabilities {
-	return primitives.Capabilities{OS: "linux", Arch: "amd64", Watch: true, TreeKill: primitives.TreeKillGroup}
+	return primitives.Capabilities{OS: "linux", Arch: "amd64", TreeKill: primitives.TreeKillGroup}
 }
 
 func (f *fake) Poll(context.Context) (primitives.State, error) {

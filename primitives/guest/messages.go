@@ -20,16 +20,12 @@ func codePaths(c *codec, v *primitives.Paths) {
 func codeCapabilities(c *codec, v *primitives.Capabilities) {
 	codeString(c, &v.OS)
 	codeString(c, &v.Arch)
-	c.bool(&v.PTY)
 	c.bool(&v.Durable)
 	c.bool(&v.Users)
-	c.bool(&v.Watch)
 	c.bool(&v.Snapshot)
 	c.bool(&v.Fork)
 	c.bool(&v.Pause)
 	c.bool(&v.Usage)
-	c.bool(&v.ExitSignals)
-	c.bool(&v.BrokenPipes)
 	codeString(c, &v.TreeKill)
 	codeString(c, &v.Note)
 }

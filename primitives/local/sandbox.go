@@ -122,9 +122,8 @@ func openWith(st *state, who identity, reapOrphans bool, life *os.File) (*Sandbo
 
 func (s *Sandbox) findCapabilities() primitives.Capabilities {
 	c := primitives.Capabilities{
-		OS: runtime.GOOS, Arch: runtime.GOARCH, PTY: true, Watch: true,
+		OS: runtime.GOOS, Arch: runtime.GOARCH,
 		Users: maySwitchUser(), TreeKill: primitives.TreeKillSweep, Fork: true, Usage: true,
-		ExitSignals: true, BrokenPipes: true,
 	}
 	var notes []string
 	switch {

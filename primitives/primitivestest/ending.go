@@ -58,7 +58,7 @@ func timeoutRules() []rule {
 		{name: "a death by SIGTERM before the timeout is no timeout", check: func(t testingT, s *sandbox) {
 			cmd := s.command("die", "TERM")
 			cmd.Timeout = time.Hour
-			expect(t, "status", s.run(t, cmd, primitives.RunOptions{}).Status, s.death(primitives.SIGTERM, 143))
+			expect(t, "status", s.run(t, cmd, primitives.RunOptions{}).Status, killedBy(primitives.SIGTERM, 143))
 		}},
 		{name: "a command that exits with 0 within the grace has timed out", check: func(t testingT, s *sandbox) {
 			cmd := s.command("trap", "TERM", "write", "ready", "", "hang")

@@ -58,19 +58,15 @@ func exitRules() []rule {
 			name: fmt.Sprintf("death by SIG%s is code %d and the signal", d.signal, d.code),
 			check: func(t testingT, s *sandbox) {
 				res := s.run(t, s.command("die", string(d.signal)), primitives.RunOptions{})
-				expect(t, "status", res.Status, s.death(d.signal, d.code))
+				expect(t, "status", res.Status, killedBy(d.signal, d.code))
 			},
 		})
 	}
 	return rules
 }
 
-// death is the status of a command that a signal ended which nobody sent through
-// the contract.
-func (s *sandbox) death(sig primitives.Signal, code int) primitives.ExitStatus {
-	if !s.Capabilities().ExitSignals {
-		return primitives.ExitStatus{Code: code, Reason: primitives.ReasonExited}
-	}
+// killedBy is the status of a command that a signal ended.
+func killedBy(sig primitives.Signal, code int) primitives.ExitStatus {
 	return primitives.ExitStatus{Code: code, Signal: sig, Reason: primitives.ReasonSignaled}
 }
 

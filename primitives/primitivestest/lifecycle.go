@@ -128,21 +128,11 @@ func closeRules() []rule {
 			expect(t, "error of closing the process", p.Close(), nil)
 		}},
 		{name: "Close ends watches", own: true, check: func(t testingT, s *sandbox) {
-			if !s.Capabilities().Watch {
-				_, err := s.Watch(t.Context(), s.dir, primitives.WatchOptions{})
-				expectError(t, "Watch", err, errors.ErrUnsupported)
-				return
-			}
 			w := s.watch(t, ".", primitives.WatchOptions{})
 			expect(t, "error of Close", s.Close(), nil)
 			s.expectWatchEnd(t, w, primitives.ErrUnavailable)
 		}},
 		{name: "Terminate ends watches", own: true, check: func(t testingT, s *sandbox) {
-			if !s.Capabilities().Watch {
-				_, err := s.Watch(t.Context(), s.dir, primitives.WatchOptions{})
-				expectError(t, "Watch", err, errors.ErrUnsupported)
-				return
-			}
 			w := s.watch(t, ".", primitives.WatchOptions{})
 			s.terminate(t)
 			s.expectWatchEnd(t, w, primitives.ErrTerminated)

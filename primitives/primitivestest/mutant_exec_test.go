@@ -29,8 +29,12 @@ func execMutants() []mutant {
 			}
 		})},
 		{"the name of the signal is lost", "death by SIGKILL is code 137 and the signal", brokenStatus(func(s *primitives.ExitStatus) { s.Signal = "" })},
-		{"signals are reported that cannot be known", "death by SIGKILL is code 137 and the signal", brokenCapabilities(func(c *primitives.Capabilities) { c.ExitSignals = false })},
-		{"a pipe that cannot be broken is closed in silence", "closing a reader early breaks the writer's pipe", brokenCapabilities(func(c *primitives.Capabilities) { c.BrokenPipes = false })},
+		{"a reader that is closed reads on", "closing a reader early breaks the writer's pipe", brokenProcess(func(p *processFaults) {
+			p.stdout = readCloser{p.Stdout(), closer(func() error {
+				go func() { _, _ = io.Copy(io.Discard, p.Stdout()) }() // it ends with the process
+				return nil
+			})}
+		})},
 		{"a non-zero status is an error", "exit status 1 is data", brokenProcess(func(p *processFaults) {
 			p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
 				s, err := p.Wait(ctx)
@@ -117,6 +121,11 @@ type readCloser struct {
 	io.Reader
 	io.Closer
 }
+
+// closer is a Close method.
+type closer func() error
+
+func (c closer) Close() error { return c() }
 
 // hungUp hands on what a terminal says at its end.
 type hungUp struct{ r io.Reader }

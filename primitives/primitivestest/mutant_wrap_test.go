@@ -120,17 +120,6 @@ func broken(fault func(f *faults)) func(p primitives.EnvironmentPrimitive) primi
 	}
 }
 
-// brokenCapabilities claims something else than what the sandbox can do.
-func brokenCapabilities(change func(c *primitives.Capabilities)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
-	return broken(func(f *faults) {
-		f.can = func() primitives.Capabilities {
-			c := f.Capabilities()
-			change(&c)
-			return c
-		}
-	})
-}
-
 // brokenCommand changes every command before it is started.
 func brokenCommand(change func(cmd *primitives.Command)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {

@@ -66,7 +66,7 @@ func flowRules() []rule {
 		{name: "closing a reader early breaks the writer's pipe", check: checkBrokenPipe},
 		{name: "closing one reader leaves the other stream alone", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), s.command("flooderr", "200000"))
-			if err := p.Stdout().Close(); err != nil && s.Capabilities().BrokenPipes {
+			if err := p.Stdout().Close(); err != nil {
 				t.Errorf("Close: %v", err)
 			}
 			expect(t, "stderr is whole", s.readAll(t, p.Stderr()) == alphabet(200000), true)
@@ -109,24 +109,11 @@ func checkBackPressure(t testingT, s *sandbox) {
 }
 
 func checkBrokenPipe(t testingT, s *sandbox) {
-	size := 1 << 30
-	if !s.Capabilities().BrokenPipes {
-		size = 8 << 20 // it is all printed
-	}
-	p := s.start(t, t.Context(), s.command("flood", strconv.Itoa(size)))
+	p := s.start(t, t.Context(), s.command("flood", strconv.Itoa(1<<30)))
 	if _, err := io.ReadFull(p.Stdout(), make([]byte, 10)); err != nil {
 		t.Fatalf("read: %v", err)
 	}
-	err := p.Stdout().Close()
-	if !s.Capabilities().BrokenPipes {
-		expectError(t, "Close", err, errors.ErrUnsupported)
-		if _, err := p.Stdout().Read(make([]byte, 1)); err == nil {
-			t.Errorf("a closed stream can be read")
-		}
-		expect(t, "status", s.wait(t, p), primitives.ExitStatus{Reason: primitives.ReasonExited})
-		return
-	}
-	if err != nil {
+	if err := p.Stdout().Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
 	status := s.wait(t, p)

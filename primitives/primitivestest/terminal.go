@@ -2,7 +2,6 @@ package primitivestest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -15,18 +14,6 @@ func onTerminal(cmd primitives.Command) primitives.Command {
 	cmd.TTY = &primitives.TerminalSize{Rows: 24, Cols: 80}
 	cmd.Grace = soon
 	return cmd
-}
-
-// terminalRule makes a rule that expects errors.ErrUnsupported where the sandbox
-// has no terminals.
-func terminalRule(name string, check func(t testingT, s *sandbox)) rule {
-	return rule{name: name, check: func(t testingT, s *sandbox) {
-		if !s.Capabilities().PTY {
-			s.expectNoStart(t, onTerminal(s.command()), errors.ErrUnsupported)
-			return
-		}
-		check(t, s)
-	}}
 }
 
 // terminal runs the probe on a terminal to its end and returns what it printed.
@@ -46,16 +33,16 @@ func terminalStreamRules() []rule {
 		{name: "without a terminal no stream is one", check: func(t testingT, s *sandbox) {
 			expect(t, "terminals", s.probed(t, "tty"), "false false false \n")
 		}},
-		terminalRule("all three streams are the terminal", func(t testingT, s *sandbox) {
+		{name: "all three streams are the terminal", check: func(t testingT, s *sandbox) {
 			expect(t, "terminals", s.terminal(t, "tty"), "true true true \r\n")
-		}),
-		terminalRule("the terminal has its size from the start", func(t testingT, s *sandbox) {
+		}},
+		{name: "the terminal has its size from the start", check: func(t testingT, s *sandbox) {
 			cmd := onTerminal(s.command("size"))
 			cmd.TTY = &primitives.TerminalSize{Rows: 31, Cols: 117}
 			p := s.start(t, t.Context(), cmd)
 			expect(t, "size", s.readAll(t, p.Stdout()), "size 31 117\r\n")
-		}),
-		terminalRule("of several resizes the last one counts", func(t testingT, s *sandbox) {
+		}},
+		{name: "of several resizes the last one counts", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("sizes")))
 			s.expectLines(t, p.Stdout(), "size 24 80\r", 1)
 			for _, size := range []primitives.TerminalSize{{Rows: 40, Cols: 100}, {Rows: 50, Cols: 90}, {Rows: 100, Cols: 101}} {
@@ -64,18 +51,18 @@ func terminalStreamRules() []rule {
 				}
 			}
 			s.expectLines(t, p.Stdout(), "size 100 101\r", 1)
-		}),
-		terminalRule("the terminal ends lines with CR LF", func(t testingT, s *sandbox) {
+		}},
+		{name: "the terminal ends lines with CR LF", check: func(t testingT, s *sandbox) {
 			expect(t, "output", s.terminal(t, "out", "a\nb\n"), "a\r\nb\r\n")
-		}),
-		terminalRule("standard error is on the terminal too", func(t testingT, s *sandbox) {
+		}},
+		{name: "standard error is on the terminal too", check: func(t testingT, s *sandbox) {
 			expect(t, "output", s.terminal(t, "out", "a", "err", "b", "out", "c"), "abc")
-		}),
-		terminalRule("the terminal echoes its input", func(t testingT, s *sandbox) {
+		}},
+		{name: "the terminal echoes its input", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("line")))
 			s.typeKeys(t, p, "hello\n")
 			expect(t, "output", s.readAll(t, p.Stdout()), "hello\r\n\"hello\"\r\n")
-		}),
+		}},
 	}
 }
 
@@ -83,19 +70,19 @@ func terminalProcessRules() []rule { return concat(terminalKeyRules(), terminalE
 
 func terminalKeyRules() []rule {
 	return []rule{
-		terminalRule("Control-C interrupts", func(t testingT, s *sandbox) {
+		{name: "Control-C interrupts", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "hang")))
 			s.expectLines(t, p.Stdout(), "ready\r", 1)
 			s.typeKeys(t, p, "\x03")
-			expect(t, "status", s.wait(t, p), s.death(primitives.SIGINT, 130))
-		}),
-		terminalRule("Control-D is the end of input", func(t testingT, s *sandbox) {
+			expect(t, "status", s.wait(t, p), killedBy(primitives.SIGINT, 130))
+		}},
+		{name: "Control-D is the end of input", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "line")))
 			s.expectLines(t, p.Stdout(), "ready\r", 1)
 			s.typeKeys(t, p, "\x04")
 			s.expectLines(t, p.Stdout(), "\"<EOF>\"\r", 1)
-		}),
-		terminalRule("closing standard input is the end of input", func(t testingT, s *sandbox) {
+		}},
+		{name: "closing standard input is the end of input", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "line", "out", "after")))
 			s.expectLines(t, p.Stdout(), "ready\r", 1)
 			if err := p.Stdin().Close(); err != nil {
@@ -104,49 +91,49 @@ func terminalKeyRules() []rule {
 			if out := s.readAll(t, p.Stdout()); !strings.Contains(out, "\"<EOF>\"\r\nafter") {
 				t.Errorf("output is %q", out)
 			}
-		}),
-		terminalRule("TERM is set on a terminal", func(t testingT, s *sandbox) {
+		}},
+		{name: "TERM is set on a terminal", check: func(t testingT, s *sandbox) {
 			if out := s.terminal(t, "env"); !strings.Contains(out, hexOf("TERM=")) {
 				t.Errorf("no TERM in the environment")
 			}
-		}),
-		terminalRule("TERM of the command is kept", func(t testingT, s *sandbox) {
+		}},
+		{name: "TERM of the command is kept", check: func(t testingT, s *sandbox) {
 			cmd := onTerminal(s.command("env"))
 			cmd.Env = []string{"TERM=pt-terminal"}
 			p := s.start(t, t.Context(), cmd)
 			if out := s.readAll(t, p.Stdout()); !strings.Contains(out, hexOf("TERM=pt-terminal")+`"`) {
 				t.Errorf("TERM is not the command's own")
 			}
-		}),
-		terminalRule("the command leads a session that has the terminal", func(t testingT, s *sandbox) {
+		}},
+		{name: "the command leads a session that has the terminal", check: func(t testingT, s *sandbox) {
 			expect(t, "session", s.terminal(t, "session"), "leader true terminal true\r\n")
-		}),
+		}},
 	}
 }
 
 func terminalExitRules() []rule {
 	return []rule{
-		terminalRule("the last output before the exit is not lost", func(t testingT, s *sandbox) {
+		{name: "the last output before the exit is not lost", check: func(t testingT, s *sandbox) {
 			for range 10 {
 				out := s.terminal(t, "flood", "9000", "out", "tail")
 				if len(out) != 9004 || !strings.HasSuffix(out, "tail") {
 					t.Fatalf("%d bytes, want 9004 that end with the tail", len(out))
 				}
 			}
-		}),
-		terminalRule("Wait does not wait for a background that holds the terminal", func(t testingT, s *sandbox) {
+		}},
+		{name: "Wait does not wait for a background that holds the terminal", check: func(t testingT, s *sandbox) {
 			words := []string{"spawn", "setsid", "mark", s.token, "write", s.abs("child"), "", "hang", "end", "await", "child", "exit", "3"}
 			p := s.start(t, t.Context(), onTerminal(s.command(words...)))
 			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Code: 3, Reason: primitives.ReasonExited})
 			s.probed(t, "kill", "KILL", s.token)
-		}),
-		terminalRule("output ends though a background holds the terminal", func(t testingT, s *sandbox) {
+		}},
+		{name: "output ends though a background holds the terminal", check: func(t testingT, s *sandbox) {
 			words := []string{"spawn", "setsid", "mark", s.token, "write", s.abs("child"), "", "hang", "end", "await", "child", "out", "last"}
 			p := s.start(t, t.Context(), onTerminal(s.command(words...)))
 			expect(t, "output", s.readAll(t, p.Stdout()), "last")
 			s.probed(t, "kill", "KILL", s.token)
-		}),
-		terminalRule("the input of a terminal can be closed when no more fits into it, and ends behind what fitted", func(t testingT, s *sandbox) {
+		}},
+		{name: "the input of a terminal can be closed when no more fits into it, and ends behind what fitted", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("out", "ready\n", "await", "go", "count")))
 			s.expectLines(t, p.Stdout(), "ready\r", 1)
 			input := s.closeFull(t, p, strings.Repeat("x", 63)+"\n")
@@ -155,19 +142,19 @@ func terminalExitRules() []rule {
 			if out, want := s.readAll(t, p.Stdout()), fmt.Sprintf("%d %s", len(input), sum(input)); !strings.HasSuffix(out, want) {
 				t.Errorf("the command has read %q, want %q", out[max(0, len(out)-len(want)):], want)
 			}
-		}),
-		terminalRule("the exit status on a terminal is data", func(t testingT, s *sandbox) {
+		}},
+		{name: "the exit status on a terminal is data", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command("exit", "70")))
 			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Code: 70, Reason: primitives.ReasonExited})
-		}),
-		terminalRule("a timeout ends a command on a terminal", func(t testingT, s *sandbox) {
+		}},
+		{name: "a timeout ends a command on a terminal", check: func(t testingT, s *sandbox) {
 			cmd := onTerminal(s.command("ignore", "HUP", "ignore", "TERM", "hang"))
 			cmd.Timeout = soon
 			p := s.start(t, t.Context(), cmd)
 			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
 			s.expectGone(t, s.token)
-		}),
-		terminalRule("a cancelled context ends a command on a terminal", func(t testingT, s *sandbox) {
+		}},
+		{name: "a cancelled context ends a command on a terminal", check: func(t testingT, s *sandbox) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			p := s.start(t, ctx, onTerminal(s.command("out", "ready\n", "hang")))
@@ -175,8 +162,8 @@ func terminalExitRules() []rule {
 			cancel()
 			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonCancelled)
 			s.expectGone(t, s.token)
-		}),
-		terminalRule("the size of a terminal that has exited cannot be changed in silence", func(t testingT, s *sandbox) {
+		}},
+		{name: "the size of a terminal that has exited cannot be changed in silence", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), onTerminal(s.command()))
 			s.wait(t, p)
 			if err := p.Close(); err != nil {
@@ -185,7 +172,7 @@ func terminalExitRules() []rule {
 			if err := p.Resize(t.Context(), primitives.TerminalSize{Rows: 9, Cols: 9}); err == nil {
 				t.Errorf("Resize: no error")
 			}
-		}),
+		}},
 	}
 }
 

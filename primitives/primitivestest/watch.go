@@ -2,7 +2,6 @@ package primitivestest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,19 +9,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
-
-// watchRule makes a rule that expects errors.ErrUnsupported where the sandbox
-// cannot watch.
-func watchRule(name string, check func(t testingT, s *sandbox)) rule {
-	return rule{name: name, check: func(t testingT, s *sandbox) {
-		if !s.Capabilities().Watch {
-			_, err := s.Watch(t.Context(), s.dir, primitives.WatchOptions{})
-			expectError(t, "Watch", err, errors.ErrUnsupported)
-			return
-		}
-		check(t, s)
-	}}
-}
 
 // watcher collects the events of a watch.
 type watcher struct {
@@ -168,80 +154,80 @@ func changeEventRules() []rule { return concat(fileEventRules(), moveEventRules(
 func fileEventRules() []rule {
 	whole := primitives.WatchOptions{}
 	return []rule{
-		watchRule("a change right after Watch is reported", func(t testingT, s *sandbox) {
+		{name: "a change right after Watch is reported", check: func(t testingT, s *sandbox) {
 			for range 10 {
 				s.watch(t, ".", whole).mark(t, ".")
 			}
-		}),
-		watchRule("a new file is create", func(t testingT, s *sandbox) {
+		}},
+		{name: "a new file is create", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			s.probed(t, "write", "f", "12345")
 			ev := w.event(t, primitives.OpCreate, "f")
 			expect(t, "directory", ev.Dir, false)
 			expect(t, "time is missing", ev.Time.IsZero(), false)
-		}),
-		watchRule("a new folder is create and says that it is one", func(t testingT, s *sandbox) {
+		}},
+		{name: "a new folder is create and says that it is one", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			s.probed(t, "mkdir", "d")
 			expect(t, "directory", w.event(t, primitives.OpCreate, "d").Dir, true)
-		}),
-		watchRule("new content is modify", func(t testingT, s *sandbox) {
+		}},
+		{name: "new content is modify", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "old")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "append", "f", "new")
 			w.event(t, primitives.OpModify, "f")
-		}),
-		watchRule("new permission is modify", func(t testingT, s *sandbox) {
+		}},
+		{name: "new permission is modify", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "old")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "chmod", "600", "f")
 			w.event(t, primitives.OpModify, "f")
-		}),
-		watchRule("the size after a modification is that of the file", func(t testingT, s *sandbox) {
+		}},
+		{name: "the size after a modification is that of the file", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "old")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "append", "f", "12345")
 			w.until(t, "modify with size 8", func(ev primitives.WatchEvent) bool {
 				return ev.Op == primitives.OpModify && ev.Path == "f" && ev.Size == 8
 			})
-		}),
-		watchRule("a file that goes is remove", func(t testingT, s *sandbox) {
+		}},
+		{name: "a file that goes is remove", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "x")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "rm", "f")
 			w.expectEvents(t, ".", "remove f")
-		}),
+		}},
 	}
 }
 
 func moveEventRules() []rule {
 	whole := primitives.WatchOptions{}
 	return []rule{
-		watchRule("a renamed file is one rename with both names", func(t testingT, s *sandbox) {
+		{name: "a renamed file is one rename with both names", check: func(t testingT, s *sandbox) {
 			s.write(t, "old", "x")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "rename", "old", "new")
 			w.expectEvents(t, ".", "rename new from old")
-		}),
-		watchRule("a file moved to another folder of the tree is one rename", func(t testingT, s *sandbox) {
+		}},
+		{name: "a file moved to another folder of the tree is one rename", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "a", "mkdir", "b", "write", "a/f", "x")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "rename", "a/f", "b/g")
 			w.expectEvents(t, ".", "rename b/g from a/f")
-		}),
-		watchRule("a file moved in is create", func(t testingT, s *sandbox) {
+		}},
+		{name: "a file moved in is create", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "in", "write", "f", "x")
 			w := s.watch(t, "in", whole)
 			s.probed(t, "rename", "f", "in/f")
 			w.expectEvents(t, "in", "create f")
-		}),
-		watchRule("a file moved out is remove", func(t testingT, s *sandbox) {
+		}},
+		{name: "a file moved out is remove", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "in", "write", "in/f", "x")
 			w := s.watch(t, "in", whole)
 			s.probed(t, "rename", "in/f", "f")
 			w.expectEvents(t, "in", "remove f")
-		}),
-		watchRule("a replaced file is not a removal", func(t testingT, s *sandbox) {
+		}},
+		{name: "a replaced file is not a removal", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "old")
 			w := s.watch(t, ".", whole)
 			s.write(t, "f", "new")
@@ -250,25 +236,25 @@ func moveEventRules() []rule {
 					t.Errorf("f was reported as removed")
 				}
 			}
-		}),
-		watchRule("a change made through the sandbox itself is reported", func(t testingT, s *sandbox) {
+		}},
+		{name: "a change made through the sandbox itself is reported", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			s.write(t, "f", "x")
 			ev := w.until(t, "f", func(ev primitives.WatchEvent) bool { return ev.Path == "f" })
 			expect(t, "kind", ev.Op, primitives.OpCreate)
-		}),
-		watchRule("events come in the order of the changes", func(t testingT, s *sandbox) {
+		}},
+		{name: "events come in the order of the changes", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			s.probed(t, "write", "a", "", "write", "b", "", "rm", "a", "rename", "b", "c", "write", "d", "", "rm", "c")
 			w.expectEvents(t, ".", "create a, create b, remove a, rename c from b, create d, remove c")
-		}),
+		}},
 	}
 }
 
 // batchEventRules: how a batch comes to its files is its own business.
 func batchEventRules() []rule {
 	return []rule{
-		watchRule("the folders and files of a batch are created once, under their own names", func(t testingT, s *sandbox) {
+		{name: "the folders and files of a batch are created once, under their own names", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", primitives.WatchOptions{})
 			s.writeBatch(t, primitives.File{Path: "a/b/f"}, primitives.File{Path: "a/b/g"}, primitives.File{Path: "a/f"}, primitives.File{Path: "h"})
 			var got []string
@@ -279,7 +265,7 @@ func batchEventRules() []rule {
 			}
 			slices.Sort(got)
 			expect(t, "events", strings.Join(got, ", "), "create a, create a/b, create a/b/f, create a/b/g, create a/f, create h")
-		}),
+		}},
 	}
 }
 
@@ -287,13 +273,13 @@ func batchEventRules() []rule {
 func treeEventRules() []rule {
 	whole := primitives.WatchOptions{}
 	return []rule{
-		watchRule("changes deep in the tree are reported", func(t testingT, s *sandbox) {
+		{name: "changes deep in the tree are reported", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "a/b/c/d", "write", "a/b/c/d/f", "x")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "rm", "a/b/c/d/f")
 			w.event(t, primitives.OpRemove, "a/b/c/d/f")
-		}),
-		watchRule("changes in a folder that came later are reported", func(t testingT, s *sandbox) {
+		}},
+		{name: "changes in a folder that came later are reported", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			s.probed(t, "mkdir", "a/b")
 			w.event(t, primitives.OpCreate, "a/b")
@@ -301,8 +287,8 @@ func treeEventRules() []rule {
 			w.event(t, primitives.OpCreate, "a/b/f")
 			s.probed(t, "rm", "a/b/f")
 			w.event(t, primitives.OpRemove, "a/b/f")
-		}),
-		watchRule("a folder made and filled at once loses nothing", func(t testingT, s *sandbox) {
+		}},
+		{name: "a folder made and filled at once loses nothing", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			s.probed(t, "mkdir", "a/b/c", "write", "a/f", "", "write", "a/b/f", "", "write", "a/b/c/f", "", "many", "100", "a/b/c/many")
 			want := map[string]bool{}
@@ -315,8 +301,8 @@ func treeEventRules() []rule {
 				}
 				return len(want) == 0
 			})
-		}),
-		watchRule("nothing is created twice", func(t testingT, s *sandbox) {
+		}},
+		{name: "nothing is created twice", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			s.probed(t, "many", "200", "a/b")
 			count := map[string]int{}
@@ -330,8 +316,8 @@ func treeEventRules() []rule {
 					t.Errorf("%s was created %d times", p, n)
 				}
 			}
-		}),
-		watchRule("a renamed folder is one rename, and its files are watched on", func(t testingT, s *sandbox) {
+		}},
+		{name: "a renamed folder is one rename, and its files are watched on", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "a/sub", "write", "a/sub/f", "x")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "rename", "a", "z")
@@ -340,8 +326,8 @@ func treeEventRules() []rule {
 			expect(t, "directory", ev.Dir, true)
 			s.probed(t, "append", "z/sub/f", "more")
 			w.event(t, primitives.OpModify, "z/sub/f")
-		}),
-		watchRule("a folder moved out is not watched any more", func(t testingT, s *sandbox) {
+		}},
+		{name: "a folder moved out is not watched any more", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "in/a", "write", "in/a/f", "x")
 			w := s.watch(t, "in", whole)
 			s.probed(t, "rename", "in/a", "out")
@@ -349,8 +335,8 @@ func treeEventRules() []rule {
 			w.mark(t, "in")
 			s.probed(t, "append", "out/f", "more", "write", "out/g", "")
 			w.expectEvents(t, "in", "")
-		}),
-		watchRule("a folder that goes takes its files along", func(t testingT, s *sandbox) {
+		}},
+		{name: "a folder that goes takes its files along", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "a/b", "write", "a/b/f", "x")
 			w := s.watch(t, ".", whole)
 			s.probed(t, "rm", "a")
@@ -361,6 +347,6 @@ func treeEventRules() []rule {
 				}
 			}
 			expect(t, "removed", fmt.Sprint(gone), "map[a:true a/b:true a/b/f:true]")
-		}),
+		}},
 	}
 }

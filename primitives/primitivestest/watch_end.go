@@ -13,7 +13,7 @@ import (
 // burstRules: nothing is lost in silence.
 func burstRules() []rule {
 	return []rule{
-		watchRule("ten thousand files at once are complete, with an overflow at worst", func(t testingT, s *sandbox) {
+		{name: "ten thousand files at once are complete, with an overflow at worst", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", primitives.WatchOptions{})
 			s.probed(t, "many", "10000", "a")
 			seen := map[string]bool{}
@@ -23,8 +23,8 @@ func burstRules() []rule {
 				}
 				return len(seen) == 10_000
 			})
-		}),
-		watchRule("who takes the events late is told everything in the end", checkSlowWatcher),
+		}},
+		{name: "who takes the events late is told everything in the end", check: checkSlowWatcher},
 	}
 }
 
@@ -56,20 +56,20 @@ func checkSlowWatcher(t testingT, s *sandbox) {
 func watchEndRules() []rule {
 	whole := primitives.WatchOptions{}
 	return []rule{
-		watchRule("watching a missing directory is fs.ErrNotExist", func(t testingT, s *sandbox) {
+		{name: "watching a missing directory is fs.ErrNotExist", check: func(t testingT, s *sandbox) {
 			_, err := s.Watch(t.Context(), s.in("nothing"), whole)
 			expectError(t, "Watch", err, fs.ErrNotExist)
-		}),
-		watchRule("watching a file is ErrNotDirectory", func(t testingT, s *sandbox) {
+		}},
+		{name: "watching a file is ErrNotDirectory", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "")
 			_, err := s.Watch(t.Context(), s.in("f"), whole)
 			expectError(t, "Watch", err, primitives.ErrNotDirectory)
-		}),
-		watchRule("watching outside the workspace by a relative path is ErrPathEscape", func(t testingT, s *sandbox) {
+		}},
+		{name: "watching outside the workspace by a relative path is ErrPathEscape", check: func(t testingT, s *sandbox) {
 			_, err := s.Watch(t.Context(), "..", whole)
 			expectError(t, "Watch", err, primitives.ErrPathEscape)
-		}),
-		watchRule("a watch whose directory goes ends with fs.ErrNotExist", func(t testingT, s *sandbox) {
+		}},
+		{name: "a watch whose directory goes ends with fs.ErrNotExist", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "d")
 			w := s.watch(t, "d", whole)
 			s.probed(t, "rm", "d")
@@ -79,14 +79,14 @@ func watchEndRules() []rule {
 				}
 				return nil
 			})
-		}),
-		watchRule("a cancelled watch ends without an error", func(t testingT, s *sandbox) {
+		}},
+		{name: "a cancelled watch ends without an error", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			w.mark(t, ".")
 			w.stop()
 			s.within(t, "end of the watch", func() error { return <-w.end })
-		}),
-		watchRule("a watch ends when the loop is left", func(t testingT, s *sandbox) {
+		}},
+		{name: "a watch ends when the loop is left", check: func(t testingT, s *sandbox) {
 			seq, err := s.Watch(t.Context(), s.dir, whole)
 			if err != nil {
 				t.Fatalf("Watch: %v", err)
@@ -98,13 +98,13 @@ func watchEndRules() []rule {
 				}
 				return errors.New("no event")
 			})
-		}),
-		watchRule("two watches of one directory both see everything", func(t testingT, s *sandbox) {
+		}},
+		{name: "two watches of one directory both see everything", check: func(t testingT, s *sandbox) {
 			a, b := s.watch(t, ".", whole), s.watch(t, ".", whole)
 			s.probed(t, "write", "f", "")
 			a.event(t, primitives.OpCreate, "f")
 			b.event(t, primitives.OpCreate, "f")
-		}),
+		}},
 	}
 }
 
@@ -113,87 +113,87 @@ func watchFilterRules() []rule { return concat(patternFilterRules(), contentRule
 
 func patternFilterRules() []rule {
 	return []rule{
-		watchRule("Shallow watches the direct children only", func(t testingT, s *sandbox) {
+		{name: "Shallow watches the direct children only", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "sub")
 			w := s.watch(t, ".", primitives.WatchOptions{Shallow: true})
 			s.probed(t, "write", "sub/f", "", "write", "f", "")
 			w.expectEvents(t, ".", "create f")
-		}),
-		watchRule("Include reports only what matches", func(t testingT, s *sandbox) {
+		}},
+		{name: "Include reports only what matches", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "src", "mkdir", "docs")
 			w := s.watch(t, ".", primitives.WatchOptions{Include: []string{"*.go", "docs/**", "mark-*"}})
 			s.probed(t, "write", "a.txt", "", "write", "a.go", "", "write", "src/b.go", "", "write", "src/c", "", "write", "docs/x", "")
 			w.expectEvents(t, ".", "create a.go, create src/b.go, create docs/x")
-		}),
-		watchRule("Include does not keep from looking into new folders", func(t testingT, s *sandbox) {
+		}},
+		{name: "Include does not keep from looking into new folders", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", primitives.WatchOptions{Include: []string{"**/*.md"}})
 			s.probed(t, "mkdir", "deep/er", "write", "deep/er/x.md", "")
 			w.event(t, primitives.OpCreate, "deep/er/x.md")
-		}),
-		watchRule("Ignore leaves out a name at any depth", func(t testingT, s *sandbox) {
+		}},
+		{name: "Ignore leaves out a name at any depth", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "a")
 			w := s.watch(t, ".", primitives.WatchOptions{Ignore: []string{"*.log"}})
 			s.probed(t, "write", "x.log", "", "write", "a/y.log", "", "write", "a/f", "")
 			w.expectEvents(t, ".", "create a/f")
-		}),
-		watchRule("Ignore leaves out everything below a folder", func(t testingT, s *sandbox) {
+		}},
+		{name: "Ignore leaves out everything below a folder", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "src/node_modules/x")
 			w := s.watch(t, ".", primitives.WatchOptions{Ignore: []string{"node_modules"}})
 			s.probed(t, "write", "src/node_modules/x/f", "", "mkdir", "node_modules/y", "write", "node_modules/y/f", "", "write", "f", "")
 			w.expectEvents(t, ".", "create f")
-		}),
-		watchRule("Ignore wins over Include", func(t testingT, s *sandbox) {
+		}},
+		{name: "Ignore wins over Include", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", primitives.WatchOptions{Include: []string{"*.go", "mark-*"}, Ignore: []string{"gen.go"}})
 			s.probed(t, "write", "gen.go", "", "write", "a.go", "")
 			w.expectEvents(t, ".", "create a.go")
-		}),
-		watchRule("a pattern with a slash counts from the watched directory", func(t testingT, s *sandbox) {
+		}},
+		{name: "a pattern with a slash counts from the watched directory", check: func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "a/b", "mkdir", "b")
 			w := s.watch(t, ".", primitives.WatchOptions{Ignore: []string{"b/*"}})
 			s.probed(t, "write", "b/f", "", "write", "a/b/f", "")
 			w.expectEvents(t, ".", "create a/b/f")
-		}),
-		watchRule("a file renamed out of the filter is removed, into it created", func(t testingT, s *sandbox) {
+		}},
+		{name: "a file renamed out of the filter is removed, into it created", check: func(t testingT, s *sandbox) {
 			s.probed(t, "write", "a.go", "", "write", "b.tmp", "")
 			w := s.watch(t, ".", primitives.WatchOptions{Ignore: []string{"*.tmp"}})
 			s.probed(t, "rename", "a.go", "a.tmp", "rename", "b.tmp", "b.go")
 			w.expectEvents(t, ".", "remove a.go, create b.go")
-		}),
-		watchRule("a bad pattern of a watch is fs.ErrInvalid", func(t testingT, s *sandbox) {
+		}},
+		{name: "a bad pattern of a watch is fs.ErrInvalid", check: func(t testingT, s *sandbox) {
 			for _, opts := range []primitives.WatchOptions{{Include: []string{"["}}, {Ignore: []string{"a/[b"}}} {
 				_, err := s.Watch(t.Context(), s.dir, opts)
 				expectError(t, "Watch", err, errInvalid)
 			}
-		}),
+		}},
 	}
 }
 
 func contentRules() []rule {
 	return []rule{
-		watchRule("content comes along if it is asked for", func(t testingT, s *sandbox) {
+		{name: "content comes along if it is asked for", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "old")
 			w := s.watch(t, ".", primitives.WatchOptions{MaxContent: 100})
 			s.probed(t, "append", "f", " new")
 			ev := w.until(t, "the new content", func(ev primitives.WatchEvent) bool { return ev.Path == "f" && string(ev.Content) == "old new" })
 			expect(t, "omitted", ev.Omitted, "")
 			expect(t, "size", ev.Size, int64(7))
-		}),
-		watchRule("content that is too large is omitted, and the event says so", func(t testingT, s *sandbox) {
+		}},
+		{name: "content that is too large is omitted, and the event says so", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "12345678")
 			w := s.watch(t, ".", primitives.WatchOptions{MaxContent: 8})
 			s.probed(t, "append", "f", "9")
 			ev := w.event(t, primitives.OpModify, "f")
 			expect(t, "omitted", ev.Omitted, primitives.OmittedTooLarge)
 			expect(t, "content", string(ev.Content), "")
-		}),
-		watchRule("no content comes unless it is asked for", func(t testingT, s *sandbox) {
+		}},
+		{name: "no content comes unless it is asked for", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "old")
 			w := s.watch(t, ".", primitives.WatchOptions{})
 			s.probed(t, "append", "f", "new")
 			ev := w.event(t, primitives.OpModify, "f")
 			expect(t, "content and reason", string(ev.Content)+string(ev.Omitted), "")
-		}),
-		watchRule("debounce reports a burst of one file once, as it is in the end", func(t testingT, s *sandbox) {
+		}},
+		{name: "debounce reports a burst of one file once, as it is in the end", check: func(t testingT, s *sandbox) {
 			s.patiently(t, "one event", func(short time.Duration) bool {
 				name := "f-" + short.String()
 				w := s.watch(t, ".", primitives.WatchOptions{Debounce: short, MaxContent: 100})
@@ -207,13 +207,13 @@ func contentRules() []rule {
 				}
 				return events == 1
 			})
-		}),
-		watchRule("debounce reports nothing twice and nothing late for others", func(t testingT, s *sandbox) {
+		}},
+		{name: "debounce reports nothing twice and nothing late for others", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", primitives.WatchOptions{Debounce: 50 * time.Millisecond})
 			s.probed(t, "write", "a", "", "write", "b", "")
 			seen := eventText(w.mark(t, "."))
 			expect(t, "a", strings.Count(seen, "create a"), 1)
 			expect(t, "b", strings.Count(seen, "create b"), 1)
-		}),
+		}},
 	}
 }
