@@ -124,9 +124,6 @@ type Config struct {
 	sharedRunner string
 	// ownFolders: the guest can make its folders itself.
 	ownFolders bool
-	// bypassFrom is another size from which on files go through archives; zero means
-	// the constant. It is for tests.
-	bypassFrom int64
 }
 
 // Pull says when an image is fetched from its registry.

@@ -223,7 +223,7 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 		}
 	}
 	made := configOf(found.Config.Labels)
-	made.Host, made.Logger, made.bypassFrom = cfg.Host, cfg.Logger, cfg.bypassFrom
+	made.Host, made.Logger = cfg.Host, cfg.Logger
 	joined := made
 	joined.NoSocket = cfg.NoSocket
 	enter := func() (*link, error) {

@@ -17,9 +17,6 @@ const OwnEndTimeout = ownEndTimeout
 // SweepInterval is how long a program leaves it at one sweep.
 const SweepInterval = sweepInterval
 
-// BypassFrom sets the size from which on files go through the engine's archives.
-func BypassFrom(cfg *Config, size int64) { cfg.bypassFrom = size }
-
 // StayJustFrozen has a handle take the container for one that it has just paused or
 // resumed until it does so the next time, however long a busy machine takes meanwhile.
 func StayJustFrozen(s *Sandbox) {

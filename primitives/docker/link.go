@@ -23,7 +23,6 @@ type link struct {
 	conn      net.Conn // of the engine; the guest may have left it for a socket
 	first     bool     // it leads to the container's first process
 	arch      string   // of the image's programs
-	archives  *archives
 
 	fate func() (primitives.State, error) // asks the engine
 
@@ -73,17 +72,16 @@ func joinContainer(ctx context.Context, eng *client.Client, id, folder string, c
 // dial shakes hands with the guest at the other end of an attached stream.
 func dial(ctx context.Context, eng *client.Client, id string, conn types.HijackedResponse, folder string, cfg Config) (*link, error) {
 	outlives := context.WithoutCancel(ctx)
-	l := &link{container: id, archives: &archives{eng: eng, container: id}}
+	l := &link{container: id}
 	l.fate = func() (primitives.State, error) {
 		ctx, cancel := context.WithTimeout(outlives, fateTimeout)
 		defer cancel()
-		l.archives.giveWay()
 		return fate(ctx, eng, id)
 	}
 	stream := newStream(conn)
 	meeting := expect(folder, cfg)
 	defer meeting.close()
-	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket, Bypass: l.archives.bypass(cfg)})
+	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket})
 	if err == nil {
 		l.guest, l.conn = c, conn.Conn
 		return l, nil

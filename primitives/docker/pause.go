@@ -34,7 +34,6 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	}
 	s.freezing.Lock()
 	defer s.freezing.Unlock()
-	s.link.archives.giveWay()
 	before := s.paused.Load()
 	do, want := s.eng.ContainerUnpause, primitives.StatusRunning
 	if pause {

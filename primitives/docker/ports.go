@@ -91,7 +91,6 @@ func (c Config) portBindings() (nat.PortSet, nat.PortMap) {
 // Ports returns the published ports, with those that the engine has chosen, by
 // their number in the container.
 func (s *Sandbox) Ports(ctx context.Context) ([]Port, error) {
-	s.link.archives.giveWay()
 	found, err := s.eng.ContainerInspect(ctx, s.link.container)
 	if err != nil {
 		return nil, wrap("ports", s.id, explain(s.eng, err))

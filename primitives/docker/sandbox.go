@@ -81,7 +81,6 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 	case errors.Is(err, primitives.ErrTerminated):
 		return primitives.State{Status: primitives.StatusTerminated}, nil
 	}
-	s.link.archives.giveWay()
 	state, ferr := s.state(ctx)
 	if ferr != nil && err != nil && ctx.Err() == nil {
 		// Neither the guest nor the engine answers.
@@ -98,7 +97,6 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
-	defer s.link.archives.hold()()
 	wait := func() {}
 	began := time.Now()
 	stop := s.thaw(ctx)
@@ -137,7 +135,6 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 func (s *Sandbox) Close() error {
 	s.closing.Do(func() {
 		s.closed.Store(true)
-		s.link.archives.giveWay()
 		s.sweep.stop()
 		s.closeErr = errors.Join(s.worker.Close(), leave(s.eng))
 	})

@@ -111,8 +111,6 @@ func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]str
 	// left behind, its answer is waited for.
 	patient, cancel := outlast(ctx, removeTimeout)
 	defer cancel()
-	defer s.link.archives.hold()()
-	s.link.archives.settle(patient) // or half a file would be in the image
 	made, err := s.eng.ContainerCommit(patient, s.link.container, container.CommitOptions{
 		Reference: name, Pause: true,
 		// What is left out is taken from the container, its labels one by one.

@@ -23,7 +23,6 @@ func (s *Sandbox) readUsage(ctx context.Context) (primitives.Usage, error) {
 	if err := s.live(); err != nil {
 		return primitives.Usage{}, err
 	}
-	s.link.archives.giveWay()
 	answer, err := s.eng.ContainerStatsOneShot(ctx, s.link.container)
 	if err != nil {
 		return primitives.Usage{}, s.explain(err)

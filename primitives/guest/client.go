@@ -38,9 +38,6 @@ type Config struct {
 	// Socket, if not nil, is where the guest may move to after the handshake. If
 	// it cannot, everything goes on over the stream.
 	Socket *Socket
-	// Bypass, if not nil, is how the contents of large files come into the sandbox and
-	// out of it as long as the guest has not moved to the socket.
-	Bypass *Bypass
 }
 
 // Client is the host's end of a guest's stream: the sandbox that the guest
@@ -56,7 +53,6 @@ type Client struct {
 	log    hclog.Logger
 	mux    *session
 	hello  hello
-	byway  byway
 	tokens atomic.Uint64
 
 	mu         sync.Mutex
@@ -96,9 +92,6 @@ func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, erro
 	}
 	cfg.Logger.Debug("guest answered", "socket", agreed.rw != rw, "pipes", agreed.pipes != nil, "stays_because", agreed.why)
 	cfg.Socket = nil // it is closed
-	if agreed.rw != rw {
-		cfg.Bypass = nil
-	}
 	c, err := newClient(agreed, cfg)
 	if err != nil {
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}

@@ -42,9 +42,6 @@ func (c *Client) Move(ctx context.Context, from, to string) error {
 
 // Open reads a file as a stream. ctx covers the whole of it.
 func (c *Client) Open(ctx context.Context, name string) (io.ReadCloser, error) {
-	if b := c.bypass(); b != nil {
-		return c.fetch(ctx, name, b)
-	}
 	return c.download(ctx, "open", name, opOpen, &pathRequest{name})
 }
 
@@ -130,10 +127,6 @@ func (d *download) Close() error {
 
 // WriteFile writes what it reads from r.
 func (c *Client) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-	r, large := c.largeSource(r, opts)
-	if large != nil {
-		return c.writeBeside(ctx, name, large, opts)
-	}
 	return c.upload(ctx, "write", name, requestFrame(opWrite, &writeRequest{name, opts}), r, nil)
 }
 
@@ -142,23 +135,17 @@ func (c *Client) Unpack(ctx context.Context, dir string, r io.Reader) error {
 	return c.upload(ctx, "unpack", dir, requestFrame(opUnpack, &pathRequest{dir}), r, nil)
 }
 
-// upload sends a request and then what r holds.
+// upload sends a request and then what r holds. The guest may answer before it
+// has everything. onItem gets the items that precede the answer.
+//
+// r is read in a goroutine that is not waited for while r blocks: the caller's
+// reader is the caller's to end.
 func (c *Client) upload(ctx context.Context, op, target string, request []byte, r io.Reader, onItem func([]byte) error) error {
 	k, err := c.begin(ctx, beginning{op: op, target: target, request: request, hold: true})
 	if err != nil {
 		return err
 	}
 	defer k.end()
-	return k.upload(r, onItem)
-}
-
-// upload sends what r holds. The guest may answer before it has everything. onItem
-// gets the items that precede the answer.
-//
-// r is read in a goroutine that is not waited for while r blocks: the caller's
-// reader is the caller's to end.
-func (k *call) upload(r io.Reader, onItem func([]byte) error) error {
-	c := k.c
 	sent := make(chan error, 1)
 	go func() {
 		err := k.sendAll(r, func() *os.File {
@@ -183,8 +170,8 @@ func (k *call) upload(r io.Reader, onItem func([]byte) error) error {
 			}
 		case kind == frameError:
 			err = k.answered(payload)
-			if cause := k.ctx.Err(); cause != nil && errors.Is(err, io.ErrUnexpectedEOF) {
-				err = c.fail(k.op, k.target, cause) // it was cut off for that
+			if cause := ctx.Err(); cause != nil && errors.Is(err, io.ErrUnexpectedEOF) {
+				err = c.fail(op, target, cause) // it was cut off for that
 			}
 		case kind != frameReply || len(payload) > 0:
 			err = k.failed(unexpected(kind))
@@ -193,7 +180,7 @@ func (k *call) upload(r io.Reader, onItem func([]byte) error) error {
 		select {
 		case sendErr := <-sent:
 			if source, ok := errors.AsType[*sourceError](sendErr); ok {
-				return c.fail(k.op, k.target, source.err)
+				return c.fail(op, target, source.err)
 			}
 		default:
 		}

@@ -26,7 +26,6 @@ func messageTypes() []message {
 		&runReply{}, &pathRequest{}, &writeRequest{}, &fileHeader{}, &fileFailure{}, &listRequest{}, &listItem{},
 		&mkdirRequest{}, &removeRequest{}, &moveRequest{}, &packRequest{}, &watchRequest{}, &controlRequest{},
 		&controlReply{}, &exitReport{}, &fileInfoReply{}, &stateReply{}, &terminateReply{}, &eventFrame{}, &startedReply{},
-		&stageReply{}, &lookRequest{}, &lookReply{}, &fetchRequest{}, &fetchReply{}, &fetchRest{},
 	}
 }
 

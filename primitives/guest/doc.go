@@ -19,8 +19,6 @@
 // Half-closing a stream abandons the operation: the guest cancels its context.
 // Data that ends without an end frame was cut off and is never taken as whole.
 //
-// A backend may have a faster way for large files than the stream, see [Bypass].
-//
 // # The peer is not trusted
 //
 // Lengths are checked before anything is allocated. A guest cannot open streams

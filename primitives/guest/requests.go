@@ -29,8 +29,6 @@ const (
 	opPack
 	opUnpack
 	opWatch
-	opPlace // opWrite for a host with a Bypass
-	opFetch // opOpen for one
 )
 
 // channel is one of a process's streams.
@@ -125,63 +123,6 @@ func (r *writeRequest) code(c *codec) {
 	codeString(c, &r.Path)
 	codeWriteOptions(c, &r.Opts)
 }
-
-// stageReply tells where the file of an opPlace may be put; without a name it is to
-// come over the stream. The host then asks with lookRequests what has arrived, until
-// one is the last, and sends the rest as data.
-type stageReply Staged
-
-func (r *stageReply) code(c *codec) {
-	codeString(c, &r.Dir)
-	codeString(c, &r.Name)
-	codeInt(c, &r.UID)
-	codeInt(c, &r.GID)
-}
-
-// lookRequest asks whether a file of this size has arrived. The last that has is the
-// beginning of what is written. Nothing has a size of zero.
-type lookRequest struct {
-	Size int64
-	Last bool
-}
-
-func (r *lookRequest) code(c *codec) {
-	c.int64(&r.Size)
-	c.bool(&r.Last)
-}
-
-type lookReply struct{ Found bool }
-
-func (r *lookReply) code(c *codec) { c.bool(&r.Found) }
-
-// fetchRequest opens a file that need not come over the stream if it has at least
-// MinSize bytes and is in the same mounted file system as one of the paths.
-type fetchRequest struct {
-	Path    string
-	MinSize int64
-	Mounts  []string
-}
-
-func (r *fetchRequest) code(c *codec) {
-	codeString(c, &r.Path)
-	c.int64(&r.MinSize)
-	codeStrings(c, &r.Mounts)
-}
-
-// fetchReply tells where it is; the guest then waits for a fetchRest. Without a path
-// the data follows.
-type fetchReply Located
-
-func (r *fetchReply) code(c *codec) {
-	codeString(c, &r.Path)
-	c.int64(&r.Size)
-	c.time(&r.ModTime)
-}
-
-// fetchRest asks for the data from an offset on.
-type fetchRest struct{ Offset int64 }
-
-func (r *fetchRest) code(c *codec) { c.int64(&r.Offset) }
 
 // fileHeader precedes each file of a batch; its content follows.
 type fileHeader struct {

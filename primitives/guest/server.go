@@ -213,10 +213,6 @@ func (s *server) dispatch(ctx context.Context, op *operation, code opcode) error
 		return s.unpack(ctx, op)
 	case opWatch:
 		return s.watch(ctx, op)
-	case opPlace:
-		return s.place(ctx, op)
-	case opFetch:
-		return s.fetch(ctx, op)
 	default:
 		return fmt.Errorf("%w: the guest does not know operation %d", errors.ErrUnsupported, code)
 	}

@@ -83,14 +83,9 @@ func (op *operation) download(r io.ReadCloser, err error) error {
 	if err != nil {
 		return err
 	}
-	op.queue(appendHeader(nil, frameReply, 0))
-	return op.content(r)
-}
-
-// content sends what is left of r, and closes it.
-func (op *operation) content(r io.ReadCloser) error {
 	defer func() { _ = r.Close() }() // what was read is what counts
-	err := op.sendAll(r, op.claimPipe)
+	op.queue(appendHeader(nil, frameReply, 0))
+	err = op.sendAll(r, op.claimPipe)
 	if source, ok := errors.AsType[*sourceError](err); ok {
 		return source.err
 	}

@@ -94,7 +94,7 @@ func (b *batch) write(ctx context.Context, file *primitives.File, content *bytes
 // temporary name.
 func (b *batch) placeUnseen(ctx context.Context, j *job, file *primitives.File, content *bytes.Reader) error {
 	if !strings.HasSuffix(file.Path, "/") {
-		_, err := j.create(ctx, j.leaf, content)
+		err := j.create(ctx, j.leaf, content)
 		if !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
 			return err
 		}

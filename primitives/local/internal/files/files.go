@@ -35,10 +35,6 @@ type Config struct {
 	Paths primitives.Paths
 	// UID and GID own what is newly made; -1 leaves it to the process.
 	UID, GID int
-	// Staging is a folder into which others can put what is to be written, see
-	// WriteFile; empty means none. Only who may be trusted with the files may be
-	// able to change what others have put there.
-	Staging string
 }
 
 // FS implements the files of a sandbox. Its methods may be called from several

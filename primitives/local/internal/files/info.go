@@ -17,8 +17,8 @@ import (
 func describe(dir int, name, as string, st *unix.Stat_t) (primitives.FileInfo, error) {
 	info := primitives.FileInfo{
 		Path:    as,
-		Mode:    fileMode(uint32(st.Mode)), //nolint:unconvert // narrower on other platforms
-		ModTime: modified(st),
+		Mode:    fileMode(uint32(st.Mode)),                          //nolint:unconvert // narrower on other platforms
+		ModTime: time.Unix(int64(st.Mtim.Sec), int64(st.Mtim.Nsec)), //nolint:unconvert // narrower on other platforms
 		UID:     int(st.Uid),
 		GID:     int(st.Gid),
 	}
@@ -37,11 +37,6 @@ func describe(dir int, name, as string, st *unix.Stat_t) (primitives.FileInfo, e
 		info.Target = target
 	}
 	return info, nil
-}
-
-// modified is when a file was last written to.
-func modified(st *unix.Stat_t) time.Time {
-	return time.Unix(int64(st.Mtim.Sec), int64(st.Mtim.Nsec)) //nolint:unconvert // narrower on other platforms
 }
 
 // revision names this state of this file. The kernel sets the change time

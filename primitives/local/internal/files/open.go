@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,32 +105,6 @@ func (r *reader) Read(p []byte) (int, error) {
 	}
 	n, err := r.file.Read(p)
 	return n, r.wrap(err)
-}
-
-// Seek implements io.Seeker.
-func (r *reader) Seek(offset int64, whence int) (int64, error) {
-	n, err := r.file.Seek(offset, whence)
-	return n, r.wrap(err)
-}
-
-// Locate returns an absolute path by which the file can be found, and by what it
-// can be known there, if that path leads to it, if it has at least minSize bytes and
-// if it is in the same mounted file system as one of the given paths.
-func (r *reader) Locate(minSize int64, mounts []string) (name string, size int64, modTime time.Time, ok bool) {
-	var st unix.Stat_t
-	fd := int(r.file.Fd())
-	if unix.Fstat(fd, &st) != nil || st.Size < minSize {
-		return "", 0, time.Time{}, false
-	}
-	name, err := locate(fd, mounts)
-	if err != nil {
-		return "", 0, time.Time{}, false
-	}
-	there, err := lstatat(unix.AT_FDCWD, name)
-	if err != nil || there.Dev != st.Dev || there.Ino != st.Ino {
-		return "", 0, time.Time{}, false // it was removed or replaced
-	}
-	return name, st.Size, modified(&st), true
 }
 
 // WriteTo implements io.WriterTo, which makes io.Copy use large reads.

@@ -24,8 +24,6 @@ const defaultMode fs.FileMode = 0o644
 // Of two writes by this FS with the same IfRevision one wins. A program in the
 // sandbox that writes to the file in the moment between the last check and the
 // rename goes unnoticed. Exclusive has no such gap.
-//
-// An r that is a stager may put its content into Config.Staging instead.
 func (f *FS) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 	return f.fail("write", name, f.writeFile(ctx, name, r, opts))
 }
@@ -108,7 +106,8 @@ func (j *job) check() error {
 
 // replace writes a new file beside the old one and then puts it in its place.
 func (j *job) replace(ctx context.Context, r io.Reader) error {
-	temp, err := j.create(ctx, tempName(), r)
+	temp := tempName()
+	err := j.create(ctx, temp, r)
 	if err != nil {
 		return err
 	}
@@ -119,18 +118,13 @@ func (j *job) replace(ctx context.Context, r io.Reader) error {
 	return err
 }
 
-// create writes a new file, and returns its name: a staged one has its own.
-func (j *job) create(ctx context.Context, name string, r io.Reader) (string, error) {
+// create writes a new file.
+func (j *job) create(ctx context.Context, name string, r io.Reader) error {
 	fd, err := openat(j.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return name, err
+		return err
 	}
-	if s, ok := r.(stager); ok {
-		fd, err = j.takeStaged(ctx, s, &name, fd)
-	}
-	if err == nil {
-		err = j.f.copyIn(ctx, fd, r)
-	}
+	err = j.f.copyIn(ctx, fd, r)
 	if err == nil {
 		err = j.dress(fd)
 	}
@@ -143,7 +137,7 @@ func (j *job) create(ctx context.Context, name string, r io.Reader) (string, err
 	if err != nil {
 		_ = unix.Unlinkat(j.dir, name, 0)
 	}
-	return name, err
+	return err
 }
 
 // dress gives the new file the owner and mode that it shall have.
