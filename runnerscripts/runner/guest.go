@@ -72,7 +72,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	if g.ownEnv {
 		g.cfg.Env = inherited(os.Environ(), g.envFrom)
 	}
-	g.cfg.Env = append(g.cfg.Env, g.env...)
+	g.cfg.Env = append(append(g.cfg.Env, g.env...), guestVariable+"=1")
 	return g, nil
 }
 

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
@@ -30,12 +33,33 @@ func (g *guestProcess) Close() error {
 // TestGuestKeepsTheContract runs the whole contract against the program that
 // works inside sandboxes.
 func TestGuestKeepsTheContract(t *testing.T) {
+	guestKeeps(t, nil, func(*exec.Cmd, string) error { return nil })
+}
+
+// TestGuestOfAnotherUserKeepsTheContract runs what needs /proc against a guest that has
+// no capabilities: files of its own there belong to root.
+func TestGuestOfAnotherUserKeepsTheContract(t *testing.T) {
+	testneed.Root(t, "only root starts programs of other users")
+	const user = 4242 // none that the contract uses
+	guestKeeps(t, []string{"exec", "ending", "files", "watch", "lifecycle"}, func(cmd *exec.Cmd, dir string) error {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+		cmd.Dir = "/"
+		return errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, user, user))
+	})
+}
+
+func guestKeeps(t *testing.T, groups []string, change func(cmd *exec.Cmd, dir string) error) {
+	t.Helper()
 	file := runnerFile(t)
 	primitivestest.Run(t, primitivestest.Harness{
+		Groups: groups,
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			cmd := exec.CommandContext(context.WithoutCancel(ctx), file, "guest", "--root", dir)
 			cmd.Stderr = os.Stderr
 			cmd.ExtraFiles = []*os.File{os.Stderr} // that a command must not get
+			if err := change(cmd, dir); err != nil {
+				return nil, err
+			}
 			stdin, err := cmd.StdinPipe()
 			if err != nil {
 				return nil, err

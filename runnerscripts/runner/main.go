@@ -15,6 +15,12 @@ import (
 )
 
 func main() {
+	if mustHide(os.Args[1:]) { // before there is anything to be read
+		if err := hide(); err != nil {
+			os.Stderr.WriteString("envrunner: " + err.Error() + "\n")
+			os.Exit(exitFailed)
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	// Without this a reader that went away would kill the runner before it can
 	// end the agent. Notify, not Ignore: children would inherit the latter.

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"os"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// guestVariable is set in the environment of every command of a guest.
+const guestVariable = "AGENTENV_GUEST"
+
+// mustHide reports whether this program holds what commands of the same user must not
+// get: the guest has the connection to the host, the scripts and the feed have secrets.
+//
+// Without a guest the host's program is exposed to its user's processes anyway. It must
+// then read the environment of the scripts, by which it finds those that a program that
+// died has left. The supervisor of a durable command is found so everywhere, and holds
+// nothing but what lies in files of the same user.
+func mustHide(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	switch args[0] {
+	case "guest":
+		return true
+	case "feed", runnerscripts.SetupSession, runnerscripts.ExecuteQuery, runnerscripts.ReadTranscript:
+		return os.Getenv(guestVariable) != ""
+	}
+	return false
+}
