@@ -88,7 +88,7 @@ func TestModalAddsAnAgentToAnImageOnce(t *testing.T) {
 			t.Errorf("claude says %q %q, %v", res.Stdout, res.Stderr, err)
 		}
 	}
-	if n := server.Calls("ImageJoinStreaming"); n > 2 { // of the base and of what is upon it
+	if n := server.Calls("ImageJoinStreaming"); n > 3 { // of the base, of what is upon it, and of what the runner is published in
 		t.Errorf("builds were waited for %d times", n)
 	}
 	img, err := BuildImage(t.Context(), cfg)

@@ -140,6 +140,7 @@ func TestANameIsTakenOnce(t *testing.T) {
 
 func TestACallThatIsPutOffIsMadeAgain(t *testing.T) {
 	s := newServer(t)
+	open(t, config(t)) // which publishes the runner in another one
 	if err := s.Throttle("SandboxCreateV2", 10*time.Millisecond, 5); err != nil {
 		t.Fatal(err)
 	}

@@ -4,10 +4,10 @@
 // talks to that program, the guest, over the standard streams of one command.
 // Everything but the life of the sandbox is the guest's work, see package guest: so
 // an operation is one message to Modal, whatever it does, and the sandbox can do
-// what Modal's own calls cannot, such as users, signals and terminals. The first
-// sandbox of an environment gets the program uploaded; it is then kept as an image,
-// which later ones mount. It is so before [New] returns, and never of a sandbox that is
-// made of an image's ID, as copies of others are: they all trust that program.
+// what Modal's own calls cannot, such as users, signals and terminals. The program is
+// published once in an environment, as an image that all sandboxes mount and trust.
+// [New] makes that image in a short-lived sandbox of a pinned image, in which there is
+// nothing of a user, beside the sandbox that it returns.
 //
 // The sandbox ends when nobody has been connected to it for a while
 // ([Config].IdleTimeoutSeconds), at the latest after [Config].TimeoutSeconds. So a
@@ -26,9 +26,9 @@
 //	running, in use          dead     leaves it: another program is attached to it
 //	running, kept            dead     leaves it until Modal ends it
 //
-// Of a program that is killed while it uploads the first runner Modal's own command
-// goes on to wait for the rest: such a sandbox is not idle, and ends with NoGrace or
-// when it is too old.
+// Of a program that is killed while it uploads a runner Modal's own command goes on to
+// wait for the rest: such a sandbox is not idle. One that only publishes the runner lives
+// for five minutes at most, and GC ends it as one that was never complete.
 //
 // A program that attaches to a sandbox whose own program is dead takes its place.
 package modal
@@ -80,8 +80,6 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			c.Close()
 		}
 	}()
-	find := program.find(ctx, c)
-	defer find.stop()
 	// Asked for each time: a sandbox that is being made cannot be given up, so Modal
 	// has to have answered something just before.
 	app, err := c.findApp(ctx, cfg, true)
@@ -92,6 +90,8 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if err != nil {
 		return nil, err
 	}
+	publisher := program.publisher(ctx, c, app, cfg)
+	defer publisher.stop()
 	tags := sandboxTags(cfg, digest(written))
 	box, err := c.makeSandbox(ctx, app, cfg, tags)
 	if err != nil {
@@ -102,12 +102,12 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			err = errors.Join(err, endSandbox(ctx, box), box.Detach())
 		}
 	}()
-	missing, err := program.install(ctx, c, box, find.image(), cfg)
+	again, err := program.install(ctx, publisher, box)
 	if err != nil {
 		return nil, explainStart(ctx, c, box, err)
 	}
 	s := &Sandbox{client: c, box: box, cfg: cfg, program: program}
-	if err := s.begin(ctx, guestArgs(cfg), guestEnv(cfg), missing); err != nil {
+	if err := s.begin(ctx, guestArgs(cfg), guestEnv(cfg), again); err != nil {
 		return nil, explainStart(ctx, c, box, err)
 	}
 	if err := s.settle(ctx, written, tags); err != nil {

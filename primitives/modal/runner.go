@@ -22,8 +22,9 @@ type runner struct {
 }
 
 // imageName begins the names of the images that hold the runner; the rest is its
-// content.
-const imageName = "agentenv-runner:"
+// content. Older versions published under "agentenv-runner:" what lay in a user's
+// sandbox: those images are never used.
+const imageName = "agentenv-published-runner:"
 
 // readRunner looks at the runner.
 func readRunner(file string) (*runner, error) {
@@ -106,76 +107,38 @@ func (s *Sandbox) Runner(file string) string {
 	return guestProgram
 }
 
-// search looks for the image of a runner beside other work.
-type search struct {
-	cancel context.CancelFunc
-	found  chan *sdk.Image
-	result *sdk.Image
-}
-
-// find starts to look for the image that an earlier sandbox has left.
-func (r *runner) find(ctx context.Context, c *client) *search {
-	ctx, cancel := context.WithCancel(ctx)
-	s := &search{cancel: cancel, found: make(chan *sdk.Image)}
-	go func() {
-		defer close(s.found)
-		// Without one the runner is uploaded: no error is worth more.
-		id, _, err := c.known.recalled(ctx, r.name, func(ctx context.Context) (string, error) {
-			image, err := c.Images.FromName(ctx, r.name, nil)
-			if err != nil {
-				return "", err
-			}
-			return image.ImageID, nil
-		})
-		if err == nil {
-			s.found <- &sdk.Image{ImageID: id}
-		}
-	}()
-	return s
-}
-
-// image waits for the result; nil is none.
-func (s *search) image() *sdk.Image {
-	if image, ok := <-s.found; ok {
-		s.result = image
-	}
-	return s.result
-}
-
-func (s *search) stop() {
-	s.cancel()
-	s.image()
-	s.image() // until it is closed
-}
-
-// install puts the runner into a sandbox. It returns how to do it again if what
-// was mounted cannot be run; nil if nothing was mounted.
-func (r *runner) install(ctx context.Context, c *client, box *sdk.Sandbox, image *sdk.Image, cfg Config) (again func(context.Context) error, err error) {
+// install puts the runner into a sandbox: it mounts the published one, or uploads it if
+// that is not possible. again uploads it over a mounted one that cannot be run; it is nil
+// if nothing was mounted.
+func (r *runner) install(ctx context.Context, p *publisher, box *sdk.Sandbox) (again func(context.Context) error, err error) {
 	upload := func(ctx context.Context) error {
-		c.known.forget(r.name) // nothing has that name, or nothing good
-		cfg.progress("the runner is uploaded, once for this environment of Modal")
-		return r.upload(ctx, box)
+		p.cfg.progress("the runner is uploaded into this sandbox")
+		return r.upload(ctx, box, "chmod", "0755", guestProgram)
 	}
-	if image != nil {
-		err := box.MountImage(ctx, runnerDir, image, nil)
-		if err == nil {
-			return func(ctx context.Context) error {
-				return errors.Join(explain(box.UnmountImage(ctx, runnerDir, nil)), upload(ctx))
-			}, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+	image := p.wait()
+	if image != nil && box.MountImage(ctx, runnerDir, image, nil) != nil && ctx.Err() == nil {
+		// Modal has no kind of error for an image that is gone.
+		if image = p.obtain(ctx, image); image != nil && box.MountImage(ctx, runnerDir, image, nil) != nil {
+			image = nil
 		}
 	}
-	return nil, upload(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case image == nil:
+		return nil, upload(ctx)
+	}
+	return func(ctx context.Context) error {
+		return errors.Join(explain(box.UnmountImage(ctx, runnerDir, nil)), upload(ctx))
+	}, nil
 }
 
-// upload writes the runner.
-func (r *runner) upload(ctx context.Context, box *sdk.Sandbox) error {
+// upload writes the runner and has a command of the sandbox make it executable.
+func (r *runner) upload(ctx context.Context, box *sdk.Sandbox, finish ...string) error {
 	if err := box.Filesystem.CopyFromLocal(ctx, r.file, guestProgram, nil); err != nil {
 		return fmt.Errorf("copy the runner into the sandbox: %w", explain(err))
 	}
-	p, err := box.Exec(ctx, []string{"chmod", "0755", guestProgram}, &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
+	p, err := box.Exec(ctx, finish, &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
 	if err != nil {
 		return fmt.Errorf("make the runner executable: %w", explain(err))
 	}
@@ -184,16 +147,7 @@ func (r *runner) upload(ctx context.Context, box *sdk.Sandbox) error {
 		return fmt.Errorf("make the runner executable: %w", explain(err))
 	}
 	if code != 0 {
-		return fmt.Errorf("%w: image: take one that has the chmod command, which makes the runner executable: it exits with %d", fs.ErrInvalid, code)
+		return fmt.Errorf("%w: image: take one that has the %s command, which makes the runner executable: it exits with %d", fs.ErrInvalid, finish[0], code)
 	}
 	return nil
-}
-
-// keep makes an image of an uploaded runner for sandboxes to come.
-func (r *runner) keep(ctx context.Context, box *sdk.Sandbox) error {
-	image, err := box.SnapshotDirectory(ctx, runnerDir, nil)
-	if err != nil {
-		return err
-	}
-	return image.Publish(ctx, r.name, nil)
 }

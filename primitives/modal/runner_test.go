@@ -1,19 +1,19 @@
 package modal_test
 
 import (
+	"sync"
 	"testing"
-	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
+	"google.golang.org/grpc/codes"
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
-// publishAsRunner keeps a folder with this program in it as the image that holds the
-// runner, and returns the image's ID.
-func publishAsRunner(t *testing.T, cfg modal.Config, program string) string {
+// publishAsRunner replaces the image that holds the runner by one with this program.
+func publishAsRunner(t *testing.T, cfg modal.Config, program string) {
 	t.Helper()
 	name, err := modal.RunnerImage(cfg.Runner)
 	if err != nil {
@@ -32,6 +32,9 @@ func publishAsRunner(t *testing.T, cfg modal.Config, program string) string {
 	if err := box.Filesystem.WriteText(t.Context(), program, "/tmp/forged/envrunner", nil); err != nil {
 		t.Fatal(err)
 	}
+	if err := modal.RemoveSnapshot(t.Context(), cfg, runnerImage(t, cfg)); err != nil {
+		t.Fatal(err)
+	}
 	image, err := box.SnapshotDirectory(t.Context(), "/tmp/forged", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +42,6 @@ func publishAsRunner(t *testing.T, cfg modal.Config, program string) string {
 	if err := image.Publish(t.Context(), name, nil); err != nil {
 		t.Fatal(err)
 	}
-	return image.ImageID
 }
 
 // expectUpload makes a sandbox that has to upload the runner.
@@ -55,40 +57,41 @@ func expectUpload(t *testing.T, s *testmodal.Server, cfg modal.Config) {
 	}
 }
 
-func TestARunnerThatCannotBeRunIsReplaced(t *testing.T) {
+func TestAPublishedRunnerThatCannotBeRunIsReplacedInTheSandbox(t *testing.T) {
 	s := newServer(t)
 	cfg := config(t)
-	image := publishAsRunner(t, cfg, "this is no program")
+	publishAsRunner(t, cfg, "this is no program")
 	expectUpload(t, s, cfg)
-	await(t, func() bool { return runnerImage(t, cfg) != image })
 }
 
-func TestTheRunnerIsKeptBeforeAnybodyCanChangeIt(t *testing.T) {
+func TestASandboxWhoseRunnerCannotBePublishedGetsAnUploadedOne(t *testing.T) {
 	s := newServer(t)
-	s.Before(func(method string) error {
-		if method == "TaskSnapshotDirectory" {
-			<-time.After(200 * time.Millisecond) // New has time to return, if it does not wait
-		}
-		return nil
-	})
+	s.Fail("TaskSnapshotDirectory", codes.FailedPrecondition, 1)
 	cfg := config(t)
-	box := open(t, cfg)
-	if s.Calls("ImagePublish") != 1 {
-		t.Errorf("New has returned, and the runner is not kept: %v", s.CallCounts())
+	made := calls(s, func() {
+		if got := run(t, open(t, cfg), "echo on"); got != "on\n" {
+			t.Errorf("the sandbox says %q", got)
+		}
+	})
+	if made["TaskExecStdinWriteStream"] != 2 || made["ImagePublish"] != 0 {
+		t.Errorf("the runner is not uploaded where it could not be published: %v", made)
 	}
-	snapshot, err := box.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	open(t, cfg)
+	if n := s.Calls("ImagePublish"); n != 1 {
+		t.Errorf("the next sandbox publishes %d times", n)
 	}
-	// Where somebody may have changed the programs that the runner is uploaded with it
-	// is not kept.
-	if err := modal.RemoveSnapshot(t.Context(), cfg, runnerImage(t, cfg)); err != nil {
-		t.Fatal(err)
+}
+
+func TestOfSandboxesThatAreMadeAtOnceOnePublishesTheRunner(t *testing.T) {
+	s := newServer(t)
+	cfg := config(t)
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() { open(t, cfg) })
 	}
-	cfg.Image = snapshot
-	expectUpload(t, s, cfg)
-	if s.Calls("ImagePublish") != 1 {
-		t.Error("the runner of a sandbox that is a copy of another is kept")
+	all.Wait()
+	if n, made := s.Calls("ImagePublish"), s.Calls("SandboxCreateV2"); n != 1 || made != 4 {
+		t.Errorf("it is published %d times, in %d sandboxes", n, made)
 	}
 }
 
@@ -96,7 +99,6 @@ func TestARunnerWhoseImageIsGoneIsReplaced(t *testing.T) {
 	s := newServer(t)
 	cfg := config(t)
 	first := open(t, cfg)
-	await(t, func() bool { return s.Calls("ImagePublish") == 1 })
 	if err := modal.RemoveSnapshot(t.Context(), cfg, runnerImage(t, cfg)); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +26,6 @@ type Sandbox struct {
 	program *runner // nil if it was attached to
 	strange error   // why it is not known what it was made with
 
-	keeping     *keeping // what New has started; nil for none
 	terminating sync.Mutex
 	closed      atomic.Bool
 	closing     sync.Once
@@ -60,63 +58,13 @@ func (s *Sandbox) begin(ctx context.Context, args []string, env map[string]strin
 		if aerr := again(ctx); aerr != nil {
 			return errors.Join(err, aerr)
 		}
-		again = nil
 		l, err = dial(ctx, s.client, s.box, args, env, s.cfg)
 	}
 	if err != nil {
 		return err
 	}
 	s.link, s.worker = l, l.worker
-	if s.program != nil && again == nil && !strings.HasPrefix(s.cfg.Image, imagePrefix) {
-		s.keeping = s.startKeeping(ctx)
-	}
 	return nil
-}
-
-// keeping is what New does beside its own work: it keeps the runner that it had to
-// upload. Every later sandbox trusts that: so New does not return before, after which
-// somebody in the sandbox could change it. Nor is it kept of a sandbox whose image may
-// be a snapshot of another, where programs of that other one may run already.
-type keeping struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-func (s *Sandbox) startKeeping(ctx context.Context) *keeping {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	k := &keeping{cancel, make(chan struct{})}
-	go func() {
-		defer close(k.done)
-		if err := s.program.keep(ctx, s.box); err != nil && ctx.Err() == nil && s.cfg.Logger != nil {
-			s.cfg.Logger.Warn("the next sandbox has to upload the runner again", "error", err)
-		}
-	}()
-	return k
-}
-
-// keepTimeout is how long New waits for it when nothing else is left to do.
-const keepTimeout = 30 * time.Second
-
-// finish waits until it is done, for a while, and then ends it.
-func (k *keeping) finish(ctx context.Context) {
-	if k == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
-	defer cancel()
-	select {
-	case <-k.done:
-	case <-ctx.Done():
-	}
-	k.stop()
-}
-
-// stop ends it.
-func (k *keeping) stop() {
-	if k != nil {
-		k.cancel()
-		<-k.done
-	}
 }
 
 // settle does what is left to do for a new sandbox once its guest works.
@@ -133,7 +81,6 @@ func (s *Sandbox) settle(ctx context.Context, settings []byte, tags map[string]s
 			return explain(err)
 		}
 	}
-	s.keeping.finish(ctx)
 	return ctx.Err() // nobody may want it any more
 }
 
@@ -260,7 +207,6 @@ func (s *Sandbox) Close() error {
 
 // letGo ends what this handle does in the sandbox.
 func (s *Sandbox) letGo() error {
-	s.keeping.stop()
 	err := s.worker.Close()
 	s.link.stream.join(sendTimeout)
 	return err

@@ -86,7 +86,7 @@ func join(cfg Config, open func(c *connection) error) (*connection, error) {
 	}
 	c := &connection{who: who, users: 1, known: shared.known[who]}
 	if c.known == nil {
-		c.known = &known{ids: map[string]found{}}
+		c.known = &known{ids: map[string]found{}, publishing: make(chan struct{}, 1)}
 	}
 	if err := open(c); err != nil {
 		return nil, err
@@ -113,6 +113,8 @@ func (c *connection) leave() {
 type known struct {
 	mu  sync.Mutex
 	ids map[string]found
+	// publishing is held, by sending, while a runner is looked for and published.
+	publishing chan struct{}
 }
 
 type found struct {

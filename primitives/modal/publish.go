@@ -1,0 +1,118 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+)
+
+const (
+	// publishImage is what the sandbox is made of in which the runner is published: an
+	// image that nobody can change, with a shell, chmod and sha256sum.
+	publishImage = "alpine:3.21.3@sha256:a8560b36e8b8210634f77d9f7f9efd7ffa463e380b75e2e74aff4511df3ef88c"
+	// publishTimeout is how long a new sandbox waits for the published runner before the
+	// runner is uploaded instead.
+	publishTimeout = 2 * time.Minute
+	// publishLife is when Modal ends the sandbox in any case.
+	publishLife = 5 * time.Minute
+)
+
+// publisher finds the published image of a runner, beside other work, or publishes it.
+//
+// All sandboxes of an environment of Modal trust that image. So it is made in a sandbox
+// of its own, in which there is nothing of a user: no image, no secret, no volume, no
+// network. Only programs with a token of the environment can publish under its name, and
+// no sandbox has one.
+type publisher struct {
+	runner *runner
+	client *client
+	app    *sdk.App
+	cfg    Config // of the sandbox that needs the runner
+	cancel context.CancelFunc
+	found  chan *sdk.Image
+}
+
+// publisher starts to look for the image.
+func (r *runner) publisher(ctx context.Context, c *client, app *sdk.App, cfg Config) *publisher {
+	ctx, cancel := context.WithCancel(ctx)
+	p := &publisher{r, c, app, cfg, cancel, make(chan *sdk.Image, 1)}
+	go func() {
+		defer close(p.found)
+		p.found <- p.obtain(ctx, nil)
+	}()
+	return p
+}
+
+// wait returns the image; nil is none.
+func (p *publisher) wait() *sdk.Image { return <-p.found }
+
+// stop ends the search and waits for its end.
+func (p *publisher) stop() {
+	p.cancel()
+	<-p.found // the image, if wait has not taken it
+	<-p.found
+}
+
+// obtain returns an image of the runner other than gone, and publishes one if there is
+// none. It returns nil if that fails: the runner can be uploaded instead.
+func (p *publisher) obtain(ctx context.Context, gone *sdk.Image) *sdk.Image {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	known := p.client.known
+	select {
+	case known.publishing <- struct{}{}: // of sandboxes that are made at once one publishes
+		defer func() { <-known.publishing }()
+	case <-ctx.Done():
+		return nil
+	}
+	if gone != nil && known.get(p.runner.name) == gone.ImageID {
+		known.forget(p.runner.name)
+	}
+	id, _, err := known.recalled(ctx, p.runner.name, func(ctx context.Context) (string, error) {
+		image, err := p.client.Images.FromName(ctx, p.runner.name, nil)
+		switch {
+		case err == nil && (gone == nil || image.ImageID != gone.ImageID):
+			return image.ImageID, nil
+		case err != nil && !isNotFound(explain(err)):
+			return "", explain(err)
+		}
+		return p.publish(ctx)
+	})
+	if err != nil {
+		if ctx.Err() == nil && p.cfg.Logger != nil {
+			p.cfg.Logger.Warn("the runner is not published: every sandbox has to upload it", "error", err)
+		}
+		return nil
+	}
+	return &sdk.Image{ImageID: id}
+}
+
+// publish makes the image in a sandbox of its own and returns its ID.
+func (p *publisher) publish(ctx context.Context) (id string, err error) {
+	p.cfg.progress("the runner is uploaded, once for this environment of Modal")
+	clean := Config{
+		Image: publishImage, BlockNetwork: true,
+		TimeoutSeconds: int(publishLife / time.Second), IdleTimeoutSeconds: p.cfg.IdleTimeoutSeconds,
+	}
+	tags := sandboxTags(clean, "")
+	tags[tagKeep] = keepSoon // it is garbage as soon as this program is dead
+	box, err := p.client.makeSandbox(ctx, p.app, clean, tags)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, endSandbox(ctx, box), box.Detach()) }()
+	// What was uploaded is what this machine has: the name holds the digest.
+	_, digest, _ := strings.Cut(p.runner.name, ":")
+	finish := "chmod 0755 $0 && case $(sha256sum $0) in " + digest + "*) ;; *) exit 1; esac"
+	if err := p.runner.upload(ctx, box, "sh", "-c", finish, guestProgram); err != nil {
+		return "", err
+	}
+	image, err := box.SnapshotDirectory(ctx, runnerDir, nil)
+	if err != nil {
+		return "", explain(err)
+	}
+	return image.ImageID, explain(image.Publish(ctx, p.runner.name, nil))
+}
