@@ -196,24 +196,22 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 
 // take reports an event and says whether it ends the query.
 func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
-	ev = r.env.hidden(r.env.enrich(ev, r.query.ID))
-	if ev.QueryID == r.query.ID {
-		switch ev.Type {
-		case runnerscripts.TypeQueryStarted:
-			r.started = true
-		case runnerscripts.TypeQueryCompleted:
-			over = true
-			if err = r.completed(ctx, ev); err != nil {
-				return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}
-			}
-		case runnerscripts.TypeQueryFailed:
-			over = true
-			failed, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
-			if malformed != nil {
-				return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
-			}
-			err = &QueryError{QueryID: r.query.ID, Failure: failed}
+	ev = r.env.fromScript(ev, r.query.ID, runnerscripts.SourceRunner)
+	switch ev.Type {
+	case runnerscripts.TypeQueryStarted:
+		r.started = true
+	case runnerscripts.TypeQueryCompleted:
+		over = true
+		if err = r.completed(ctx, ev); err != nil {
+			return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}
 		}
+	case runnerscripts.TypeQueryFailed:
+		over = true
+		failed, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
+		if malformed != nil {
+			return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
+		}
+		err = &QueryError{QueryID: r.query.ID, Failure: failed}
 	}
 	r.ended = over
 	r.report(ev)

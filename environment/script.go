@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -65,9 +66,9 @@ func (e *Environment) environ() []string {
 	return env
 }
 
-// run takes a script from its request to its result. Events on the way go to emit,
-// which may be nil; when it returns false the script is ended and the error is
-// errStopped.
+// run takes a script from its request to its result. Events on the way, which are of
+// the transcript, go to emit, which may be nil; when it returns false the script is
+// ended and the error is errStopped.
 func (e *Environment) run(ctx context.Context, script string, request any, emit func(runnerscripts.Event) bool) (runnerscripts.Result, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -97,7 +98,7 @@ func (e *Environment) run(ctx context.Context, script string, request any, emit 
 				}
 			case emit == nil:
 				e.logEvent(script, ev)
-			case !emit(e.enrich(ev, "")):
+			case !emit(e.fromScript(ev, "", runnerscripts.SourceTranscript)):
 				return runnerscripts.Result{}, errStopped
 			}
 		}
@@ -170,18 +171,48 @@ func (e *Environment) gone(ctx context.Context) error {
 	return nil
 }
 
+// fromScript makes the event that a script has printed during a query one of the
+// host's, which says where it comes from and what it belongs to. A query ID of
+// the script's own is not believed. What a script may not say becomes a log event.
+func (e *Environment) fromScript(ev runnerscripts.Event, queryID string, source runnerscripts.Source) runnerscripts.Event {
+	ev = e.hidden(ev)
+	switch {
+	case runnerscripts.HostOnly(ev.Type):
+		ev = disowned(ev, "the sandbox sent an event of a type that only the host makes")
+	case ev.QueryID != "" && queryID != "" && ev.QueryID != queryID:
+		ev = disowned(ev, "the sandbox sent an event of another query")
+	}
+	ev.QueryID, ev.Source = queryID, source
+	return e.enrich(ev)
+}
+
+// maxDisowned is how much of the payload of an event the log event in its place
+// shows: 4 KiB.
+const maxDisowned = 4 << 10
+
+// disowned returns the log event that stands for an event that is not believed.
+func disowned(ev runnerscripts.Event, why string) runnerscripts.Event {
+	shown := ev.Payload[:min(len(ev.Payload), maxDisowned)]
+	data, err := json.Marshal(map[string]any{
+		"type": ev.Type, "source": ev.Source, "query_id": ev.QueryID,
+		"payload": strings.ToValidUTF8(string(shown), ""), "length": len(ev.Payload),
+	})
+	if err == nil {
+		data, err = json.Marshal(runnerscripts.Log{Level: "warn", Message: why, Data: data})
+	}
+	if err != nil {
+		data = []byte("{}") // strings and numbers do not fail
+	}
+	ev.Type, ev.Payload = runnerscripts.TypeLog, data
+	return ev
+}
+
 // enrich fills in what the environment knows of an event.
-func (e *Environment) enrich(ev runnerscripts.Event, queryID string) runnerscripts.Event {
+func (e *Environment) enrich(ev runnerscripts.Event) runnerscripts.Event {
 	ev.Seq = 0 // the session's to give
 	ev.SessionID = e.cfg.SessionID
-	if ev.QueryID == "" {
-		ev.QueryID = queryID
-	}
 	if ev.ConversationID == "" {
 		ev.ConversationID = runnerscripts.MainConversation
-	}
-	if ev.Source == "" {
-		ev.Source = runnerscripts.SourceRunner
 	}
 	if ev.Time.IsZero() {
 		ev.Time = now()
@@ -195,7 +226,7 @@ func (e *Environment) event(typ runnerscripts.EventType, queryID string, payload
 	if err != nil {
 		data = []byte("{}") // no payload type of this package can fail
 	}
-	return e.enrich(runnerscripts.Event{Type: typ, Payload: data, Source: runnerscripts.SourceEnvironment}, queryID)
+	return e.enrich(e.hidden(runnerscripts.Event{Type: typ, Payload: data, QueryID: queryID, Source: runnerscripts.SourceEnvironment}))
 }
 
 // logEvent keeps what a script says to nobody in particular.

@@ -118,9 +118,6 @@ func (e *Environment) ReadConversation(ctx context.Context) iter.Seq2[runnerscri
 		}
 		request := runnerscripts.TranscriptRequest{Session: e.session(), Events: true}
 		_, err := e.run(ctx, runnerscripts.ReadTranscript, request, func(ev runnerscripts.Event) bool {
-			if ev.Source == runnerscripts.SourceRunner {
-				ev.Source = runnerscripts.SourceTranscript
-			}
 			return yield(ev, nil)
 		})
 		if err != nil && !errors.Is(err, errStopped) {

@@ -24,7 +24,8 @@ type Event struct {
 	ConversationID string `json:"conversation_id,omitempty"`
 	// QueryID is the prompt that the event belongs to, if any.
 	QueryID string `json:"query_id,omitempty"`
-	// Source is who made the event.
+	// Source is who made the event. The host sets it, and the SessionID and
+	// QueryID: what a script says of them is not believed.
 	Source Source `json:"source,omitempty"`
 	// Time is when it happened, also if it is read back from a transcript.
 	Time time.Time `json:"time"`

@@ -11,10 +11,11 @@ import (
 type eventKind struct {
 	typ     EventType
 	payload reflect.Type
+	host    bool // only the host makes such events
 }
 
-// eventKinds is the one place that says which payload belongs to which type. It
-// is never changed.
+// eventKinds is the one place that says which payload belongs to which type, and
+// which types a script may not print. It is never changed.
 var eventKinds = map[EventType]eventKind{
 	TypeUserMessage:        kindOf[ContentChunk](TypeUserMessage),
 	TypeAgentMessage:       kindOf[ContentChunk](TypeAgentMessage),
@@ -28,30 +29,30 @@ var eventKinds = map[EventType]eventKind{
 	TypePermissionRequest:  kindOf[PermissionRequest](TypePermissionRequest),
 	TypePermissionResolved: kindOf[PermissionResolved](TypePermissionResolved),
 
-	TypeQueryQueued:    kindOf[QueryStarted](TypeQueryQueued),
+	TypeQueryQueued:    hostKind[QueryStarted](TypeQueryQueued),
 	TypeQueryStarted:   kindOf[QueryStarted](TypeQueryStarted),
 	TypeQueryCompleted: kindOf[QueryCompleted](TypeQueryCompleted),
 	TypeQueryFailed:    kindOf[QueryFailed](TypeQueryFailed),
 
-	TypeEnvironmentCreating:   kindOf[EnvironmentInfo](TypeEnvironmentCreating),
-	TypeEnvironmentReady:      kindOf[EnvironmentInfo](TypeEnvironmentReady),
-	TypeEnvironmentHealth:     kindOf[EnvironmentInfo](TypeEnvironmentHealth),
-	TypeEnvironmentError:      kindOf[ErrorInfo](TypeEnvironmentError),
-	TypeEnvironmentTerminated: kindOf[EnvironmentTerminated](TypeEnvironmentTerminated),
+	TypeEnvironmentCreating:   hostKind[EnvironmentInfo](TypeEnvironmentCreating),
+	TypeEnvironmentReady:      hostKind[EnvironmentInfo](TypeEnvironmentReady),
+	TypeEnvironmentHealth:     hostKind[EnvironmentInfo](TypeEnvironmentHealth),
+	TypeEnvironmentError:      hostKind[ErrorInfo](TypeEnvironmentError),
+	TypeEnvironmentTerminated: hostKind[EnvironmentTerminated](TypeEnvironmentTerminated),
 
-	TypeFileCreated:  kindOf[FileChange](TypeFileCreated),
-	TypeFileModified: kindOf[FileChange](TypeFileModified),
-	TypeFileDeleted:  kindOf[FileChange](TypeFileDeleted),
-	TypeFileRenamed:  kindOf[FileChange](TypeFileRenamed),
+	TypeFileCreated:  hostKind[FileChange](TypeFileCreated),
+	TypeFileModified: hostKind[FileChange](TypeFileModified),
+	TypeFileDeleted:  hostKind[FileChange](TypeFileDeleted),
+	TypeFileRenamed:  hostKind[FileChange](TypeFileRenamed),
 
-	TypeTranscriptChanged:  kindOf[TranscriptChanged](TypeTranscriptChanged),
-	TypeTranscriptRestored: kindOf[struct{}](TypeTranscriptRestored),
+	TypeTranscriptChanged:  hostKind[TranscriptChanged](TypeTranscriptChanged),
+	TypeTranscriptRestored: hostKind[struct{}](TypeTranscriptRestored),
 
 	TypeSubagentStarted:   kindOf[SubagentStarted](TypeSubagentStarted),
 	TypeSubagentCompleted: kindOf[SubagentCompleted](TypeSubagentCompleted),
 
 	TypeSessionInitialized: kindOf[SessionInitialized](TypeSessionInitialized),
-	TypeSessionIdle:        kindOf[struct{}](TypeSessionIdle),
+	TypeSessionIdle:        hostKind[struct{}](TypeSessionIdle),
 	TypeOptionsChanged:     kindOf[OptionsChanged](TypeOptionsChanged),
 
 	TypeLog:   kindOf[Log](TypeLog),
@@ -62,6 +63,16 @@ var eventKinds = map[EventType]eventKind{
 func kindOf[T any](t EventType) eventKind {
 	return eventKind{typ: t, payload: reflect.TypeFor[T]()}
 }
+
+func hostKind[T any](t EventType) eventKind {
+	k := kindOf[T](t)
+	k.host = true
+	return k
+}
+
+// HostOnly reports whether only the host makes events of a type. One that a script
+// prints nevertheless is reported as a [TypeLog] event that shows it.
+func HostOnly(t EventType) bool { return eventKinds[t].host }
 
 // EventTypes returns the types that this version knows, sorted.
 func EventTypes() []EventType {

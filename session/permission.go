@@ -197,8 +197,9 @@ func reject(req runnerscripts.PermissionRequest, message string) runnerscripts.P
 	return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: message}
 }
 
-// resolvedByAgent stores that the agent withdrew a request. What the session
-// resolved itself it has told already.
+// resolvedByAgent stores that the agent withdrew a request, whatever answer its
+// event names: answers are the session's. What the session resolved itself it has
+// told already.
 func (s *AgentSession) resolvedByAgent(ctx context.Context, ev runnerscripts.Event) error {
 	res, ok := decode[runnerscripts.PermissionResolved](ev)
 	if ok {
@@ -211,6 +212,7 @@ func (s *AgentSession) resolvedByAgent(ctx context.Context, ev runnerscripts.Eve
 		if p == nil {
 			return nil
 		}
+		ev.Payload = event(ev.Type, "", runnerscripts.PermissionResolved{ID: res.ID, Reason: reasonCancelled}).Payload
 	}
 	return s.append(ctx, ev)
 }
