@@ -46,7 +46,7 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	case err != nil:
 		return "", fmt.Errorf("version of %s: %w", a.Agent, err)
 	case !r.Status.Success():
-		return "", fmt.Errorf("version of %s: %s --version: %s: %s", a.Agent, a.Program, describe(r.Status), lastLine(r.Stderr))
+		return "", fmt.Errorf("version of %s: %s --version: %s: %s", a.Agent, a.Program, describe(r.Status), e.hide.redact(lastLine(r.Stderr)))
 	}
 	if v := versionPattern.FindString(string(r.Stdout)); v != "" {
 		return v, nil

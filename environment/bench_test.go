@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -50,9 +51,18 @@ func BenchmarkQuery(b *testing.B) {
 
 // BenchmarkEvents is what one event costs on its way to the caller.
 func BenchmarkEvents(b *testing.B) {
+	for name, env := range map[string]map[string]string{
+		"no secret": nil, "secrets": {"API_KEY": "sk-0123456789", "A_TOKEN": "whatever-it-is"},
+	} {
+		b.Run(name, func(b *testing.B) { benchmarkEvents(b, env) })
+	}
+}
+
+func benchmarkEvents(b *testing.B, vars map[string]string) {
 	const events = 100_000
 	env, err := Create(b.Context(), Config{
 		Sandbox: Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(b.TempDir(), "boxes")}},
+		Env:     vars,
 		Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(fmt.Sprintf(`read -r line
 			yes '{"type":"agent_message_chunk","payload":{"blockId":"1","content":{"type":"text","text":"some words"}}}' | head -n %d
 			echo '{"type":"query_completed"}'`, events))},
@@ -75,6 +85,22 @@ func BenchmarkEvents(b *testing.B) {
 	b.ReportMetric(float64(b.N)*events/b.Elapsed().Seconds(), "events/s")
 	if err := env.Close(); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// BenchmarkRedactJSON is a payload of a megabyte in which there is no secret.
+func BenchmarkRedactJSON(b *testing.B) {
+	payload, err := json.Marshal(map[string]string{"text": strings.Repeat("some words of \"code\";\n", 50_000)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := newRedactor([]string{"sk-0123456789", "whatever-it-is"})
+	b.SetBytes(int64(len(payload)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(r.redactJSON(payload)) != len(payload) {
+			b.Fatal("it found one")
+		}
 	}
 }
 

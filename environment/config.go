@@ -35,6 +35,11 @@ type Config struct {
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
 	// Env is added to the environment of the runner scripts and so of the
 	// agent. Nothing else of the host's environment reaches them.
+	//
+	// Secrets among the values are shown as "[redacted]" in events, log records and
+	// errors: those of names such as API_KEY, GITHUB_TOKEN or PASSWORD, tokens of
+	// well-known vendors, and the credentials in URLs, from 8 bytes on. That
+	// prevents accidents; it does not keep a secret from an agent that encodes it.
 	Env map[string]string `json:"env,omitempty"`
 	// SessionID names the conversation; it should be a UUID, because some
 	// agents take nothing else. Empty means a new one.
@@ -57,7 +62,7 @@ type Config struct {
 	// goroutine. Nil tells nobody.
 	Progress func(message string) `json:"-"`
 	// Logger takes diagnostics; nil means silence. Neither prompts nor
-	// environment values are logged.
+	// secrets are logged.
 	Logger hclog.Logger `json:"-"`
 }
 

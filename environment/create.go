@@ -21,6 +21,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg = cfg.withQuietLogger()
 	p, err := b.create(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("create the sandbox: %w", err)
@@ -58,6 +59,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg = cfg.withQuietLogger()
 	p, err := b.attach(ctx, cfg, id)
 	if err != nil {
 		return nil, fmt.Errorf("attach to the sandbox: %w", err)

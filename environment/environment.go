@@ -89,6 +89,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}
+	cfg = cfg.withQuietLogger()
 	e := &Environment{
 		prim: p, cfg: cfg, owner: own,
 		log:    cfg.Logger,

@@ -87,6 +87,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	case b.single(cfg.Sandbox):
 		return nil, fmt.Errorf("%w: sandbox.name: remove it: the sandboxes of a pool need a name each", ErrConfig)
 	}
+	cfg = cfg.withQuietLogger()
 	return newPool(ctx, cfg, func(ctx context.Context) (warm, error) {
 		p, err := b.create(ctx, cfg)
 		if err != nil {

@@ -1,31 +1,46 @@
 package environment
 
 import (
-	"encoding/json"
+	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
+// redacted stands for a secret.
+const redacted = "[redacted]"
+
 // redactor blots out secrets. The zero value knows none.
 type redactor struct {
 	replacer *strings.Replacer
-	longest  int // of the secrets, in bytes
+	starts   *[256][]string // the secrets by their first byte, the longest first; nil for none
+	plain    *[256]bool     // bytes of a JSON string that neither begin a secret nor an escape nor end it
+	longest  int            // of the secrets, in bytes
 }
 
 func newRedactor(secrets []string) redactor {
 	secrets = slices.DeleteFunc(slices.Clone(secrets), func(s string) bool { return s == "" })
+	if len(secrets) == 0 {
+		return redactor{}
+	}
 	// The longest first: one may be the beginning of another.
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	r := redactor{}
+	r := redactor{starts: new([256][]string), longest: len(secrets[0])}
 	pairs := make([]string, 0, 2*len(secrets))
 	for _, secret := range secrets {
-		pairs = append(pairs, secret, "[redacted]")
-		r.longest = max(r.longest, len(secret))
+		pairs = append(pairs, secret, redacted)
+		r.starts[secret[0]] = append(r.starts[secret[0]], secret)
 	}
 	r.replacer = strings.NewReplacer(pairs...)
+	r.plain = new([256]bool)
+	for c := range r.plain {
+		r.plain[c] = c != '"' && c != '\\' && r.starts[c] == nil
+	}
 	return r
 }
 
@@ -36,64 +51,145 @@ func (r redactor) redact(s string) string {
 	return r.replacer.Replace(s)
 }
 
-// hidden is an event without secrets in its message, if it is one that tells how the
-// agent's program fares. What an agent says and does is told as it is.
-func (e *Environment) hidden(ev runnerscripts.Event) runnerscripts.Event {
-	switch ev.Type {
-	case runnerscripts.TypeQueryFailed, runnerscripts.TypeError, runnerscripts.TypeLog:
-	default:
-		return ev
+// redactJSON blots secrets out of the strings of valid JSON, keys included, however
+// they are escaped there. It reads the value once, and returns the same one if there
+// is none in it.
+func (r redactor) redactJSON(value []byte) []byte {
+	if r.starts == nil {
+		return value
 	}
-	var payload map[string]json.RawMessage
-	var message string
-	if json.Unmarshal(ev.Payload, &payload) != nil || json.Unmarshal(payload["message"], &message) != nil {
-		return ev
+	var safe []byte
+	copied, inside := 0, false
+	for i := 0; i < len(value); {
+		if !inside {
+			quote := bytes.IndexByte(value[i:], '"')
+			if quote < 0 {
+				break
+			}
+			i, inside = i+quote+1, true
+			continue
+		}
+		for i < len(value) && r.plain[value[i]] {
+			i++
+		}
+		if i == len(value) {
+			break
+		}
+		first, next := value[i], i+1
+		switch first {
+		case '"':
+			i, inside = next, false
+			continue
+		case '\\':
+			var char [utf8.UTFMax]byte
+			_, next = unescape(value, i, &char)
+			first = char[0]
+		}
+		if secrets := r.starts[first]; secrets != nil {
+			if end := match(value, i, secrets); end > 0 {
+				safe = append(append(safe, value[copied:i]...), redacted...)
+				copied, next = end, end
+			}
+		}
+		i = next
 	}
-	safe := e.hide.redact(message)
-	if safe == message {
-		return ev
+	if copied == 0 {
+		return value
 	}
-	said, err := json.Marshal(safe)
-	if err == nil {
-		payload["message"] = said
-		said, err = json.Marshal(payload)
-	}
-	if err != nil {
-		said = []byte("{}") // texts and what has just been read do not fail
-	}
-	ev.Payload = said
-	return ev
+	return append(safe, value[copied:]...)
 }
 
-// secretsOfConfig lists the configured values that may be secrets: everything of
-// some length.
-func secretsOfConfig(cfg Config) []string {
-	const shortest = 6
-	var secrets []string
-	add := func(value string) {
-		if len(value) >= shortest {
-			secrets = append(secrets, value)
+// match returns where the first of the secrets ends that stands in a JSON string at i,
+// or 0 if none does.
+func match(value []byte, i int, secrets []string) (end int) {
+next:
+	for _, secret := range secrets {
+		at, rest := i, secret
+		for rest != "" {
+			if at >= len(value) || value[at] == '"' {
+				continue next
+			}
+			if value[at] != '\\' {
+				if value[at] != rest[0] {
+					continue next
+				}
+				at, rest = at+1, rest[1:]
+				continue
+			}
+			var char [utf8.UTFMax]byte
+			n, after := unescape(value, at, &char)
+			if !strings.HasPrefix(rest, string(char[:n])) {
+				continue next
+			}
+			at, rest = after, rest[n:]
+		}
+		return at
+	}
+	return 0
+}
+
+// unescape decodes the escape at i of a JSON string into char, and returns how many
+// bytes of it there are and where the escape ends.
+func unescape(value []byte, i int, char *[utf8.UTFMax]byte) (n, end int) {
+	if i+1 >= len(value) {
+		return 0, len(value)
+	}
+	switch c := value[i+1]; c {
+	case 'u':
+	case 'b':
+		char[0] = '\b'
+		return 1, i + 2
+	case 'f':
+		char[0] = '\f'
+		return 1, i + 2
+	case 'n':
+		char[0] = '\n'
+		return 1, i + 2
+	case 'r':
+		char[0] = '\r'
+		return 1, i + 2
+	case 't':
+		char[0] = '\t'
+		return 1, i + 2
+	default:
+		char[0] = c
+		return 1, i + 2
+	}
+	r := hexRune(value, i+2)
+	end = min(i+6, len(value))
+	if utf16.IsSurrogate(r) && end+1 < len(value) && value[end] == '\\' && value[end+1] == 'u' {
+		if pair := utf16.DecodeRune(r, hexRune(value, end+2)); pair != utf8.RuneError {
+			r, end = pair, min(end+6, len(value))
 		}
 	}
-	for _, value := range cfg.Env {
-		add(value)
+	return utf8.EncodeRune(char[:], r), end
+}
+
+// hexRune reads four hexadecimal digits.
+func hexRune(value []byte, i int) rune {
+	if i+4 > len(value) {
+		return utf8.RuneError
 	}
-	for _, value := range cfg.Agent.Env {
-		add(value)
+	n, err := strconv.ParseUint(string(value[i:i+4]), 16, 32)
+	if err != nil {
+		return utf8.RuneError
 	}
-	for _, server := range cfg.Profile.MCPServers {
-		for _, value := range server.Env {
-			add(value)
-		}
-		for _, value := range server.Headers {
-			add(value)
-		}
+	return rune(n)
+}
+
+// hidden is an event without secrets in any of its strings.
+func (e *Environment) hidden(ev runnerscripts.Event) runnerscripts.Event {
+	if e.hide.starts == nil {
+		return ev
 	}
-	for _, entry := range cfg.Sandbox.Local.Env {
-		_, value, _ := strings.Cut(entry, "=")
-		add(value)
+	ev.Payload = e.hide.redactJSON(ev.Payload)
+	if ev.ConversationID != runnerscripts.MainConversation {
+		ev.ConversationID = e.hide.redact(ev.ConversationID)
 	}
-	return secrets
+	if runnerscripts.PayloadType(ev.Type) == nil {
+		ev.Type = runnerscripts.EventType(e.hide.redact(string(ev.Type)))
+	}
+	return ev
 }
 
 // maxTail is how much of a script's standard error is kept: 16 KiB.

@@ -178,24 +178,24 @@ func (e *Environment) fromScript(ev runnerscripts.Event, queryID string, source 
 	ev = e.hidden(ev)
 	switch {
 	case runnerscripts.HostOnly(ev.Type):
-		ev = disowned(ev, "the sandbox sent an event of a type that only the host makes")
+		ev = e.disowned(ev, "the sandbox sent an event of a type that only the host makes")
 	case ev.QueryID != "" && queryID != "" && ev.QueryID != queryID:
-		ev = disowned(ev, "the sandbox sent an event of another query")
+		ev = e.disowned(ev, "the sandbox sent an event of another query")
 	}
 	ev.QueryID, ev.Source = queryID, source
 	return e.enrich(ev)
 }
 
-// maxDisowned is how much of the payload of an event the log event in its place
-// shows: 4 KiB.
+// maxDisowned is how much of each part of an event the log event in its place shows:
+// 4 KiB.
 const maxDisowned = 4 << 10
 
 // disowned returns the log event that stands for an event that is not believed.
-func disowned(ev runnerscripts.Event, why string) runnerscripts.Event {
-	shown := ev.Payload[:min(len(ev.Payload), maxDisowned)]
+func (e *Environment) disowned(ev runnerscripts.Event, why string) runnerscripts.Event {
+	part := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDisowned)], "") }
 	data, err := json.Marshal(map[string]any{
-		"type": ev.Type, "source": ev.Source, "query_id": ev.QueryID,
-		"payload": strings.ToValidUTF8(string(shown), ""), "length": len(ev.Payload),
+		"type": part(string(ev.Type)), "source": part(e.hide.redact(string(ev.Source))), "query_id": part(e.hide.redact(ev.QueryID)),
+		"payload": part(string(ev.Payload)), "length": len(ev.Payload),
 	})
 	if err == nil {
 		data, err = json.Marshal(runnerscripts.Log{Level: "warn", Message: why, Data: data})
@@ -232,7 +232,7 @@ func (e *Environment) event(typ runnerscripts.EventType, queryID string, payload
 // logEvent keeps what a script says to nobody in particular.
 func (e *Environment) logEvent(script string, ev runnerscripts.Event) {
 	if l, err := runnerscripts.Payload[runnerscripts.Log](ev); err == nil && ev.Type == runnerscripts.TypeLog {
-		e.log.Debug("runner script logs", "script", script, "level", l.Level, "message", e.hide.redact(l.Message))
+		e.log.Debug("runner script logs", "script", script, "level", l.Level, "message", l.Message)
 		return
 	}
 	e.log.Debug("event of a runner script", "script", script, "type", ev.Type)

@@ -99,7 +99,7 @@ func (s *Server) anthropicMessages(w http.ResponseWriter, r *http.Request) {
 	if a.status != 0 {
 		rec.Status = a.status
 		s.record(rec)
-		anthropicError(w, a.status, "scripted failure")
+		anthropicError(w, a.status, a.failure(r))
 		return
 	}
 	m := newAnthropicMessage(req, a)

@@ -27,6 +27,7 @@
 //	http-400      fails with an invalid request
 //	http-401      fails, because the key is not accepted
 //	http-529      fails, overloaded, each time
+//	echo-key      fails, because the key is not accepted, and repeats the key
 //
 // The word may stand anywhere in the text; what stands between backticks is its
 // argument. A text without one is answered like plain-text. A scenario whose tool

@@ -88,7 +88,7 @@ func (s *Server) gemini(w http.ResponseWriter, r *http.Request) {
 	if a.status != 0 {
 		rec.Status = geminiStatus(a.status)
 		s.record(rec)
-		geminiError(w, rec.Status, "scripted failure")
+		geminiError(w, rec.Status, a.failure(r))
 		return
 	}
 	m := newGeminiMessage(req, a)

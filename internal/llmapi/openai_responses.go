@@ -126,7 +126,7 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) {
 	if a.status != 0 {
 		rec.Status = a.status
 		s.record(rec)
-		chatError(w, a.status, "scripted failure")
+		chatError(w, a.status, a.failure(r))
 		return
 	}
 	resp := newResponse(req, a)

@@ -22,6 +22,17 @@ type answer struct {
 	hold bool
 	// status, if not zero, is the HTTP status of a failure instead.
 	status int
+	// echo has the failure name the key that was sent.
+	echo bool
+}
+
+// failure is the message of a failure.
+func (a answer) failure(r *http.Request) string {
+	if !a.echo {
+		return "scripted failure"
+	}
+	key := r.Header.Get("Authorization") + r.Header.Get("X-Api-Key") + r.Header.Get("X-Goog-Api-Key")
+	return "Incorrect API key provided: " + key
 }
 
 // block is one content block of an answer; the fields of its kind are set.
@@ -67,6 +78,7 @@ func scenarios() map[string]scenario {
 		"http-400":    fails(http.StatusBadRequest),
 		"http-401":    fails(http.StatusUnauthorized),
 		"http-529":    fails(statusOverloaded),
+		"echo-key":    echoKey,
 	}
 }
 
@@ -179,6 +191,10 @@ func background(q question, arg string) answer {
 
 func fails(status int) scenario {
 	return func(question, string) answer { return answer{status: status} }
+}
+
+func echoKey(question, string) answer {
+	return answer{status: http.StatusUnauthorized, echo: true}
 }
 
 // oneTool calls one tool and, when it has answered, says done.

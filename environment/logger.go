@@ -1,0 +1,61 @@
+package environment
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// quietLogger blots secrets out of what is logged.
+type quietLogger struct {
+	hclog.Logger
+	hide redactor
+}
+
+// withQuietLogger returns the configuration with a Logger that does not see its
+// secrets.
+func (c Config) withQuietLogger() Config {
+	if c.Logger == nil {
+		return c
+	}
+	if quiet, ok := c.Logger.(quietLogger); ok {
+		c.Logger = quiet.Logger // more secrets may be known by now
+	}
+	c.Logger = quietLogger{c.Logger, newRedactor(secretsOfConfig(c))}
+	return c
+}
+
+func (l quietLogger) safe(args []any) []any {
+	safe := make([]any, len(args))
+	for i, arg := range args {
+		text := fmt.Sprint(arg)
+		if safe[i] = arg; l.hide.redact(text) != text {
+			safe[i] = l.hide.redact(text)
+		}
+	}
+	return safe
+}
+
+func (l quietLogger) Log(level hclog.Level, msg string, args ...any) {
+	if level >= l.GetLevel() {
+		l.Logger.Log(level, l.hide.redact(msg), l.safe(args)...)
+	}
+}
+
+func (l quietLogger) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }
+func (l quietLogger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
+func (l quietLogger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
+func (l quietLogger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
+func (l quietLogger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+
+func (l quietLogger) With(args ...any) hclog.Logger {
+	return quietLogger{l.Logger.With(l.safe(args)...), l.hide}
+}
+
+func (l quietLogger) Named(name string) hclog.Logger {
+	return quietLogger{l.Logger.Named(name), l.hide}
+}
+
+func (l quietLogger) ResetNamed(name string) hclog.Logger {
+	return quietLogger{l.Logger.ResetNamed(name), l.hide}
+}

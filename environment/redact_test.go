@@ -1,0 +1,214 @@
+package environment
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestWhatOfTheConfigurationIsSecret(t *testing.T) {
+	const long = "0123456789abcdef"
+	secret := map[string]string{
+		"OPENAI_API_KEY": long, "apiKey": long, "X-Api-Key": long, "GITHUB_TOKEN": long, "githubToken": long, "PGPASSWORD": long,
+		"MYSQL_PWD": long, "CLIENT_SECRET": long, "Cookie": long, "AWS_SECRET_ACCESS_KEY": long, "GOOGLE_CREDENTIALS": long,
+		"ANYTHING": "sk-ant-" + long, "OTHER": "ghp_" + long + long, "MORE": "-----BEGIN PRIVATE KEY-----\n" + long,
+	}
+	for name, value := range secret {
+		if got := secretsOfConfig(Config{Env: map[string]string{name: value}}); len(got) == 0 || got[len(got)-1] != value && got[0] != value {
+			t.Errorf("%s: the secrets are %q", name, got)
+		}
+	}
+	setting := map[string]string{
+		"OPENAI_BASE_URL": "https://api.example.com/v1", "ANTHROPIC_MODEL": "claude-sonnet-4-20250514", "NODE_ENV": "production",
+		"PWD": "/home/me/project", "SSH_AUTH_SOCK": "/run/user/1000/ssh", "TOKEN_FILE": "/run/secrets/token", "AWS_ACCESS_KEY_ID": long,
+		"API_KEY": "short", "TOKEN": "${OTHER_TOKEN}", "HTTPS_PROXY": "http://proxy.example.com:3128", "LANG": "en_US.UTF-8",
+		"DATABASE_URL": "postgres://postgres@db.example.com/things", "IMAGE": "ghcr.io/example/image:2025-01-01",
+	}
+	if got := secretsOfConfig(Config{Env: setting}); len(got) != 0 {
+		t.Errorf("settings are secret: %q", got)
+	}
+	for raw, want := range map[string]string{
+		"http://me:hunter2hunter2@proxy.example.com:3128":    "at http://[redacted]@proxy.example.com:3128",
+		"postgres://me:hunter2hunter2@db.example.com/things": "at postgres://[redacted]@db.example.com/things",
+		"https://" + long + "@git.example.com/x.git":         "at https://[redacted]@git.example.com/x.git",
+		"https://example.com/x?api_key=" + long + "&a=b":     "at https://example.com/x?api_key=[redacted]&a=b",
+	} {
+		if got := newRedactor(secretsOfConfig(Config{Env: map[string]string{"SOME_URL": raw}})).redact("at " + raw); got != want {
+			t.Errorf("%s is shown as %q", raw, got)
+		}
+	}
+}
+
+func TestSecretsAreFoundWhereverTheyAreConfigured(t *testing.T) {
+	env := []string{"API_KEY=of-the-sandbox"}
+	var box Sandbox
+	box.Local.Env, box.Docker.Env, box.Modal.Env = env, []string{"API_KEY=of-the-container"}, []string{"API_KEY=of-modal's"}
+	got := secretsOfConfig(Config{
+		Env: map[string]string{"A_TOKEN": "of-the-scripts"}, Sandbox: box,
+		Agent: Agent{
+			Env:    map[string]string{"A_TOKEN": "of-the-agent"},
+			Config: json.RawMessage(`{"provider":{"x":{"options":[{"apiKey":"of-its-settings","baseURL":"https://example.com"}]}}}`),
+		},
+		Profile: Profile{MCPServers: []runnerscripts.MCPServer{{
+			Env: map[string]string{"A_TOKEN": "of-the-server"}, Headers: map[string]string{"Authorization": "Bearer of-its-header"},
+			Command: []string{"serve", "--api-key=of-its-command"}, URL: "https://me:of-its-url@example.com",
+		}}},
+		Workspace: []Source{{Git: &Git{URL: "https://me:of-the-repository@example.com"}}},
+	})
+	for _, want := range []string{
+		"of-the-sandbox", "of-the-container", "of-modal's", "of-the-scripts", "of-the-agent", "of-its-settings", "of-the-server",
+		"of-its-header", "of-its-command", "of-its-url", "of-the-repository",
+	} {
+		if !reflect.DeepEqual(newRedactor(got).redact("<"+want+">"), "<[redacted]>") {
+			t.Errorf("%s is shown: %q", want, got)
+		}
+	}
+}
+
+// secretsOfTests are those of the tests of JSON.
+var secretsOfTests = []string{"sk-QASECRET/123", "sk-QASECRET/123-and-more", `a"b\c` + "\n\té🙂€", "12345678"}
+
+func TestSecretsAreFoundHoweverJSONHasThem(t *testing.T) {
+	r := newRedactor(secretsOfTests)
+	for value, want := range map[string]string{
+		`"x sk-QASECRET/123 y"`:                                `"x [redacted] y"`,
+		`"sk-QASECRET\/123"`:                                   `"[redacted]"`,
+		`"\u0073k-QASECRET\u002f12\u0033"`:                     `"[redacted]"`,
+		`"\u0073\u006B-QASECRET\u002F123-and-more"`:            `"[redacted]"`,
+		`{"sk-QASECRET/123":{"deep":["sk-QASECRET/123",1]}}`:   `{"[redacted]":{"deep":["[redacted]",1]}}`,
+		`"sk-sk-QASECRET/123sk-QASECRET/123"`:                  `"sk-[redacted][redacted]"`,
+		`"a\"b\\c\n\té🙂€"`:                                     `"[redacted]"`,
+		`"a\"b\\c\u000a\u0009\u00e9\ud83d\ude42\u20AC!"`:       `"[redacted]!"`,
+		`"a\"b\\c\u000a\u0009\u00e9\ud83d"`:                    "",
+		`"sk-QASECRET/12"`:                                     "",
+		`["sk-QASECRET/","123"]`:                               "",
+		`{"n":12345678,"s":"12345678"}`:                        `{"n":12345678,"s":"[redacted]"}`,
+		`"\\sk-QASECRET/123\\"`:                                `"\\[redacted]\\"`,
+		`{"a":"\\","b":"\"sk-QASECRET/123\""}`:                 `{"a":"\\","b":"\"[redacted]\""}`,
+		`{"url":"https://api.example.com/v1/responses","a":1}`: "",
+	} {
+		if want == "" {
+			want = value
+		}
+		if got := string(r.redactJSON([]byte(value))); got != want || !json.Valid([]byte(got)) {
+			t.Errorf("%s becomes %s, want %s", value, got, want)
+		}
+	}
+	if got := string(redactor{}.redactJSON([]byte(`"a"`))); got != `"a"` {
+		t.Errorf("without secrets: %s", got)
+	}
+}
+
+// FuzzRedactJSON compares with the same on decoded strings.
+func FuzzRedactJSON(f *testing.F) {
+	f.Add([]byte(`{"a\u0073k-QASECRET/123":["\ud83d","\ud83d\ude42",null,1e3,"a\"b\\c\n\té🙂€"]}`))
+	f.Add([]byte(`"\u0073k-QASECRET\/123-and-mor\u0065 \\u0073"`))
+	r := newRedactor(secretsOfTests)
+	var safe func(v any) any
+	safe = func(v any) any {
+		switch v := v.(type) {
+		case string:
+			return r.redact(v)
+		case []any:
+			for i := range v {
+				v[i] = safe(v[i])
+			}
+		case map[string]any:
+			clean := make(map[string]any)
+			for key, value := range v {
+				clean[r.redact(key)] = safe(value)
+			}
+			return clean
+		}
+		return v
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		var before, after any
+		if json.Unmarshal(value, &before) != nil {
+			return
+		}
+		got := r.redactJSON(bytes.Clone(value))
+		if err := json.Unmarshal(got, &after); err != nil {
+			t.Fatalf("%s becomes %s: %v", value, got, err)
+		}
+		if bytes.Contains(value, []byte("12345678")) || bytes.Count(value, []byte("redacted")) > 0 || bytes.Count(got, []byte(`[redacted]":`)) > 1 {
+			return // keys that become the same
+		}
+		if !reflect.DeepEqual(safe(before), after) {
+			t.Errorf("%s becomes %s", value, got)
+		}
+	})
+}
+
+// Whatever a script prints, no event, log record or error has a secret, and all have
+// the address.
+func TestNoSecretIsInAnyFieldOfAnyEvent(t *testing.T) {
+	const secret, address = "sk-QASECRET/123456", "https://api.example.com/v1"
+	for _, typ := range append(runnerscripts.EventTypes(), "from_the_future", "type_sk-QASECRET/123456") {
+		t.Run(strings.ReplaceAll(string(typ), "/", ""), func(t *testing.T) {
+			t.Parallel()
+			var records bytes.Buffer
+			payload := `{"message":"at https://api.example.com/v1 with sk-QASECRET\/123456","data":{"sk-QASECRET/123456":["\u0073k-QASECRET/123456"]}}`
+			line := `{"type":"` + string(typ) + `","source":"sk-QASECRET/123456","conversation_id":"c-sk-QASECRET/123456","payload":` + payload + `}`
+			says := shell("cat >/dev/null; cat <<'END'\n" + line + "\n{\"type\":\"result\",\"ok\":true}\nEND\n")
+			env := create(t, Config{
+				Env:    map[string]string{"OPENAI_API_KEY": secret, "OPENAI_BASE_URL": address},
+				Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &records}),
+				Scripts: Scripts{
+					SetupSession: says, ReadTranscript: says,
+					ExecuteQuery: shell("cat <<'END'\n{\"type\":\"query_started\"}\n" + line + "\n" +
+						`{"type":"query_failed","payload":{"code":"api","message":"` + secret + `"}}` + "\nEND\nread -r line"),
+				},
+			})
+			events, err := collect(t.Context(), env, Query{Prompt: "x"})
+			for ev, err := range env.ReadConversation(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				events = append(events, ev)
+			}
+			for _, ev := range events {
+				all, err := json.Marshal(ev)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(string(all), "QASECRET") {
+					t.Errorf("an event has the secret: %s", all)
+				}
+			}
+			if shown, err := json.Marshal(events); err != nil || !strings.Contains(string(shown), address) {
+				t.Errorf("the address is gone: %s, %v", shown, err)
+			}
+			if err == nil && typ != runnerscripts.TypeQueryCompleted {
+				t.Error("the query has not failed")
+			}
+			if err != nil && strings.Contains(err.Error(), "QASECRET") || strings.Contains(records.String(), "QASECRET") {
+				t.Errorf("error %v, log records:\n%s", err, records.String())
+			}
+		})
+	}
+}
+
+func TestNoSecretIsInALogRecord(t *testing.T) {
+	var records bytes.Buffer
+	log := Config{
+		Env:    map[string]string{"API_KEY": "hunter2hunter2"},
+		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &records}),
+	}.withQuietLogger().withQuietLogger().Logger.Named("a").ResetNamed("b").With("with", "hunter2hunter2")
+	log.Trace("hunter2hunter2", "a", errors.New("with hunter2hunter2"))
+	log.Debug("hunter2hunter2", "a", []string{"hunter2hunter2"})
+	log.Info("hunter2hunter2", "number", 12, "fine", "as it is")
+	log.Warn("hunter2hunter2")
+	log.Error("hunter2hunter2", "a", map[string]string{"k": "hunter2hunter2"})
+	if got := records.String(); strings.Contains(got, "hunter2") || strings.Count(got, "[redacted]") < 10 ||
+		strings.Count(got, "\n") != 5 || !strings.Contains(got, `number=12 fine="as it is"`) {
+		t.Errorf("records:\n%s", got)
+	}
+}

@@ -1,0 +1,177 @@
+package environment
+
+import (
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// shortestSecret is the length in bytes from which a value is hidden. A shorter one
+// is too often a part of other words.
+const shortestSecret = 8
+
+// A name of a variable, header or setting is that of a secret if one of its words is
+// in secretWords or contains one of secretParts, unless its last word is in
+// settingWords: OPENAI_API_KEY and X-Auth-Token are, OPENAI_BASE_URL and
+// TOKEN_FILE are not.
+var (
+	secretWords  = []string{"KEY", "KEYS", "PASS", "PWD", "AUTH", "BEARER", "JWT", "PAT", "DSN", "SIG", "SIGNATURE"}
+	secretParts  = []string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY", "AUTHORIZATION", "COOKIE"}
+	settingWords = []string{
+		"URL", "URI", "HOST", "PORT", "ENDPOINT", "ADDR", "ADDRESS", "PROXY", "SOCK", "REGION", "MODEL", "FILE", "PATH", "DIR",
+		"ID", "NAME", "USER", "TYPE", "MODE", "METHOD", "HELPER", "VERSION", "TIMEOUT", "TTL", "LIMIT", "COUNT", "SIZE",
+	}
+)
+
+// tokenPrefixes begin the tokens of well-known vendors, which are secrets whatever
+// their variable is called.
+var tokenPrefixes = []string{
+	"sk-", "sk_", "rk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "xoxa-", "xoxs-",
+	"AIza", "ya29.", "hf_", "npm_", "pypi-", "eyJ", "-----BEGIN ",
+}
+
+// shortestToken is how long a token of a vendor is at least.
+const shortestToken = 20
+
+// secrets collects values that must not be seen.
+type secrets struct{ values []string }
+
+// secretsOfConfig returns the secrets among the configured values: those whose name
+// says so, tokens of well-known vendors, and the credentials in URLs. Others are
+// settings, such as the address of an API or the name of a model.
+func secretsOfConfig(cfg Config) []string {
+	var s secrets
+	for _, env := range []map[string]string{cfg.Env, cfg.Agent.Env} {
+		s.addAll(env)
+	}
+	for _, server := range cfg.Profile.MCPServers {
+		s.addAll(server.Env)
+		s.addAll(server.Headers)
+		s.add("", server.URL)
+		for _, arg := range server.Command {
+			name, value, _ := strings.Cut(arg, "=")
+			s.add(name, value)
+			s.add("", arg)
+		}
+	}
+	for _, entry := range slices.Concat(cfg.Sandbox.Local.Env, cfg.Sandbox.Docker.Env, cfg.Sandbox.Modal.Env) {
+		name, value, _ := strings.Cut(entry, "=")
+		s.add(name, value)
+	}
+	for _, source := range cfg.Workspace {
+		if source.Git != nil {
+			s.add("", source.Git.URL)
+		}
+	}
+	var settings any
+	if json.Unmarshal(cfg.Agent.Config, &settings) == nil {
+		s.addTree("", settings)
+	}
+	slices.Sort(s.values)
+	return slices.Compact(s.values)
+}
+
+func (s *secrets) addAll(values map[string]string) {
+	for name, value := range values {
+		s.add(name, value)
+	}
+}
+
+// addTree adds the secrets of a JSON value, each under the key that it stands at.
+func (s *secrets) addTree(name string, value any) {
+	switch value := value.(type) {
+	case string:
+		s.add(name, value)
+	case []any:
+		for _, v := range value {
+			s.addTree(name, v)
+		}
+	case map[string]any:
+		for key, v := range value {
+			s.addTree(key, v)
+		}
+	}
+}
+
+// add adds what is secret of a value with this name; an empty one is none.
+func (s *secrets) add(name, value string) {
+	value = strings.TrimSpace(value)
+	switch {
+	case strings.HasPrefix(value, "${"), strings.HasPrefix(value, "{env:"):
+		return // it stands for a variable
+	case isSecretName(name), isToken(value):
+		s.hide(value)
+		if _, rest, ok := strings.Cut(value, " "); ok { // "Bearer TOKEN"
+			s.hide(strings.TrimSpace(rest))
+		}
+	}
+	s.addURL(value)
+}
+
+// addURL adds the credentials of a URL, and those of its query.
+func (s *secrets) addURL(raw string) {
+	if !strings.Contains(raw, "://") {
+		return
+	}
+	for _, secret := range secretsOf(raw) {
+		if strings.Contains(secret, ":") || !strings.Contains(raw, "://"+secret+"@") || strings.HasPrefix(raw, "http") {
+			s.hide(secret) // not a user without a password, except of HTTP, where it may be a token
+		}
+	}
+	if u, err := url.Parse(raw); err == nil {
+		for name, values := range u.Query() {
+			for _, value := range values {
+				if isSecretName(name) {
+					s.hide(value)
+				}
+			}
+		}
+	}
+}
+
+// hide adds a value, and as a URL has it.
+func (s *secrets) hide(value string) {
+	if len(value) < shortestSecret {
+		return
+	}
+	s.values = append(s.values, value)
+	if escaped := url.QueryEscape(value); escaped != value {
+		s.values = append(s.values, escaped)
+	}
+}
+
+func isToken(value string) bool {
+	return len(value) >= shortestToken && (strings.HasPrefix(value, "-----") || !strings.ContainsAny(value, " \t\r\n")) &&
+		slices.ContainsFunc(tokenPrefixes, func(p string) bool { return strings.HasPrefix(value, p) })
+}
+
+func isSecretName(name string) bool {
+	words := wordsOf(name)
+	if len(words) == 0 || len(words) == 1 && words[0] == "PWD" || slices.Contains(settingWords, words[len(words)-1]) {
+		return false
+	}
+	return slices.ContainsFunc(words, func(word string) bool {
+		return slices.Contains(secretWords, word) || strings.HasSuffix(word, "KEY") ||
+			slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(word, part) })
+	})
+}
+
+// wordsOf cuts a name at what is no letter or digit and before capitals, and returns
+// the words in capitals.
+func wordsOf(name string) []string {
+	var b strings.Builder
+	lower := false
+	for _, r := range name {
+		if lower && unicode.IsUpper(r) {
+			b.WriteByte(' ')
+		}
+		lower = unicode.IsLower(r)
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) {
+			r = ' '
+		}
+		b.WriteRune(unicode.ToUpper(r))
+	}
+	return strings.Fields(b.String())
+}
