@@ -41,10 +41,10 @@ func descriptorRules() []rule {
 			}
 			return string(s.run(t, cmd, primitives.RunOptions{}).Stdout)
 		}),
-		terminalRule("a command on a terminal inherits its three streams only", func(t testingT, s *sandbox) {
+		{name: "a command on a terminal inherits its three streams only", check: func(t testingT, s *sandbox) {
 			openStray(t)
 			expect(t, "descriptors", strings.TrimSpace(s.terminal(t, "descriptors")), streams)
-		}),
+		}},
 		durableRule("a durable command inherits its three streams only", func(t testingT, s *sandbox) {
 			openStray(t)
 			expect(t, "descriptors", strings.TrimSpace(s.readAll(t, s.durable(t, "descriptors").Stdout())), streams)
