@@ -32,7 +32,11 @@ func (e *Environment) start(ctx context.Context, script string, request any, bef
 		forget()
 		return nil, e.diagnose(ctx, &ScriptError{Script: script, Err: err})
 	}
-	p := follow(ctx, script, proc, e.maxLine, e.hide, forget)
+	maxLine := e.maxLine
+	if maxLine == 0 && script == runnerscripts.ReadTranscript {
+		maxLine = runnerscripts.MaxTranscript
+	}
+	p := follow(ctx, script, proc, maxLine, e.hide, forget)
 	err = e.adopt(p)
 	if err == nil && before != nil {
 		err = before(p)

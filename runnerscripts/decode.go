@@ -8,14 +8,21 @@ import (
 	"io"
 	"time"
 	"unicode/utf8"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// shownLine is how much of a malformed line its diagnostic shows.
-const shownLine = 4 << 10
+const (
+	// shownLine is how much of a malformed line its diagnostic shows.
+	shownLine = 4 << 10
+	// maxValues is how many values a line may hold: a value of two bytes takes some
+	// hundred when it is decoded.
+	maxValues = 1 << 20
+)
 
 // Decoder reads the events that a script prints. Nothing a script can print ends
-// it but a line over the limit: a malformed line becomes a [TypeLog] event of
-// level "warn" that shows it, and is counted. It must not be used from several
+// it but a line over the limit: a malformed line, and one with more than a million
+// values, becomes a [TypeLog] event of level "warn" that shows it, and is counted. It must not be used from several
 // goroutines at once.
 type Decoder struct {
 	lines  *LineReader
@@ -60,26 +67,34 @@ func (d *Decoder) Next() (Event, error) {
 		d.next = nil
 		return ev, nil
 	}
-	shared, err := d.lines.Next()
+	line, err := d.lines.take()
 	if err != nil {
 		return Event{}, err
 	}
-	if !utf8.Valid(shared) {
-		return d.repaired(bytes.ToValidUTF8(shared, []byte("\uFFFD"))), nil
+	if !utf8.Valid(line) {
+		return d.repaired(bytes.ToValidUTF8(line, []byte("\uFFFD"))), nil
 	}
-	line := bytes.Clone(shared)
-	ev, err := decodeEvent(line, &d.names)
+	ev, err := d.decode(line)
 	if err != nil {
 		return d.malformed(line, err), nil
 	}
 	return ev, nil
 }
 
+func (d *Decoder) decode(line []byte) (Event, error) {
+	if len(line) > maxValues && countValues(line) > maxValues {
+		return Event{}, errManyValues
+	}
+	return decodeEvent(line, &d.names)
+}
+
+var errManyValues = fmt.Errorf("%w: it has more than %d values", primitives.ErrLimit, maxValues)
+
 // repaired returns the diagnostic for a line in which bytes were replaced, and
 // keeps its event for the next call.
 func (d *Decoder) repaired(line []byte) Event {
 	d.counts.InvalidUTF8++
-	ev, err := decodeEvent(line, &d.names)
+	ev, err := d.decode(line)
 	if err != nil {
 		return d.malformed(line, err)
 	}

@@ -99,8 +99,8 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestLineOf100MBIsAnEventLikeAnyOther(t *testing.T) {
-	payload := `{"blockId":"b","content":{"type":"text","text":"` + strings.Repeat("0123456789", 10<<20) + `"}}`
+func TestALongLineIsAnEventLikeAnyOther(t *testing.T) {
+	payload := `{"blockId":"b","content":{"type":"text","text":"` + strings.Repeat("0123456789", 3<<20) + `"}}`
 	in := io.MultiReader(
 		strings.NewReader(`{"type":"agent_message_chunk","payload":`), strings.NewReader(payload),
 		strings.NewReader("}\n"+`{"type":"log"}`+"\n"),

@@ -9,8 +9,12 @@ import (
 )
 
 // DefaultMaxLine is the longest line that is read where the caller names no
-// other limit: 256 MiB.
-const DefaultMaxLine = 256 << 20
+// other limit: 32 MiB. MaxTranscript is that for a line with a whole transcript, the
+// request of setup-session and the result of read-transcript: 64 MiB.
+const (
+	DefaultMaxLine = 32 << 20
+	MaxTranscript  = 64 << 20
+)
 
 const (
 	firstBuffer = 64 << 10
@@ -62,6 +66,19 @@ func (l *LineReader) Next() ([]byte, error) {
 			return line, nil
 		}
 	}
+}
+
+// take is Next for a caller that keeps the line. A long one is not copied for that:
+// the reader lets go of its buffer.
+func (l *LineReader) take() ([]byte, error) {
+	line, err := l.Next()
+	if len(line) <= keepBuffer {
+		return bytes.Clone(line), err
+	}
+	l.buf = append(make([]byte, 0, firstBuffer), l.buf[l.start:l.end]...)
+	l.start, l.end = 0, len(l.buf)
+	l.buf = l.buf[:cap(l.buf)]
+	return line, err
 }
 
 // Lines counts the lines so far, empty ones included: it is the number of the
@@ -128,7 +145,7 @@ func (l *LineReader) fill() {
 		l.end = copy(l.buf, l.buf[l.start:l.end])
 		l.start = 0
 	default:
-		larger := make([]byte, 2*len(l.buf))
+		larger := make([]byte, min(2*len(l.buf), l.max+len("\r\n")+keepBuffer))
 		l.end = copy(larger, l.buf[l.start:l.end])
 		l.buf, l.start = larger, 0
 	}

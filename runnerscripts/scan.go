@@ -212,3 +212,21 @@ func scanEscape(b []byte, i int) int {
 	}
 	return refused
 }
+
+// countValues returns how many values of arrays and objects a line holds, roughly:
+// the commas that are in no string.
+func countValues(b []byte) (n int) {
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case ',':
+			n++
+		case '"':
+			for i = plainEnd(b, i+1); i < len(b) && b[i] != '"'; i = plainEnd(b, i) {
+				if i++; b[i-1] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return n
+}

@@ -77,7 +77,8 @@ func (s *AgentSession) grown() {
 // repetition. A session that is opened again has the events of before.
 //
 // Each reader goes through the store at its own pace: a slow one delays neither
-// the agent nor other readers, and loses nothing. The sequence ends without an
+// the agent nor other readers, and loses nothing that the store keeps; an event that
+// the store has dropped is store.ErrDropped. The sequence ends without an
 // error after the last event of a session that is closed meanwhile, and otherwise
 // with the error of ctx or of the store. It may be used more than once, by one
 // goroutine at a time each.

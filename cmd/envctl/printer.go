@@ -7,7 +7,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
+	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -23,7 +25,8 @@ type printer interface {
 }
 
 func (a *app) newPrinter(asJSON bool) printer {
-	people := &peoplePrinter{out: a.out, err: a.err, style: newStyle(a.out), note: newStyle(a.err), tools: make(map[string]runnerscripts.ToolCall)}
+	people := &peoplePrinter{out: a.out, err: a.err, style: newStyle(a.out), note: newStyle(a.err)}
+	people.tools.Max, people.requests.Max = maxRemembered, maxRemembered
 	if asJSON {
 		return &jsonPrinter{peoplePrinter: people, enc: runnerscripts.NewEncoder(a.out)}
 	}
@@ -53,8 +56,8 @@ func (p *jsonPrinter) finish() error { return nil }
 // peoplePrinter prints what a person wants to follow: what the agent says to
 // standard output, everything about the run to standard error.
 type peoplePrinter struct {
-	requests    map[string]string // titles of what waits for permission
-	interactive bool              // somebody was asked
+	requests    boundedmap.Map[string] // titles of what waits for permission
+	interactive bool                   // somebody was asked
 	mu          sync.Mutex
 	out, err    io.Writer
 	style       style // of out
@@ -63,8 +66,12 @@ type peoplePrinter struct {
 	block       string
 	midLine     bool   // the last line printed to out is not finished
 	failure     string // an error not yet printed: the query's failure may say the same
-	tools       map[string]runnerscripts.ToolCall
+	tools       boundedmap.Map[runnerscripts.ToolCall]
 }
+
+// maxRemembered is how many bytes a printer remembers of tool calls, and of requests
+// for permission.
+const maxRemembered = 16 << 20
 
 func (p *peoplePrinter) event(ev runnerscripts.Event) error {
 	p.mu.Lock()
@@ -134,14 +141,14 @@ func (p *peoplePrinter) tool(ev runnerscripts.Event) error {
 	if err != nil {
 		return nil
 	}
-	call, known := p.tools[u.ToolCallID]
+	call, known := p.tools.Get(u.ToolCallID)
 	if u.Title != "" {
 		call.Title = u.Title
 	}
 	if u.Content != nil {
 		call.Content = u.Content
 	}
-	p.tools[u.ToolCallID] = call
+	p.tools.Put(u.ToolCallID, call, sizeOf(call))
 	if !known || u.Title != "" && ev.Type == runnerscripts.TypeToolCall {
 		if err := p.line(p.style.cyan("→ ") + p.style.bold(plain(firstOf(call.Title, u.Name)))); err != nil {
 			return err
@@ -154,6 +161,21 @@ func (p *peoplePrinter) tool(ev runnerscripts.Event) error {
 		return p.result(call, p.style.red)
 	}
 	return nil
+}
+
+// sizeOf is how many bytes of memory what is shown of a tool call takes.
+func sizeOf(call runnerscripts.ToolCall) int {
+	size := len(call.Title)
+	for _, c := range call.Content {
+		size += int(unsafe.Sizeof(c)) + len(c.Path) + len(c.NewText)
+		if c.OldText != nil {
+			size += len(*c.OldText)
+		}
+		if c.Content != nil {
+			size += int(unsafe.Sizeof(*c.Content)) + len(c.Content.Text) + len(c.Content.Data) + len(c.Content.URI)
+		}
+	}
+	return size
 }
 
 // resultLines is how much of a tool's output is shown.

@@ -9,15 +9,13 @@ import (
 // permission says what was denied: the agent may have shown it as if it were done.
 func (p *peoplePrinter) permission(ev runnerscripts.Event) error {
 	if req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev); err == nil && ev.Type == runnerscripts.TypePermissionRequest {
-		if p.requests == nil {
-			p.requests = make(map[string]string)
-		}
-		p.requests[req.ID] = firstOf(req.ToolCall.Title, req.ToolCall.Name)
+		title := firstOf(req.ToolCall.Title, req.ToolCall.Name)
+		p.requests.Put(req.ID, title, len(title))
 		return nil
 	}
 	done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
-	title, known := p.requests[done.ID]
-	delete(p.requests, done.ID)
+	title, known := p.requests.Get(done.ID)
+	p.requests.Delete(done.ID)
 	if err != nil || !known || done.Kind == "" || done.Kind.Allows() {
 		return nil
 	}

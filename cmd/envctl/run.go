@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // runFlags are the flags of run.
@@ -80,6 +82,12 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	if err != nil {
 		return err
 	}
+	show := f.app.newPrinter(f.asJSON)
+	if len(prompts) > 1 {
+		show = f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
+	}
+	answer.printer = show
+	log := &runLog{show: show, stop: show.waiting("preparing the sandbox ...")}
 	var made atomic.Pointer[environment.Environment] // by the session's own goroutine
 	s, err := session.Open(ctx, session.Config{
 		Environment: cfg,
@@ -91,12 +99,15 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 		},
 		OnPermission:      answer.decide,
 		PermissionTimeout: answer.timeout(),
+		Store:             store.NewStream(log.event),
 		MaxWorkspace:      -1, // the session ends with this program
 	})
 	if err != nil {
+		log.stop()
 		return &exitError{code: exitUsage, err: err}
 	}
-	err = f.prompts(ctx, s, prompts, answer)
+	err = f.prompts(ctx, s, prompts, show)
+	err = errors.Join(err, log.end())
 	if env := made.Load(); env != nil {
 		if f.patch != "" {
 			err = errors.Join(err, f.writePatch(context.WithoutCancel(ctx), env))
@@ -165,46 +176,52 @@ func (a *app) prompt(arg string) (string, error) {
 	return arg, nil
 }
 
-// prompts has them answered one after the other and prints every event once.
-func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string, answer *answerer) error {
-	show := f.app.newPrinter(f.asJSON)
-	if len(prompts) > 1 {
-		show = f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
-	}
-	answer.printer = show
-	defer func() { _ = show.finish() }()
-	stop := show.waiting("preparing the sandbox ...")
-	defer stop()
-	var seen uint64
+// prompts has them answered one after the other.
+func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string, show printer) error {
 	for _, prompt := range prompts {
 		turn, err := s.Prompt(ctx, prompt)
 		if err != nil {
 			return err
 		}
-		// The session's events, not the turn's: gapless.
-		for ev, err := range s.Events(ctx, seen+1) {
-			if err != nil {
-				return f.interrupted(ctx, s, turn, show, seen, err)
-			}
-			if !prepares(ev.Type) {
-				stop()
-			}
-			seen = ev.Seq
-			if err := show.event(ev); err != nil {
-				return err
-			}
-			if ev.QueryID == turn.ID() && ends(ev.Type) {
-				break
-			}
-		}
-		if ctx.Err() != nil {
-			return f.interrupted(ctx, s, turn, show, seen, ctx.Err())
-		}
 		if _, err := turn.Wait(ctx); err != nil {
+			if ctx.Err() != nil {
+				f.interrupt(ctx, s, turn, show)
+				return ctx.Err()
+			}
 			return failed(err)
 		}
 	}
 	return nil
+}
+
+// runLog prints the events of a session as they happen. The sandbox waits for it.
+type runLog struct {
+	show printer
+	stop func() // of the message that the sandbox is prepared
+
+	mu    sync.Mutex
+	ended bool
+}
+
+func (l *runLog) event(ev runnerscripts.Event) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return nil
+	}
+	if !prepares(ev.Type) {
+		l.stop()
+	}
+	return l.show.event(ev)
+}
+
+// end prints no more: how the session ends is not of the run.
+func (l *runLog) end() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	l.stop()
+	return l.show.finish()
 }
 
 // prepares reports whether an event comes before the sandbox is ready.
@@ -212,33 +229,16 @@ func prepares(t runnerscripts.EventType) bool {
 	return t == runnerscripts.TypeQueryQueued || t == runnerscripts.TypeEnvironmentCreating
 }
 
-func ends(t runnerscripts.EventType) bool {
-	return t == runnerscripts.TypeQueryCompleted || t == runnerscripts.TypeQueryFailed
-}
-
-// interrupted stops the running query politely and prints how it ended, unless a
-// second interrupt comes: the query then ends with the session.
-func (f *runFlags) interrupted(ctx context.Context, s *session.AgentSession, turn *session.Turn, show printer, seen uint64, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
+// interrupt stops the running query politely, unless a second interrupt comes: the
+// query then ends with the session.
+func (f *runFlags) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn, show printer) {
 	ctx, stop := f.app.unhurried(ctx)
 	defer stop()
 	if s.Interrupt(ctx) != nil {
-		return err
+		return
 	}
 	defer show.waiting("waiting for the agent to stop; Ctrl-C again ends it at once")()
-	_, waitErr := turn.Wait(ctx)
-	var failed *session.QueryError
-	if waitErr != nil && !errors.As(waitErr, &failed) {
-		return err
-	}
-	for ev, evErr := range s.Events(ctx, seen+1) {
-		if evErr != nil || show.event(ev) != nil || ev.QueryID == turn.ID() && ends(ev.Type) {
-			break
-		}
-	}
-	return err
+	_, _ = turn.Wait(ctx) // the events say how it ended
 }
 
 // unhurried is ctx without its end, until the user has no patience any more.

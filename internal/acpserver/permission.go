@@ -16,7 +16,21 @@ import (
 // questions are what the editor was asked and has not answered.
 type questions struct {
 	waiting sync.WaitGroup
-	open    map[string]context.CancelFunc // by the id of the request
+
+	mu   sync.Mutex
+	open map[string]context.CancelFunc // by the id of the request
+}
+
+// add notes a question. Its context ends when the question is withdrawn.
+func (q *questions) add(ctx context.Context, id string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.open == nil {
+		q.open = make(map[string]context.CancelFunc)
+	}
+	q.open[id] = cancel
+	return ctx, cancel
 }
 
 // resolved withdraws a question that has been answered otherwise.
@@ -25,39 +39,41 @@ func (q *questions) resolved(ev runnerscripts.Event) {
 	if err != nil {
 		return
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if cancel := q.open[r.ID]; cancel != nil {
 		delete(q.open, r.ID)
 		cancel()
 	}
 }
 
-// withdraw takes back all that is open and waits for those who ask.
+// withdraw withdraws all that is open and waits for those who ask.
 func (q *questions) withdraw() {
+	q.mu.Lock()
 	for _, cancel := range q.open {
 		cancel()
 	}
+	clear(q.open)
+	q.mu.Unlock()
 	q.waiting.Wait()
 }
 
 // ask asks the editor for permission, beside what the agent does meanwhile.
-func (s *server) ask(ctx context.Context, c *conversation, q *questions, ev runnerscripts.Event) {
+func (c *conversation) ask(ctx context.Context, ev runnerscripts.Event) {
+	s := c.server
 	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
 	if err != nil || req.ID == "" {
 		s.log.Warn("a request for permission cannot be read", "session", c.id, "error", err)
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	if q.open == nil {
-		q.open = make(map[string]context.CancelFunc)
-	}
-	q.open[req.ID] = cancel
+	ctx, cancel := c.asking.add(ctx, req.ID)
 	question := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.teller.question(req.ToolCall)}
 	for _, o := range req.Options {
 		question.Options = append(question.Options, acp.PermissionOption{
 			OptionId: acp.PermissionOptionId(o.OptionID), Name: o.Name, Kind: acp.PermissionOptionKind(o.Kind),
 		})
 	}
-	q.waiting.Go(func() {
+	c.asking.waiting.Go(func() {
 		defer cancel()
 		res, err := acp.SendRequest[acp.RequestPermissionResponse](s.conn, ctx, acp.ClientMethodSessionRequestPermission, question)
 		if ctx.Err() != nil {

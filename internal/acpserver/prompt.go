@@ -75,8 +75,7 @@ func (c *conversation) cancelPrompt() {
 	}
 }
 
-// converse has a prompt answered and tells the editor what happens. When ctx is done
-// the agent is interrupted.
+// converse has a prompt answered. When ctx is done the agent is interrupted.
 func (s *server) converse(ctx context.Context, c *conversation, text string) (acp.PromptResponse, error) {
 	// The end of a prompt that is cancelled is told too.
 	telling := context.WithoutCancel(ctx)
@@ -98,13 +97,10 @@ func (s *server) converse(ctx context.Context, c *conversation, text string) (ac
 			}
 		}
 	})
-	err = s.follow(telling, c, turn)
+	result, err := turn.Wait(telling)
 	close(ended)
 	stopping.Wait()
-	if err != nil {
-		return acp.PromptResponse{}, err
-	}
-	result, err := turn.Wait(telling)
+	c.asking.withdraw()
 	return ending(ctx.Err() != nil, result, err)
 }
 
@@ -121,36 +117,19 @@ func ending(cancelled bool, result runnerscripts.QueryCompleted, err error) (acp
 	return acp.PromptResponse{StopReason: stopReason(result.StopReason), Usage: usage(result.Usage)}, nil
 }
 
-// follow tells the editor the events up to the last one of the prompt, those since
-// the prompt before it included.
-func (s *server) follow(ctx context.Context, c *conversation, turn *session.Turn) error {
-	var asking questions
-	defer asking.withdraw()
-	for ev, err := range c.agent.Events(ctx, c.seen+1) {
-		if err != nil {
-			if errors.Is(err, session.ErrClosed) {
-				return nil // how the prompt ended is known
-			}
-			return err
-		}
-		c.seen = ev.Seq
-		switch ev.Type {
-		case runnerscripts.TypePermissionRequest:
-			s.ask(ctx, c, &asking, ev)
-		case runnerscripts.TypePermissionResolved:
-			asking.resolved(ev)
-		default:
-			if u, ok := c.teller.update(ev); ok {
-				if err := s.tell(ctx, c.id, u); err != nil {
-					return err
-				}
-			}
-		}
-		if ev.QueryID == turn.ID() && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed) {
-			return nil
+// take tells the editor an event. The agent waits for it.
+func (c *conversation) take(ctx context.Context, ev runnerscripts.Event) error {
+	switch ev.Type {
+	case runnerscripts.TypePermissionRequest:
+		c.ask(ctx, ev)
+	case runnerscripts.TypePermissionResolved:
+		c.asking.resolved(ev)
+	default:
+		if u, ok := c.teller.update(ev); ok {
+			return c.server.tell(ctx, c.id, u)
 		}
 	}
-	return nil // the session is closed
+	return nil
 }
 
 func stopReason(r runnerscripts.StopReason) acp.StopReason {

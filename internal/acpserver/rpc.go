@@ -159,9 +159,24 @@ func (s *server) reply(id json.RawMessage, result any, err error) {
 	_, _ = s.out.Write(append(line, '\n')) // the writer ends the connection if it fails
 }
 
-// tell sends a notification about a session.
+// tell sends a notification about a session. An editor that does not read it holds
+// the session up until the connection ends.
 func (s *server) tell(ctx context.Context, id acp.SessionId, u acp.SessionUpdate) error {
-	return s.conn.SendNotification(ctx, acp.ClientMethodSessionUpdate, acp.SessionNotification{SessionId: id, Update: u})
+	select {
+	case <-s.deaf:
+		return nil
+	default:
+	}
+	sent := make(chan error, 1)
+	go func() {
+		sent <- s.conn.SendNotification(ctx, acp.ClientMethodSessionUpdate, acp.SessionNotification{SessionId: id, Update: u})
+	}()
+	select {
+	case err := <-sent:
+		return err
+	case <-s.deaf:
+		return nil
+	}
 }
 
 // requestError is what the editor is told of an error.

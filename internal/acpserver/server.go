@@ -31,8 +31,8 @@ type Config struct {
 	// Name, Title and Version are told to the editor.
 	Name, Title, Version string
 	// Configure returns the configuration of a new session for a folder, which
-	// exists and whose path is absolute. Its OnPermission must be nil: the editor
-	// is asked.
+	// exists and whose path is absolute. Its OnPermission and its Store must be nil:
+	// the editor is asked, and gets the events, which are not kept.
 	Configure func(ctx context.Context, folder string, servers []runnerscripts.MCPServer) (session.Config, error)
 	// Modes are the permission modes that the editor may choose from, Mode is the
 	// one at the start. None means that they are not known: the agent judges.
@@ -65,8 +65,9 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 		cfg: cfg, out: w, log: cfg.Logger,
 		conn:     acp.NewConnection(nil, w, answers),
 		sessions: make(map[acp.SessionId]*conversation),
-		inflight: make(map[string]context.CancelFunc),
+		inflight: make(map[string]context.CancelFunc), deaf: make(chan struct{}),
 	}
+	defer context.AfterFunc(ctx, s.giveUp)()
 	s.conn.SetLogger(slog.New(slog.DiscardHandler))
 	if s.log == nil {
 		s.log = hclog.NewNullLogger()
@@ -86,6 +87,11 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	return err
 }
 
+// giveUp lets what waits for an editor that has gone go on after a while.
+func (s *server) giveUp() {
+	time.AfterFunc(farewell, func() { close(s.deaf) })
+}
+
 // server is one connection.
 type server struct {
 	cfg  Config
@@ -94,6 +100,7 @@ type server struct {
 	conn *acp.Connection // for what the editor is told and asked
 
 	calls sync.WaitGroup // requests that are worked on
+	deaf  chan struct{}  // closed when an editor that has gone is told nothing more
 
 	mu       sync.Mutex
 	closed   bool

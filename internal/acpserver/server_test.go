@@ -46,17 +46,23 @@ type reply struct {
 // serve serves sessions whose sandboxes are made by create.
 func serve(t *testing.T, create func(context.Context) error) *wire {
 	t.Helper()
+	return serveSessions(t, session.Config{
+		Environment: environment.Config{Agent: environment.Agent{Name: "script"}},
+		Create: func(ctx context.Context, _ environment.Config) (*environment.Environment, error) {
+			return nil, create(ctx)
+		},
+	})
+}
+
+// serveSessions serves sessions of one configuration.
+func serveSessions(t *testing.T, of session.Config) *wire {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	in, feed := io.Pipe()
 	out, drain := io.Pipe()
 	w := &wire{t: t, in: feed, lines: bufio.NewReader(out), served: make(chan error, 1), cancel: cancel}
 	cfg := Config{Name: "test", Configure: func(_ context.Context, folder string, _ []runnerscripts.MCPServer) (session.Config, error) {
-		return session.Config{
-			Environment: environment.Config{Agent: environment.Agent{Name: "script"}},
-			Create: func(ctx context.Context, _ environment.Config) (*environment.Environment, error) {
-				return nil, create(ctx)
-			},
-		}, nil
+		return of, nil
 	}}
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -15,18 +15,20 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // conversation is one session of the editor.
 type conversation struct {
+	server *server
 	id     acp.SessionId
 	agent  *session.AgentSession
 	paths  *paths
-	teller *teller // of the prompt that is worked on
+	teller *teller   // for the one who appends an event
+	asking questions // of the prompt that is worked on
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // of the prompt that is worked on; nil without one
-	seen   uint64             // the last event that the editor was told
 }
 
 // newSessionRequest is session/new. The servers are read here, because
@@ -146,13 +148,13 @@ func (s *server) open(ctx context.Context, folder string, servers []runnerscript
 	}
 	cfg.PermissionTimeout = -1 // the editor's person has time
 	cfg.RejectBusy = true
-	agent, err := session.Open(ctx, cfg)
-	if err != nil {
+	c := &conversation{server: s, paths: p, teller: newTeller(p, s.log, s.cfg.Mode)}
+	telling := context.WithoutCancel(ctx) // the end of the session is told, too
+	cfg.Store = store.NewStream(func(ev runnerscripts.Event) error { return c.take(telling, ev) })
+	if c.agent, err = session.Open(ctx, cfg); err != nil {
 		return nil, err
 	}
-	c := &conversation{
-		id: acp.SessionId(agent.ID()), agent: agent, paths: p, teller: newTeller(p, s.log, s.cfg.Mode),
-	}
+	c.id = acp.SessionId(c.agent.ID())
 	if err := s.add(c); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -18,13 +19,18 @@ type teller struct {
 	paths *paths
 	log   hclog.Logger
 
-	blocks map[string]*strings.Builder // what was told of each block of text
-	last   place                       // where the last text stands
-	tools  map[string]bool             // the tool calls that were told
+	// What was told of each block of text, and which tool calls were told. Of what is
+	// forgotten the editor may be told a second time.
+	blocks boundedmap.Map[*strings.Builder]
+	tools  boundedmap.Map[struct{}]
+	last   place // where the last text stands
 
 	mu   sync.Mutex
 	mode string // that the editor knows of
 }
+
+// maxTold is how many bytes a teller remembers of each kind.
+const maxTold = 16 << 20
 
 // place is a block of text; the zero value is none.
 type place struct {
@@ -33,10 +39,9 @@ type place struct {
 }
 
 func newTeller(p *paths, log hclog.Logger, mode string) *teller {
-	return &teller{
-		paths: p, log: log, mode: mode,
-		blocks: make(map[string]*strings.Builder), tools: make(map[string]bool),
-	}
+	t := &teller{paths: p, log: log, mode: mode}
+	t.blocks.Max, t.tools.Max = maxTold, maxTold
+	return t
 }
 
 // update returns what the editor is told of an event, if it is told anything.
@@ -133,11 +138,11 @@ func (t *teller) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 // news returns what the editor does not have of a block yet. What it has cannot be
 // taken back: a block that has become another one is told as a whole.
 func (t *teller) news(c runnerscripts.ContentChunk) string {
-	told := t.blocks[c.BlockID]
-	if told == nil {
+	told, known := t.blocks.Get(c.BlockID)
+	if !known {
 		told = new(strings.Builder)
-		t.blocks[c.BlockID] = told
 	}
+	defer func() { t.blocks.Put(c.BlockID, told, told.Cap()) }()
 	text := c.Content.Text
 	if !c.Snapshot {
 		told.WriteString(text)
@@ -167,13 +172,13 @@ func (t *teller) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	if !isMain(ev) {
 		u.Meta = map[string]any{"agentenv": map[string]any{"subagent": ev.ConversationID}}
 	}
-	if t.tools[c.ToolCallID] {
+	if _, told := t.tools.Get(c.ToolCallID); told {
 		return acp.SessionUpdate{ToolCallUpdate: &acp.SessionToolCallUpdate{
 			Meta: u.Meta, ToolCallId: u.ToolCallId, Title: u.Title, Kind: u.Kind, Status: u.Status, Content: u.Content,
 			Locations: u.Locations, RawInput: u.RawInput, RawOutput: u.RawOutput,
 		}}, true
 	}
-	t.tools[c.ToolCallID] = true
+	t.tools.Put(c.ToolCallID, struct{}{}, 0)
 	return acp.SessionUpdate{ToolCall: &acp.SessionUpdateToolCall{
 		Meta: u.Meta, ToolCallId: u.ToolCallId, Title: cmp.Or(c.Title, c.Name, "tool"),
 		Kind: acp.ToolKind(cmp.Or(c.Kind, runnerscripts.ToolOther)), Status: acp.ToolCallStatus(cmp.Or(c.Status, runnerscripts.ToolPending)),
@@ -183,7 +188,7 @@ func (t *teller) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 
 // question is the tool call that the editor is asked about.
 func (t *teller) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
-	if c.Title == "" && c.Name != "" && !t.tools[c.ToolCallID] {
+	if _, told := t.tools.Get(c.ToolCallID); c.Title == "" && c.Name != "" && !told {
 		c.Title = c.Name
 	}
 	return t.call(c)

@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) setupSession(ctx context.Context) error {
-	req, err := request[runnerscripts.SetupRequest](ctx, runnerscripts.NewLineReader(a.stdin, 0))
+	req, err := request[runnerscripts.SetupRequest](ctx, runnerscripts.NewLineReader(a.stdin, runnerscripts.MaxTranscript))
 	if err != nil {
 		return err
 	}

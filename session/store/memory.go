@@ -10,14 +10,28 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Memory is a [Store] in the memory of this program. It holds every event of
+// DefaultMaxLog is how many bytes of the events of one session [Memory] holds: 256
+// MiB.
+const DefaultMaxLog = 256 << 20
+
+// Memory is a [Store] in the memory of this program. It holds the latest events of
 // every session until the session is deleted, and nothing survives the program.
+// A session whose first events were dropped goes on, and cannot be opened again or
+// forked.
 // The zero value is not usable; see [NewMemory].
 type Memory struct {
+	// MaxLog is how many bytes of memory the events of one session take. With
+	// more the oldest ones are dropped; the latest one stays. Zero means
+	// DefaultMaxLog, a negative number any size. It is set before the first use.
+	MaxLog int64
+
+	emit func(runnerscripts.Event) error // of a stream, which keeps no events
+
 	mu       sync.RWMutex
 	sessions map[string]*memorySession
 }
@@ -29,12 +43,24 @@ func NewMemory() *Memory {
 	return &Memory{sessions: make(map[string]*memorySession)}
 }
 
+// NewStream returns a store that hands every event to emit, in order and one at a
+// time, and keeps none of them. What the caller does with an event takes the session
+// its time: a slow caller slows the sandbox. An error of emit is that of Append, and
+// ends the session. emit must not call methods of the session.
+func NewStream(emit func(runnerscripts.Event) error) *Memory {
+	m := NewMemory()
+	m.emit = emit
+	return m
+}
+
 type memorySession struct {
+	appending sync.Mutex // held by Append, and before mu
+
 	mu     sync.RWMutex
 	record Record
-	// events only grows, and what is in it never changes, so that readers
-	// can go through a prefix of it without the lock.
+	// events are the latest ones, up to that of record.LastSeq.
 	events []runnerscripts.Event
+	size   int64 // of events, in bytes of memory
 	parts  map[Part]memoryPart
 }
 
@@ -119,23 +145,56 @@ func (m *Memory) Append(ctx context.Context, id string, events ...runnerscripts.
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	last := uint64(len(s.events))
+	s.appending.Lock()
+	defer s.appending.Unlock()
+	last := s.snapshot().LastSeq
 	for i, ev := range events {
 		if want := last + uint64(i) + 1; ev.Seq != want {
 			return &Error{Op: "append", ID: id, Err: fmt.Errorf("%w: event %d where %d comes next", ErrConflict, ev.Seq, want)}
 		}
 	}
-	for _, ev := range events {
-		ev.Payload = bytes.Clone(ev.Payload)
-		s.events = append(s.events, ev)
+	if m.emit != nil {
+		for _, ev := range events {
+			if err := m.emit(ev); err != nil {
+				return &Error{Op: "append", ID: id, Err: err}
+			}
+		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if n := len(events); n > 0 {
 		s.record.LastSeq = events[n-1].Seq
 		s.record.UpdatedAt = events[n-1].Time
 	}
+	if m.emit == nil {
+		s.keep(events, m.MaxLog)
+	}
 	return nil
+}
+
+// keep adds events, and drops the oldest ones of more than limit bytes.
+func (s *memorySession) keep(events []runnerscripts.Event, limit int64) {
+	for _, ev := range events {
+		ev.Payload = bytes.Clone(ev.Payload)
+		s.events = append(s.events, ev)
+		s.size += memoryOf(ev)
+	}
+	if limit == 0 {
+		limit = DefaultMaxLog
+	}
+	drop := 0
+	for limit > 0 && s.size > limit && drop < len(s.events)-1 {
+		s.size -= memoryOf(s.events[drop])
+		drop++
+	}
+	clear(s.events[:drop])
+	s.events = s.events[drop:]
+}
+
+// memoryOf is how many bytes of memory an event takes.
+func memoryOf(ev runnerscripts.Event) int64 {
+	return int64(int(unsafe.Sizeof(ev)) + cap(ev.Payload) +
+		len(ev.Type) + len(ev.SessionID) + len(ev.ConversationID) + len(ev.QueryID) + len(ev.Source))
 }
 
 // Events returns the log of a session.
@@ -146,23 +205,42 @@ func (m *Memory) Events(ctx context.Context, id string, from uint64) iter.Seq2[r
 			yield(runnerscripts.Event{}, err)
 			return
 		}
-		s.mu.RLock()
-		events := s.events
-		s.mu.RUnlock()
-		from = max(from, 1)
-		if from > uint64(len(events)) {
-			return
-		}
-		for _, ev := range events[from-1:] {
-			if err := ctx.Err(); err != nil {
+		last := s.snapshot().LastSeq
+		for next := max(from, 1); next <= last; {
+			some, err := s.some(next, last)
+			for i := 0; i < len(some) && err == nil; i++ {
+				if err = ctx.Err(); err == nil && !yield(some[i], nil) {
+					return
+				}
+			}
+			if err != nil {
 				yield(runnerscripts.Event{}, &Error{Op: "events", ID: id, Err: err})
 				return
 			}
-			if !yield(ev, nil) {
-				return
-			}
+			next += uint64(len(some))
 		}
 	}
+}
+
+// readAhead is how many bytes of events a reader holds beside the next one, so that
+// it does not keep what is dropped.
+const readAhead = 64 << 10
+
+// some returns events from one on, at least that one.
+func (s *memorySession) some(from, last uint64) ([]runnerscripts.Event, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	first := s.record.LastSeq + 1 - uint64(len(s.events))
+	if from < first {
+		return nil, fmt.Errorf("%w: event %d; the first one that is left is %d", ErrDropped, from, first)
+	}
+	n, size := 1, int64(0)
+	left := s.events[from-first : last+1-first]
+	for n < len(left) && size+memoryOf(left[n]) <= readAhead {
+		size += memoryOf(left[n])
+		n++
+	}
+	return slices.Clone(left[:n]), nil
 }
 
 // Put replaces a part of a session.

@@ -49,7 +49,8 @@ type Store interface {
 	// every field as it was appended, the payload byte by byte. A from beyond
 	// the last event is an empty sequence, not an error. Payloads must not be
 	// modified. A loop that takes its time delays nobody: appending goes on
-	// meanwhile.
+	// meanwhile. A store that bounds its logs drops the oldest events, and
+	// returns [ErrDropped] when the next one is gone.
 	Events(ctx context.Context, id string, from uint64) iter.Seq2[runnerscripts.Event, error]
 
 	// Put replaces a part of the session by what it reads from r, whole or not
@@ -100,6 +101,8 @@ var (
 	// ErrConflict: the events do not continue the session's log, because
 	// another writer has continued it.
 	ErrConflict = errors.New("the session was continued by somebody else")
+	// ErrDropped: the events were dropped to keep the log within its bound.
+	ErrDropped = errors.New("the events are no longer stored")
 	// ErrStale: what is stored is newer.
 	ErrStale = errors.New("a newer revision is stored")
 )

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// flood makes a sandbox that prints 500 MB of events for one prompt, five thousand of
+// them, each with a text and an ID of its own.
+const flood = `
+scripts:
+  setup_session: [sh, -c, 'cat >/dev/null; echo "{\"type\":\"result\",\"ok\":true}"']
+  read_transcript: [sh, -c, 'cat >/dev/null; echo "{\"type\":\"result\",\"ok\":true}"']
+  execute_query:
+  - sh
+  - -c
+  - |
+    echo '{"type":"query_started"}'
+    awk 'BEGIN {
+      for (text = "x"; length(text) < 100000;) text = text text
+      text = substr(text, 1, 100000)
+      for (i = 0; i < 2500; i++) {
+        printf "{\"type\":\"agent_message_chunk\",\"payload\":{\"blockId\":\"b%d\",\"content\":{\"type\":\"text\",\"text\":\"%s\"}}}\n", i, text
+        printf "{\"type\":\"tool_call\",\"payload\":{\"toolCallId\":\"t%d\",\"title\":\"t\",\"content\":[{\"type\":\"content\",\"content\":{\"type\":\"text\",\"text\":\"%s\"}}]}}\n", i, text
+      }
+    }'
+    echo '{"type":"query_completed","payload":{"stop_reason":"end_turn"}}'
+`
+
+func TestRunKeepsNothingThatItHasPrinted(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--json"}} {
+		alone(t)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "envctl", append([]string{"run", "--config", file(t, "flood.yaml", flood), "go"}, flags...)...)
+		var errOut bytes.Buffer
+		printed := &counter{}
+		cmd.Stdout, cmd.Stderr = printed, &errOut
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v: %s", err, &errOut)
+		}
+		usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		t.Logf("%v: %d MB printed, %d MiB of memory", flags, printed.n/1_000_000, usage.Maxrss>>10)
+		if printed.n < 250_000_000 || usage.Maxrss>>10 > 350 {
+			t.Errorf("%v: %d MB printed with %d MiB of memory, want at most 350", flags, printed.n/1_000_000, usage.Maxrss>>10)
+		}
+	}
+}
+
+// counter counts what is written.
+type counter struct{ n int64 }
+
+func (c *counter) Write(b []byte) (int, error) {
+	c.n += int64(len(b))
+	return len(b), nil
+}

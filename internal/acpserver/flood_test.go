@@ -1,0 +1,58 @@
+package acpserver
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/testmemory"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// flood prints 150 MB of texts and tool calls, 1500 of them with an ID each.
+const flood = `
+echo '{"type":"query_started"}'
+awk 'BEGIN {
+	for (text = "x"; length(text) < 100000;) text = text text
+	text = substr(text, 1, 100000)
+	for (i = 0; i < 750; i++) {
+		printf "{\"type\":\"agent_message_chunk\",\"payload\":{\"blockId\":\"b%d\",\"content\":{\"type\":\"text\",\"text\":\"%s\"}}}\n", i, text
+		printf "{\"type\":\"tool_call\",\"payload\":{\"toolCallId\":\"t%d\",\"title\":\"%s\"}}\n", i, text
+	}
+}'
+echo '{"type":"query_completed","payload":{"stop_reason":"end_turn"}}'`
+
+func TestWhatTheEditorWasToldIsNotKept(t *testing.T) {
+	shell := func(text string) []string { return []string{"/bin/sh", "-c", text} }
+	fine := shell(`cat >/dev/null; echo '{"type":"result","ok":true}'`)
+	env := environment.Config{
+		Agent:   environment.Agent{Name: "script"},
+		Sandbox: environment.Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}},
+		Scripts: environment.Scripts{SetupSession: fine, ReadTranscript: fine, ExecuteQuery: shell(flood)},
+	}
+	w := serveSessions(t, session.Config{Environment: env, MaxWorkspace: -1})
+	id := w.begin()
+	var told int
+	testmemory.AtMost(t, 3*maxTold, func() {
+		w.send(promptLine("7", id))
+		for {
+			line, err := w.lines.ReadSlice('\n')
+			for told += len(line); errors.Is(err, bufio.ErrBufferFull); told += len(line) {
+				line, err = w.lines.ReadSlice('\n')
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Contains(line, []byte(`"stopReason":"end_turn"`)) {
+				return
+			}
+		}
+	})
+	if told < 150_000_000 {
+		t.Errorf("the editor was told %d bytes", told)
+	}
+}
