@@ -342,3 +342,23 @@ func noWayOut(t *testing.T, dir string) {
 		return nil
 	}))
 }
+
+// A hole of a file in one place takes no disk in another.
+func TestHolesStayHoles(t *testing.T) {
+	f, paths := open(t)
+	const size = 64 << 20
+	content := make([]byte, size)
+	content[size/2] = 1
+	must(t, f.Unpack(t.Context(), ".", archive(t, entryOf("unpacked", fileEntry, string(content), 0o644))))
+	must(t, f.WriteFile(t.Context(), "written", bytes.NewReader(content), primitives.WriteOptions{}))
+	for _, name := range []string{"unpacked", "written"} {
+		var st syscall.Stat_t
+		must(t, syscall.Stat(filepath.Join(paths.Workspace, name), &st))
+		if st.Size != size || st.Blocks*512 > 1<<20 {
+			t.Errorf("%s: %d bytes take %d of disk", name, st.Size, st.Blocks*512)
+		}
+		if got, err := os.ReadFile(filepath.Join(paths.Workspace, name)); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%s: the content is another one, %v", name, err)
+		}
+	}
+}

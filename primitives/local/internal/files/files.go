@@ -35,6 +35,10 @@ type Config struct {
 	Paths primitives.Paths
 	// UID and GID own what is newly made; -1 leaves it to the process.
 	UID, GID int
+	// Umask makes Unpack give new files and folders the mode that the umask of the
+	// process leaves, and folders that its owner may enter and write. Folders that
+	// exist stay as they are.
+	Umask bool
 }
 
 // FS implements the files of a sandbox. Its methods may be called from several
@@ -219,7 +223,7 @@ func (f *FS) own(fd int) error {
 
 // mkdirAt makes one directory with exactly this mode, whatever the umask is.
 func (f *FS) mkdirAt(dir int, name string, mode fs.FileMode) error {
-	if err := unix.Mkdirat(dir, name, uint32(mode.Perm())); err != nil {
+	if err := unix.Mkdirat(dir, name, uint32(mode.Perm())); err != nil || f.cfg.Umask {
 		return err
 	}
 	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -106,6 +106,9 @@ func (u *unpacker) dir(p place, name string, h *tar.Header) error {
 			return derr
 		}
 		unix.Close(fd)
+		if u.f.cfg.Umask {
+			return nil // it is not the archive's
+		}
 		err = nil
 	}
 	h.Name = name
@@ -137,6 +140,9 @@ func (u *unpacker) finishDir(h *tar.Header) error {
 	if err := setTime(p.dir, p.leaf, h.ModTime); err != nil {
 		return err
 	}
+	if u.f.cfg.Umask {
+		return nil
+	}
 	return chmodDir(p.dir, p.leaf, uint32(h.Mode)&0o777) //nolint:gosec // only the lowest bits count
 }
 
@@ -152,21 +158,25 @@ func setTime(dir int, name string, at time.Time) error {
 // neither is written through.
 func (u *unpacker) file(ctx context.Context, p place, h *tar.Header, content io.Reader) error {
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
-	name := p.leaf
-	fd, err := openat(p.dir, name, flags, 0o600)
+	name, mode := p.leaf, uint32(h.Mode)&0o777 //nolint:gosec // only the lowest bits count
+	made := uint32(0o600)
+	if u.f.cfg.Umask {
+		made = mode
+	}
+	fd, err := openat(p.dir, name, flags, made)
 	if errors.Is(err, unix.EEXIST) {
 		name = tempName()
-		fd, err = openat(p.dir, name, flags, 0o600)
+		fd, err = openat(p.dir, name, flags, made)
 	}
 	if err != nil {
 		return err
 	}
-	err = u.f.copyIn(ctx, fd, content)
+	err = u.f.fill(ctx, fd, content)
 	if err == nil {
 		err = u.f.own(fd)
 	}
-	if err == nil {
-		err = unix.Fchmod(fd, uint32(h.Mode)&0o777) //nolint:gosec // only the lowest bits count
+	if err == nil && !u.f.cfg.Umask {
+		err = unix.Fchmod(fd, mode)
 	}
 	if cerr := unix.Close(fd); err == nil {
 		err = cerr

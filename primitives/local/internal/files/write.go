@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/internal/sparse"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -124,7 +125,7 @@ func (j *job) create(ctx context.Context, name string, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	err = j.f.copyIn(ctx, fd, r)
+	err = j.f.fill(ctx, fd, r)
 	if err == nil {
 		err = j.dress(fd)
 	}
@@ -223,7 +224,7 @@ func (j *job) append(ctx context.Context, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	return j.f.copyIn(ctx, fd, r)
+	return j.f.copyIn(ctx, fdWriter(fd), r)
 }
 
 // openAppend opens the file, and says whether it had to be made.
@@ -244,12 +245,22 @@ func (j *job) openAppend() (fd int, made bool, err error) {
 	return -1, false, err
 }
 
-// copyIn writes what r holds to fd.
-func (f *FS) copyIn(ctx context.Context, fd int, r io.Reader) error {
+// fill writes what r holds to a new file, with holes where it is zero.
+func (f *FS) fill(ctx context.Context, fd int, r io.Reader) error {
 	if b, ok := r.(*bytes.Reader); ok && b.Len() <= chunkSize {
 		_, err := b.WriteTo(fdWriter(fd)) // in one piece and without a copy
 		return err
 	}
+	w := sparse.NewWriter(fdWriter(fd))
+	err := f.copyIn(ctx, w, r)
+	if cerr := w.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// copyIn writes what r holds to w.
+func (f *FS) copyIn(ctx context.Context, w io.Writer, r io.Reader) error {
 	buf := f.chunks.Get().(*[]byte)
 	defer f.chunks.Put(buf)
 	for {
@@ -258,7 +269,7 @@ func (f *FS) copyIn(ctx context.Context, fd int, r io.Reader) error {
 		}
 		n, err := r.Read(*buf)
 		if n > 0 {
-			if _, werr := fdWriter(fd).Write((*buf)[:n]); werr != nil {
+			if _, werr := w.Write((*buf)[:n]); werr != nil {
 				return werr
 			}
 		}
@@ -289,6 +300,14 @@ func (w fdWriter) Write(p []byte) (int, error) {
 	}
 	return done, nil
 }
+
+// Seek implements io.Seeker.
+func (w fdWriter) Seek(offset int64, whence int) (int64, error) {
+	return unix.Seek(int(w), offset, whence)
+}
+
+// Truncate gives the file a size.
+func (w fdWriter) Truncate(size int64) error { return unix.Ftruncate(int(w), size) }
 
 const (
 	tempPrefix = ".agentenv-"
