@@ -5,29 +5,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/agentenv-dev/agentenv/internal/input"
 )
 
 // maxConfig is how large a configuration file may be: 4 MiB.
 const maxConfig = 4 << 20
 
 // LoadConfig reads a configuration from a YAML or JSON file. Relative paths of
-// this machine in it are relative to the file's folder. Errors beside those of
-// reading are [ErrConfig], as from [ParseConfig].
+// this machine in it are relative to the file's folder. A pipe or a device is
+// primitives.ErrNotRegular: read it and call [ParseConfig]. More than 4 MiB are
+// primitives.ErrLimit. Errors beside those of reading are [ErrConfig], as from
+// [ParseConfig].
 func LoadConfig(name string) (Config, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return Config{}, fmt.Errorf("read the configuration: %w", err)
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	data, err := input.ReadFile(name, maxConfig)
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration: %w", err)
 	}

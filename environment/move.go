@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -124,7 +125,7 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 	if err != nil {
 		return nil, fmt.Errorf("read the workspace: %w", err)
 	}
-	err = stream(func(w io.Writer) error {
+	err = archive.Pipe(func(w io.Writer) error {
 		return relink(w, packed, e.prim.Paths().Workspace)
 	}, func(r io.Reader) (err error) {
 		to.Workspace = []Source{{Tar: &Tar{Reader: r}}}
@@ -147,7 +148,7 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 // relink copies a packed workspace. Links that name a file of it by an absolute path
 // do so by a relative one in the copy, which is elsewhere.
 func relink(w io.Writer, packed io.Reader, workspace string) error {
-	in, out := tar.NewReader(packed), tar.NewWriter(w)
+	in, out := archive.NewReader(packed, workspaceLimit), tar.NewWriter(w)
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -264,6 +265,6 @@ func (e *Environment) takeOverRecord(ctx context.Context) error {
 		return nil
 	}
 	return e.base.use(ctx, func(began *snapshot) error {
-		return stream(began.pack, func(r io.Reader) error { return e.leaveBaseline(ctx, r) })
+		return archive.Pipe(began.pack, func(r io.Reader) error { return e.leaveBaseline(ctx, r) })
 	})
 }

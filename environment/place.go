@@ -10,17 +10,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// maxSource is how many bytes one source may bring: 16 GiB.
-const maxSource = 16 << 30
+// sourceLimit is what one source may bring.
+var sourceLimit = archive.Limit{Advice: "ignore what the agent does not need, or place it in several sources"}
 
 // place puts the sources into the workspace.
 func (e *Environment) place(ctx context.Context, sources []Source) error {
@@ -38,9 +39,12 @@ func (e *Environment) placeOne(ctx context.Context, s Source) error {
 	into := path.Join(".", s.Into)
 	switch {
 	case s.Folder != nil:
-		err := e.unpackFrom(ctx, into, func(w io.Writer) error { return packFolder(ctx, *s.Folder, w) })
-		if errors.Is(err, primitives.ErrPathEscape) {
-			return fmt.Errorf("remove the symbolic link or add it to ignore: %w", err)
+		err := e.placeFolder(ctx, into, *s.Folder)
+		switch {
+		case errors.Is(err, primitives.ErrPathEscape):
+			return fmt.Errorf("%w; remove the symbolic link or add it to ignore", err)
+		case errors.Is(err, primitives.ErrNotRegular):
+			return fmt.Errorf("%w; remove it or add it to ignore", err)
 		}
 		return err
 	case s.Git != nil:
@@ -64,7 +68,7 @@ func (e *Environment) placeFiles(ctx context.Context, into string, files []File)
 func (e *Environment) placeTar(ctx context.Context, into string, t Tar) (err error) {
 	r := t.Reader
 	if r == nil {
-		f, err := os.Open(t.Path)
+		f, err := input.OpenStream(ctx, t.Path)
 		if err != nil {
 			return err
 		}
@@ -80,14 +84,14 @@ func (e *Environment) placeTar(ctx context.Context, into string, t Tar) (err err
 		}
 		r = zip
 	}
-	if r, err = archive(r); err != nil {
+	if r, err = tarStream(r); err != nil {
 		return err
 	}
-	return primitives.Unpack(ctx, e.prim, into, &limitedReader{r: r, left: maxSource})
+	return e.unpackFrom(ctx, into, func(w io.Writer) error { return archive.Copy(w, r, sourceLimit) })
 }
 
-// archive refuses what does not begin as a tar archive does.
-func archive(r io.Reader) (io.Reader, error) {
+// tarStream refuses what does not begin as a tar archive does.
+func tarStream(r io.Reader) (io.Reader, error) {
 	const block = 512
 	buffered := bufio.NewReader(r)
 	head, err := buffered.Peek(block)
@@ -103,42 +107,21 @@ func archive(r io.Reader) (io.Reader, error) {
 
 // unpackFrom unpacks what produce writes as a tar stream.
 func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(io.Writer) error) error {
-	return stream(produce, func(r io.Reader) error {
-		return primitives.Unpack(ctx, e.prim, into, &limitedReader{r: r, left: maxSource})
-	})
+	return archive.Pipe(produce, func(r io.Reader) error { return primitives.Unpack(ctx, e.prim, into, r) })
 }
 
-// stream has one function read what another one writes.
-func stream(produce func(io.Writer) error, consume func(io.Reader) error) error {
-	r, w := io.Pipe()
-	produced := make(chan error, 1)
-	go func() {
-		err := produce(w)
-		_ = w.CloseWithError(err) // nil is io.EOF for the reader
-		produced <- err
-	}()
-	err := consume(r)
-	_ = r.CloseWithError(errStreamEnded)
-	if perr := <-produced; perr != nil && !errors.Is(perr, errStreamEnded) {
-		return perr // the cause of the other one
+// placeFolder copies a folder of this machine.
+func (e *Environment) placeFolder(ctx context.Context, into string, f Folder) error {
+	from := archive.Folder{Path: f.Path, Limit: sourceLimit, Skip: func(name string) bool { return ignoredItself(f.Ignore, name) }}
+	if f.Gitignore {
+		names, err := gitFiles(ctx, f.Path)
+		if err != nil {
+			return err
+		}
+		from.Names = append([]string{}, names...) // not nil, which would be everything
+		from.Skip = func(name string) bool { return ignored(f.Ignore, name) }
 	}
-	return err
-}
-
-var errStreamEnded = errors.New("what is written is no longer read")
-
-// limitedReader fails where more than the limit comes.
-type limitedReader struct {
-	r    io.Reader
-	left int64
-}
-
-func (l *limitedReader) Read(b []byte) (int, error) {
-	n, err := l.r.Read(b)
-	if l.left -= int64(n); l.left < 0 {
-		return 0, fmt.Errorf("%w: a source may bring up to %d GiB", primitives.ErrLimit, maxSource>>30)
-	}
-	return n, err
+	return e.unpackFrom(ctx, into, func(w io.Writer) error { return from.Pack(ctx, w) })
 }
 
 // describe names a source in errors.

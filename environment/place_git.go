@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -47,7 +46,7 @@ func (e *Environment) placeGit(ctx context.Context, into string, g Git) (err err
 		// Only the top one is git's own; a repository cannot hold another.
 		f.Ignore = []string{".git"}
 	}
-	return e.unpackFrom(ctx, into, func(w io.Writer) error { return packFolder(ctx, f, w) })
+	return e.placeFolder(ctx, into, f)
 }
 
 // checkout fills an empty folder with the files of a repository at a ref.

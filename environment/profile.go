@@ -3,9 +3,9 @@ package environment
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
+	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -20,7 +20,8 @@ type Profile = runnerscripts.Profile
 // or profile.json in the folder says the rest, such as the model.
 //
 // What is wrong in the files is [ErrConfig], and the message says where. Symbolic
-// links that lead out of the folder are refused.
+// links that lead out of the folder are refused, and so are pipes, devices and files
+// of more than 4 MiB.
 func LoadProfile(name string) (Profile, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -42,12 +43,7 @@ func LoadProfile(name string) (Profile, error) {
 }
 
 func loadProfileFile(name string) (Profile, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return Profile{}, fmt.Errorf("read the profile: %w", err)
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	data, err := input.ReadFile(name, maxConfig)
 	if err != nil {
 		return Profile{}, fmt.Errorf("read the profile: %w", err)
 	}
@@ -74,7 +70,7 @@ func loadProfileFolder(dir string) (Profile, error) {
 		return Profile{}, fmt.Errorf("read the profile: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	l := &profileFolder{name: dir, root: root.FS()}
+	l := &profileFolder{name: dir, dir: root, root: root.FS()}
 	for _, name := range []string{"profile.yaml", "profile.yml", "profile.json"} {
 		if !l.has(name) {
 			continue

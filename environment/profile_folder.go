@@ -5,15 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -26,7 +28,8 @@ const (
 // profileFolder collects a profile from files.
 type profileFolder struct {
 	name    string // for messages
-	root    fs.FS
+	dir     *os.Root
+	root    fs.FS // of dir
 	profile Profile
 	read    []string // what was found
 	files   int      // how many were read
@@ -53,7 +56,7 @@ func (l *profileFolder) fail(name, format string, args ...any) {
 
 // content reads a file; one that is not there is not found.
 func (l *profileFolder) content(name string) (data []byte, found bool) {
-	f, err := l.root.Open(name)
+	f, err := input.OpenIn(l.dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false
 	}
@@ -67,13 +70,8 @@ func (l *profileFolder) content(name string) (data []byte, found bool) {
 		return nil, false
 	}
 	defer func() { _ = f.Close() }()
-	data, err = io.ReadAll(io.LimitReader(f, maxProfileFile+1))
-	switch {
-	case err != nil:
+	if data, err = input.ReadAll(f, name, maxProfileFile); err != nil {
 		l.fail(name, "%w", err)
-		return nil, false
-	case len(data) > maxProfileFile:
-		l.fail(name, "it is larger than %d MiB", maxProfileFile>>20)
 		return nil, false
 	}
 	l.read = append(l.read, name)
@@ -270,7 +268,7 @@ func (l *profileFolder) tree(dir, but string) []runnerscripts.WorkspaceFile {
 			return err
 		}
 		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is not a regular file; remove it", name)
+			return fmt.Errorf("%s: %w; remove it", name, primitives.ErrNotRegular)
 		}
 		if data, ok := l.content(name); ok {
 			files = append(files, runnerscripts.WorkspaceFile{Path: below, Content: data, Mode: info.Mode().Perm()})

@@ -15,16 +15,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/sparse"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-const (
-	// maxSnapshotFiles and maxSnapshotBytes bound what is kept of a workspace
-	// on this machine.
-	maxSnapshotFiles = 1 << 20
-	maxSnapshotBytes = 16 << 30
-	maxSnapshotNames = 512 << 20 // bytes of all names and targets
-)
+// workspaceLimit is how much of a workspace is read to this machine at once: for its
+// changes, for a patch, and to move it.
+var workspaceLimit = archive.Limit{Advice: "remove what is not needed from the workspace, or leave it out of the changes with ignore_changes"}
 
 // notCounted is what never is a change, beside what is configured: git's own files
 // are not part of what git can patch.
@@ -74,9 +72,8 @@ func readSnapshot(r io.Reader, keep bool, known *snapshot) (_ *snapshot, err err
 			err = errors.Join(err, s.close())
 		}
 	}()
-	in := tar.NewReader(r)
+	in := archive.NewReader(r, workspaceLimit)
 	sum := sha256.New()
-	names := 0
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -100,12 +97,7 @@ func readSnapshot(r io.Reader, keep bool, known *snapshot) (_ *snapshot, err err
 		default:
 			continue
 		}
-		if names += len(name) + len(e.target); names > maxSnapshotNames {
-			return nil, fmt.Errorf("%w: the names in the workspace are longer than %d MiB", primitives.ErrLimit, maxSnapshotNames>>20)
-		}
-		if s.files[name] = e; len(s.files) > maxSnapshotFiles {
-			return nil, fmt.Errorf("%w: the workspace has more than %d files", primitives.ErrLimit, maxSnapshotFiles)
-		}
+		s.files[name] = e
 	}
 }
 
@@ -113,29 +105,38 @@ func readSnapshot(r io.Reader, keep bool, known *snapshot) (_ *snapshot, err err
 func (s *snapshot) add(r io.Reader, h *tar.Header, sum hash.Hash, keep bool, known *snapshot, name string) (entry, error) {
 	e := entry{mode: fs.FileMode(h.Mode) & fs.ModePerm, size: h.Size, offset: s.size}
 	sum.Reset()
-	w := io.Writer(sum)
-	if keep && h.Size > 0 {
-		if s.size+h.Size > maxSnapshotBytes {
-			return e, fmt.Errorf("%w: the workspace has more than %d GiB to compare", primitives.ErrLimit, maxSnapshotBytes>>30)
-		}
-		if err := s.open(); err != nil {
-			return e, err
-		}
-		w = io.MultiWriter(sum, io.NewOffsetWriter(s.store, s.size))
+	if !keep || h.Size == 0 {
+		_, err := io.CopyN(sum, r, h.Size)
+		sum.Sum(e.sum[:0])
+		return e, inFile(name, err)
 	}
-	if _, err := io.CopyN(w, r, h.Size); err != nil {
-		return e, fmt.Errorf("%s: %w", name, err)
+	if err := s.open(); err != nil {
+		return e, err
+	}
+	if _, err := s.store.Seek(s.size, io.SeekStart); err != nil {
+		return e, err
+	}
+	content := sparse.NewWriter(s.store)
+	_, err := io.CopyN(io.MultiWriter(sum, content), r, h.Size)
+	if err = errors.Join(err, content.Close()); err != nil {
+		return e, inFile(name, err)
 	}
 	sum.Sum(e.sum[:0])
 	if known != nil {
 		if old, ok := known.files[name]; ok && e.sameContent(old) {
-			return e, nil // what comes next is written over it
+			return e, s.store.Truncate(s.size) // a hole in what comes next must read as zero
 		}
 	}
-	if keep {
-		s.size += h.Size
-	}
+	s.size += h.Size
 	return e, nil
+}
+
+// inFile says in which file an error happened.
+func inFile(name string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return err
 }
 
 // open makes the store: a file without a name, which is gone with this program

@@ -1,0 +1,155 @@
+// Package archive moves trees of files as tar streams, within limits. Of an
+// archive that comes from a sandbox nothing is believed.
+package archive
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// The limits of a zero [Limit].
+const (
+	MaxBytes   = 16 << 30  // 16 GiB of content
+	MaxEntries = 1 << 20   // files, folders and links
+	maxNames   = 256 << 20 // bytes of all names and targets
+)
+
+// Limit bounds what one archive unpacks to. Holes count: a sparse file counts with
+// its size.
+type Limit struct {
+	// Bytes is the most content in bytes. Zero means [MaxBytes], and a negative
+	// number no limit.
+	Bytes int64
+	// Advice ends the error's message.
+	Advice string
+}
+
+func (l Limit) bytes() int64 {
+	if l.Bytes == 0 {
+		return MaxBytes
+	}
+	return l.Bytes
+}
+
+// meter counts the entries of one archive.
+type meter struct {
+	limit                 Limit
+	bytes, entries, names int64
+}
+
+// add counts an entry before its content is read or written. An entry beyond the
+// limit is [primitives.ErrLimit].
+func (m *meter) add(h *tar.Header) error {
+	m.entries++
+	m.names += int64(len(h.Name) + len(h.Linkname))
+	most := m.limit.bytes()
+	var what string
+	switch {
+	case most >= 0 && h.Size > most-m.bytes:
+		what = "more than " + size(most) + " of content"
+	case m.entries > MaxEntries:
+		what = fmt.Sprintf("more than %d files", MaxEntries)
+	case m.names > maxNames:
+		what = fmt.Sprintf("more than %d MiB of names", maxNames>>20)
+	default:
+		m.bytes += h.Size
+		return nil
+	}
+	err := fmt.Errorf("%w: with %.200q there is %s", primitives.ErrLimit, h.Name, what)
+	if m.limit.Advice != "" {
+		err = fmt.Errorf("%w; %s", err, m.limit.Advice)
+	}
+	return err
+}
+
+// size writes a limit as people do.
+func size(n int64) string {
+	for _, u := range []struct {
+		bytes int64
+		name  string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= u.bytes && n%u.bytes == 0 {
+			return fmt.Sprintf("%d %s", n/u.bytes, u.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// Reader reads an archive of at most a limit.
+type Reader struct {
+	*tar.Reader
+	meter meter
+}
+
+// NewReader returns a reader of an archive. Its Next fails with
+// [primitives.ErrLimit] at the first entry beyond the limit.
+func NewReader(r io.Reader, l Limit) *Reader {
+	if most := l.bytes(); most >= 0 {
+		// Headers that only prepare an entry are not seen one by one.
+		r = &rawLimit{r: r, left: most + 4096*MaxEntries, limit: l}
+	}
+	return &Reader{Reader: tar.NewReader(r), meter: meter{limit: l}}
+}
+
+// Next advances to the next entry; io.EOF is the end.
+func (r *Reader) Next() (*tar.Header, error) {
+	h, err := r.Reader.Next()
+	if err != nil {
+		return nil, err
+	}
+	return h, r.meter.add(h)
+}
+
+// rawLimit bounds the bytes of an archive itself.
+type rawLimit struct {
+	r     io.Reader
+	left  int64
+	limit Limit
+}
+
+// Read implements io.Reader.
+func (l *rawLimit) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, fmt.Errorf("%w: the archive is much longer than its content; %s", primitives.ErrLimit, l.limit.Advice)
+	}
+	return n, err
+}
+
+// Copy copies an archive byte for byte as far as its end, and fails at the first
+// entry beyond the limit.
+func Copy(w io.Writer, r io.Reader, l Limit) error {
+	in := NewReader(io.TeeReader(r, w), l)
+	for {
+		if _, err := in.Next(); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// Pipe has one function read what another one writes. It returns when both have,
+// with the error of the one that failed first.
+func Pipe(produce func(io.Writer) error, consume func(io.Reader) error) error {
+	r, w := io.Pipe()
+	produced := make(chan error, 1)
+	go func() {
+		err := produce(w)
+		_ = w.CloseWithError(err) // nil is io.EOF for the reader
+		produced <- err
+	}()
+	err := consume(r)
+	_ = r.CloseWithError(errEnded)
+	if perr := <-produced; perr != nil && !errors.Is(perr, errEnded) {
+		return perr // the cause of the other one
+	}
+	return err
+}
+
+var errEnded = errors.New("what is written is no longer read")

@@ -1,0 +1,175 @@
+package archive
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Folder is what of a folder of this machine is packed.
+type Folder struct {
+	Path string
+	// Names are the files to pack; those that do not exist are left out. Nil means
+	// everything.
+	Names []string
+	// Skip reports whether a file or folder is left out; nil leaves out nothing.
+	Skip func(name string) bool
+	// Limit bounds what is packed.
+	Limit Limit
+}
+
+// Pack writes the folder as a tar stream: regular files, folders and links. It
+// never leaves the folder, whatever links that holds, and waits for no pipe. FIFOs,
+// sockets and devices are [primitives.ErrNotRegular].
+func (f Folder) Pack(ctx context.Context, w io.Writer) error {
+	root, err := os.OpenRoot(f.Path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	p := &packer{Folder: f, root: root, tw: tar.NewWriter(w), meter: meter{limit: f.Limit}}
+	if f.Names != nil {
+		err = p.listed(ctx)
+	} else {
+		err = p.everything(ctx, ".")
+	}
+	if err != nil {
+		return err
+	}
+	return p.tw.Close()
+}
+
+type packer struct {
+	Folder
+	root  *os.Root
+	tw    *tar.Writer
+	meter meter
+}
+
+// everything packs a folder of the root and what is below it. It does not use
+// fs.WalkDir, which refuses names that are not UTF-8.
+func (p *packer) everything(ctx context.Context, dir string) error {
+	d, err := p.root.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	entries, err := d.ReadDir(-1)
+	if err = errors.Join(err, d.Close()); err != nil {
+		return err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, entry := range entries {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		name := path.Join(dir, entry.Name())
+		if p.Skip != nil && p.Skip(name) {
+			continue
+		}
+		if err := p.add(ctx, name); err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if err := p.everything(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// listed packs the names.
+func (p *packer) listed(ctx context.Context) error {
+	slices.Sort(p.Names)
+	for _, name := range slices.Compact(p.Names) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if p.Skip != nil && p.Skip(name) {
+			continue
+		}
+		if err := p.add(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *packer) add(ctx context.Context, name string) error {
+	info, err := p.root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	h := &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	switch {
+	case info.IsDir():
+		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
+		return p.header(h)
+	case info.Mode()&fs.ModeSymlink != 0:
+		h.Typeflag = tar.TypeSymlink
+		if h.Linkname, err = p.root.Readlink(name); err != nil {
+			return err
+		}
+		return p.header(h)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s: %w", name, primitives.ErrNotRegular)
+	}
+	return p.addFile(ctx, name, h)
+}
+
+func (p *packer) header(h *tar.Header) error {
+	if err := p.meter.add(h); err != nil {
+		return err
+	}
+	return p.tw.WriteHeader(h)
+}
+
+func (p *packer) addFile(ctx context.Context, name string, h *tar.Header) error {
+	f, err := input.OpenIn(p.root, name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	h.Typeflag, h.Size = tar.TypeReg, info.Size()
+	if err := p.header(h); err != nil {
+		return err
+	}
+	if _, err := io.CopyN(p.tw, until{ctx, f}, h.Size); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("%s: changed while it was copied: %w", name, err)
+	}
+	return nil
+}
+
+// until is a reader that ends with a context.
+type until struct {
+	ctx context.Context //nolint:containedctx // it lives as long as one call
+	io.Reader
+}
+
+// Read implements io.Reader.
+func (u until) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.Reader.Read(p)
+}
