@@ -61,7 +61,7 @@ for is logged with --verbose, the agent's own lines included, which hold the con
 }
 
 func (f *acpFlags) run(ctx context.Context) error {
-	cfg, err := f.configure()
+	cfg, err := f.configure(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,12 +92,12 @@ func (f *acpFlags) run(ctx context.Context) error {
 
 // configure is the configuration of the file with the flags over it. What the
 // editor decides it must not say.
-func (f *acpFlags) configure() (environment.Config, error) {
-	cfg, err := f.loadNew(&f.makeFlags)
+func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
+	cfg, err := f.loadNew(ctx, &f.makeFlags)
 	if err != nil {
 		return cfg, err
 	}
-	if err := f.agentFlags.apply(&cfg); err != nil {
+	if err := f.agentFlags.apply(ctx, &cfg); err != nil {
 		return cfg, err
 	}
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/input"
 )
 
 // agentFlags say which agent runs in a new sandbox, and how.
@@ -31,7 +32,7 @@ func agentNames() []string {
 }
 
 // apply sets what the flags say over the configuration.
-func (f *agentFlags) apply(cfg *environment.Config) error {
+func (f *agentFlags) apply(ctx context.Context, cfg *environment.Config) error {
 	set := func(v *string, flag string) {
 		if flag != "" {
 			*v = flag
@@ -52,7 +53,10 @@ func (f *agentFlags) apply(cfg *environment.Config) error {
 	if f.scenario == "" {
 		return nil
 	}
-	data, err := os.ReadFile(f.scenario)
+	data, err := input.ReadStream(ctx, f.scenario, maxInput)
+	if ctx.Err() != nil {
+		return err
+	}
 	if err != nil {
 		return usagef("give --scenario an existing file: %w", err)
 	}

@@ -143,7 +143,7 @@ func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err e
 		}
 		env, err = environment.Attach(ctx, found.id, cfg)
 	} else {
-		if cfg, err = t.loadNew(&makeFlags{}); err != nil {
+		if cfg, err = t.loadNew(ctx, &makeFlags{}); err != nil {
 			return nil, err
 		}
 		env, err = environment.Create(ctx, cfg)

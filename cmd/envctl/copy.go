@@ -1,30 +1,36 @@
 package main
 
 import (
-	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/internal/sparse"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 func (a *app) newCopyCmd() *cobra.Command {
-	t := &target{app: a}
+	t := &copyFlags{target: target{app: a}}
 	cmd := &cobra.Command{
 		Use:   "cp [flags] SRC DST",
 		Short: "Copy files and folders into or out of a sandbox",
 		Long: `Copy a file or a folder between this machine and a sandbox. One of the two is
 ID:PATH; a relative PATH starts at the workspace. A folder's content is copied into
-DST, which is made if it is missing. "-" is standard input or output.`,
+DST, which is made if it is missing. "-" is standard input or output. Nothing is
+written through a link that leads out of DST's folder, and no more than --max-size.`,
 		Example: `  envctl cp 3f2a:report.md .
   envctl cp ./fixtures 3f2a:tests/fixtures
   envctl cp 3f2a:app.log -`,
@@ -33,6 +39,9 @@ DST, which is made if it is missing. "-" is standard input or output.`,
 			src, dst := parsePlace(args[0]), parsePlace(args[1])
 			switch {
 			case src.id != "" && dst.id == "":
+				if err := t.check(); err != nil {
+					return err
+				}
 				return t.copyOut(cmd.Context(), src, dst.path)
 			case src.id == "" && dst.id != "":
 				return t.copyIn(cmd.Context(), src.path, dst)
@@ -41,8 +50,26 @@ DST, which is made if it is missing. "-" is standard input or output.`,
 		},
 	}
 	t.flags(cmd)
+	cmd.Flags().StringVar(&t.maxSize, "max-size", "16g", "most that is copied out of a sandbox, as in 512m or 32g, or none")
 	cmd.ValidArgsFunction = t.completePlaces
 	return cmd
+}
+
+// copyFlags are the flags of cp.
+type copyFlags struct {
+	target
+	maxSize string
+	limit   archive.Limit // of what is copied out
+}
+
+// check reads --max-size.
+func (t *copyFlags) check() error {
+	size, err := primitives.ParseSize(t.maxSize)
+	if err != nil || size == 0 {
+		return usagef("give --max-size as a number with a unit, such as 512m or 32g, or none, not %q", t.maxSize)
+	}
+	t.limit = archive.Limit{Bytes: int64(size), Advice: "give a larger --max-size, or copy less"}
+	return nil
 }
 
 // completePlaces offers the shell the sandboxes there are, for one of the two places: the
@@ -59,7 +86,7 @@ func (t *target) completePlaces(cmd *cobra.Command, args []string, to string) ([
 	return ids, cobra.ShellCompDirectiveNoSpace
 }
 
-func (t *target) copyIn(ctx context.Context, src string, dst place) (err error) {
+func (t *copyFlags) copyIn(ctx context.Context, src string, dst place) (err error) {
 	env, err := t.attach(ctx, dst.id)
 	if err != nil {
 		return err
@@ -76,12 +103,11 @@ func (t *target) copyIn(ctx context.Context, src string, dst place) (err error) 
 	if info.IsDir() {
 		return unpackFolder(ctx, p, src, firstOf(dst.path, "."))
 	}
-	file, err := openUntil(ctx, src)
+	file, err := input.OpenStream(ctx, src)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	defer context.AfterFunc(ctx, func() { file.Close() })() // a read of a pipe does not heed it
 	name, err := fileIn(ctx, p, dst.path, filepath.Base(src))
 	if err != nil {
 		return err
@@ -91,26 +117,6 @@ func (t *target) copyIn(ctx context.Context, src string, dst place) (err error) 
 		return ctx.Err() // not that the file was closed
 	}
 	return err
-}
-
-// openUntil opens a file to be read, or gives up when ctx is done: a named pipe without
-// a writer waits for one.
-func openUntil(ctx context.Context, name string) (*os.File, error) {
-	type opened struct {
-		file *os.File
-		err  error
-	}
-	done := make(chan opened, 1)
-	go func() {
-		file, err := os.Open(name)
-		done <- opened{file, err}
-	}()
-	select {
-	case o := <-done:
-		return o.file, o.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // fileIn is where a file goes: into an existing folder, else to that very name.
@@ -130,40 +136,18 @@ func fileIn(ctx context.Context, p primitives.Files, dst, base string) (string, 
 	return dst, nil
 }
 
-// special is an error about something in a folder that no archive holds, such as a
-// socket or a named pipe.
-func special(name string, d fs.DirEntry, err error) error {
-	if err == nil && !d.IsDir() && d.Type()&^fs.ModeSymlink != 0 {
-		err = fmt.Errorf("leave out %s, or copy the folder in parts: it is neither a file, a folder nor a link", name)
-	}
-	return err
-}
-
 // unpackFolder streams a folder of this machine into the sandbox.
 func unpackFolder(ctx context.Context, p primitives.Files, src, dst string) error {
-	if err := filepath.WalkDir(src+string(filepath.Separator), special); err != nil {
-		return err
-	}
-	r, w := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		archive := tar.NewWriter(w)
-		err := archive.AddFS(os.DirFS(src))
-		if err == nil {
-			err = archive.Close()
-		}
-		w.CloseWithError(err)
-		packed <- err
-	}()
-	err := primitives.Unpack(ctx, p, dst, r)
-	r.CloseWithError(errors.New("unpacking stopped"))
-	if perr := <-packed; err == nil {
-		err = perr
+	from := archive.Folder{Path: src, Limit: archive.Limit{Bytes: -1}}
+	err := archive.Pipe(func(w io.Writer) error { return from.Pack(ctx, w) },
+		func(r io.Reader) error { return primitives.Unpack(ctx, p, dst, r) })
+	if errors.Is(err, primitives.ErrNotRegular) {
+		err = fmt.Errorf("%w; remove it, or copy the folder in parts", err)
 	}
 	return err
 }
 
-func (t *target) copyOut(ctx context.Context, src place, dst string) (err error) {
+func (t *copyFlags) copyOut(ctx context.Context, src place, dst string) (err error) {
 	env, err := t.attach(ctx, src.id)
 	if err != nil {
 		return err
@@ -179,7 +163,7 @@ func (t *target) copyOut(ctx context.Context, src place, dst string) (err error)
 		if dst == "-" {
 			return usagef("give a folder to copy the folder %s into", from)
 		}
-		return packFolder(ctx, p, from, dst)
+		return t.packFolder(ctx, p, from, dst)
 	}
 	r, err := p.Open(ctx, from)
 	if err != nil {
@@ -193,73 +177,47 @@ func (t *target) copyOut(ctx context.Context, src place, dst string) (err error)
 	if st, err := os.Stat(dst); err == nil && st.IsDir() {
 		dst = filepath.Join(dst, path.Base(from))
 	}
-	return writeLocal(dst, r, info.Mode.Perm())
+	return t.writeLocal(dst, r, info.Mode.Perm())
 }
 
-func writeLocal(name string, r io.Reader, mode fs.FileMode) (err error) {
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+// writeLocal writes a file of this machine, where it is zero with holes. A link in the
+// place of the file is followed only within its folder: an earlier copy may have made
+// it.
+func (t *copyFlags) writeLocal(name string, r io.Reader, mode fs.FileMode) (err error) {
+	root, err := os.OpenRoot(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	base := filepath.Base(name)
+	if info, err := root.Stat(base); err == nil && !info.Mode().IsRegular() {
+		return &fs.PathError{Op: "write", Path: name, Err: primitives.ErrNotRegular}
+	}
+	file, err := root.OpenFile(base, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	_, err = io.Copy(file, r)
-	return err
+	most := t.limit.Bytes
+	if most < 0 {
+		most = math.MaxInt64 - 1
+	}
+	w := sparse.NewWriter(file)
+	n, err := io.Copy(w, io.LimitReader(r, most+1))
+	if err == nil && n > most {
+		err = &fs.PathError{Op: "write", Path: name, Err: fmt.Errorf("%w: there is more than %d bytes; %s", primitives.ErrLimit, most, t.limit.Advice)}
+	}
+	return errors.Join(err, w.Close())
 }
 
 // packFolder streams a folder of the sandbox to this machine. The sandbox is not
-// trusted: the archive is unpacked below dst only.
-func packFolder(ctx context.Context, p primitives.Files, src, dst string) (err error) {
+// trusted: the archive is unpacked below dst only, and within the limit.
+func (t *copyFlags) packFolder(ctx context.Context, p primitives.Files, src, dst string) (err error) {
 	r, err := primitives.Pack(ctx, p, src, primitives.PackOptions{})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	if err := os.MkdirAll(dst, 0o755); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dst)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	archive := tar.NewReader(r)
-	for {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read %s: %w", src, err)
-		}
-		if err := unpackEntry(root, h, archive); err != nil {
-			return fmt.Errorf("write %s: %w", h.Name, err)
-		}
-	}
-}
-
-// unpackEntry writes one entry of an archive; os.Root refuses what leads out.
-func unpackEntry(root *os.Root, h *tar.Header, r io.Reader) error {
-	name := path.Clean(h.Name)
-	mode := h.FileInfo().Mode().Perm()
-	if h.Typeflag == tar.TypeDir {
-		return root.MkdirAll(name, mode|0o700)
-	}
-	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err
-	}
-	if h.Typeflag == tar.TypeSymlink {
-		if filepath.IsAbs(h.Linkname) || !filepath.IsLocal(path.Join(path.Dir(name), h.Linkname)) {
-			return fmt.Errorf("%w: a symbolic link to %s", primitives.ErrPathEscape, h.Linkname)
-		}
-		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return root.Symlink(h.Linkname, name)
-	}
-	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(file, r)
-	return errors.Join(err, file.Close())
+	return archive.Pipe(func(w io.Writer) error { return archive.Copy(w, r, t.limit) },
+		func(r io.Reader) error { return local.Unpack(ctx, dst, r) })
 }

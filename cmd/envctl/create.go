@@ -23,7 +23,7 @@ there. End it with 'envctl rm ID'.`,
   envctl create --image golang:1.26 --network none --folder .`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := t.loadNew(m)
+			cfg, err := t.loadNew(cmd.Context(), m)
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func (a *app) newRemoveCmd() *cobra.Command {
 		Example: "  envctl rm 3f2a",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, ids []string) error {
-			cfg, err := t.load()
+			cfg, err := t.load(cmd.Context())
 			if err != nil {
 				return err
 			}

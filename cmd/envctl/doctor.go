@@ -45,7 +45,7 @@ work.`,
 		Example: "  envctl doctor\n  envctl doctor --sandbox docker --image golang:1.26\n  envctl doctor --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := t.loadNew(m)
+			cfg, err := t.loadNew(cmd.Context(), m)
 			if err != nil {
 				return err
 			}

@@ -151,7 +151,7 @@ func (f *execFlags) open(ctx context.Context, id string) (*environment.Environme
 		}
 		return f.attach(ctx, id)
 	}
-	cfg, err := f.loadNew(&f.makeFlags)
+	cfg, err := f.loadNew(ctx, &f.makeFlags)
 	if err != nil {
 		return nil, err
 	}

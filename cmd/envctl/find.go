@@ -67,7 +67,7 @@ func (t *target) attach(ctx context.Context, id string) (*environment.Environmen
 
 // locate finds a sandbox and returns the configuration to attach to it.
 func (t *target) locate(ctx context.Context, id string) (environment.Config, location, error) {
-	cfg, err := t.load()
+	cfg, err := t.load(ctx)
 	if err != nil {
 		return cfg, location{}, err
 	}
@@ -172,7 +172,7 @@ func (t *target) completeIDs(most int) cobra.CompletionFunc {
 		if most > 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
-		cfg, err := t.load()
+		cfg, err := t.load(cmd.Context())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

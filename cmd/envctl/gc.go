@@ -45,7 +45,7 @@ A sandbox whose program has just died waits a while for somebody to come back;
 }
 
 func (f *gcFlags) run(ctx context.Context) error {
-	cfg, err := f.load()
+	cfg, err := f.load(ctx)
 	if err != nil {
 		return err
 	}

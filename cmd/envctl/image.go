@@ -50,8 +50,8 @@ type imageFlags struct {
 
 // load returns the configuration. Without a word about it the images are Docker's:
 // there are none for local sandboxes.
-func (f *imageFlags) load() (environment.Config, error) {
-	cfg, err := f.target.load()
+func (f *imageFlags) load(ctx context.Context) (environment.Config, error) {
+	cfg, err := f.target.load(ctx)
 	if err == nil && f.sandbox == "" && (cfg.Sandbox.Type == "" || cfg.Sandbox.Type == "local") {
 		cfg.Sandbox = environment.Sandbox{Type: "docker"}
 	}
@@ -87,7 +87,7 @@ HTTPS_PROXY and NO_PROXY.`,
 			if !slices.Contains(agentNames(), args[0]) {
 				return noAgent(args[0])
 			}
-			cfg, err := f.load()
+			cfg, err := f.load(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -163,7 +163,7 @@ func (a *app) newImageListCmd() *cobra.Command {
 }
 
 func (f *imageFlags) list(ctx context.Context) ([]environment.Image, error) {
-	cfg, err := f.load()
+	cfg, err := f.load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (f *imageRemoveFlags) remove(ctx context.Context, names []string) error {
 	if named := len(names) > 0; named == (f.all || f.unused) || f.all && f.unused {
 		return usagef("say which images to remove: name them, or give --unused or --all")
 	}
-	cfg, err := f.load()
+	cfg, err := f.load(ctx)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ of one.`,
 }
 
 func (f *listFlags) sandboxes(ctx context.Context) error {
-	cfg, err := f.load()
+	cfg, err := f.load(ctx)
 	if err != nil {
 		return err
 	}

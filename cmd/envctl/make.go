@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -49,8 +50,8 @@ func (m *makeFlags) flags(cmd *cobra.Command) {
 }
 
 // loadNew returns the configuration of a new sandbox.
-func (t *target) loadNew(m *makeFlags) (environment.Config, error) {
-	cfg, err := t.load()
+func (t *target) loadNew(ctx context.Context, m *makeFlags) (environment.Config, error) {
+	cfg, err := t.load(ctx)
 	if err != nil {
 		return cfg, err
 	}

@@ -52,7 +52,7 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	if types := environment.SandboxTypes(); f.sandbox != "" && !slices.Contains(types, f.sandbox) {
 		return usagef("use --to %s: there is no sandbox %q", strings.Join(types, " or --to "), f.sandbox)
 	}
-	to, err := f.loadNew(&f.makeFlags)
+	to, err := f.loadNew(ctx, &f.makeFlags)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 }
 
 func (f *runFlags) run(ctx context.Context, prompts []string) error {
-	cfg, err := f.configure()
+	cfg, err := f.configure(ctx)
 	if err != nil {
 		return err
 	}
@@ -122,12 +122,12 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 }
 
 // configure is the configuration of the file with the flags over it.
-func (f *runFlags) configure() (environment.Config, error) {
-	cfg, err := f.loadNew(&f.makeFlags)
+func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
+	cfg, err := f.loadNew(ctx, &f.makeFlags)
 	if err != nil {
 		return cfg, err
 	}
-	if err := f.agentFlags.apply(&cfg); err != nil {
+	if err := f.agentFlags.apply(ctx, &cfg); err != nil {
 		return cfg, err
 	}
 	cfg.Raw = cfg.Raw || f.raw

@@ -89,7 +89,7 @@ const askedAtOnce = 8
 // usages asks the sandboxes with these ids, or all of them. What could be found out
 // comes with the error of the rest.
 func (t *target) usages(ctx context.Context, ids []string) ([]usage, error) {
-	cfg, err := t.load()
+	cfg, err := t.load(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/input"
 )
 
 // target says which sandbox a command works on and how to reach it.
@@ -36,11 +39,13 @@ func (t *target) envFlag(cmd *cobra.Command) {
 
 // load returns the configuration: the file, and over it the flags. Without a type
 // of sandbox in either its Sandbox has none.
-func (t *target) load() (environment.Config, error) {
+func (t *target) load(ctx context.Context) (environment.Config, error) {
 	var cfg environment.Config
 	if t.config != "" {
 		var err error
-		if cfg, err = environment.LoadConfig(t.config); err != nil {
+		if cfg, err = readConfig(ctx, t.config); ctx.Err() != nil {
+			return cfg, err
+		} else if err != nil {
 			return cfg, &exitError{code: exitUsage, err: err}
 		}
 	}
@@ -63,6 +68,22 @@ func (t *target) load() (environment.Config, error) {
 	}
 	cfg.Logger = t.logger()
 	return cfg, nil
+}
+
+// maxInput is how much is read of a pipe or of a scenario: 4 MiB.
+const maxInput = 4 << 20
+
+// readConfig reads a configuration from a file or, until ctx is done, from a pipe.
+// Relative paths in what comes from a pipe are relative to the working directory.
+func readConfig(ctx context.Context, name string) (environment.Config, error) {
+	if !input.IsPipe(name) {
+		return environment.LoadConfig(name)
+	}
+	data, err := input.ReadStream(ctx, name, maxInput)
+	if err != nil {
+		return environment.Config{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	return environment.ParseConfig(data)
 }
 
 func (t *target) logger() hclog.Logger {
