@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -171,9 +172,20 @@ func imageWithAgent(ctx context.Context, cfg Config, c docker.Config) (docker.Im
 	}
 	built, err = docker.BuildImage(ctx, c, build)
 	if err != nil {
-		return docker.Image{}, nil, fmt.Errorf("add %s to the image: %w", recipe.Agent, err)
+		return docker.Image{}, nil, fmt.Errorf("add %s to the image%s: %w", recipe.Agent, buildAdvice(c), err)
 	}
 	return built, nil, nil
+}
+
+// buildAdvice says why a build may not have reached the registries of packages.
+func buildAdvice(c docker.Config) string {
+	switch {
+	case c.Network == "none":
+		return ", without a network; set another network for the first sandbox, or for envctl image build"
+	case hasPassword(proxies()):
+		return ", through a proxy without its password, which builds are not given; use a proxy that needs none"
+	}
+	return ""
 }
 
 // end ends a sandbox that is of no use, also when ctx is done.
@@ -182,28 +194,50 @@ func end(ctx context.Context, s primitives.EnvironmentPrimitive) error {
 	return errors.Join(err, s.Close())
 }
 
-// agentBuild is how the image with an agent is built.
+// agentBuild is how the image with an agent is built. The commands of the base see the
+// environment, so there is no password in it.
 func agentBuild(r runnerscripts.Recipe) docker.Build {
-	return docker.Build{
-		Name:         "agentenv-" + r.Agent,
-		Instructions: instructions(r),
-		Labels:       map[string]string{labelAgent: r.Agent, labelAgentVersion: r.Version},
-		Args:         proxies(),
+	build := docker.Build{
+		Name:     "agentenv-" + r.Agent,
+		Commands: installation(r),
+		Labels:   map[string]string{labelAgent: r.Agent, labelAgentVersion: r.Version},
 	}
+	for _, proxy := range proxies() {
+		build.Env = append(build.Env, withoutPassword(proxy))
+	}
+	return build
 }
 
-// proxies are those of this machine through which a build reaches the registries
-// of packages. One on the machine itself is of no use in a container.
-func proxies() map[string]string {
-	args := make(map[string]string)
+// proxies are the variables of this machine with proxies through which a build reaches
+// the registries of packages. One on the machine itself is of no use in a container.
+func proxies() []string {
+	var env []string
 	for _, key := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
 		for _, name := range []string{key, strings.ToLower(key)} {
 			if value := os.Getenv(name); value != "" && !onLoopback(value) {
-				args[name] = value
+				env = append(env, name+"="+value)
 			}
 		}
 	}
-	return args
+	return env
+}
+
+// withoutPassword removes the user name and the password from the variable of a proxy.
+func withoutPassword(variable string) string {
+	name, value, _ := strings.Cut(variable, "=")
+	at := strings.LastIndexByte(value, '@')
+	if at < 0 {
+		return variable
+	}
+	scheme, _, ok := strings.Cut(value[:at], "://")
+	if !ok {
+		return name + "=" + value[at+1:]
+	}
+	return name + "=" + scheme + "://" + value[at+1:]
+}
+
+func hasPassword(env []string) bool {
+	return slices.ContainsFunc(env, func(variable string) bool { return withoutPassword(variable) != variable })
 }
 
 func onLoopback(proxy string) bool {

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,12 +35,12 @@ func inContainer(t *testing.T, image string) Config {
 
 // base builds an image upon busybox that goes with the test, together with what
 // was built upon it.
-func base(t *testing.T, instructions string) string {
+func base(t *testing.T, command string) string {
 	t.Helper()
-	engine := docker.Config{Image: testdocker.Busybox(t), Pull: docker.PullNever}
+	engine := docker.Config{Image: testdocker.Busybox(t), Pull: docker.PullNever, Runner: testdocker.Runner(t)}
 	img, err := docker.BuildImage(t.Context(), engine, docker.Build{
 		Name: "agentenv-test-base", Labels: testdocker.Labels(),
-		Instructions: instructions + "\nRUN echo " + t.Name() + " >/test",
+		Commands: []string{command, "echo " + t.Name() + " >/test"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +133,7 @@ func containersSince(t *testing.T, since time.Time) (n int) {
 }
 
 func TestAnImageThatHasTheAgentIsUsedAsItIs(t *testing.T) {
-	cfg := inContainer(t, base(t, "RUN echo '#!/bin/sh' >/bin/claude && busybox chmod +x /bin/claude"))
+	cfg := inContainer(t, base(t, "echo '#!/bin/sh' >/bin/claude && busybox chmod +x /bin/claude"))
 	env := create(t, cfg)
 	if _, err := env.Primitive().Stat(t.Context(), "/test"); err != nil {
 		t.Error(err)
@@ -164,7 +165,7 @@ func TestAnAgentThatCannotBeInstalledIsAnErrorWithWhatWasSaid(t *testing.T) {
 	cfg := inContainer(t, base(t, strings.Replace(testdocker.FakeNPM, `printf "#!/bin/sh`, `echo no such package; exit 4; printf "#!/bin/sh`, 1)))
 	_, err := Create(t.Context(), cfg)
 	var failed *docker.BuildError
-	if !errors.As(err, &failed) || failed.Code != 4 || failed.Output != "no such package" {
+	if !errors.As(err, &failed) || failed.Status.Code != 4 || failed.Output != "no such package" {
 		t.Errorf("got %v", err)
 	}
 	nothingBuiltOn(t, cfg)
@@ -191,8 +192,57 @@ func TestOnlyProxiesThatAContainerReachesArePassedOn(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
 	t.Setenv("http_proxy", "http://127.0.0.1:3128")
 	t.Setenv("no_proxy", "localhost,.example")
-	got := proxies()
-	if len(got) != 2 || got["HTTPS_PROXY"] != "http://proxy.example:3128" || got["no_proxy"] != "localhost,.example" {
-		t.Errorf("got %v", got)
+	if got := agentBuild(runnerscripts.Recipe{}).Env; !slices.Equal(got, []string{"HTTPS_PROXY=http://proxy.example:3128", "no_proxy=localhost,.example"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAPasswordOfAProxyIsNotPassedOn(t *testing.T) {
+	for proxy, want := range map[string]string{
+		"http://user:secret@proxy.example:3128": "http://proxy.example:3128",
+		"user:secret@proxy.example:3128":        "proxy.example:3128",
+		"http://user:se/cr@et@proxy.example/":   "http://proxy.example/",
+		"socks5h://secret@[2001:db8::1]:1080":   "socks5h://[2001:db8::1]:1080",
+		"http://proxy.example:3128":             "http://proxy.example:3128",
+		"localhost,.example":                    "localhost,.example",
+	} {
+		if got := withoutPassword("HTTP_PROXY=" + proxy); got != "HTTP_PROXY="+want {
+			t.Errorf("%s becomes %s", proxy, got)
+		}
+	}
+}
+
+func TestNothingOfAnImageHoldsThePasswordOfAProxy(t *testing.T) {
+	t.Setenv("HTTPS_PROXY", "http://user:pass-of-the-proxy@proxy.example:3128")
+	cfg := inContainer(t, base(t, strings.Replace(testdocker.FakeNPM, `printf "#!/bin/sh`, `env >/env; cat /proc/*/environ >/environ; printf "#!/bin/sh`, 1)))
+	img, err := BuildImage(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved, err := testdocker.Engine(t).ImageSave(t.Context(), []string{img.Ref}) // with its history, uncompressed
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := io.ReadAll(saved)
+	if err := errors.Join(err, saved.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(content, []byte("HTTPS_PROXY=http://proxy.example:3128")) {
+		t.Error("the build has no proxy")
+	}
+	if bytes.Contains(content, []byte("pass-of-the-proxy")) {
+		t.Error("the password is in the image")
+	}
+}
+
+func TestABuildThatFailsForItsNetworkSaysSo(t *testing.T) {
+	fails := base(t, strings.Replace(testdocker.FakeNPM, `printf "#!/bin/sh`, `exit 4; printf "#!/bin/sh`, 1))
+	for network, want := range map[string]string{"none": "without a network", "bridge": "through a proxy without its password"} {
+		t.Setenv("HTTPS_PROXY", "http://user:pass-of-the-proxy@proxy.example:3128")
+		cfg := inContainer(t, fails)
+		cfg.Sandbox.Docker.Network = network
+		if _, err := BuildImage(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pass-of") {
+			t.Errorf("%s: %v", network, err)
+		}
 	}
 }

@@ -79,7 +79,7 @@ func TestOneWordOfTheConfigurationChoosesTheSandbox(t *testing.T) {
 }
 
 func TestModalAddsAnAgentToAnImageOnce(t *testing.T) {
-	cfg := withClaude(t, testdocker.FakeNPM)
+	cfg := withClaude(t, "RUN "+testdocker.FakeNPM)
 	server := modalServer(t)
 	for range 2 {
 		env := create(t, cfg)

@@ -106,15 +106,6 @@ func installers(r runnerscripts.Recipe) []string {
 	return names
 }
 
-// instructions are the lines of a Dockerfile that follow a recipe.
-func instructions(r runnerscripts.Recipe) string {
-	var lines []string
-	for _, command := range installation(r) {
-		lines = append(lines, "RUN "+command)
-	}
-	return strings.Join(lines, "\n")
-}
-
 // aptGet does not change its user, which it may not do in a container without
 // capabilities.
 const aptGet = "apt-get -o APT::Sandbox::User=root "

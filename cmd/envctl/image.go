@@ -77,8 +77,9 @@ name, for --image. What the build says goes to standard error. If the base has t
 or the agent needs nothing, the name is that of the base, and so is "base" with --json,
 where the rest is not told.
 
-The base must be of a Debian system and have npm. Proxies are taken from HTTP_PROXY,
-HTTPS_PROXY and NO_PROXY.`,
+The base must be of a Debian system and have npm. The build runs in a sandbox with the
+network and the limits of the configuration. Proxies are taken from HTTP_PROXY, HTTPS_PROXY
+and NO_PROXY, without passwords: programs of the base could read and keep them.`,
 		Example: `  envctl image build claude
   envctl image build claude --base my-team/dev:latest
   envctl image build claude --sandbox modal`,

@@ -46,10 +46,10 @@ func yamlLabels() string {
 // TestImages builds and removes images on a base of the test's own, whose labels
 // they inherit.
 func TestImages(t *testing.T) {
-	engine := docker.Config{Image: testdocker.Busybox(t), Pull: docker.PullNever}
+	engine := docker.Config{Image: testdocker.Busybox(t), Pull: docker.PullNever, Runner: testdocker.Runner(t)}
 	base, err := docker.BuildImage(t.Context(), engine, docker.Build{
 		Name: "agentenv-test-base", Labels: testdocker.Labels(),
-		Instructions: fmt.Sprintf("%s\nRUN echo %s %d >/test", testdocker.FakeNPM, t.Name(), os.Getpid()),
+		Commands: []string{testdocker.FakeNPM, fmt.Sprintf("echo %s %d >/test", t.Name(), os.Getpid())},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -25,10 +25,10 @@ func Node(t testing.TB) string {
 	return ref
 }
 
-// FakeNPM are instructions of a Dockerfile that give [Busybox] commands by which
-// agents are installed without a network: its npm makes a program "claude" that
-// prints the arguments of npm.
-const FakeNPM = `RUN printf '#!/bin/sh\n' >/bin/apt-get && busybox cp /bin/apt-get /bin/dpkg-query && \
+// FakeNPM is a command of a shell that gives [Busybox] commands by which agents are
+// installed without a network: its npm makes a program "claude" that prints the
+// arguments of npm.
+const FakeNPM = `printf '#!/bin/sh\n' >/bin/apt-get && busybox cp /bin/apt-get /bin/dpkg-query && \
   printf '#!/bin/sh\ncase "$*" in *--version) exit;; esac\nprintf "#!/bin/sh\\necho $*\\n" >/bin/claude; busybox chmod +x /bin/claude\n' >/bin/npm && \
   busybox chmod +x /bin/apt-get /bin/dpkg-query /bin/npm`
 

@@ -4,13 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +24,6 @@ import (
 const (
 	labelImage     = labelPrefix + "image"      // the name and tag that BuildImage gave it
 	labelImageBase = labelPrefix + "image.base" // Config.Image
-	labelBuild     = labelPrefix + "build"      // one run of BuildImage, with all that is left if it fails
 )
 
 // Build says how [BuildImage] makes an image from [Config].Image.
@@ -33,15 +31,15 @@ type Build struct {
 	// Name is the image's name. It has no tag: that is made from what the image
 	// is built of.
 	Name string
-	// Instructions are lines of a Dockerfile without FROM. They are carried out as
-	// root; the image keeps the user that its base has. There are no files that
-	// COPY could find.
-	Instructions string
+	// Commands are run by the image's /bin/sh one after another, as root and in "/".
+	// The image has the files that they leave, but for those in their HOME.
+	Commands []string
 	// Labels are added to the image and so to its containers.
 	Labels map[string]string
-	// Args are values for ARG. Those of proxies, such as HTTP_PROXY, need no ARG
-	// and are not kept in the image.
-	Args map[string]string
+	// Env is added to the environment of the commands, such as the variables of a
+	// proxy. The commands can read it and write it anywhere: give them no secrets. It
+	// is not kept in the image and does not count for its tag.
+	Env []string
 }
 
 // Image is an image that [BuildImage] made.
@@ -72,11 +70,17 @@ func FindImage(ctx context.Context, cfg Config, b Build) (Image, error) {
 
 // BuildImage builds an image on cfg.Image, unless the engine has the very image
 // already: its tag is the digest of the base's ID and of b. Of programs that want
-// the same image at once one builds it. cfg.Progress gets what the engine prints,
-// line by line. Of cfg only Host, Image, Pull, Platform and Progress count.
+// the same image at once one builds it. cfg.Progress gets what the commands print,
+// line by line.
 //
-// An instruction that fails is a [*BuildError]. When BuildImage fails or ctx ends
-// nothing is left of the build.
+// The commands run in a sandbox of their own, whose files become the image. It has the
+// network, the limits and the filter of system calls of cfg, never gains privileges and
+// has the few capabilities that package managers need. Name, User, Env, the workspace,
+// Mounts, Ports, CapAdd, Labels, ReadOnly and Keep of cfg do not count. ONBUILD
+// instructions of the base are not carried out.
+//
+// A command that fails is a [*BuildError]. When BuildImage fails or ctx ends nothing is
+// left of the build; that of a program that dies ends like any sandbox.
 func BuildImage(ctx context.Context, cfg Config, b Build) (Image, error) {
 	var built Image
 	err := askAbout("build image", b.Name, cfg, func(eng *client.Client) error {
@@ -138,10 +142,10 @@ func buildLock(ref string) (string, error) {
 
 // buildPlan is a build whose base is known.
 type buildPlan struct {
-	ref        string
-	dockerfile func(labels map[string]string) string
-	args       map[string]*string
-	labels     map[string]string
+	Build
+	ref  string
+	on   string // Config.Image
+	base image.InspectResponse
 }
 
 func planBuild(ctx context.Context, eng *client.Client, cfg Config, b Build) (buildPlan, error) {
@@ -152,78 +156,25 @@ func planBuild(ctx context.Context, eng *client.Client, cfg Config, b Build) (bu
 	if err != nil {
 		return buildPlan{}, err
 	}
-	user := ""
-	if base.Config != nil {
-		user = base.Config.User
+	made, err := json.Marshal([]any{base.ID, b.Labels, b.Commands})
+	if err != nil {
+		return buildPlan{}, err
 	}
-	p := buildPlan{args: make(map[string]*string, len(b.Args)), labels: maps.Clone(b.Labels)}
-	for key, value := range b.Args {
-		p.args[key] = &value
-	}
-	p.dockerfile = func(labels map[string]string) string {
-		lines := []string{"FROM " + base.ID, labelLine(labels), "USER 0", strings.TrimSpace(b.Instructions)}
-		if user != "" {
-			lines = append(lines, "USER "+user)
-		}
-		return strings.Join(lines, "\n") + "\n"
-	}
-	// Proxies lead to the same image; other arguments may not.
-	digest := sha256.New()
-	_, _ = digest.Write([]byte(p.dockerfile(b.Labels))) // never fails
-	for _, key := range slices.Sorted(maps.Keys(b.Args)) {
-		if !isProxy(key) {
-			_, _ = fmt.Fprintf(digest, "%s=%s\n", key, b.Args[key])
-		}
-	}
-	p.ref = b.Name + ":" + hex.EncodeToString(digest.Sum(nil)[:8])
-	if p.labels == nil {
-		p.labels = make(map[string]string)
-	}
-	p.labels[labelImage], p.labels[labelImageBase] = p.ref, cfg.Image
-	return p, nil
+	digest := sha256.Sum256(made)
+	return buildPlan{b, b.Name + ":" + hex.EncodeToString(digest[:8]), cfg.Image, base}, nil
 }
 
 func (b Build) check() error {
-	c := Config{}
 	for i, r := range b.Name {
 		lower := r >= 'a' && r <= 'z' || r >= '0' && r <= '9'
 		if !lower && (i == 0 || !strings.ContainsRune("._-/", r)) {
-			return c.invalid("name", "use small letters, digits, and . _ - / after the first one")
+			return Config{}.invalid("name", "use small letters, digits, and . _ - / after the first one")
 		}
 	}
 	if b.Name == "" {
-		return c.invalid("name", "name the image")
-	}
-	for line := range strings.Lines(b.Instructions) {
-		if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); strings.EqualFold(word, "FROM") {
-			return c.invalid("instructions", "remove FROM: the base is the image of the configuration")
-		}
-	}
-	for key, value := range b.Labels {
-		if key == "" || strings.ContainsAny(key+value, "\r\n\x00") {
-			return c.invalid("labels", fmt.Sprintf("remove the line break from %q", key))
-		}
+		return Config{}.invalid("name", "name the image")
 	}
 	return nil
-}
-
-// isProxy reports whether the engine knows a build argument as one of a proxy.
-func isProxy(key string) bool {
-	return slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"}, strings.ToUpper(key))
-}
-
-// labelLine is the instruction that sets labels. It takes back what those of the
-// base say that is not true of the image: the base may be a snapshot.
-func labelLine(labels map[string]string) string {
-	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`).Replace
-	line := "LABEL"
-	for _, other := range []string{labelSandbox, labelConfig, labelSnapshot, labelFork} {
-		line += " " + other + `=""`
-	}
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		line += ` "` + quote(key) + `"="` + quote(labels[key]) + `"`
-	}
-	return line
 }
 
 // findImage returns an image that was built, by its name and tag.
@@ -270,10 +221,6 @@ func RemoveImage(ctx context.Context, cfg Config, ref string) error {
 		if cerrdefs.IsConflict(err) {
 			return fmt.Errorf("remove the sandboxes that were made of it first: %w", err)
 		}
-		if err != nil {
-			return err
-		}
-		// The engine would go on to the base, if that has no name.
-		return dropImages(ctx, eng, img.Parent, isOfBuild(img.Config.Labels[labelBuild])) //nolint:staticcheck // engines that have no parents say none
+		return err
 	})
 }

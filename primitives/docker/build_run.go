@@ -1,10 +1,7 @@
 package docker
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	buildtypes "github.com/docker/docker/api/types/build"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
@@ -23,25 +19,27 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// BuildError says that an instruction of [Build].Instructions failed.
+// BuildError says that one of [Build].Commands failed.
 type BuildError struct {
-	// Instruction is the one that failed, as the engine shows it.
-	Instruction string
-	// Code is the exit status of its command; zero if it had none, for example
-	// because the image has no shell.
-	Code int
+	Command string
+	// Status is how the command ended; the zero value if it could not be started.
+	Status primitives.ExitStatus
+	// Err says why the command could not be started, for example
+	// primitives.ErrCommandNotFound in an image without a shell. Nil if it was.
+	Err error
 	// Output is the end of what it printed.
 	Output string
-	// Message is the engine's.
-	Message string
 }
 
 // shownLines is how much of the output the text of the error shows.
 const shownLines = 10
 
-// Error tells all of it, the last lines of the output at the end.
+// Error returns the command, why it failed, and the last lines of its output.
 func (e *BuildError) Error() string {
-	text := fmt.Sprintf("%s: %s", e.Instruction, e.Message)
+	text := fmt.Sprintf("%s: it exits with %d (%s)", e.Command, e.Status.Code, e.Status.Reason)
+	if e.Err != nil {
+		text = fmt.Sprintf("%s: %v", e.Command, e.Err)
+	}
 	if e.Output == "" {
 		return text
 	}
@@ -49,114 +47,103 @@ func (e *BuildError) Error() string {
 	return text + "; its output ends with:\n" + strings.Join(lines[max(0, len(lines)-shownLines):], "\n")
 }
 
-// build builds an image and gives it its name. Nothing without a name remains.
+// Unwrap returns Err.
+func (e *BuildError) Unwrap() error { return e.Err }
+
+// buildCapabilities are those of the root of a build: package managers unpack files of
+// other users, and write into folders of theirs.
+//
+//nolint:gochecknoglobals // a constant
+var buildCapabilities = []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID"}
+
+// buildGrace is how many seconds a build lives on whose program has died.
+const buildGrace = 10
+
+// forBuild is the configuration of the sandbox in which an image is built: cfg without
+// all that is for the user's own files, programs and names.
+func (c Config) forBuild(plan buildPlan) Config {
+	c.building = true
+	c.Image, c.Pull = plan.base.ID, PullNever
+	c.User, c.CapAdd, c.GraceSeconds = "0", buildCapabilities, buildGrace
+	c.Name, c.Env, c.Workspace, c.WorkspacePath, c.Mounts, c.Ports = "", nil, "", "", nil, nil
+	c.ReadOnly, c.Keep = false, false
+	// The image gets the labels of the container. These are its own.
+	c.Labels = maps.Clone(plan.Labels)
+	maps.DeleteFunc(c.Labels, func(key, _ string) bool { return strings.HasPrefix(key, labelPrefix) })
+	return c
+}
+
+// build builds an image and gives it its name.
 func build(ctx context.Context, eng *client.Client, cfg Config, plan buildPlan) (img Image, err error) {
-	run := newID()
-	labels := ownerLabels(Config{})
-	maps.Copy(labels, plan.labels)
-	labels[labelBuild] = run
-	archive, err := packDockerfile(plan.dockerfile(labels))
+	if plan.base.Config != nil && len(plan.base.Config.OnBuild) > 0 {
+		cfg.tell("the ONBUILD instructions of the image " + cfg.Image + " are not carried out")
+	}
+	s, err := create(ctx, cfg.forBuild(plan))
 	if err != nil {
 		return Image{}, err
 	}
-	// Of what has a name nothing is removed.
-	defer func() { err = errors.Join(err, removeHalfBuilt(ctx, eng, run)) }()
-	res, err := eng.ImageBuild(ctx, archive, buildtypes.ImageBuildOptions{
-		Version:   buildtypes.BuilderV1, // the other one needs a session with this program
-		BuildArgs: plan.args, Platform: cfg.Platform, Remove: true, ForceRemove: true,
-	})
-	if err != nil {
-		return Image{}, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	id, err := followBuild(res.Body, cfg.tell)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return Image{}, context.Cause(ctx)
-	case err != nil:
-		return Image{}, err
+	defer func() {
+		_, terr := s.Terminate(context.WithoutCancel(ctx))
+		err = errors.Join(err, terr, s.Close())
+	}()
+	for _, command := range plan.Commands {
+		if err := s.runBuild(ctx, command, plan.Env); err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			return Image{}, err
+		}
 	}
 	// A program on another machine may have been faster.
 	if img, err = findImage(ctx, eng, plan.ref); !errors.Is(err, fs.ErrNotExist) {
 		return img, err
 	}
-	if err := eng.ImageTag(ctx, id, plan.ref); err != nil {
+	if _, err := s.commitAs(ctx, plan.ref, s.builtConfig(plan)); err != nil {
 		return Image{}, err
 	}
 	return findImage(ctx, eng, plan.ref)
 }
 
-// packDockerfile makes the context of a build, in which there is nothing else.
-func packDockerfile(text string) (io.Reader, error) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	if err := w.WriteHeader(&tar.Header{Name: "Dockerfile", Mode: 0o644, Size: int64(len(text))}); err != nil {
-		return nil, err
+// runBuild runs a command of a build and passes on what it prints.
+func (s *Sandbox) runBuild(ctx context.Context, command string, env []string) error {
+	s.cfg.tell(command)
+	p, err := s.Exec(ctx, primitives.Command{Args: []string{"/bin/sh", "-c", command}, Dir: "/", Env: env, MergeStderr: true})
+	if err != nil {
+		return &BuildError{Command: command, Err: err}
 	}
-	if _, err := io.WriteString(w, text); err != nil {
-		return nil, err
+	output := &outputLines{tell: s.cfg.tell}
+	_, err = io.Copy(output, p.Stdout())
+	status, werr := p.Wait(ctx)
+	if err := errors.Join(err, werr, p.Close()); err != nil {
+		return err
 	}
-	return &b, w.Close()
+	output.flush()
+	if !status.Success() {
+		return &BuildError{Command: command, Status: status, Output: output.last.String()}
+	}
+	return nil
 }
 
-// buildMessage is one of those that the engine sends while it builds.
-type buildMessage struct {
-	Stream string              `json:"stream"`
-	Aux    struct{ ID string } `json:"aux"`
-	Error  *struct {
-		Code    int    `json:"code"`
-		Message string `json:"message"`
-	} `json:"errorDetail"`
-}
-
-// followBuild reads to the end of a build and returns the ID of the image.
-func followBuild(body io.Reader, tell func(string)) (id string, err error) {
-	limited := &io.LimitedReader{R: body}
-	dec := json.NewDecoder(limited)
-	step, output := "", outputLines{tell: tell}
-	for {
-		limited.N = maxPullLine
-		var m buildMessage
-		switch err := dec.Decode(&m); {
-		case errors.Is(err, io.EOF) && id == "":
-			return "", fmt.Errorf("%w: the engine built no image and did not say why", primitives.ErrUnavailable)
-		case errors.Is(err, io.EOF):
-			return id, nil
-		case err != nil:
-			return "", fmt.Errorf("%w: the engine stopped to tell of the build: %w", primitives.ErrUnavailable, err)
-		case m.Error != nil:
-			return "", &BuildError{Instruction: step, Code: m.Error.Code, Output: output.end(), Message: m.Error.Message}
+// builtConfig is the configuration of the image that is made of a build: that of its
+// base, with more labels. What is left out the engine takes from the container, which
+// has it from the base.
+func (s *Sandbox) builtConfig(plan buildPlan) *container.Config {
+	c := &container.Config{User: "0", WorkingDir: "/", Cmd: []string{"/bin/sh"}, Entrypoint: []string{}}
+	if base := plan.base.Config; base != nil {
+		c.Healthcheck, c.StopSignal, c.Shell = base.Healthcheck, base.StopSignal, base.Shell
+		if base.User != "" {
+			c.User = base.User
 		}
-		if m.Aux.ID != "" {
-			id = m.Aux.ID
+		if base.WorkingDir != "" {
+			c.WorkingDir = base.WorkingDir
 		}
-		instruction, engine := engineSays(m.Stream)
-		if instruction != "" {
-			step = instruction
-			output.end()
-			tell(step)
-		}
-		if engine {
-			continue
-		}
-		output.add(m.Stream)
-	}
-}
-
-// engineSays tells what the engine says from what a command prints, and returns
-// the instruction that it begins with. A command that prints the same only hides
-// its own words.
-func engineSays(text string) (instruction string, engine bool) {
-	if strings.HasPrefix(text, "Step ") {
-		_, instruction, _ = strings.Cut(text, " : ")
-		return strings.TrimSpace(instruction), true
-	}
-	for _, start := range []string{" ---> ", "Removing intermediate container ", "Successfully built "} {
-		if strings.HasPrefix(text, start) {
-			return "", true
+		if len(base.Entrypoint)+len(base.Cmd) > 0 {
+			c.Entrypoint, c.Cmd = append(c.Entrypoint, base.Entrypoint...), base.Cmd
 		}
 	}
-	return "", false
+	c.Labels = s.imageLabels(plan.Labels)
+	c.Labels[labelImage], c.Labels[labelImageBase], c.Labels[labelSession] = plan.ref, plan.on, ""
+	return c
 }
 
 // outputLines passes on what is printed line by line, and keeps the end of it.
@@ -169,74 +156,30 @@ type outputLines struct {
 // maxOutputLine is where a longer line is cut.
 const maxOutputLine = 4 << 10
 
-func (o *outputLines) add(text string) {
-	_, _ = o.last.Write([]byte(text)) // never fails
-	lines := strings.FieldsFunc(o.partial+text, func(r rune) bool { return r == '\n' || r == '\r' })
-	o.partial = ""
-	if n := len(lines); n > 0 && !strings.HasSuffix(text, "\n") && !strings.HasSuffix(text, "\r") && len(lines[n-1]) < maxOutputLine {
-		o.partial, lines = lines[n-1], lines[:n-1]
-	}
-	for _, line := range lines {
-		if line = strings.TrimSpace(line); line != "" {
-			o.tell(line)
-		}
-	}
-}
-
-// end returns the end of what was printed and begins anew.
-func (o *outputLines) end() string {
-	text := o.last.String()
-	o.last, o.partial = tailBuffer{}, ""
-	return text
-}
-
-const (
-	halfBuiltPatience = 30 * time.Second
-	halfBuiltPause    = 100 * time.Millisecond
-)
-
-// removeHalfBuilt removes what a build has left that has no name: the images of its
-// first steps if it failed, and what the engine still works on if ctx has ended.
-func removeHalfBuilt(ctx context.Context, eng *client.Client, run string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), halfBuiltPatience)
-	defer cancel()
-	tick := time.NewTicker(halfBuiltPause)
-	defer tick.Stop()
-	label := filters.NewArgs(filters.Arg("label", labelBuild+"="+run))
+func (o *outputLines) Write(p []byte) (int, error) {
+	_, _ = o.last.Write(p) // never fails
+	o.partial += string(p)
 	for {
-		working, err := eng.ContainerList(ctx, container.ListOptions{All: true, Filters: label})
-		if err != nil {
-			return explain(eng, err)
+		end := strings.IndexAny(o.partial, "\r\n")
+		if end < 0 && len(o.partial) >= maxOutputLine {
+			end = maxOutputLine
 		}
-		left, err := eng.ImageList(ctx, image.ListOptions{All: true, Filters: label})
-		if err != nil {
-			return explain(eng, err)
+		if end < 0 {
+			return len(p), nil
 		}
-		if slices.ContainsFunc(left, hasName) || len(left)+len(working) == 0 {
-			return nil
-		}
-		for _, i := range left {
-			if err := dropImages(ctx, eng, i.ID, isOfBuild(run)); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("remove what is left of the build: %w", ctx.Err())
-		}
+		rest := strings.TrimLeft(o.partial[end:], "\r\n")
+		o.partial = o.partial[:end]
+		o.flush()
+		o.partial = rest
 	}
 }
 
-func isOfBuild(run string) func(labels map[string]string) bool {
-	return func(labels map[string]string) bool {
-		return run != "" && labels[labelBuild] == run && labels[labelSandbox] == ""
+// flush passes on a line that has no end.
+func (o *outputLines) flush() {
+	if line := strings.TrimSpace(o.partial); line != "" {
+		o.tell(line)
 	}
-}
-
-func hasName(i image.Summary) bool {
-	return slices.ContainsFunc(i.RepoTags, func(tag string) bool { return tag != "<none>:<none>" }) ||
-		slices.ContainsFunc(i.RepoDigests, func(digest string) bool { return digest != "<none>@<none>" })
+	o.partial = ""
 }
 
 // listImages returns the images that were built.

@@ -124,6 +124,8 @@ type Config struct {
 	sharedRunner string
 	// ownFolders: the guest can make its folders itself.
 	ownFolders bool
+	// building: the container is that of BuildImage.
+	building bool
 }
 
 // Pull says when an image is fetched from its registry.

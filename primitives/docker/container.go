@@ -42,7 +42,7 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 		return "", err
 	}
 	inside := containerConfig(name, cfg, img)
-	if cfg.ReadOnly {
+	if cfg.guestInVolume() {
 		host.Mounts = append(host.Mounts, guestVolume(inside.Labels))
 	}
 	if cfg.Disk > 0 {
@@ -170,6 +170,10 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 	return c
 }
 
+// guestInVolume reports whether the guest's folder is a volume: a read-only container
+// takes files nowhere else, and the image that is made of a build has none of the guest's.
+func (c Config) guestInVolume() bool { return c.ReadOnly || c.building }
+
 // guestVolume is a new volume for the guest's folder. It has the container's labels,
 // so that it is found if it loses the container, with which it is to go.
 func guestVolume(labels map[string]string) mount.Mount {
@@ -192,7 +196,7 @@ func guestArgs(cfg Config, img image.InspectResponse) []string {
 		args = append(args, "--workspace", cfg.workspaceTarget())
 	}
 	if img.Config != nil {
-		if folder := img.Config.Labels[labelFolder]; validName(folder) {
+		if folder := img.Config.Labels[labelFolder]; validName(folder) && !cfg.building {
 			args = append(args, "--adopt", folder)
 		}
 		for _, e := range img.Config.Env {

@@ -44,12 +44,12 @@
 // A container with another name than the sandbox's ID is somebody's own, made of a
 // snapshot. Volumes without a container are removed like a container that was never
 // started, and so are the images that [Sandbox.Fork] makes copies of, if no container
-// of them is left, and what a build had come to that was not finished; folders of
-// sockets as soon as there is no container and none is being made.
+// of them is left; folders of sockets as soon as there is no container and none is being made.
 //
 // Images with a name are results, and stay until somebody removes them: those that were
 // built with [RemoveImage], snapshots with [RemoveSnapshot]. A program that dies in
-// [Sandbox.Snapshot] leaves nothing of it, or all: a snapshot that [Snapshots] lists.
+// [BuildImage] or [Sandbox.Snapshot] leaves nothing of it, or all: an image that
+// [Images] or [Snapshots] lists. The sandbox of a build is one like others.
 package docker
 
 import (

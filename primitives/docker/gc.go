@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -230,46 +231,32 @@ func (g *collector) volumes(ctx context.Context) {
 	}
 }
 
-// images removes those without a name that their programs, which have died, were to
-// remove: what forks were made of, and what builds had come to. Snapshots and finished
-// builds stay.
+// images removes those that forks were made of and that their programs, which have
+// died, were to remove. Snapshots and builds stay.
 func (g *collector) images(ctx context.Context) {
-	// Every image of this package has this label, so the engine is asked once.
-	found, err := g.eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelHost))})
+	found, err := g.eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelFork))})
 	if err != nil {
 		g.errs = append(g.errs, err)
 		return
 	}
-	finished := map[string]bool{} // builds: what others have built on them has their labels, too
 	for _, i := range found {
-		finished[i.Labels[labelBuild]] = finished[i.Labels[labelBuild]] || hasName(i)
-	}
-	for _, i := range found {
-		var gone string
-		var kind func(map[string]string) bool
-		switch run := i.Labels[labelBuild]; {
-		case isFork(i.Labels):
-			gone, kind = "no fork is left that uses it", isFork
-		case run != "" && !finished[run]:
-			gone, kind = "its build was never finished", isOfBuild(run)
-		}
-		if kind == nil || !kind(i.Labels) || hasName(i) {
+		if !isFork(i.Labels) || hasName(i) {
 			continue
 		}
 		created := time.Unix(i.Created, 0).UTC()
-		why, err := g.unused(ctx, findOwner(i.Labels), created, gone)
+		why, err := g.unused(ctx, findOwner(i.Labels), created, "no fork is left that uses it")
 		if err != nil {
 			g.errs = append(g.errs, err)
 		}
 		if why != "" && ctx.Err() == nil {
-			g.image(ctx, i, kind, Garbage{"image", i.ID, why, created})
+			g.image(ctx, i, Garbage{"image", i.ID, why, created})
 		}
 	}
 }
 
 // image removes one unless a container uses it. The engine does not let go of it then,
 // either, but with GCOptions.DryRun it is not asked.
-func (g *collector) image(ctx context.Context, i image.Summary, kind func(map[string]string) bool, found Garbage) {
+func (g *collector) image(ctx context.Context, i image.Summary, found Garbage) {
 	using, err := g.eng.ContainerList(ctx, container.ListOptions{All: true, Limit: 1, Filters: filters.NewArgs(filters.Arg("ancestor", i.ID))})
 	if err != nil {
 		g.errs = append(g.errs, err)
@@ -281,6 +268,11 @@ func (g *collector) image(ctx context.Context, i image.Summary, kind func(map[st
 		if err := removeUnused(ctx, g.eng, i.ID); err != nil {
 			return err
 		}
-		return dropImages(ctx, g.eng, i.ParentID, kind)
+		return dropImage(ctx, g.eng, i.ParentID)
 	})
+}
+
+func hasName(i image.Summary) bool {
+	return slices.ContainsFunc(i.RepoTags, func(tag string) bool { return tag != "<none>:<none>" }) ||
+		slices.ContainsFunc(i.RepoDigests, func(digest string) bool { return digest != "<none>@<none>" })
 }

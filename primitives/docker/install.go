@@ -20,9 +20,8 @@ func install(ctx context.Context, eng *client.Client, id string, cfg Config) err
 	if cfg.sharedRunner != "" && cfg.ownFolders {
 		return nil
 	}
-	// Of a read-only container only the volume takes files.
 	into := "/"
-	if cfg.ReadOnly {
+	if cfg.guestInVolume() {
 		into = guestDir
 	}
 	return unpackInto(ctx, eng, id, into, func(w io.Writer) error { return packGuest(w, cfg, into) })

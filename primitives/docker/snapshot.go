@@ -94,8 +94,8 @@ func mountedVolumes(mounts []container.MountPoint) []string {
 	return paths
 }
 
-// commit makes an image of the container, with a name unless that is empty, and
-// returns its ID.
+// commit makes an image of the container that a sandbox continues with, with a name
+// unless that is empty, and returns its ID.
 func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]string) (string, error) {
 	if err := s.live(); err != nil {
 		return "", err
@@ -103,6 +103,18 @@ func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]str
 	if err := s.copyable(); err != nil {
 		return "", err
 	}
+	labels = s.imageLabels(labels)
+	labels[labelFolder] = path.Base(s.Paths().Session)
+	return s.commitAs(ctx, name, &container.Config{
+		Entrypoint: []string{guestProgram}, Cmd: []string{"guest", "--root", guestRoot},
+		Labels: labels,
+		Env:    packEnv(make([]string, len(s.cfg.Env))), // takes them back
+	})
+}
+
+// commitAs makes an image of the container with this configuration. What is left out of
+// it is taken from the container, its labels one by one.
+func (s *Sandbox) commitAs(ctx context.Context, name string, config *container.Config) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
@@ -111,15 +123,7 @@ func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]str
 	// left behind, its answer is waited for.
 	patient, cancel := outlast(ctx, removeTimeout)
 	defer cancel()
-	made, err := s.eng.ContainerCommit(patient, s.link.container, container.CommitOptions{
-		Reference: name, Pause: true,
-		// What is left out is taken from the container, its labels one by one.
-		Config: &container.Config{
-			Entrypoint: []string{guestProgram}, Cmd: []string{"guest", "--root", guestRoot},
-			Labels: s.imageLabels(labels),
-			Env:    packEnv(make([]string, len(s.cfg.Env))), // takes them back
-		},
-	})
+	made, err := s.eng.ContainerCommit(patient, s.link.container, container.CommitOptions{Reference: name, Pause: true, Config: config})
 	if err != nil {
 		return "", errors.Join(ctx.Err(), s.explain(err))
 	}
@@ -133,10 +137,9 @@ func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]str
 // image of it.
 func (s *Sandbox) imageLabels(more map[string]string) map[string]string {
 	labels := ownerLabels(Config{Session: s.cfg.Session})
-	for _, other := range []string{labelSandbox, labelConfig, labelSnapshot, labelFork, labelImage, labelImageBase, labelBuild} {
+	for _, other := range []string{labelSandbox, labelConfig, labelSnapshot, labelFork, labelImage, labelImageBase, labelLink} {
 		labels[other] = ""
 	}
-	labels[labelFolder] = path.Base(s.Paths().Session)
 	maps.Copy(labels, more)
 	return labels
 }
@@ -230,22 +233,16 @@ func removeUnused(ctx context.Context, eng *client.Client, id string) error {
 	return err
 }
 
-// dropImage removes an image that Fork made and those that it was made of, as far
-// as nothing else uses them.
-func dropImage(ctx context.Context, eng *client.Client, id string) error {
-	return dropImages(ctx, eng, id, isFork)
-}
-
 // isFork tells the images that Fork makes from those that somebody has made of the
 // containers.
 func isFork(labels map[string]string) bool {
 	return labels[labelFork] != "" && labels[labelSandbox] == "" && labels[labelPID] != ""
 }
 
-// dropImages removes an image without a name and those that it was made of, as long
-// as they are of one kind and nothing else uses them. The engine's own way to do this
-// goes on to what they were made of, which may be somebody's.
-func dropImages(ctx context.Context, eng *client.Client, id string, kind func(labels map[string]string) bool) error {
+// dropImage removes an image that Fork made and those that it was made of, as far as
+// nothing else uses them. The engine's own way to do this goes on to what they were made
+// of, which may be somebody's.
+func dropImage(ctx context.Context, eng *client.Client, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	for id != "" {
@@ -259,7 +256,7 @@ func dropImages(ctx context.Context, eng *client.Client, id string, kind func(la
 		if err != nil {
 			return explain(eng, err)
 		}
-		if img.Config == nil || !kind(img.Config.Labels) || len(img.RepoTags) > 0 {
+		if img.Config == nil || !isFork(img.Config.Labels) || len(img.RepoTags) > 0 {
 			return nil
 		}
 		err = removeUnused(ctx, eng, img.ID)
