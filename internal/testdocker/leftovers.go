@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/docker/client"
 )
@@ -70,7 +71,7 @@ func leftovers() error {
 			return err
 		}
 		if len(left)+len(volumes) == 0 {
-			return leftImages(ctx, eng)
+			return errors.Join(leftNetworks(ctx, eng), leftImages(ctx, eng))
 		}
 		select {
 		case <-tick.C:
@@ -107,6 +108,22 @@ func leftVolumes(ctx context.Context, eng *client.Client) error {
 		err = fmt.Errorf("volume %s was left", v.Name)
 		if rerr := eng.VolumeRemove(ctx, v.Name, true); rerr != nil && !cerrdefs.IsNotFound(rerr) {
 			err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)
+		}
+	}
+	return err
+}
+
+// leftNetworks removes the network of sandboxes, of which an engine has one at most,
+// unless other tests use it.
+func leftNetworks(ctx context.Context, eng *client.Client) error {
+	left, err := eng.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("label", "dev.agentenv.network"))})
+	if err == nil && len(left) > 1 {
+		err = fmt.Errorf("%d networks of sandboxes were made", len(left))
+	}
+	for _, n := range left {
+		rerr := eng.NetworkRemove(ctx, n.ID)
+		if rerr != nil && !cerrdefs.IsNotFound(rerr) && !cerrdefs.IsPermissionDenied(rerr) {
+			err = errors.Join(err, rerr)
 		}
 	}
 	return err

@@ -61,8 +61,10 @@ type Config struct {
 	// Ports are published: they can be reached on the engine's machine, see
 	// [Sandbox.Ports].
 	Ports []Port `json:"ports,omitempty"`
-	// Network is "bridge" (also if empty: the engine's default network, through
-	// which the internet is reached), "none", or the name of a network.
+	// Network is "none", or the name of a network. Empty means the network
+	// "agentenv", which New makes if the engine has none: sandboxes reach the
+	// internet and the engine's machine through it, but not each other. On "bridge",
+	// the engine's default network, containers also reach each other.
 	Network string `json:"network,omitempty"`
 	// CPUs limits the processor time, in processors. Zero means no limit.
 	CPUs float64 `json:"cpus,omitempty"`

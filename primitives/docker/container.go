@@ -41,6 +41,13 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	if err != nil {
 		return "", err
 	}
+	if cfg.Network == "" {
+		own, err := sandboxNetwork(ctx, eng)
+		if err != nil {
+			return "", err
+		}
+		host.NetworkMode = container.NetworkMode(own)
+	}
 	inside := containerConfig(name, cfg, img)
 	if cfg.guestInVolume() {
 		host.Mounts = append(host.Mounts, guestVolume(inside.Labels))
@@ -244,9 +251,6 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 	}
 	if cfg.Disk > 0 {
 		h.StorageOpt = map[string]string{"size": strconv.FormatInt(int64(cfg.Disk), 10)}
-	}
-	if cfg.Network == "" {
-		h.NetworkMode = "bridge"
 	}
 	h.NanoCPUs = int64(cfg.CPUs * 1e9)
 	switch {

@@ -25,6 +25,7 @@ type retouched struct {
 	// answer changes an answer that is a JSON object. It may be called from several
 	// goroutines.
 	answer func(method, path string, status int, answer map[string]any)
+	host   string // of the engine; empty is the one of all tests
 
 	mu    sync.Mutex
 	asked []string // the paths
@@ -32,7 +33,10 @@ type retouched struct {
 
 func (e *retouched) serve(t *testing.T) (host string) {
 	t.Helper()
-	return standIn(t, toEngine(t, &httputil.ReverseProxy{
+	if e.host == "" {
+		e.host = testdocker.Engine(t).DaemonHost()
+	}
+	return standIn(t, toEngineAt(t, e.host, &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			e.mu.Lock()
 			e.asked = append(e.asked, r.In.URL.Path)

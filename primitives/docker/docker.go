@@ -46,6 +46,9 @@
 // started, and so are the images that [Sandbox.Fork] makes copies of, if no container
 // of them is left; folders of sockets as soon as there is no container and none is being made.
 //
+// The network of sandboxes stays until [GC] finds no container on it, an hour after it
+// was made or with NoGrace.
+//
 // Images with a name are results, and stay until somebody removes them: those that were
 // built with [RemoveImage], snapshots with [RemoveSnapshot]. A program that dies in
 // [BuildImage] or [Sandbox.Snapshot] leaves nothing of it, or all: an image that
@@ -145,6 +148,19 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 // launch makes a container, has put add to it what its guest needs, starts it and finds
 // the way into it. When it fails nothing is left.
 func launch(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*link, error) {
+	for attempt := 1; ; attempt++ {
+		l, err := launchOnce(ctx, eng, name, cfg, img, put)
+		// GC in another program may have removed the network before the start.
+		if cfg.Network != "" || !missesNetwork(err) || attempt == launchAttempts || ctx.Err() != nil {
+			return l, err
+		}
+	}
+}
+
+// launchAttempts bounds how often the network of sandboxes may be removed meanwhile.
+const launchAttempts = 5
+
+func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*link, error) {
 	id, err := makeContainer(ctx, eng, name, cfg, img)
 	if err != nil {
 		return nil, err

@@ -59,7 +59,7 @@ func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image
 		return fmt.Errorf("set runner to the envrunner program of this version, unless the cause is another: the guest did not answer: %w", err)
 	}
 	switch {
-	case cerrdefs.IsNotFound(err) && strings.Contains(err.Error(), "network "):
+	case missesNetwork(err):
 		return fmt.Errorf("network: choose one that 'docker network ls' shows: %w", err)
 	case mayBeMounts(err):
 		if occupied := cfg.occupied(err.Error()); occupied != nil {

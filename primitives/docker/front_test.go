@@ -21,7 +21,13 @@ import (
 // with bytes; this is for what changes requests and answers.
 func toEngine(t *testing.T, proxy *httputil.ReverseProxy) *httputil.ReverseProxy {
 	t.Helper()
-	socket, ok := strings.CutPrefix(testdocker.Engine(t).DaemonHost(), "unix://")
+	return toEngineAt(t, testdocker.Engine(t).DaemonHost(), proxy)
+}
+
+// toEngineAt is toEngine for an engine at a unix:// address.
+func toEngineAt(t *testing.T, host string, proxy *httputil.ReverseProxy) *httputil.ReverseProxy {
+	t.Helper()
+	socket, ok := strings.CutPrefix(host, "unix://")
 	if !ok {
 		t.Fatalf("these tests need an engine behind a Unix socket, not %s", socket)
 	}

@@ -27,7 +27,7 @@ type GCOptions struct {
 
 // Garbage is something that [GC] removed or would remove.
 type Garbage struct {
-	Kind    string // what it is: "container", "volume" or "image"
+	Kind    string // what it is: "container", "volume", "image" or "network"
 	ID      string // its name
 	Why     string // for people
 	Created time.Time
@@ -57,6 +57,7 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 type collector struct {
 	eng     *client.Client
 	opts    GCOptions
+	inNew   bool // it runs in New, which is about to use the network
 	removed []Garbage
 	errs    []error
 	clock   time.Time // of the engine, when it was first asked
@@ -66,6 +67,9 @@ func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
 	g.containers(ctx)
 	g.volumes(ctx)
 	g.images(ctx)
+	if !g.inNew {
+		g.networks(ctx)
+	}
 	return g.removed, errors.Join(g.errs...)
 }
 
@@ -182,7 +186,7 @@ func (g *collector) unused(ctx context.Context, owner ownerFate, created time.Ti
 	if g.clock.Sub(created) < abandonedAfter {
 		return "", nil
 	}
-	return "nobody has finished it for an hour", nil
+	return "nobody has used it for an hour", nil
 }
 
 // inUse reports whether programs are attached to a running container beside the

@@ -39,7 +39,7 @@ func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *swee
 	s := &sweep{cancel, make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		g := &collector{eng: eng}
+		g := &collector{eng: eng, inNew: true}
 		removed, err := g.collect(ctx)
 		if ctx.Err() != nil {
 			forgetSweep(host)

@@ -1,0 +1,221 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// aSecret is what a listening sandbox tells everyone who connects to its port.
+const (
+	aSecret    = "a secret"
+	secretPort = 8000
+)
+
+// listening makes a sandbox on a network that tells its secret at a published port, and
+// returns its address there, too.
+func listening(t *testing.T, networkName string) (s *docker.Sandbox, address string) {
+	t.Helper()
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Network, cfg.Ports = networkName, []docker.Port{{Container: secretPort}}
+	s = open(t, cfg)
+	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "while true; do echo " + aSecret + " | nc -l -p 8000; done"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	found, err := testdocker.Engine(t).ContainerInspect(t.Context(), s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range found.NetworkSettings.Networks {
+		address = n.IPAddress
+	}
+	return s, address
+}
+
+// told is what the engine's machine reads from the published port.
+func told(t *testing.T, s *docker.Sandbox) string {
+	t.Helper()
+	ports, err := s.Ports(t.Context())
+	if err != nil || len(ports) != 1 {
+		t.Fatalf("ports %v, %v", ports, err)
+	}
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0].Host)))
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	said, _ := io.ReadAll(conn) // nothing if nobody listens yet
+	return strings.TrimSpace(string(said))
+}
+
+// asks has a sandbox connect to the port of another one.
+func asks(t *testing.T, s *docker.Sandbox, address string) string {
+	t.Helper()
+	return strings.TrimSpace(string(script(t, s, "nc -w 3 "+address+" 8000 </dev/null").Stdout))
+}
+
+func TestSandboxesReachEachOtherOnlyOnANetworkThatIsNamed(t *testing.T) {
+	for name, c := range map[string]struct{ network, want string }{
+		"by default": {"", ""},
+		"on bridge":  {"bridge", aSecret},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, address := listening(t, c.network)
+			await(t, func() bool { return told(t, a) == aSecret })
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.Network = c.network
+			b := open(t, cfg)
+			copies, err := b.Fork(t.Context(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fork, _ := copies[0].(*docker.Sandbox)
+			t.Cleanup(func() {
+				_, err := fork.Terminate(context.WithoutCancel(t.Context()))
+				if err := errors.Join(err, fork.Close()); err != nil {
+					t.Error(err)
+				}
+			})
+			for who, other := range map[string]*docker.Sandbox{"another sandbox": b, "a fork": fork} {
+				if got := asks(t, other, address); got != c.want {
+					t.Errorf("%s reads %q from the port, want %q", who, got, c.want)
+				}
+			}
+			if got := told(t, a); got != aSecret {
+				t.Errorf("the published port says %q", got)
+			}
+		})
+	}
+}
+
+// ownNetworks is an engine of the test's own that can make networks.
+func ownNetworks(t *testing.T) (docker.Config, *client.Client) {
+	t.Helper()
+	d := testdocker.NewDaemon(t, nil, "--iptables=true", "--ip-forward=true")
+	cfg := config(t, testdocker.Busybox(t))
+	d.Load(t, cfg.Image)
+	cfg.Host, cfg.Network = d.Host(), ""
+	return cfg, d.Engine(t)
+}
+
+func customNetworks(t *testing.T, eng *client.Client) []network.Summary {
+	t.Helper()
+	found, err := eng.NetworkList(t.Context(), network.ListOptions{Filters: filters.NewArgs(filters.Arg("type", "custom"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestProgramsThatMakeTheNetworkAtOnceShareIt(t *testing.T) {
+	cfg, eng := ownNetworks(t)
+	var making sync.WaitGroup
+	for range 4 {
+		making.Go(func() {
+			s, err := docker.New(t.Context(), cfg)
+			if err != nil {
+				t.Errorf("New: %v", err)
+				return
+			}
+			_, err = s.Terminate(t.Context())
+			if err := errors.Join(err, s.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	making.Wait()
+	if made := customNetworks(t, eng); len(made) != 1 {
+		t.Errorf("%d networks, want 1", len(made))
+	}
+	// Another program may be about to use it.
+	if found, err := docker.GC(t.Context(), cfg, docker.GCOptions{}); err != nil || len(found) > 0 {
+		t.Errorf("GC: %v, %v, want nothing: the network is new", found, err)
+	}
+	if found, err := docker.GC(t.Context(), cfg, docker.GCOptions{NoGrace: true}); err != nil || len(found) != 1 || found[0].Kind != "network" {
+		t.Errorf("GC without grace: %v, %v, want the network", found, err)
+	}
+	if left := customNetworks(t, eng); len(left) > 0 {
+		t.Errorf("%d networks are left", len(left))
+	}
+}
+
+func TestANetworkThatIsRemovedBeforeTheStartIsMadeAgain(t *testing.T) {
+	cfg, eng := ownNetworks(t)
+	var once sync.Once
+	e := &retouched{host: cfg.Host, answer: func(method, path string, status int, _ map[string]any) {
+		if method != http.MethodPost || !strings.HasSuffix(path, "/containers/create") || status != http.StatusCreated {
+			return
+		}
+		once.Do(func() {
+			for _, n := range customNetworks(t, eng) {
+				if err := eng.NetworkRemove(t.Context(), n.ID); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}}
+	cfg.Host = e.serve(t)
+	s := open(t, cfg)
+	if got := output(t, s, "echo", "hi"); got != "hi\n" {
+		t.Errorf("got %q", got)
+	}
+	if made := customNetworks(t, eng); len(made) != 1 {
+		t.Errorf("%d networks, want 1", len(made))
+	}
+}
+
+func TestGCLeavesANetworkThatASandboxUses(t *testing.T) {
+	cfg, eng := ownNetworks(t)
+	s := open(t, cfg)
+	for _, opts := range []docker.GCOptions{{NoGrace: true, DryRun: true}, {NoGrace: true}} {
+		if found, err := docker.GC(t.Context(), cfg, opts); err != nil || len(found) > 0 {
+			t.Errorf("GC %+v: %v, %v", opts, found, err)
+		}
+	}
+	found, err := eng.ContainerInspect(t.Context(), s.ID())
+	if err != nil || len(found.NetworkSettings.Networks) != 1 {
+		t.Errorf("networks %v, %v", found.NetworkSettings, err)
+	}
+}
+
+func TestAForeignNetworkWithTheNameOfTheSandboxesIsNotUsed(t *testing.T) {
+	cfg, eng := ownNetworks(t)
+	made, err := eng.NetworkCreate(t.Context(), "agentenv", network.CreateOptions{Driver: "bridge"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := docker.New(t.Context(), cfg)
+	if err == nil {
+		_, terr := s.Terminate(t.Context())
+		t.Fatal("no error", errors.Join(terr, s.Close()))
+	}
+	if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "network: ") {
+		t.Errorf("got %v, want fs.ErrExist", err)
+	}
+	if err := eng.NetworkRemove(t.Context(), made.ID); err != nil {
+		t.Error(err)
+	}
+}
