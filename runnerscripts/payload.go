@@ -151,6 +151,22 @@ const (
 // Allows reports whether the answer lets the tool run.
 func (k PermissionKind) Allows() bool { return k == AllowOnce || k == AllowAlways }
 
+// Effect says in a few words what an answer of this kind does, such as "allow once"; empty
+// for a kind that is not known.
+func (k PermissionKind) Effect() string {
+	switch k {
+	case AllowOnce:
+		return "allow once"
+	case AllowAlways:
+		return "allow for this session"
+	case RejectOnce:
+		return "reject once"
+	case RejectAlways:
+		return "reject for this session"
+	}
+	return ""
+}
+
 // PermissionResolved tells how a permission request ended.
 type PermissionResolved struct {
 	ID string `json:"id"`

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -46,16 +45,15 @@ needs in a sandbox.`,
 			if asJSON {
 				return errors.Join(err, printLines(a, list))
 			}
-			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "AGENT\tINSTALLED\tTESTED\tPROFILE")
+			rows := [][]span{plains("AGENT", "INSTALLED", "TESTED", "PROFILE")}
 			for _, r := range list {
-				installed := firstOf(plain(r.Installed), "-")
+				installed := firstOf(r.Installed, "-")
 				if r.Program == "" && r.Version != "" {
 					installed = "built in"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Agent, installed, firstOf(r.Version, "-"), firstOf(profileFields(r.Supports), "-"))
+				rows = append(rows, plains(r.Agent, installed, firstOf(r.Version, "-"), firstOf(profileFields(r.Supports), "-")))
 			}
-			return errors.Join(err, w.Flush())
+			return errors.Join(err, a.out.table(rows...))
 		},
 	}
 	t.flags(cmd)

@@ -50,7 +50,7 @@ func (f *diffFlags) run(ctx context.Context, id string) (err error) {
 		return printLines(f.app, changes)
 	}
 	for _, c := range changes {
-		if _, err := fmt.Fprintf(f.app.out, "%-8s %s\n", c.Kind, plain(c.Path)); err != nil {
+		if err := f.app.out.row(plain(fmt.Sprintf("%-8s %s", c.Kind, c.Path))); err != nil {
 			return err
 		}
 	}

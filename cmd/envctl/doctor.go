@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -71,16 +70,15 @@ func (a *app) report(findings []finding, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(a.out).Encode(findings)
 	}
-	s := newStyle(a.out)
-	paint := map[string]func(string) string{statusOK: s.green, statusMissing: s.cyan, statusFailed: s.red}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	paint := map[string]func(string) span{statusOK: green, statusMissing: cyan, statusFailed: red}
+	var rows [][]span
 	for _, f := range findings {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Check, paint[f.Status](f.Status), plain(f.Detail))
+		rows = append(rows, []span{plain(f.Check), paint[f.Status](f.Status), plain(f.Detail)})
 		if f.Fix != "" {
-			fmt.Fprintf(w, "\t\t%s\n", s.bold(f.Fix))
+			rows = append(rows, []span{plain(""), plain(""), bold(f.Fix)})
 		}
 	}
-	return w.Flush()
+	return a.out.table(rows...)
 }
 
 func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {

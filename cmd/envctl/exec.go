@@ -38,7 +38,9 @@ func (a *app) newExecCmd() *cobra.Command {
 command. Standard input, output and error are the command's, and so is the exit
 status: 128 plus the number of the signal that ended it, 124 after --timeout, 125
 when the sandbox failed, 126 when the command cannot be run, 127 when there is none.
-Ctrl-C ends the command, with status 130; with -t it goes to the command instead.`,
+Ctrl-C ends the command, with status 130; with -t it goes to the command instead.
+
+The command's output is not filtered: a terminal obeys the escape sequences in it.`,
 		Example: `  envctl exec -- uname -a
   envctl exec -t 3f2a -- sh
   tar c . | envctl exec 3f2a -- tar x
@@ -233,8 +235,8 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	}
 	var streams sync.WaitGroup
 	var outErr, errErr error
-	streams.Go(func() { outErr = copyStream(f.app.out, proc.Stdout()) })
-	streams.Go(func() { errErr = copyStream(f.app.err, proc.Stderr()) })
+	streams.Go(func() { outErr = copyStream(f.app.out.file, proc.Stdout()) })
+	streams.Go(func() { errErr = copyStream(f.app.err.file, proc.Stderr()) })
 	status, err := proc.Wait(context.WithoutCancel(ctx))
 	if err != nil {
 		_ = proc.Close() // which ends the streams, too; why is known already

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -111,10 +112,7 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 	from := choices(chosen)
 	// What is on this machine can be told without asking an engine.
 	if i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == "local" }); i >= 0 && len(from) > 1 {
-		list, err := environment.List(ctx, from[i])
-		if err != nil {
-			return location{}, err
-		}
+		list, _ := environment.List(ctx, from[i]) // if it is not there, what failed fails again
 		for _, at := range locations(from, list) {
 			if at.id == id {
 				return at, nil
@@ -180,7 +178,7 @@ func (t *target) completeIDs(most int) cobra.CompletionFunc {
 		var ids []cobra.Completion
 		for _, info := range list {
 			if !slices.Contains(args, info.ID) {
-				ids = append(ids, cobra.CompletionWithDesc(info.ID, describe(info)))
+				ids = append(ids, cobra.CompletionWithDesc(info.ID, visible.Line(describe(info))))
 			}
 		}
 		return ids, cobra.ShellCompDirectiveNoFileComp

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,16 +59,15 @@ func (f *gcFlags) run(ctx context.Context) error {
 		return errors.Join(append(errs, printLines(f.app, removed))...)
 	}
 	if len(removed) > 0 {
-		w := tabwriter.NewWriter(f.app.out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "TYPE\tKIND\tID\tCREATED\tWHY")
+		rows := [][]span{plains("TYPE", "KIND", "ID", "CREATED", "WHY")}
 		for _, g := range removed {
 			created := "-"
 			if !g.Created.IsZero() {
 				created = g.Created.Local().Format(time.DateTime)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", g.Type, g.Kind, plain(g.ID), created, plain(g.Why))
+			rows = append(rows, plains(g.Type, g.Kind, g.ID, created, g.Why))
 		}
-		errs = append(errs, w.Flush())
+		errs = append(errs, f.app.out.table(rows...))
 	}
 	what := "removed"
 	if f.DryRun {

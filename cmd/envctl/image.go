@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/docker/go-units"
@@ -145,17 +144,16 @@ func (a *app) newImageListCmd() *cobra.Command {
 			if f.asJSON {
 				return printLines(a, list)
 			}
-			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "IMAGE\tAGENT\tVERSION\tBASE\tSIZE\tCREATED\tUSED")
+			rows := [][]span{plains("IMAGE", "AGENT", "VERSION", "BASE", "SIZE", "CREATED", "USED")}
 			for _, i := range list {
 				used := "unused"
 				if i.InUse {
 					used = "in use"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(i.Ref), plain(i.Agent), plain(i.Version), plain(i.Base),
-					units.HumanSize(float64(i.Size)), i.Created.Local().Format(time.DateTime), used)
+				rows = append(rows, plains(i.Ref, i.Agent, i.Version, i.Base,
+					units.HumanSize(float64(i.Size)), i.Created.Local().Format(time.DateTime), used))
 			}
-			return w.Flush()
+			return a.out.table(rows...)
 		},
 	}
 	f.flags(cmd)

@@ -4,9 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,17 +60,16 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	if f.asJSON {
 		return errors.Join(printLines(f.app, list), failed)
 	}
-	w := tabwriter.NewWriter(f.app.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tTYPE\tSTATUS\tCREATED\tUSED\tIMAGE")
+	rows := [][]span{plains("ID", "TYPE", "STATUS", "CREATED", "USED", "IMAGE")}
 	for _, s := range list {
 		used := "idle"
 		if s.InUse {
 			used = "in use"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n",
-			s.ID, s.Type, s.Status, s.Created.Local().Format(time.DateTime), used, plain(firstOf(shortImage(s.Image), "-")))
+		rows = append(rows, plains(
+			s.ID, s.Type, string(s.Status), s.Created.Local().Format(time.DateTime), used, firstOf(shortImage(s.Image), "-")))
 	}
-	return errors.Join(w.Flush(), failed)
+	return errors.Join(f.app.out.table(rows...), failed)
 }
 
 // shortImage is an image for people: an ID without a name is cut as the docker command
@@ -104,15 +102,15 @@ func (f *listFlags) files(ctx context.Context, at place) (err error) {
 	if f.asJSON {
 		return printLines(f.app, list)
 	}
-	w := tabwriter.NewWriter(f.app.out, 0, 0, 2, ' ', 0)
+	var rows [][]span
 	for _, i := range list {
-		name := plain(i.Path)
+		name := i.Path
 		if i.Target != "" {
-			name += " -> " + plain(i.Target)
+			name += " -> " + i.Target
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", i.Mode, i.Size, i.ModTime.Local().Format(time.DateTime), name)
+		rows = append(rows, plains(i.Mode.String(), strconv.FormatInt(i.Size, 10), i.ModTime.Local().Format(time.DateTime), name))
 	}
-	return w.Flush()
+	return f.app.out.table(rows...)
 }
 
 // printLines prints one JSON object a line.

@@ -62,7 +62,7 @@ func (f *logsFlags) run(ctx context.Context, id string) (err error) {
 	}
 	env, err := environment.Attach(ctx, found.id, cfg)
 	if errors.Is(err, primitives.ErrUnavailable) && len(entries) > 0 {
-		fmt.Fprintf(f.app.err, "what its agent has printed cannot be read: %s\n", plain(err.Error()))
+		fmt.Fprintf(f.app.err, "what its agent has printed cannot be read: %s\n", err.Error())
 		return nil
 	}
 	if err != nil {
@@ -101,7 +101,6 @@ func (f *logsFlags) remembered(ctx context.Context, cfg environment.Config, id s
 }
 
 func (f *logsFlags) print(entries ...environment.LogEntry) error {
-	note := newStyle(f.app.out)
 	for _, e := range entries {
 		if f.asJSON {
 			if err := json.NewEncoder(f.app.out).Encode(e); err != nil {
@@ -113,7 +112,7 @@ func (f *logsFlags) print(entries ...environment.LogEntry) error {
 		if !e.Time.IsZero() {
 			at = e.Time.Local().Format(time.DateTime)
 		}
-		if _, err := fmt.Fprintf(f.app.out, "%s  %-6s  %s\n", note.dim(at), e.Source, plain(e.Message)); err != nil {
+		if err := f.app.out.row(dim(at), plain(fmt.Sprintf("  %-6s  %s", e.Source, e.Message))); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,8 @@ func main() {
 	// A reader of the output that goes away must not kill envctl before it has
 	// ended its sandbox. Notify, not Ignore: commands would inherit the latter.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, hurry: hurry}
+	a := newApp(os.Stdin, os.Stdout, os.Stderr)
+	a.hurry = hurry
 	os.Exit(a.execute(ctx, os.Args[1:]))
 }
 

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	if agenttest.ServeMCP() {
 		return
 	}
-	testscript.Main(tests{m}, map[string]func(){"envctl": main})
+	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent})
 }
 
 // tests are those of the package, after which nothing may be left in an engine

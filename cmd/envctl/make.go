@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -61,13 +59,7 @@ func (t *target) loadNew(ctx context.Context, m *makeFlags) (environment.Config,
 
 // newProgress prints what takes longer than a moment to standard error.
 func (a *app) newProgress() func(string) {
-	note := newStyle(a.err)
-	var printing sync.Mutex
-	return func(message string) {
-		printing.Lock()
-		defer printing.Unlock()
-		fmt.Fprintln(a.err, note.dim(plain(message)))
-	}
+	return func(message string) { _ = a.err.println(dim(message)) }
 }
 
 // apply sets what the flags say over the configuration, and the type of the

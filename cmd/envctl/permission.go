@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -41,7 +42,7 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 	switch policy {
 	case "":
 		policy = permissionDeny
-		if isTerminal(a.in) && isTerminal(a.err) {
+		if isTerminal(a.in) && a.err.terminal {
 			policy = permissionAsk
 		}
 	case permissionAsk, permissionAllow, permissionDeny:
@@ -69,10 +70,7 @@ func (a *answerer) decide(ctx context.Context, req runnerscripts.PermissionReque
 	case permissionAllow:
 		return runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
 	case permissionDeny:
-		return runnerscripts.PermissionDecision{
-			Kind:    runnerscripts.RejectOnce,
-			Message: "Nobody is there to allow this; the user can allow it with --permission allow.",
-		}
+		return rejection(req.Options, "Nobody is there to allow this; the user can allow it with --permission allow.")
 	}
 	return a.ask(ctx, req)
 }
@@ -85,31 +83,32 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 	if ctx.Err() != nil {
 		return runnerscripts.PermissionDecision{}
 	}
-	note := newStyle(a.app.err)
 	if a.terminal != nil {
 		if typed := a.typedAhead(); len(typed) > 0 {
 			if !bytes.HasSuffix(typed, []byte("\n")) {
 				fmt.Fprintln(a.app.err) // after its echo
 			}
-			fmt.Fprintln(a.app.err, note.dim("what was typed before this question was not used"))
+			_ = a.app.err.println(dim("what was typed before this question was not used"))
 		}
 	}
+	defer a.printer.answered()
 	for {
 		a.printer.question(req)
 		line, ok := a.line(ctx)
 		if !ok && ctx.Err() != nil { // permission_resolved will say whether it was the time-out
-			fmt.Fprintln(a.app.err, "\n"+note.dim("withdrawn: an answer is no longer awaited"))
+			_ = a.app.err.println(plain("\n"), dim("withdrawn: an answer is no longer awaited"))
 			return runnerscripts.PermissionDecision{}
 		}
 		if !ok {
 			fmt.Fprintln(a.app.err)
-			return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "The user has left."}
+			return rejection(req.Options, "The user has left.")
 		}
-		if d, ok := choose(req.Options, line); ok {
+		d, err := choose(req.Options, line)
+		if err == nil {
 			return d
 		}
 		if line != "" {
-			fmt.Fprintf(a.app.err, "%q is no answer to this:\n", line)
+			fmt.Fprintf(a.app.err, "%v:\n", err)
 		}
 	}
 }
@@ -210,24 +209,57 @@ func readable(timeout *unix.Timeval, files ...*os.File) bool {
 	}
 }
 
-// choose understands the number of an option, y and n, and anything longer as
-// the reason of a refusal.
-func choose(options []runnerscripts.PermissionOption, line string) (runnerscripts.PermissionDecision, bool) {
+// choose understands the number of an option, y and n, and anything longer as the reason
+// of a refusal. What y and n mean is decided by the kinds of the options alone.
+func choose(options []runnerscripts.PermissionOption, line string) (runnerscripts.PermissionDecision, error) {
 	switch strings.ToLower(line) {
-	case "":
-		return runnerscripts.PermissionDecision{}, false
 	case "y", "yes":
-		return runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}, true
+		return only(options, runnerscripts.AllowOnce, line)
 	case "n", "no":
-		return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}, true
+		return only(options, runnerscripts.RejectOnce, line)
 	}
-	for i, o := range options {
-		if line == fmt.Sprint(i+1) {
-			return runnerscripts.PermissionDecision{OptionID: o.OptionID}, true
+	for i, o := range options[:min(len(options), mostOptions)] {
+		switch {
+		case line != strconv.Itoa(i+1):
+		case o.Kind.Effect() == "":
+			return runnerscripts.PermissionDecision{}, fmt.Errorf("%s cannot be chosen, because its effect is not known", line)
+		default:
+			return runnerscripts.PermissionDecision{OptionID: o.OptionID, Kind: o.Kind}, nil
 		}
 	}
 	if len(line) < 3 {
-		return runnerscripts.PermissionDecision{}, false
+		return runnerscripts.PermissionDecision{}, fmt.Errorf("%q is no answer to this", line)
 	}
-	return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: line}, true
+	return rejection(options, line), nil
+}
+
+// only chooses the one option of a kind.
+func only(options []runnerscripts.PermissionOption, kind runnerscripts.PermissionKind, line string) (runnerscripts.PermissionDecision, error) {
+	var found []runnerscripts.PermissionOption
+	for _, o := range options {
+		if o.Kind == kind {
+			found = append(found, o)
+		}
+	}
+	switch {
+	case len(options) == 0:
+		return runnerscripts.PermissionDecision{Kind: kind}, nil
+	case len(found) == 1:
+		return runnerscripts.PermissionDecision{OptionID: found[0].OptionID, Kind: kind}, nil
+	case len(found) == 0:
+		return runnerscripts.PermissionDecision{}, fmt.Errorf("%q is no answer to this, because no option is to %s; type a number", line, kind.Effect())
+	}
+	return runnerscripts.PermissionDecision{}, fmt.Errorf("%q is no answer to this, because %d options are to %s; type a number", line, len(found), kind.Effect())
+}
+
+// rejection is the weakest rejection among the options.
+func rejection(options []runnerscripts.PermissionOption, message string) runnerscripts.PermissionDecision {
+	for _, kind := range []runnerscripts.PermissionKind{runnerscripts.RejectOnce, runnerscripts.RejectAlways} {
+		for _, o := range options {
+			if o.Kind == kind {
+				return runnerscripts.PermissionDecision{OptionID: o.OptionID, Kind: kind, Message: message}
+			}
+		}
+	}
+	return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: message}
 }

@@ -41,7 +41,7 @@ func newPerson(t *testing.T) *person {
 		}
 		return true
 	}}
-	a := &app{in: tty, out: io.Discard, err: p.screen}
+	a := newApp(tty, io.Discard, p.screen)
 	if p.answer, err = a.newAnswerer(permissionAsk); err != nil {
 		t.Fatal(err)
 	}
@@ -200,9 +200,10 @@ func TestAnswersThatAreNotTypedAreTakenInOrder(t *testing.T) {
 
 func TestADenialForWantOfAnAnswerSaysSo(t *testing.T) {
 	var errOut bytes.Buffer
-	show := (&app{out: io.Discard, err: &errOut}).newPrinter(false)
+	show := newApp(nil, io.Discard, &errOut).newPrinter(false)
 	req := runnerscripts.PermissionRequest{ID: "1", ToolCall: runnerscripts.ToolCall{Title: "go test ./..."}}
 	show.question(req)
+	show.answered()
 	for _, ev := range []struct {
 		typ     runnerscripts.EventType
 		payload any

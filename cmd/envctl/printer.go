@@ -2,8 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"time"
@@ -16,8 +16,10 @@ import (
 // printer shows the events of a run.
 type printer interface {
 	event(ev runnerscripts.Event) error
-	// question shows a permission request to a person.
+	// question shows a permission request to a person. Until answered is called nothing
+	// else of the agent is shown below it.
 	question(req runnerscripts.PermissionRequest)
+	answered()
 	// waiting shows a message if it is not stopped within two seconds.
 	waiting(message string) (stop func())
 	// finish prints what was held back and ends the last line.
@@ -25,7 +27,7 @@ type printer interface {
 }
 
 func (a *app) newPrinter(asJSON bool) printer {
-	people := &peoplePrinter{out: a.out, err: a.err, style: newStyle(a.out), note: newStyle(a.err)}
+	people := &peoplePrinter{out: a.out, err: a.err}
 	people.tools.Max, people.requests.Max = maxRemembered, maxRemembered
 	if asJSON {
 		return &jsonPrinter{peoplePrinter: people, enc: runnerscripts.NewEncoder(a.out)}
@@ -59,10 +61,11 @@ type peoplePrinter struct {
 	requests    boundedmap.Map[string] // titles of what waits for permission
 	interactive bool                   // somebody was asked
 	mu          sync.Mutex
-	out, err    io.Writer
-	style       style // of out
-	note        style // of err
-	user        bool  // show the user's messages, too
+	asked       *runnerscripts.PermissionRequest // the question that stands
+	held        []runnerscripts.Event            // what has happened since
+	heldSize    int                              // of their payloads
+	out, err    *output
+	user        bool // show the user's messages, too
 	block       string
 	midLine     bool   // the last line printed to out is not finished
 	failure     string // an error not yet printed: the query's failure may say the same
@@ -76,6 +79,21 @@ const maxRemembered = 16 << 20
 func (p *peoplePrinter) event(ev runnerscripts.Event) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.asked == nil {
+		return p.show(ev)
+	}
+	p.held = append(p.held, ev)
+	p.heldSize += len(ev.Payload)
+	if len(p.held) < mostHeld && p.heldSize < maxRemembered {
+		return nil
+	}
+	err := p.release()
+	p.ask()
+	return err
+}
+
+// show prints an event.
+func (p *peoplePrinter) show(ev runnerscripts.Event) error {
 	if ev.Type != runnerscripts.TypeQueryFailed {
 		p.printFailure()
 	}
@@ -118,12 +136,11 @@ func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
 		p.block = c.BlockID
 	}
 	text := plain(c.Content.Text)
-	p.midLine = !strings.HasSuffix(text, "\n")
+	p.midLine = !strings.HasSuffix(text.text, "\n")
 	if ev.Type == runnerscripts.TypeAgentThought {
-		text = p.style.dim(text)
+		text = dim(text.text)
 	}
-	_, err = io.WriteString(p.out, text)
-	return err
+	return p.out.print(text)
 }
 
 // userMessage prints what the user said, where it is not known anyway.
@@ -132,7 +149,7 @@ func (p *peoplePrinter) userMessage(ev runnerscripts.Event) error {
 	if err != nil || !p.user {
 		return nil
 	}
-	return p.line(p.style.bold("> " + plain(c.Content.Text)))
+	return p.line(bold("> " + c.Content.Text))
 }
 
 // tool prints a tool call when it starts, and how it ended.
@@ -150,15 +167,15 @@ func (p *peoplePrinter) tool(ev runnerscripts.Event) error {
 	}
 	p.tools.Put(u.ToolCallID, call, sizeOf(call))
 	if !known || u.Title != "" && ev.Type == runnerscripts.TypeToolCall {
-		if err := p.line(p.style.cyan("→ ") + p.style.bold(plain(firstOf(call.Title, u.Name)))); err != nil {
+		if err := p.line(cyan("→ "), bold(indented(firstOf(call.Title, u.Name)))); err != nil {
 			return err
 		}
 	}
 	switch u.Status {
 	case runnerscripts.ToolCompleted:
-		return p.result(call, p.style.dim)
+		return p.result(call, dim)
 	case runnerscripts.ToolFailed:
-		return p.result(call, p.style.red)
+		return p.result(call, red)
 	}
 	return nil
 }
@@ -181,15 +198,15 @@ func sizeOf(call runnerscripts.ToolCall) int {
 // resultLines is how much of a tool's output is shown.
 const resultLines = 12
 
-func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) string) error {
-	var lines []string
+func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) span) error {
+	var lines []span
 	for _, c := range call.Content {
 		switch {
 		case c.Type == "diff":
-			lines = append(lines, p.diff(c)...)
+			lines = append(lines, changed(c)...)
 		case c.Content != nil && c.Content.Text != "":
 			for l := range strings.Lines(c.Content.Text) {
-				lines = append(lines, paint(plain(strings.TrimRight(l, "\r\n"))))
+				lines = append(lines, paint(strings.TrimRight(l, "\r\n")))
 			}
 		}
 	}
@@ -197,23 +214,23 @@ func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) s
 		lines = append(lines[:resultLines], paint(fmt.Sprintf("... %d more lines", more)))
 	}
 	for _, l := range lines {
-		if err := p.line("  " + l); err != nil {
+		if err := p.line(plain("  "), l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// diff shows the lines of a change, old ones and new ones.
-func (p *peoplePrinter) diff(c runnerscripts.ToolCallContent) []string {
-	var lines []string
+// changed are the lines of a change, old ones and new ones.
+func changed(c runnerscripts.ToolCallContent) []span {
+	var lines []span
 	if c.OldText != nil {
 		for l := range strings.Lines(*c.OldText) {
-			lines = append(lines, p.style.red("- "+plain(strings.TrimRight(l, "\r\n"))))
+			lines = append(lines, red("- "+strings.TrimRight(l, "\r\n")))
 		}
 	}
 	for l := range strings.Lines(c.NewText) {
-		lines = append(lines, p.style.green("+ "+plain(strings.TrimRight(l, "\r\n"))))
+		lines = append(lines, green("+ "+strings.TrimRight(l, "\r\n")))
 	}
 	return lines
 }
@@ -231,7 +248,7 @@ func (p *peoplePrinter) plan(ev runnerscripts.Event) error {
 		case "in_progress":
 			mark = "[>]"
 		}
-		if err := p.line(p.style.dim(mark + " " + plain(e.Content))); err != nil {
+		if err := p.line(dim(mark + " " + indented(e.Content))); err != nil {
 			return err
 		}
 	}
@@ -247,7 +264,7 @@ func (p *peoplePrinter) subagent(ev runnerscripts.Event) error {
 	if err != nil {
 		return nil
 	}
-	return p.line(p.style.dim("  · " + plain(firstOf(u.Title, u.Name))))
+	return p.line(dim("  · " + indented(firstOf(u.Title, u.Name))))
 }
 
 func (p *peoplePrinter) end(ev runnerscripts.Event) error {
@@ -263,15 +280,13 @@ func (p *peoplePrinter) end(ev runnerscripts.Event) error {
 			p.failure = ""
 		}
 		p.printFailure()
-		_, err = fmt.Fprintln(p.err, p.note.red("failed: "+plain(f.Message)))
-		return err
+		return p.err.println(red("failed: " + f.Message))
 	}
 	c, err := runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
 	if err != nil {
 		return nil
 	}
-	_, err = fmt.Fprintln(p.err, p.note.dim(summary(c)))
-	return err
+	return p.err.println(dim(summary(c)))
 }
 
 // summary is one line about a finished query.
@@ -301,14 +316,13 @@ func (p *peoplePrinter) diagnostic(ev runnerscripts.Event) error {
 		p.failure = d.Message
 		return nil
 	}
-	_, err := fmt.Fprintln(p.err, p.note.dim(plain(firstOf(d.Level, "error")+": "+d.Message)))
-	return err
+	return p.err.println(dim(firstOf(d.Level, "error") + ": " + d.Message))
 }
 
 // printFailure prints the error that was held back.
 func (p *peoplePrinter) printFailure() {
 	if p.failure != "" {
-		fmt.Fprintln(p.err, p.note.dim("error: "+plain(p.failure)))
+		_ = p.err.println(dim("error: " + p.failure))
 		p.failure = ""
 	}
 }
@@ -316,42 +330,28 @@ func (p *peoplePrinter) printFailure() {
 func (p *peoplePrinter) finish() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.asked = nil
+	err := p.release()
 	p.printFailure()
-	return p.endLine()
-}
-
-func (p *peoplePrinter) question(req runnerscripts.PermissionRequest) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_ = p.endLine()
-	p.interactive = true
-	fmt.Fprintf(p.err, "%s %s\n", p.note.bold("Allow?"), plain(firstOf(req.ToolCall.Title, req.ToolCall.Name)))
-	if len(req.ToolCall.RawInput) > 0 {
-		fmt.Fprintf(p.err, "  %s\n", p.note.dim(plain(shorten(string(req.ToolCall.RawInput), 2000))))
-	}
-	for i, o := range req.Options {
-		fmt.Fprintf(p.err, "  %d  %s\n", i+1, plain(o.Name))
-	}
-	fmt.Fprint(p.err, "number, y, n, or what the agent should do instead: ")
+	return errors.Join(err, p.endLine())
 }
 
 func (p *peoplePrinter) waiting(message string) func() {
 	timer := time.AfterFunc(2*time.Second, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		fmt.Fprintln(p.err, p.note.dim(message))
+		_ = p.err.println(dim(message))
 	})
 	return func() { timer.Stop() }
 }
 
 // line prints a line of its own.
-func (p *peoplePrinter) line(text string) error {
+func (p *peoplePrinter) line(text ...span) error {
 	if err := p.endLine(); err != nil {
 		return err
 	}
 	p.block = ""
-	_, err := fmt.Fprintln(p.out, text)
-	return err
+	return p.out.println(text...)
 }
 
 func (p *peoplePrinter) endLine() error {
@@ -359,21 +359,15 @@ func (p *peoplePrinter) endLine() error {
 		return nil
 	}
 	p.midLine = false
-	_, err := fmt.Fprintln(p.out)
-	return err
+	return p.out.println()
 }
+
+// indented lets the further lines of a text begin below its first.
+func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
 
 func firstOf(a, b string) string {
 	if a != "" {
 		return a
 	}
 	return b
-}
-
-// shorten cuts text to a length in bytes, between characters.
-func shorten(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
 }

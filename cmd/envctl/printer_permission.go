@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -29,6 +27,5 @@ func (p *peoplePrinter) permission(ev runnerscripts.Event) error {
 	case done.Reason == "timeout":
 		hint = "; there was no answer in time"
 	}
-	_, err = fmt.Fprintln(p.err, p.note.dim("denied: "+plain(title)+hint))
-	return err
+	return p.err.row(dim("denied: " + title + hint))
 }

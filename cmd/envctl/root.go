@@ -27,14 +27,18 @@ const (
 // app is one run of the command line: its streams and little else.
 type app struct {
 	in       io.Reader
-	out, err io.Writer
+	out, err *output
 	hurry    <-chan struct{} // closed when an interrupted run shall wait for nothing; nil: never
 }
 
 // Execute runs envctl with the given arguments (without the program's name) and
 // streams, and returns its exit status.
 func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []string) int {
-	return (&app{in: in, out: out, err: errOut}).execute(ctx, args)
+	return newApp(in, out, errOut).execute(ctx, args)
+}
+
+func newApp(in io.Reader, out, errOut io.Writer) *app {
+	return &app{in: in, out: newOutput(out), err: newOutput(errOut)}
 }
 
 func (a *app) execute(ctx context.Context, args []string) int {
@@ -43,6 +47,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
+	defer func() { _, _ = a.out.Close(), a.err.Close() }() // nobody is left to hear of it
 	strictDefaults(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -51,7 +56,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	var status *exitError
 	if errors.As(err, &status) {
 		if status.err != nil {
-			fmt.Fprintf(a.err, "envctl: %s\n", plain(status.err.Error()))
+			fmt.Fprintf(a.err, "envctl: %s\n", status.err.Error())
 		}
 		return status.code
 	}
@@ -61,11 +66,11 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if ctx.Err() != nil {
 		fmt.Fprintln(a.err, "envctl: interrupted")
 		if err = besides(err, ctx.Err()); err != nil {
-			fmt.Fprintf(a.err, "envctl: %s\n", plain(err.Error()))
+			fmt.Fprintf(a.err, "envctl: %s\n", err.Error())
 		}
 		return exitInterrupted
 	}
-	fmt.Fprintf(a.err, "envctl: %s\n", plain(err.Error()))
+	fmt.Fprintf(a.err, "envctl: %s\n", err.Error())
 	if errors.Is(err, environment.ErrConfig) {
 		return exitUsage
 	}

@@ -278,7 +278,7 @@ func failed(err error) error {
 }
 
 func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment) (err error) {
-	w := f.app.out
+	var w io.Writer = f.app.out
 	if f.patch != "-" {
 		file, err := os.Create(f.patch)
 		if err != nil {

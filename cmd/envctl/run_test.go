@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
@@ -93,20 +92,6 @@ func TestASourceThatMakesNoSenseIsAUsageError(t *testing.T) {
 	}
 	if !strings.Contains(errOut.String(), "must not begin") {
 		t.Errorf("the reason is not told:\n%s", &errOut)
-	}
-}
-
-func TestErrorsObeyNoControlCharacters(t *testing.T) {
-	alone(t)
-	var out, errOut bytes.Buffer
-	config := file(t, "c.yaml", `scripts: {setup_session: [sh, -c, "printf '\\033[2J' >&2; exit 1"]}`)
-	for _, args := range [][]string{{"run", "-e", "\x1b[2J", "go"}, {"run", "--config", config, "go"}} {
-		if code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, args); code == exitOK {
-			t.Errorf("%q: exit status 0", args)
-		}
-	}
-	if s := errOut.String(); strings.Contains(s, "\x1b") || !strings.Contains(s, "\uFFFD[2J") {
-		t.Errorf("standard error is %q", s)
 	}
 }
 
@@ -206,28 +191,11 @@ func TestExecReturnsAfterItsStreamsHaveEnded(t *testing.T) {
 	in, hold := io.Pipe()
 	defer hold.Close()
 	var out bytes.Buffer // the race detector sees a write that comes too late
-	f := &execFlags{target: target{app: &app{in: in, out: &out, err: io.Discard}}}
+	f := &execFlags{target: target{app: newApp(in, &out, io.Discard)}}
 	if _, err := f.connect(t.Context(), broken{r: r, w: w}); !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("error %v", err)
 	}
 	out.Reset()
-}
-
-func TestAPersonsAnswerIsUnderstood(t *testing.T) {
-	options := []runnerscripts.PermissionOption{{OptionID: "a"}, {OptionID: "b"}}
-	for line, want := range map[string]runnerscripts.PermissionDecision{
-		"y": {Kind: runnerscripts.AllowOnce}, "NO": {Kind: runnerscripts.RejectOnce}, "2": {OptionID: "b"},
-		"use tabs": {Kind: runnerscripts.RejectOnce, Message: "use tabs"},
-	} {
-		if d, ok := choose(options, line); !ok || d.Kind != want.Kind || d.OptionID != want.OptionID || d.Message != want.Message {
-			t.Errorf("%q is understood as %+v, %v", line, d, ok)
-		}
-	}
-	for _, line := range []string{"", "3", "0", "yy"} {
-		if d, ok := choose(options, line); ok {
-			t.Errorf("%q is understood as %+v", line, d)
-		}
-	}
 }
 
 func TestASandboxThatDamagedItsRecordCanBeRemoved(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/docker/go-units"
@@ -46,12 +45,11 @@ what cannot be told, and a memory_limit of 0 where there is none.`,
 			if len(list) == 0 && failed != nil {
 				return failed
 			}
-			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "ID\tTYPE\tSTATUS\tCPU TIME\tMEMORY\tLIMIT\tPROCESSES")
+			rows := [][]span{plains("ID", "TYPE", "STATUS", "CPU TIME", "MEMORY", "LIMIT", "PROCESSES")}
 			for _, u := range list {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", u.ID, u.Type, u.Status, u.columns())
+				rows = append(rows, append(plains(u.ID, u.Type, string(u.Status)), u.columns()...))
 			}
-			return errors.Join(w.Flush(), failed)
+			return errors.Join(a.out.table(rows...), failed)
 		},
 	}
 	t.flags(cmd)
@@ -61,7 +59,7 @@ what cannot be told, and a memory_limit of 0 where there is none.`,
 }
 
 // columns are the figures for people.
-func (u usage) columns() string {
+func (u usage) columns() []span {
 	cpu, memory, limit, processes := "-", "-", "-", "-"
 	if u.Usage != nil {
 		if u.CPU >= 0 {
@@ -80,7 +78,7 @@ func (u usage) columns() string {
 			processes = fmt.Sprint(u.Processes)
 		}
 	}
-	return cpu + "\t" + memory + "\t" + limit + "\t" + processes
+	return plains(cpu, memory, limit, processes)
 }
 
 // askedAtOnce is how many sandboxes are asked at the same time.

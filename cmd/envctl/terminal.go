@@ -1,10 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"strings"
+	"sync"
+	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/agentenv-dev/agentenv/internal/visible"
 )
 
 // isTerminal reports whether a stream of the program is a terminal.
@@ -13,41 +19,151 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// style colors text on a terminal and leaves it alone elsewhere.
-type style struct{ on bool }
+// output is standard output or standard error. What is written to a terminal is made
+// visible, wherever it comes from; the only escape sequences that arrive there are those
+// of a span's style. Elsewhere every byte arrives as it is.
+type output struct {
+	file     io.Writer
+	terminal bool
+	colors   bool
 
-// newStyle honors https://no-color.org.
-func newStyle(stream any) style {
-	return style{on: isTerminal(stream) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	mu   sync.Mutex
+	text *visible.Writer // writes to buf
+	buf  bytes.Buffer
 }
 
-func (s style) dim(text string) string   { return s.paint("2", text) }
-func (s style) bold(text string) string  { return s.paint("1", text) }
-func (s style) red(text string) string   { return s.paint("31", text) }
-func (s style) green(text string) string { return s.paint("32", text) }
-func (s style) cyan(text string) string  { return s.paint("36", text) }
-
-func (s style) paint(code, text string) string {
-	if !s.on || text == "" {
-		return text
-	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
+// newOutput honors https://no-color.org.
+func newOutput(file io.Writer) *output {
+	o := &output{file: file, terminal: isTerminal(file)}
+	o.colors = o.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	o.text = visible.NewWriter(&o.buf)
+	return o
 }
 
-// plain makes text from a sandbox harmless on a terminal: control characters
-// other than line breaks and tabs are shown, not obeyed.
-func plain(text string) string {
-	if strings.IndexFunc(text, harmful) < 0 {
-		return text
+// Write writes text without a style.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.terminal {
+		return o.file.Write(p)
 	}
-	return strings.Map(func(r rune) rune {
-		if harmful(r) {
-			return '\uFFFD'
+	_, _ = o.text.Write(p) // a buffer takes everything
+	if err := o.pass(); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// width is how many characters a line of the terminal has.
+func (o *output) width() int {
+	if f, ok := o.file.(*os.File); ok && o.terminal {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
+			return columns
 		}
-		return r
-	}, text)
+	}
+	return 80
 }
 
-func harmful(r rune) bool {
-	return r < 0x20 && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0
+// pass writes what is in the buffer. The caller holds mu.
+func (o *output) pass() error {
+	defer o.buf.Reset()
+	if o.buf.Len() == 0 {
+		return nil
+	}
+	_, err := o.file.Write(o.buf.Bytes())
+	return err
+}
+
+// Close writes the beginning of a character that has no rest. The file stays open.
+func (o *output) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_ = o.text.Flush()
+	return o.pass()
+}
+
+// span is text in one style; without a style it is as it is.
+type span struct{ style, text string }
+
+func plain(text string) span { return span{"", text} }
+func dim(text string) span   { return span{"2", text} }
+func bold(text string) span  { return span{"1", text} }
+func red(text string) span   { return span{"31", text} }
+func green(text string) span { return span{"32", text} }
+func cyan(text string) span  { return span{"36", text} }
+
+// plains are spans without a style.
+func plains(texts ...string) []span {
+	spans := make([]span, len(texts))
+	for i, text := range texts {
+		spans[i] = plain(text)
+	}
+	return spans
+}
+
+// print writes text in styles, all of it at once.
+func (o *output) print(spans ...span) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range spans {
+		if !o.terminal {
+			o.buf.WriteString(s.text)
+			continue
+		}
+		styled := o.colors && s.style != "" && s.text != ""
+		if styled {
+			_ = o.text.Flush() // before, and so without the style
+			o.buf.WriteString("\x1b[" + s.style + "m")
+		}
+		_, _ = io.WriteString(o.text, s.text)
+		if styled {
+			_ = o.text.Flush()
+			o.buf.WriteString("\x1b[0m")
+		}
+	}
+	return o.pass()
+}
+
+// println is print with a line break.
+func (o *output) println(spans ...span) error { return o.print(append(spans, plain("\n"))...) }
+
+// row is println of one line: on a terminal no span can begin another one.
+func (o *output) row(spans ...span) error { return o.println(o.cells(spans)...) }
+
+func (o *output) cells(spans []span) []span {
+	if !o.terminal {
+		return spans
+	}
+	cells := make([]span, len(spans))
+	for i, s := range spans {
+		cells[i] = span{s.style, visible.Line(s.text)}
+	}
+	return cells
+}
+
+// table prints rows, with the columns one below the other.
+func (o *output) table(rows ...[]span) error {
+	var widths []int
+	for i, row := range rows {
+		rows[i] = o.cells(row)
+		for n, cell := range rows[i] {
+			if n == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[n] = max(widths[n], utf8.RuneCountInString(cell.text))
+		}
+	}
+	for _, row := range rows {
+		var line []span
+		for n, cell := range row {
+			line = append(line, cell)
+			if n < len(row)-1 {
+				line = append(line, plain(strings.Repeat(" ", widths[n]-utf8.RuneCountInString(cell.text)+2)))
+			}
+		}
+		if err := o.println(line...); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -68,7 +68,7 @@ func (f *watchFlags) run(ctx context.Context, at place) (err error) {
 		if f.asJSON {
 			err = enc.Encode(ev)
 		} else {
-			_, err = fmt.Fprintln(f.app.out, changeLine(ev))
+			err = f.app.out.row(plain(changeLine(ev)))
 		}
 		if err != nil {
 			return err
@@ -81,12 +81,12 @@ func (f *watchFlags) run(ctx context.Context, at place) (err error) {
 }
 
 func changeLine(ev primitives.WatchEvent) string {
-	name := plain(ev.Path)
+	name := ev.Path
 	if ev.Dir {
 		name += "/"
 	}
 	if ev.From != "" {
-		name = plain(ev.From) + " -> " + name
+		name = ev.From + " -> " + name
 	}
 	return fmt.Sprintf("%-8s %s", ev.Op, name)
 }

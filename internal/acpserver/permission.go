@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	acp "github.com/coder/acp-go-sdk"
 
+	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -67,12 +69,7 @@ func (c *conversation) ask(ctx context.Context, ev runnerscripts.Event) {
 		return
 	}
 	ctx, cancel := c.asking.add(ctx, req.ID)
-	question := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.teller.question(req.ToolCall)}
-	for _, o := range req.Options {
-		question.Options = append(question.Options, acp.PermissionOption{
-			OptionId: acp.PermissionOptionId(o.OptionID), Name: o.Name, Kind: acp.PermissionOptionKind(o.Kind),
-		})
-	}
+	question := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.teller.question(req.ToolCall), Options: options(req.Options)}
 	c.asking.waiting.Go(func() {
 		defer cancel()
 		res, err := acp.SendRequest[acp.RequestPermissionResponse](s.conn, ctx, acp.ClientMethodSessionRequestPermission, question)
@@ -85,6 +82,31 @@ func (c *conversation) ask(ctx context.Context, ev runnerscripts.Event) {
 			s.log.Warn("the answer had no effect", "session", c.id, "error", err)
 		}
 	})
+}
+
+// options are those that the editor can offer. Of a kind that is not known nobody could say
+// what it does.
+func options(all []runnerscripts.PermissionOption) []acp.PermissionOption {
+	var list []acp.PermissionOption
+	for _, o := range all {
+		if o.Kind.Effect() != "" {
+			list = append(list, acp.PermissionOption{
+				OptionId: acp.PermissionOptionId(o.OptionID), Name: optionName(o), Kind: acp.PermissionOptionKind(o.Kind),
+			})
+		}
+	}
+	return list
+}
+
+// optionName begins with what an option does, whatever the agent calls it.
+func optionName(o runnerscripts.PermissionOption) string {
+	effect := o.Kind.Effect()
+	effect = strings.ToUpper(effect[:1]) + effect[1:]
+	name := visible.Line(o.Name)
+	if name == "" || strings.HasPrefix(effect, name) {
+		return effect
+	}
+	return fmt.Sprintf("%s (%q)", effect, name)
 }
 
 // decision is what the editor has chosen. An editor that cannot ask has not allowed

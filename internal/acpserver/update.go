@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/internal/boundedmap"
+	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -180,7 +181,7 @@ func (t *teller) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	}
 	t.tools.Put(c.ToolCallID, struct{}{}, 0)
 	return acp.SessionUpdate{ToolCall: &acp.SessionUpdateToolCall{
-		Meta: u.Meta, ToolCallId: u.ToolCallId, Title: cmp.Or(c.Title, c.Name, "tool"),
+		Meta: u.Meta, ToolCallId: u.ToolCallId, Title: visible.Text(cmp.Or(c.Title, c.Name, "tool")),
 		Kind: acp.ToolKind(cmp.Or(c.Kind, runnerscripts.ToolOther)), Status: acp.ToolCallStatus(cmp.Or(c.Status, runnerscripts.ToolPending)),
 		Content: u.Content, Locations: u.Locations, RawInput: u.RawInput, RawOutput: u.RawOutput,
 	}}, true
@@ -197,7 +198,7 @@ func (t *teller) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 // call is a tool call in the editor's words; what did not change is left out.
 func (t *teller) call(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 	u := acp.ToolCallUpdate{
-		ToolCallId: acp.ToolCallId(c.ToolCallID), Title: given(c.Title), Kind: given(acp.ToolKind(c.Kind)),
+		ToolCallId: acp.ToolCallId(c.ToolCallID), Title: given(visible.Text(c.Title)), Kind: given(acp.ToolKind(c.Kind)),
 		Status: given(acp.ToolCallStatus(c.Status)), RawInput: raw(c.RawInput), RawOutput: raw(c.RawOutput),
 	}
 	for _, l := range c.Locations {

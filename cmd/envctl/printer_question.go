@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agentenv-dev/agentenv/internal/visible"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Bounds of a question on the screen.
+const (
+	mostOptions     = 20
+	mostFields      = 20
+	mostRows        = 20  // of a text
+	mostCommandRows = 100 // of a text of what executes commands
+	mostBlanks      = 40  // in a row
+	mostName        = 100 // characters of an option's name
+	mostHeld        = 256 // events
+)
+
+// mark begins every row of foreign text in a question, and no other row.
+const mark = "  │ "
+
+// question shows a permission request and holds other events back until it is answered:
+// what the agent says below a question could look like another one.
+func (p *peoplePrinter) question(req runnerscripts.PermissionRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.interactive = true
+	p.asked = &req
+	p.ask()
+}
+
+// answered shows what has happened since the question was shown.
+func (p *peoplePrinter) answered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = nil
+	_ = p.release() // the next event fails, too
+}
+
+// release shows the events that were held back. The caller holds mu.
+func (p *peoplePrinter) release() error {
+	var errs []error
+	for _, ev := range p.held {
+		errs = append(errs, p.show(ev))
+	}
+	p.held, p.heldSize = nil, 0
+	return errors.Join(errs...)
+}
+
+// ask prints the question that stands. The caller holds mu.
+func (p *peoplePrinter) ask() {
+	_ = p.endLine()
+	call := p.asked.ToolCall
+	q := &questionText{width: p.err.width() - utf8.RuneCountInString(mark) - 1, most: mostRows}
+	if call.Kind == runnerscripts.ToolExecute {
+		q.most = mostCommandRows
+	}
+	q.add(plain("\n"), bold("Allow?"))
+	q.foreign(firstOf(call.Title, call.Name), false)
+	q.input(call.RawInput)
+	if len(call.RawInput) == 0 {
+		q.content(call.Content)
+	}
+	for i, o := range p.asked.Options {
+		if i == mostOptions {
+			q.hide("%d more options cannot be chosen", len(p.asked.Options)-i)
+			break
+		}
+		effect := o.Kind.Effect()
+		if effect == "" {
+			effect = "cannot be chosen: its effect is not known"
+		}
+		q.add(plain(fmt.Sprintf("\n  %d  %-23s  the agent calls it %q", i+1, effect, cut(o.Name, mostName))))
+	}
+	q.add(plain("\nnumber, y, n, or what the agent should do instead: "))
+	_ = p.err.print(q.spans[1:]...) // without the first line break; the answer tells who reads it
+}
+
+// questionText is the text of a question while it is made.
+type questionText struct {
+	width int // of a row, in columns
+	most  int // rows of a text
+	spans []span
+}
+
+func (q *questionText) add(s ...span) { q.spans = append(q.spans, s...) }
+
+// hide says what is not shown, in a row that no foreign text can imitate.
+func (q *questionText) hide(format string, args ...any) {
+	q.add(plain("\n  "), red("["+fmt.Sprintf(format, args...)+"]"))
+}
+
+// foreign adds a text of the agent: every row of it is marked and as wide as the screen at
+// most. Of too many rows the middle is left out. The rows of a field begin below its
+// first.
+func (q *questionText) foreign(text string, field bool) {
+	rows := wrap(blanksCounted(visible.Text(text)), max(q.width, 20), field)
+	begin, end := len(rows), len(rows)
+	if len(rows) > q.most {
+		begin, end = q.most/2, len(rows)-q.most/2
+	}
+	for _, row := range rows[:begin] {
+		q.add(plain("\n"+mark), dim(row))
+	}
+	if begin < end {
+		hidden := 0
+		for _, row := range rows[begin:end] {
+			hidden += len(row)
+		}
+		q.hide("%d bytes in %d rows are not shown", hidden, end-begin)
+	}
+	for _, row := range rows[end:] {
+		q.add(plain("\n"+mark), dim(row))
+	}
+}
+
+// input adds what a tool is called with, field by field, so that a long one hides no
+// other.
+func (q *questionText) input(raw json.RawMessage) {
+	if len(raw) == 0 {
+		return
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if begin, err := dec.Token(); err != nil || begin != json.Delim('{') {
+		q.foreign(string(raw), false)
+		return
+	}
+	for n := 0; dec.More(); n++ {
+		from := dec.InputOffset()
+		key, err := dec.Token()
+		var value json.RawMessage
+		if err == nil && n < mostFields {
+			err = dec.Decode(&value)
+		}
+		if err != nil || n == mostFields {
+			q.hide("%d more bytes of fields are not shown", int64(len(raw))-from)
+			return
+		}
+		text := string(value)
+		_ = json.Unmarshal(value, &text) // only text becomes another one
+		q.foreign(fmt.Sprintf("%s: %s", cut(visible.Line(fmt.Sprint(key)), mostName), text), true)
+	}
+}
+
+// content adds what a tool call shows, for agents that do not say what they call it with.
+func (q *questionText) content(parts []runnerscripts.ToolCallContent) {
+	for i, part := range parts {
+		if i == mostFields {
+			q.hide("%d more parts are not shown", len(parts)-i)
+			return
+		}
+		switch {
+		case part.Type == "diff":
+			text := "in " + part.Path
+			for _, line := range changed(part) {
+				text += "\n" + line.text
+			}
+			q.foreign(text, false)
+		case part.Content != nil:
+			q.foreign(part.Content.Text, true)
+		}
+	}
+}
+
+// cut leaves out the middle of a text that has too many characters.
+func cut(text string, most int) string {
+	r := []rune(text)
+	if len(r) <= most {
+		return text
+	}
+	begin, end := string(r[:most/2]), string(r[len(r)-most/2:])
+	return fmt.Sprintf("%s [%d bytes] %s", begin, len(text)-len(begin)-len(end), end)
+}
+
+// blanksCounted replaces many blanks in a row, behind which something could hide, by their
+// number.
+func blanksCounted(text string) string {
+	var b strings.Builder
+	for text != "" {
+		rest := strings.TrimLeftFunc(text, isBlank)
+		blanks := text[:len(text)-len(rest)]
+		if n := utf8.RuneCountInString(blanks); n > mostBlanks {
+			blanks = fmt.Sprintf(" <%d blanks> ", n)
+		}
+		b.WriteString(blanks)
+		word := rest
+		if i := strings.IndexFunc(rest, isBlank); i >= 0 {
+			word = rest[:i]
+		}
+		b.WriteString(word)
+		text = rest[len(word):]
+	}
+	return b.String()
+}
+
+// isBlank also knows the empty pattern of Braille.
+func isBlank(r rune) bool { return unicode.IsSpace(r) || r == 0x2800 }
+
+// wrap breaks text into rows of a width. All but ASCII may be two columns wide. Tabs are
+// written out. With hang all rows but the first are indented.
+func wrap(text string, width int, hang bool) []string {
+	var rows []string
+	var row strings.Builder
+	columns := 0
+	next := func() {
+		rows = append(rows, row.String())
+		row.Reset()
+		columns = 0
+		if hang {
+			row.WriteString("  ")
+			columns = 2
+		}
+	}
+	for _, r := range text {
+		wide := 1
+		switch {
+		case r == '\n':
+			next()
+			continue
+		case r == '\t':
+			wide = 2
+		case r >= utf8.RuneSelf:
+			wide = 2
+		}
+		if columns+wide > width {
+			next()
+		}
+		columns += wide
+		if r == '\t' {
+			row.WriteString(`\t`)
+		} else {
+			row.WriteRune(r)
+		}
+	}
+	return append(rows, row.String())
+}

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// askingAgent is an agent that speaks ACP: it asks what its prompt says, and says what was
+// answered.
+func askingAgent() {
+	type message struct {
+		ID     json.RawMessage `json:"id,omitempty"`
+		Method string          `json:"method,omitempty"`
+		Params json.RawMessage `json:"params,omitempty"`
+		Result json.RawMessage `json:"result,omitempty"`
+	}
+	send := func(m message) {
+		line, err := json.Marshal(struct {
+			Version string `json:"jsonrpc"`
+			message
+		}{"2.0", m})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("%s\n", line)
+	}
+	var prompt json.RawMessage // the id of the request
+	in := bufio.NewReader(os.Stdin)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var m message
+		if err := json.Unmarshal(line, &m); err != nil {
+			panic(err)
+		}
+		switch {
+		case m.Method == "initialize":
+			send(message{ID: m.ID, Result: json.RawMessage(`{"protocolVersion":1,"agentCapabilities":{}}`)})
+		case m.Method == "session/new":
+			send(message{ID: m.ID, Result: json.RawMessage(`{"sessionId":"s"}`)})
+		case m.Method == "session/prompt":
+			var p struct{ Prompt []struct{ Text string } }
+			if err := json.Unmarshal(m.Params, &p); err != nil {
+				panic(err)
+			}
+			prompt = m.ID
+			send(message{ID: json.RawMessage("1"), Method: "session/request_permission", Params: json.RawMessage(p.Prompt[0].Text)})
+		case m.Method == "" && prompt != nil:
+			text, err := json.Marshal("chosen: " + string(m.Result))
+			if err != nil {
+				panic(err)
+			}
+			send(message{Method: "session/update", Params: json.RawMessage(
+				`{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":` + string(text) + `}}}`)})
+			send(message{ID: prompt, Result: json.RawMessage(`{"stopReason":"end_turn"}`)})
+		case m.ID != nil:
+			send(message{ID: m.ID, Result: json.RawMessage("{}")})
+		}
+	}
+}
+
+// asked has an agent ask on a terminal, and returns it with the question on the screen.
+func asked(t *testing.T, call runnerscripts.ToolCall, options ...runnerscripts.PermissionOption) (s *screen, question string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := filepath.Join(t.TempDir(), "asking-agent")
+	if err := os.Symlink(self, agent); err != nil {
+		t.Fatal(err)
+	}
+	call.ToolCallID = "call"
+	prompt, err := json.Marshal(map[string]any{"sessionId": "s", "toolCall": call, "options": options})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := file(t, "asking.yaml", "sandbox: local\nagent: {name: acp, command: ["+agent+"]}\n")
+	s = startOnTerminal(t, "run", "-c", config, string(prompt))
+	s.wait("\nAllow?\r\n") // at the beginning of a line
+	question = s.until("instead: ")
+	for _, row := range strings.Split(question, "\n") {
+		if n := utf8.RuneCountInString(row); n > 100 {
+			t.Errorf("a row has %d characters: %q", n, row)
+		}
+	}
+	return s, question
+}
+
+// until is wait that returns what came before the text, with plain line breaks.
+func (s *screen) until(text string) string {
+	s.t.Helper()
+	var before bytes.Buffer
+	for !bytes.Contains(s.seen.Bytes(), []byte(text)) {
+		b, ok := <-s.news
+		if !ok {
+			s.t.Fatalf("the program ended before %q appeared; the screen shows:\n%s", text, s.seen.String())
+		}
+		s.seen.Write(b)
+	}
+	head, _, _ := bytes.Cut(s.seen.Bytes(), []byte(text))
+	before.Write(head)
+	s.wait(text)
+	return strings.ReplaceAll(before.String(), "\r\n", "\n")
+}
+
+// answer types an answer and returns what the agent got.
+func (s *screen) answer(text string) string {
+	s.t.Helper()
+	s.typeIn(text + "\r")
+	code := s.end()
+	_, chosen, _ := strings.Cut(s.seen.String(), "chosen: ")
+	if code != exitOK || chosen == "" {
+		s.t.Errorf("exit status %d:\n%s", code, &s.seen)
+	}
+	return chosen
+}
+
+func allowOrReject() []runnerscripts.PermissionOption {
+	return []runnerscripts.PermissionOption{
+		{OptionID: "yes", Name: "Allow", Kind: runnerscripts.AllowOnce},
+		{OptionID: "no", Name: "Reject", Kind: runnerscripts.RejectOnce},
+	}
+}
+
+const secondQuestion = "go test\nAllow?\n  │ ls\n  1  allow once               the agent calls it \"Allow\"\n\x1b[2J\r  2\nnumber, y, n, or what the agent should do instead: "
+
+// ours are the rows of a question that only envctl itself may print.
+var ours = regexp.MustCompile(`(?m)^(Allow\?|  \d+  |number,|  \[)`)
+
+func TestAQuestionCannotBeImitatedByItsText(t *testing.T) {
+	wide := strings.Repeat("x", 99) + secondQuestion + strings.Repeat("日本", 60) + "Allow?"
+	for name, call := range map[string]runnerscripts.ToolCall{
+		"title":         {Title: strings.ReplaceAll(secondQuestion, "instead: ", "instead. ")},
+		"name of wide":  {Title: strings.ReplaceAll(wide, "instead: ", "instead. ")},
+		"input":         {Title: "t", RawInput: input(t, strings.ReplaceAll(wide, "instead: ", "instead. "))},
+		"other input":   {Title: "t", RawInput: json.RawMessage(`["` + strings.Repeat("x", 96) + `Allow?"]`)},
+		"name of input": {Title: "t", RawInput: json.RawMessage(`{"` + strings.Repeat(" ", 90) + `Allow?":1}`)},
+		"content": {Title: "t", Content: []runnerscripts.ToolCallContent{
+			{Type: "content", Content: &runnerscripts.Content{Type: "text", Text: strings.ReplaceAll(secondQuestion, "instead: ", "instead. ")}},
+			{Type: "diff", Path: "a\nAllow?", NewText: "b\rAllow?\n  1  x"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := allowOrReject()
+			options[1].Name = "No\n  3  allow"
+			s, question := asked(t, call, options...)
+			if found := ours.FindAllString(question, -1); !slices.Equal(found, []string{"  1  ", "  2  ", "number,"}) {
+				t.Errorf("rows that look like ours, %q:\n%s", found, question)
+			}
+			for i, row := range strings.Split(question, "\n") {
+				if !strings.HasPrefix(row, mark) && !ours.MatchString(row) {
+					t.Errorf("row %d is not marked: %q", i, row)
+				}
+			}
+			if chosen := s.answer("n"); !strings.Contains(chosen, `"no"`) {
+				t.Errorf("chosen: %s", chosen)
+			}
+		})
+	}
+}
+
+// input is what a tool is called with that executes a command.
+func input(t *testing.T, command string) json.RawMessage {
+	t.Helper()
+	raw, err := json.Marshal(map[string]string{"command": command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func TestNothingHidesInAQuestion(t *testing.T) {
+	long := "begins" + strings.Repeat("x", 50_000) + "ends"
+	for name, tt := range map[string]struct {
+		call runnerscripts.ToolCall
+		want []string
+	}{
+		"blanks":          {runnerscripts.ToolCall{Title: "t", RawInput: input(t, "ls"+strings.Repeat(" ", 1990)+"; curl | sh")}, []string{"ls <1990 blanks> ; curl | sh"}},
+		"other blanks":    {runnerscripts.ToolCall{Title: "ls" + strings.Repeat("\u3000\u2800\n", 100) + "; curl | sh"}, []string{"ls <300 blanks> ; curl | sh"}},
+		"direction":       {runnerscripts.ToolCall{Title: "ls \u202etxt.exe"}, []string{"ls <U+202E>txt.exe"}},
+		"the end":         {runnerscripts.ToolCall{Title: "t", RawInput: input(t, long)}, []string{"command: begins", "ends\n", " bytes in ", " rows are not shown]"}},
+		"a whole command": {runnerscripts.ToolCall{Title: "t", Kind: runnerscripts.ToolExecute, RawInput: input(t, strings.Repeat("middle; ", 500))}, []string{"command: middle"}},
+		"a later field": {runnerscripts.ToolCall{Title: "t", RawInput: json.RawMessage(`{"a":"` + long + `","command":"curl | sh","z":"` + long + `"}`)},
+			[]string{"command: curl | sh"}},
+		"many fields": {runnerscripts.ToolCall{Title: "t", RawInput: json.RawMessage(`{` + strings.Repeat(`"a":1,`, 30) + `"command":"curl"}`)}, []string{"bytes of fields are not shown]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, question := asked(t, tt.call, allowOrReject()...)
+			for _, want := range tt.want {
+				if !strings.Contains(question, want) {
+					t.Errorf("%q is not shown:\n%s", want, question)
+				}
+			}
+			if strings.HasPrefix(name, "a whole") && strings.Contains(question, "not shown") {
+				t.Errorf("something is not shown:\n%s", question)
+			}
+			s.answer("n")
+		})
+	}
+}
+
+func TestAnOptionIsNamedByItsEffect(t *testing.T) {
+	options := []runnerscripts.PermissionOption{
+		{OptionID: "a", Name: "Reject (do not run)", Kind: runnerscripts.AllowOnce},
+		{OptionID: "b", Name: "Allow", Kind: runnerscripts.RejectOnce},
+		{OptionID: "c", Name: "Yes", Kind: "yes"},
+	}
+	call := runnerscripts.ToolCall{Title: "rm -rf /"}
+	for answer, want := range map[string]string{"y": `"a"`, "n": `"b"`, "1": `"a"`, "do not": `"b"`} {
+		s, question := asked(t, call, options...)
+		for _, row := range []string{
+			"  1  allow once               the agent calls it \"Reject (do not run)\"\n",
+			"  2  reject once              the agent calls it \"Allow\"\n",
+			"  3  cannot be chosen: its effect is not known  the agent calls it \"Yes\"\n",
+		} {
+			if !strings.Contains(question, row) {
+				t.Errorf("%q is missing:\n%s", row, question)
+			}
+		}
+		if chosen := s.answer(answer); !strings.Contains(chosen, want) {
+			t.Errorf("%s chooses %s, want %s", answer, chosen, want)
+		}
+	}
+	s, _ := asked(t, call, options...)
+	s.typeIn("3\r")
+	s.wait("3 cannot be chosen")
+	s.wait("instead: ")
+	if chosen := s.answer("n"); !strings.Contains(chosen, `"b"`) {
+		t.Errorf("chosen: %s", chosen)
+	}
+}
+
+func TestAPersonsAnswerIsUnderstood(t *testing.T) {
+	option := func(id string, kind runnerscripts.PermissionKind) runnerscripts.PermissionOption {
+		return runnerscripts.PermissionOption{OptionID: id, Kind: kind}
+	}
+	once, always := option("once", runnerscripts.AllowOnce), option("always", runnerscripts.AllowAlways)
+	no, never := option("no", runnerscripts.RejectOnce), option("never", runnerscripts.RejectAlways)
+	odd, unnamed := option("odd", "allow"), option("", runnerscripts.RejectOnce)
+	list := func(o ...runnerscripts.PermissionOption) []runnerscripts.PermissionOption { return o }
+	for _, tt := range []struct {
+		options []runnerscripts.PermissionOption
+		line    string
+		want    runnerscripts.PermissionDecision // none: it is not understood
+	}{
+		{list(once, no), "y", runnerscripts.PermissionDecision{OptionID: "once", Kind: once.Kind}},
+		{list(once, no), "NO", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind}},
+		{list(once, no), "2", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind}},
+		{list(once, no), "use tabs", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind, Message: "use tabs"}},
+		{list(once, never), "use tabs", runnerscripts.PermissionDecision{OptionID: "never", Kind: never.Kind, Message: "use tabs"}},
+		{list(once), "use tabs", runnerscripts.PermissionDecision{Kind: no.Kind, Message: "use tabs"}},
+		{nil, "y", runnerscripts.PermissionDecision{Kind: once.Kind}},
+		{nil, "n", runnerscripts.PermissionDecision{Kind: no.Kind}},
+		{list(unnamed), "1", runnerscripts.PermissionDecision{Kind: no.Kind}},
+		{line: ""}, {line: "3"}, {line: "yy"},
+		{options: list(once, no), line: "0"}, {options: list(once, no), line: "3"},
+		{options: list(once, once, no), line: "y"}, {options: list(always, no), line: "y"}, {options: list(odd, no), line: "yes"},
+		{options: list(once, no, no), line: "n"}, {options: list(once, never), line: "n"}, {options: list(once, odd), line: "2"},
+	} {
+		d, err := choose(tt.options, tt.line)
+		if err == nil != (tt.want.Kind != "") || d.OptionID != tt.want.OptionID || d.Kind != tt.want.Kind || d.Message != tt.want.Message {
+			t.Errorf("%q to %v is understood as %+v, %v", tt.line, tt.options, d, err)
+		}
+	}
+	many := make([]runnerscripts.PermissionOption, 100)
+	for i := range many {
+		many[i] = once
+	}
+	if d, err := choose(many, "50"); err == nil {
+		t.Errorf("an option that is not shown is chosen: %+v", d)
+	}
+}
+
+// What the agent says after a question, which could look like one, is not shown below it.
+func TestNothingIsShownBelowAQuestion(t *testing.T) {
+	var out, errOut bytes.Buffer
+	show := newApp(nil, &out, &errOut).newPrinter(false)
+	say := func(text string) {
+		t.Helper()
+		payload, err := json.Marshal(runnerscripts.ContentChunk{BlockID: "1", Content: runnerscripts.Content{Type: "text", Text: text}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := show.event(runnerscripts.Event{Type: runnerscripts.TypeAgentMessage, Payload: payload}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	show.question(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{Title: "rm -rf /"}, Options: allowOrReject()})
+	say("Allow?\n  │ ls\n")
+	if out.Len() > 0 {
+		t.Errorf("below the question:\n%s", &out)
+	}
+	show.answered()
+	if out.String() != "Allow?\n  │ ls\n" {
+		t.Errorf("after the answer: %q", &out)
+	}
+	// So many that they cannot wait are shown, and the question again.
+	errOut.Reset()
+	show.question(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{Title: "rm -rf /"}})
+	for range mostHeld {
+		say("x")
+	}
+	if n := strings.Count(errOut.String(), "Allow?"); n != 2 || !strings.HasSuffix(errOut.String(), "instead: ") {
+		t.Errorf("the question is shown %d times:\n%s", n, &errOut)
+	}
+	if err := show.finish(); err != nil {
+		t.Error(err)
+	}
+}
