@@ -42,7 +42,7 @@ func InstalledTypes() []string {
 }
 
 // List returns the sandboxes of a type that were made by this user and still
-// live, oldest first.
+// live, oldest first. Those that could be listed come with the error of others.
 func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	b, err := s.backend()
 	if err != nil {
@@ -50,7 +50,7 @@ func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	}
 	list, err := b.list(ctx, s)
 	if err != nil {
-		return nil, fmt.Errorf("list the sandboxes: %w", err)
+		err = fmt.Errorf("list the sandboxes: %w", err)
 	}
-	return list, nil
+	return list, err
 }

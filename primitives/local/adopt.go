@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
@@ -33,7 +32,7 @@ func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if id == "" || strings.ContainsAny(id, "/\x00") || id[0] == '.' {
+	if !isID(id) {
 		return nil, fmt.Errorf("%w: this is not the id of a local sandbox", fs.ErrNotExist)
 	}
 	root, who, err := prepare(cfg)
@@ -53,7 +52,7 @@ func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	}
 	if err = st.save(); err == nil {
 		var s *Sandbox
-		if s, err = open(&st, who, cfg.ReapOrphans); err == nil {
+		if s, err = open(ctx, &st, who, cfg.ReapOrphans); err == nil {
 			return s, nil
 		}
 	}

@@ -110,7 +110,7 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 	if err != nil {
 		return nil, errors.Join(err, unmake(&st))
 	}
-	c, err := open(&st, who, false)
+	c, err := open(ctx, &st, who, false)
 	if err != nil {
 		return nil, errors.Join(err, unmake(&st))
 	}

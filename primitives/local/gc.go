@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,13 +44,7 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 	var removed []Garbage
 	var errs []error
 	for _, root := range rootFolders(cfg, os.Geteuid()) {
-		entries, err := os.ReadDir(root)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = trustRoot(root, cfg.Root == "")
-		}
+		entries, err := entriesOf(root, cfg.Root == "")
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -86,7 +81,7 @@ func clean(ctx context.Context, session string, opts GCOptions) (Garbage, error)
 		return Garbage{}, nil // a folder of somebody else
 	}
 	st := state{Session: session}
-	err := readJSON(st.file(stateFile), &st)
+	err := st.load()
 	if _, lerr := os.Lstat(st.file(lifeFile)); errors.Is(lerr, fs.ErrNotExist) {
 		return cleanHalf(session, st, opts)
 	}
@@ -99,7 +94,7 @@ func clean(ctx context.Context, session string, opts GCOptions) (Garbage, error)
 // cleanSandbox ends a sandbox unless somebody is attached to it. Whoever wants to
 // attach meanwhile waits for the lock, and finds that it was terminated.
 func cleanSandbox(ctx context.Context, st *state, opts GCOptions) (Garbage, error) {
-	life, err := os.OpenFile(st.file(lifeFile), os.O_RDWR, 0)
+	life, err := openRegular(st.file(lifeFile), os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Garbage{}, nil
 	}
@@ -229,6 +224,24 @@ func (st *state) busy() bool {
 func pidNamespace() string {
 	name, _ := os.Readlink("/proc/self/ns/pid") // empty where there are none
 	return name
+}
+
+// lockTurn is how often a lock is tried that somebody else has.
+const lockTurn = 5 * time.Millisecond
+
+// flockShared waits for a lock that commands of the sandbox could keep, until ctx is done.
+// Where there are no locks GC gets none either.
+func flockShared(ctx context.Context, f *os.File) error {
+	again := time.NewTicker(lockTurn)
+	defer again.Stop()
+	for errors.Is(flock(f, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the lock of %s: %w", f.Name(), ctx.Err())
+		case <-again.C:
+		}
+	}
+	return nil
 }
 
 // flock locks a file for this handle.

@@ -39,7 +39,8 @@ type Config struct {
 	// Root is the folder in which the session folder is made; it is made if
 	// missing, for this user only. Empty means agentenv/local in the user's
 	// cache directory or, if commands run as another user, who could not enter
-	// that, agentenv in the directory for temporary files.
+	// that, /var/lib/agentenv. Then it must belong to this program's user, and
+	// nobody else may write to it: else the error is fs.ErrPermission.
 	Root string `json:"root,omitempty"`
 	// Workspace is an existing folder to work in instead of a new one. It is
 	// used in place and never deleted.
@@ -88,7 +89,7 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 	if err := makeFolders(&st, who); err != nil {
 		return nil, wrap("create", st.Session, errors.Join(err, unmake(&st)))
 	}
-	s, err := open(&st, who, cfg.ReapOrphans)
+	s, err := open(ctx, &st, who, cfg.ReapOrphans)
 	if err == nil && who.cred != nil {
 		if err = s.probeDir(&spawnSpec{dir: s.paths.Workspace, cred: who.cred}); err != nil {
 			err = errors.Join(fmt.Errorf("set Root to a folder that user %s may enter: %w", cfg.User, err), s.Close())
@@ -148,7 +149,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}
-	s, err := open(st, who, cfg.ReapOrphans)
+	s, err := open(ctx, st, who, cfg.ReapOrphans)
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}
@@ -167,15 +168,22 @@ func prepare(cfg Config) (root string, who identity, err error) {
 	if root, err = rootFolder(cfg, who); err != nil {
 		return "", who, err
 	}
-	mode := fs.FileMode(0o700)
+	outer, mode := fs.FileMode(0o700), fs.FileMode(0o700)
 	if who.cred != nil {
-		mode = 0o711
+		outer, mode = 0o755, 0o711
 	}
-	if err := os.MkdirAll(root, mode); err != nil {
+	if err := os.MkdirAll(filepath.Dir(root), outer); err != nil {
+		return "", who, err
+	}
+	if err := os.Mkdir(root, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", who, err
 	}
 	return root, who, trustRoot(root, cfg.Root == "")
 }
+
+// systemRoot is where root's sandboxes of other users are. No other user can make it first,
+// as in a directory for temporary files.
+const systemRoot = "/var/lib/agentenv"
 
 // rootFolder returns where sessions live.
 func rootFolder(cfg Config, who identity) (string, error) {
@@ -183,7 +191,7 @@ func rootFolder(cfg Config, who identity) (string, error) {
 	case cfg.Root != "":
 		return filepath.Abs(cfg.Root)
 	case who.cred != nil:
-		return filepath.Join(os.TempDir(), "agentenv"), nil
+		return systemRoot, nil
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -192,19 +200,39 @@ func rootFolder(cfg Config, who identity) (string, error) {
 	return filepath.Join(cache, "agentenv", "local"), nil
 }
 
-// trustRoot refuses a default root that somebody else could have put there.
+// trustRoot refuses a default root that another user could have made, or could replace. It
+// must be called before anything below the root is read.
 func trustRoot(root string, isDefault bool) error {
 	if !isDefault {
 		return nil
+	}
+	around, err := os.Stat(filepath.Dir(root)) // it may be a link of the user's own
+	if err == nil {
+		err = trustFolder(filepath.Dir(root), around)
+	}
+	if err != nil {
+		return err
 	}
 	info, err := os.Lstat(root)
 	if err != nil {
 		return err
 	}
-	if !info.IsDir() || info.Mode().Perm()&0o022 != 0 || !ownedByMe(info) {
-		return fmt.Errorf("%w: %s belongs to somebody else or can be written by others; set Root to another folder", fs.ErrPermission, root)
+	return trustFolder(root, info)
+}
+
+func trustFolder(name string, info fs.FileInfo) error {
+	why := ""
+	switch {
+	case !info.IsDir():
+		why = "it is not a folder"
+	case !ownedByMe(info):
+		why = "it belongs to another user"
+	case info.Mode().Perm()&0o022 != 0:
+		why = "other users may write to it"
+	default:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w: no sandboxes are kept in %s, because %s; remove it, or set root to another folder", fs.ErrPermission, name, why)
 }
 
 // sandboxUser resolves Config.User.

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
@@ -71,13 +69,15 @@ var _ interface {
 } = (*Sandbox)(nil)
 
 // open returns a handle of a sandbox whose folders exist. It waits for a GC that
-// is removing it.
-func open(st *state, who identity, reapOrphans bool) (*Sandbox, error) {
-	life, err := os.OpenFile(st.file(lifeFile), os.O_RDWR, 0)
+// is removing it, until ctx is done.
+func open(ctx context.Context, st *state, who identity, reapOrphans bool) (*Sandbox, error) {
+	life, err := openRegular(st.file(lifeFile), os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}
-	_ = flock(life, unix.LOCK_SH) // where there are no locks GC gets none either
+	if err := flockShared(ctx, life); err != nil {
+		return nil, errors.Join(err, life.Close())
+	}
 	return openWith(st, who, reapOrphans, life)
 }
 

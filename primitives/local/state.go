@@ -4,12 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
@@ -83,26 +86,46 @@ func (st *state) save() error {
 
 // find reads the state of an existing sandbox.
 func find(cfg Config, id string) (*state, error) {
-	if id == "" || strings.ContainsAny(id, "/\x00") || id[0] == '.' {
+	if !isID(id) {
 		return nil, fmt.Errorf("%w: this is not the id of a local sandbox", fs.ErrNotExist)
 	}
 	roots := rootFolders(cfg, os.Geteuid())
-	var st state
 	var errs []error
 	for _, root := range roots {
-		abs, err := filepath.Abs(root)
-		if err != nil {
-			return nil, err
-		}
-		session := filepath.Join(abs, id)
-		err = readJSON(filepath.Join(primitives.PathsIn(session).App, stateFile), &st)
+		st, err := findBelow(root, cfg.Root == "", id)
 		if err == nil {
-			st.Session = session
-			return &st, trustRoot(abs, cfg.Root == "")
+			return st, nil
 		}
 		errs = append(errs, err)
 	}
 	return nil, fmt.Errorf("no sandbox below %s: %w", strings.Join(roots, " or "), errors.Join(errs...))
+}
+
+func findBelow(root string, isDefault bool, id string) (*state, error) {
+	abs, err := filepath.Abs(root)
+	if err == nil {
+		err = trustRoot(abs, isDefault)
+	}
+	if err != nil {
+		return nil, err
+	}
+	st := state{Session: filepath.Join(abs, id)}
+	if err := st.load(); err != nil {
+		return nil, err
+	}
+	return &st, nil
+}
+
+// load reads the state of the session folder, whose name is the ID, whatever is written
+// down.
+func (st *state) load() error {
+	if err := readJSON(st.file(stateFile), st); err != nil {
+		return err
+	}
+	if st.ID != "" {
+		st.ID = filepath.Base(st.Session)
+	}
+	return nil
 }
 
 // rootFolders returns where sandboxes of a user may have been made: the one of the
@@ -111,15 +134,12 @@ func rootFolders(cfg Config, euid int) []string {
 	if cfg.Root != "" {
 		return []string{cfg.Root}
 	}
-	makers := []identity{{}}
-	if euid == 0 {
-		makers = append(makers, identity{cred: &syscall.Credential{}})
-	}
 	var roots []string
-	for _, who := range makers {
-		if root, err := rootFolder(cfg, who); err == nil {
-			roots = append(roots, root)
-		}
+	if root, err := rootFolder(cfg, identity{}); err == nil {
+		roots = append(roots, root)
+	}
+	if euid == 0 {
+		roots = append(roots, systemRoot)
 	}
 	return roots
 }
@@ -144,15 +164,49 @@ func writeJSON(name string, v any) error {
 	return err
 }
 
+// maxJSON bounds a file that readJSON reads. It is more than the arguments and the
+// environment of a command can need.
+const maxJSON = 64 << 20
+
+// readJSON reads a regular file. Commands of the sandbox may have put something else in its
+// place: it follows no link there, and waits for nobody.
 func readJSON(name string, v any) error {
-	data, err := os.ReadFile(name)
+	f, err := openRegular(name, os.O_RDONLY)
 	if err != nil {
 		return err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxJSON+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > maxJSON {
+		return fmt.Errorf("%s is damaged: it has more than %d bytes", name, maxJSON)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("%s is damaged: %w", name, err)
 	}
 	return nil
+}
+
+// openRegular opens a file that commands of the sandbox may have replaced: what is a link,
+// or has to be waited for, is fs.ErrInvalid.
+func openRegular(name string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	replaced := errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO)
+	if err != nil && !replaced {
+		return nil, err
+	}
+	if !replaced {
+		info, err := f.Stat()
+		if err == nil && info.Mode().IsRegular() {
+			return f, nil
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w: %s is not a regular file", fs.ErrInvalid, name)
 }
 
 func ownedByMe(info fs.FileInfo) bool {

@@ -27,7 +27,7 @@ type tail struct {
 // openTail opens one of the output files at an offset. Still, it ends where the
 // file ends now.
 func (d *durable) openTail(name string, from int64, still bool) (*tail, error) {
-	f, err := os.Open(filepath.Join(d.dir, name))
+	f, err := openRegular(filepath.Join(d.dir, name), os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
