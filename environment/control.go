@@ -39,6 +39,7 @@ func (e *Environment) Respond(ctx context.Context, id string, d runnerscripts.Pe
 	if id == "" {
 		return fmt.Errorf("respond: %w: the id of the permission request is empty", fs.ErrInvalid)
 	}
+	e.closeRequest(id)
 	return e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
 }
 

@@ -59,6 +59,7 @@ type asked struct {
 	prompted    time.Time // when the agent got the prompt
 	interrupted time.Time // when it was first told to stop; before prompted: as soon as it has begun
 	settled     map[string]bool
+	open        openRequests
 }
 
 // owner says what an environment does with its sandbox beside using it.

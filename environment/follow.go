@@ -236,6 +236,9 @@ func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
 		if err == nil {
 			err = json.Unmarshal(line, &one)
 		}
+		if err == nil && (one.QueryID == "" || one.Process == "" && !one.Seen) {
+			err = errors.New("it names no query")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("delete %s in the sandbox: this list of its queries is damaged: %w", name, err)
 		}

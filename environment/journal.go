@@ -19,6 +19,9 @@ func (e *Environment) Answered(id string) bool {
 	return e.asked.settled[id]
 }
 
+// maxSettled is how many bytes of memory the IDs of the requests of a query take.
+const maxSettled = 16 << 20
+
 // settled returns the permission requests of a query that were settled by now,
 // according to what is kept of its events, and whether it has ended.
 func (e *Environment) settled(ctx context.Context, at prompted) (settled map[string]bool, ended bool, err error) {
@@ -37,7 +40,14 @@ func (e *Environment) settled(ctx context.Context, at prompted) (settled map[str
 func readSettled(r io.Reader, maxLine int, query string) (settled map[string]bool, ended bool, err error) {
 	settled = make(map[string]bool) // by the requests there were
 	lines := runnerscripts.NewLineReader(r, maxLine)
-	for {
+	size := 0
+	note := func(id string, is bool) {
+		if _, known := settled[id]; !known {
+			size += 64 + len(id)
+		}
+		settled[id] = is
+	}
+	for size <= maxSettled {
 		line, err := lines.Next()
 		switch {
 		case errors.Is(err, io.EOF) || err == nil && lines.Unterminated():
@@ -51,12 +61,12 @@ func readSettled(r io.Reader, maxLine int, query string) (settled map[string]boo
 		}
 		switch ev.Type {
 		case runnerscripts.TypePermissionRequest:
-			if req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev); err == nil {
-				settled[req.ID] = false
+			if req, err := runnerscripts.Payload[request](ev); err == nil {
+				note(req.ID, false)
 			}
 		case runnerscripts.TypePermissionResolved:
-			if done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev); err == nil {
-				settled[done.ID] = true
+			if done, err := runnerscripts.Payload[request](ev); err == nil {
+				note(done.ID, true)
 			}
 		case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
 			if ev.QueryID == query {
@@ -67,4 +77,5 @@ func readSettled(r io.Reader, maxLine int, query string) (settled map[string]boo
 			}
 		}
 	}
+	return nil, false, fmt.Errorf("%w: the IDs of its permission requests take more than %d MiB", primitives.ErrLimit, maxSettled>>20)
 }

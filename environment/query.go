@@ -200,6 +200,10 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 	switch ev.Type {
 	case runnerscripts.TypeQueryStarted:
 		r.started = true
+	case runnerscripts.TypePermissionRequest:
+		ev = r.admit(ctx, ev)
+	case runnerscripts.TypePermissionResolved:
+		r.resolved(ev)
 	case runnerscripts.TypeQueryCompleted:
 		over = true
 		if err = r.completed(ctx, ev); err != nil {

@@ -68,11 +68,11 @@ func (l *LineReader) Next() ([]byte, error) {
 	}
 }
 
-// take is Next for a caller that keeps the line. A long one is not copied for that:
-// the reader lets go of its buffer.
+// take is Next for a caller that keeps the line. A long one that fills most of the
+// buffer is not copied for that: the reader lets go of the buffer.
 func (l *LineReader) take() ([]byte, error) {
 	line, err := l.Next()
-	if len(line) <= keepBuffer {
+	if len(line) <= keepBuffer || len(line) < len(l.buf)/4*3 {
 		return bytes.Clone(line), err
 	}
 	l.buf = append(make([]byte, 0, firstBuffer), l.buf[l.start:l.end]...)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -127,7 +126,7 @@ func (s *AgentSession) ask(ctx context.Context, live *liveSandbox, ev runnerscri
 		// Nobody could answer it. It is kept for who can make sense of it.
 		return s.append(ctx, ev)
 	}
-	waiting, cancel := context.WithCancel(ctx)
+	waiting, cancel := s.waiting(ctx)
 	p := &permission{req: req, queryID: ev.QueryID, live: live, stored: make(chan struct{}), cancel: cancel}
 	// It can be answered from the moment that its event can be seen.
 	s.mu.Lock()
@@ -142,32 +141,33 @@ func (s *AgentSession) ask(ctx context.Context, live *liveSandbox, ev runnerscri
 		cancel() // with old it was repeated by the agent, and waits already
 		return err
 	}
-	live.asks.Go(func() { s.expire(waiting, p) })
-	if s.cfg.OnPermission != nil {
-		live.asks.Go(func() { s.callBack(waiting, p) })
-	}
+	live.asks.Go(func() { s.await(waiting, p) })
 	return nil
 }
 
-// expire rejects a request that nobody answers in time.
-func (s *AgentSession) expire(ctx context.Context, p *permission) {
+// waiting returns the context in which a request waits for its answer.
+func (s *AgentSession) waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.cfg.PermissionTimeout < 0 {
-		return
+		return context.WithCancel(ctx)
 	}
-	timer := time.NewTimer(s.cfg.PermissionTimeout)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done(): // answered or withdrawn
-	case <-timer.C:
-		s.decided(ctx, p, reject(p.req, fmt.Sprintf("nobody answered within %v", s.cfg.PermissionTimeout)), reasonTimeout)
-	}
+	return context.WithTimeoutCause(ctx, s.cfg.PermissionTimeout, errUnanswered)
 }
 
-// callBack lets the application decide.
-func (s *AgentSession) callBack(ctx context.Context, p *permission) {
-	d := s.cfg.OnPermission(ctx, p.req)
-	if d.OptionID != "" || d.Kind != "" {
-		s.decided(ctx, p, d, reasonAnswered)
+// errUnanswered is why nobody waits any more for an answer that did not come in time.
+var errUnanswered = errors.New("nobody answered in time")
+
+// await lets the application decide, and rejects a request that nobody answers in
+// time. It returns when the request is answered or withdrawn.
+func (s *AgentSession) await(ctx context.Context, p *permission) {
+	if s.cfg.OnPermission != nil {
+		d := s.cfg.OnPermission(ctx, p.req)
+		if ctx.Err() == nil && (d.OptionID != "" || d.Kind != "") {
+			s.decided(ctx, p, d, reasonAnswered)
+		}
+	}
+	<-ctx.Done()
+	if errors.Is(context.Cause(ctx), errUnanswered) {
+		s.decided(ctx, p, reject(p.req, fmt.Sprintf("nobody answered within %v", s.cfg.PermissionTimeout)), reasonTimeout)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -119,14 +120,11 @@ type attachment struct {
 
 // print prints the events of a query, numbered from 1.
 func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, error]) error {
-	asked := make(map[string]context.CancelFunc) // by the permission requests
+	ctx, withdraw := context.WithCancel(ctx)
 	defer w.asking.Wait()
-	defer func() {
-		for _, cancel := range asked {
-			cancel()
-		}
-	}()
-	var failed *runnerscripts.Event // query_failed, the last one, which says what err does
+	defer withdraw()
+	asked := boundedmap.Map[context.CancelFunc]{Max: maxRemembered} // by the permission requests
+	var failed *runnerscripts.Event                                 // query_failed, the last one, which says what err does
 	for ev, err := range events {
 		switch {
 		case err != nil && failed == nil:
@@ -154,12 +152,16 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 				continue
 			}
 			qctx, cancel := context.WithCancel(ctx)
-			asked[req.ID] = cancel
-			w.asking.Go(func() { w.respond(qctx, req) })
+			asked.Put(req.ID, cancel, 0)
+			w.asking.Go(func() {
+				defer cancel()
+				w.respond(qctx, req)
+			})
 		case runnerscripts.TypePermissionResolved:
-			if done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev); err == nil && asked[done.ID] != nil {
-				asked[done.ID]()
-				delete(asked, done.ID)
+			done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
+			if cancel, known := asked.Get(done.ID); err == nil && known {
+				cancel()
+				asked.Delete(done.ID)
 			}
 		}
 	}
