@@ -85,7 +85,7 @@ func TestFullDiskIsNoSpaceAndKeepsTheOldFile(t *testing.T) {
 	}
 	t.Cleanup(func() { must(t, syscall.Unmount(small, 0)) })
 	put(t, small+"/file", "old")
-	err := f.WriteFile(t.Context(), small+"/file", bytes.NewReader(make([]byte, 1<<20)), primitives.WriteOptions{})
+	err := f.WriteFile(t.Context(), small+"/file", bytes.NewReader(bytes.Repeat([]byte("x"), 1<<20)), primitives.WriteOptions{}) // zeros would take no space
 	if !errors.Is(err, primitives.ErrNoSpace) {
 		t.Errorf("got %v", err)
 	}

@@ -19,7 +19,8 @@ import (
 // defaultMode is the mode of a new file.
 const defaultMode fs.FileMode = 0o644
 
-// WriteFile implements primitives.Files. ctx is looked at between two reads
+// WriteFile implements primitives.Files. Where the content is zero a new file has holes.
+// ctx is looked at between two reads
 // from r: an r whose Read blocks for ever is the caller's to unblock.
 //
 // Of two writes by this FS with the same IfRevision one wins. A program in the
