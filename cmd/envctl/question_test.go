@@ -146,7 +146,7 @@ func TestAQuestionCannotBeImitatedByItsText(t *testing.T) {
 	for name, call := range map[string]runnerscripts.ToolCall{
 		"title":         {Title: strings.ReplaceAll(secondQuestion, "instead: ", "instead. ")},
 		"name of wide":  {Title: strings.ReplaceAll(wide, "instead: ", "instead. ")},
-		"input":         {Title: "t", RawInput: input(t, strings.ReplaceAll(wide, "instead: ", "instead. "))},
+		"input":         {Title: "t", RawInput: inputOf(t, strings.ReplaceAll(wide, "instead: ", "instead. "))},
 		"other input":   {Title: "t", RawInput: json.RawMessage(`["` + strings.Repeat("x", 96) + `Allow?"]`)},
 		"name of input": {Title: "t", RawInput: json.RawMessage(`{"` + strings.Repeat(" ", 90) + `Allow?":1}`)},
 		"content": {Title: "t", Content: []runnerscripts.ToolCallContent{
@@ -173,8 +173,8 @@ func TestAQuestionCannotBeImitatedByItsText(t *testing.T) {
 	}
 }
 
-// input is what a tool is called with that executes a command.
-func input(t *testing.T, command string) json.RawMessage {
+// inputOf is what a tool is called with that executes a command.
+func inputOf(t *testing.T, command string) json.RawMessage {
 	t.Helper()
 	raw, err := json.Marshal(map[string]string{"command": command})
 	if err != nil {
@@ -189,13 +189,15 @@ func TestNothingHidesInAQuestion(t *testing.T) {
 		call runnerscripts.ToolCall
 		want []string
 	}{
-		"blanks":          {runnerscripts.ToolCall{Title: "t", RawInput: input(t, "ls"+strings.Repeat(" ", 1990)+"; curl | sh")}, []string{"ls <1990 blanks> ; curl | sh"}},
+		"blanks":          {runnerscripts.ToolCall{Title: "t", RawInput: inputOf(t, "ls"+strings.Repeat(" ", 1990)+"; curl | sh")}, []string{"ls <1990 blanks> ; curl | sh"}},
 		"other blanks":    {runnerscripts.ToolCall{Title: "ls" + strings.Repeat("\u3000\u2800\n", 100) + "; curl | sh"}, []string{"ls <300 blanks> ; curl | sh"}},
 		"direction":       {runnerscripts.ToolCall{Title: "ls \u202etxt.exe"}, []string{"ls <U+202E>txt.exe"}},
-		"the end":         {runnerscripts.ToolCall{Title: "t", RawInput: input(t, long)}, []string{"command: begins", "ends\n", " bytes in ", " rows are not shown]"}},
-		"a whole command": {runnerscripts.ToolCall{Title: "t", Kind: runnerscripts.ToolExecute, RawInput: input(t, strings.Repeat("middle; ", 500))}, []string{"command: middle"}},
-		"a later field": {runnerscripts.ToolCall{Title: "t", RawInput: json.RawMessage(`{"a":"` + long + `","command":"curl | sh","z":"` + long + `"}`)},
-			[]string{"command: curl | sh"}},
+		"the end":         {runnerscripts.ToolCall{Title: "t", RawInput: inputOf(t, long)}, []string{"command: begins", "ends\n", " bytes in ", " rows are not shown]"}},
+		"a whole command": {runnerscripts.ToolCall{Title: "t", Kind: runnerscripts.ToolExecute, RawInput: inputOf(t, strings.Repeat("middle; ", 500))}, []string{"command: middle"}},
+		"a later field": {
+			runnerscripts.ToolCall{Title: "t", RawInput: json.RawMessage(`{"a":"` + long + `","command":"curl | sh","z":"` + long + `"}`)},
+			[]string{"command: curl | sh"},
+		},
 		"many fields": {runnerscripts.ToolCall{Title: "t", RawInput: json.RawMessage(`{` + strings.Repeat(`"a":1,`, 30) + `"command":"curl"}`)}, []string{"bytes of fields are not shown]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -266,10 +268,17 @@ func TestAPersonsAnswerIsUnderstood(t *testing.T) {
 		{nil, "y", runnerscripts.PermissionDecision{Kind: once.Kind}},
 		{nil, "n", runnerscripts.PermissionDecision{Kind: no.Kind}},
 		{list(unnamed), "1", runnerscripts.PermissionDecision{Kind: no.Kind}},
-		{line: ""}, {line: "3"}, {line: "yy"},
-		{options: list(once, no), line: "0"}, {options: list(once, no), line: "3"},
-		{options: list(once, once, no), line: "y"}, {options: list(always, no), line: "y"}, {options: list(odd, no), line: "yes"},
-		{options: list(once, no, no), line: "n"}, {options: list(once, never), line: "n"}, {options: list(once, odd), line: "2"},
+		{line: ""},
+		{line: "3"},
+		{line: "yy"},
+		{options: list(once, no), line: "0"},
+		{options: list(once, no), line: "3"},
+		{options: list(once, once, no), line: "y"},
+		{options: list(always, no), line: "y"},
+		{options: list(odd, no), line: "yes"},
+		{options: list(once, no, no), line: "n"},
+		{options: list(once, never), line: "n"},
+		{options: list(once, odd), line: "2"},
 	} {
 		d, err := choose(tt.options, tt.line)
 		if err == nil != (tt.want.Kind != "") || d.OptionID != tt.want.OptionID || d.Kind != tt.want.Kind || d.Message != tt.want.Message {
