@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -49,6 +50,13 @@ type Config struct {
 	// input in the sandbox: whatever runs there as the agent's user can reach it,
 	// and so answer permission requests. The sandbox is what keeps an agent in.
 	Keep bool `json:"keep,omitempty"`
+	// Trust lets [Environment.Move] bring a session to a sandbox that is less
+	// isolated (primitives.Isolation) than the one it was in, as from a container to
+	// this machine. The agent goes on there with its mode and profile, and with
+	// files and a memory that the old sandbox could write.
+	Trust bool `json:"-"`
+	// admit, if not nil, judges a new sandbox before anything is placed there.
+	admit func(primitives.EnvironmentPrimitive) error
 	// Raw asks for the agent's own lines too, as runnerscripts.TypeRaw events.
 	Raw bool `json:"raw,omitempty"`
 	// Runner is the path on this machine of the envrunner binary for the

@@ -30,6 +30,11 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
+	if cfg.admit != nil {
+		if err := cfg.admit(p); err != nil {
+			return nil, errors.Join(err, terminate())
+		}
+	}
 	own := owner{release: terminate, reach: b.reachIn(ctx, p), kept: cfg.Keep}
 	if cfg.Keep {
 		own.release = p.Close
@@ -49,10 +54,12 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 // Attach opens a sandbox again that was kept, by its [Environment.ID], from this
 // or another program. The sources of cfg.Workspace are not placed again; an Agent
 // without a name and an empty SessionID mean those that it was created with, and
-// [Environment.Changes] are counted from its creation, as far as the sandbox,
-// which keeps the record, is to be trusted; one that was made without Keep has no
-// such record, and its changes are errors.ErrUnsupported. Closing the environment leaves the
-// sandbox as it is. An id that is unknown or gone is an error as the sandbox's
+// [Environment.Changes] are counted from its creation. The machine and user that
+// created it remember that; nothing in the sandbox can change it. Elsewhere, and where
+// the sandbox's own note is of another session, only its SessionID and IgnoreChanges
+// are taken from that note: without an Agent the scripts are [ErrConfig], and Changes
+// errors.ErrUnsupported, as of a sandbox that was made without Keep. Closing the
+// environment leaves the sandbox as it is. An id that is unknown or gone is an error as the sandbox's
 // own Attach function has it, for example fs.ErrNotExist.
 func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	b, err := cfg.Sandbox.backend()
@@ -65,7 +72,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 		return nil, fmt.Errorf("attach to the sandbox: %w", err)
 	}
 	own := owner{release: p.Close, reach: b.reachIn(ctx, p), placed: true, kept: true}
-	if cfg, err = readRecord(ctx, p, cfg); err != nil {
+	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	e, err := prepare(ctx, p, cfg, own)
@@ -86,5 +93,6 @@ func Remove(ctx context.Context, s Sandbox, id string) error {
 	if err := b.remove(ctx, s, id); err != nil {
 		return fmt.Errorf("remove the sandbox: %w", err)
 	}
+	forget(s.Type, id)
 	return nil
 }

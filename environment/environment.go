@@ -71,6 +71,11 @@ type owner struct {
 	placed bool
 	// kept says that the sandbox outlives this program, and so should queries.
 	kept bool
+	// baseline is the digest of the sandbox's own record of its beginning.
+	baseline string
+	// unknown is why this machine does not know how the sandbox was made; nil if it
+	// does, or if there was nothing to remember.
+	unknown error
 }
 
 // reach returns where in a sandbox a runner of this machine lies; empty if it does not.
@@ -112,7 +117,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 			return nil, err
 		}
 	}
-	if err := e.base.take(ctx, p, cfg.notCounted(), own.placed); err != nil {
+	if err := e.base.take(ctx, p, cfg.notCounted(), own); err != nil {
 		return nil, fmt.Errorf("remember the workspace: %w", err)
 	}
 	return e, nil

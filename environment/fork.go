@@ -83,6 +83,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	own := owner{
 		release: func() error { return end(ctx, p) },
 		reach:   e.owner.reach, placed: true, kept: e.owner.kept,
+		baseline: e.owner.baseline, unknown: e.owner.unknown,
 	}
 	if own.kept {
 		own.release = p.Close
@@ -106,6 +107,9 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 // discard closes an environment and ends its sandbox, also one that is kept.
 func (e *Environment) discard(ctx context.Context) error {
 	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
+	if e.owner.kept && err == nil {
+		forget(e.cfg.Sandbox.Type, e.ID())
+	}
 	return errors.Join(err, e.Close())
 }
 

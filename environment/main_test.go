@@ -26,14 +26,29 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(tests{m})
+	// What the tests remember of sandboxes is not this user's.
+	state, err := os.MkdirTemp("", "agentenv-state-*")
+	if err == nil {
+		err = os.Setenv("XDG_STATE_HOME", state) //nolint:usetesting // there is no test yet
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(tests{m, state})
 }
 
 // tests are those of the package, after which nothing may be left in an engine or of a
 // server.
-type tests struct{ *testing.M }
+type tests struct {
+	*testing.M
+	state string // the folder that is removed in the end
+}
 
-func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
+func (m tests) Run() int {
+	defer func() { _ = os.RemoveAll(m.state) }()
+	return testmodal.Check(testdocker.Main(m.M))
+}
 
 // sandbox returns the configuration of a sandbox in a folder of the test.
 func sandbox(t *testing.T) Sandbox {

@@ -25,14 +25,15 @@ import (
 // this one's do. What runs in this sandbox ends, and of its files outside the
 // workspace nothing comes along.
 //
-// Of to count the Sandbox and what is about this program, such as Keep and
+// Of to count the Sandbox, Trust, and what is about this program, such as Keep and
 // Progress. What is about the conversation is taken over where to leaves it out:
 // the Agent, its Env, the Profile, Env and IgnoreChanges. A Workspace or another
 // SessionID is [ErrConfig].
 //
 // A sandbox that was made by the caller (see [New]) stays. When Move fails, this
 // environment is as it was, except with an environment returned too: then this one
-// could not be ended. Errors: [ErrBusy] while a query runs, errors.ErrUnsupported for
+// could not be ended. Errors: [ErrTrust] without Trust in to where the new sandbox is less
+// isolated than this one; [ErrBusy] while a query runs, errors.ErrUnsupported for
 // an agent that remembers only where it is (without runnerscripts.FeatureResume), and
 // those of [Create].
 func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error) {
@@ -63,6 +64,9 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 
 // copyTo makes the other sandbox.
 func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, error) {
+	if err := e.checkAgent(); err != nil {
+		return nil, err
+	}
 	to, err := e.moving(to)
 	if err != nil {
 		return nil, err
@@ -141,7 +145,7 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 		}
 		return nil, err
 	}
-	moved.cfg.Workspace = nil
+	moved.cfg.Workspace, moved.cfg.admit = nil, nil
 	return moved, nil
 }
 
@@ -244,6 +248,15 @@ func (e *Environment) moving(to Config) (Config, error) {
 	if to.IgnoreChanges == nil {
 		to.IgnoreChanges = e.cfg.IgnoreChanges
 	}
+	to.admit = func(p primitives.EnvironmentPrimitive) error {
+		from, into := e.prim.Capabilities().Isolation, p.Capabilities().Isolation
+		if to.Trust || into.AtLeast(from) {
+			return nil
+		}
+		return fmt.Errorf("%w: say with Trust (envctl move --trust) that you do: there is less between the new sandbox and this machine "+
+			"(isolation %q instead of %q), and what the old one has written comes along, its workspace and the agent's memory",
+			ErrTrust, into, from)
+	}
 	return to, nil
 }
 
@@ -264,7 +277,11 @@ func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if !e.owner.kept {
 		return nil
 	}
-	return e.base.use(ctx, func(began *snapshot) error {
+	err := e.base.use(ctx, func(began *snapshot) error {
 		return archive.Pipe(began.pack, func(r io.Reader) error { return e.leaveBaseline(ctx, r) })
 	})
+	if err != nil {
+		return err
+	}
+	return e.leaveNote(ctx)
 }

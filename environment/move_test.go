@@ -12,7 +12,7 @@ import (
 // move moves an environment to another one that is closed with the test.
 func move(t *testing.T, env *Environment, to Sandbox) *Environment {
 	t.Helper()
-	moved, err := env.Move(t.Context(), Config{Sandbox: to})
+	moved, err := env.Move(t.Context(), Config{Sandbox: to, Trust: true})
 	if err != nil {
 		t.Fatal(err)
 	}

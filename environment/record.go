@@ -3,6 +3,8 @@ package environment
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,17 +12,16 @@ import (
 	"io/fs"
 	"path"
 	"reflect"
+	"regexp"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// record is what a sandbox that outlives its program remembers of its
-// environment, in the folder App. Config.Env and Agent.Env are not in it: they may
-// be secrets. The profile is, as the agent's own files have it.
-type record struct {
+// note is what a sandbox that outlives its program says of its environment, in the
+// folder App. Whatever runs there can change it, so that it holds nothing that
+// decides what is run or allowed: that is remembered by the machine, see known.
+type note struct {
 	SessionID     string   `json:"session_id"`
-	Agent         Agent    `json:"agent"`
-	Profile       *Profile `json:"profile,omitempty"`
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
 }
 
@@ -28,82 +29,120 @@ const (
 	recordFile   = "environment.json"
 	baselineFile = "baseline.tar"
 	maxRecord    = 16 << 20
+	// maxPadding is what follows the end of an archive at most.
+	maxPadding = 1 << 20
 )
+
+// sessionPattern is what the ID of a session looks like that is read in a sandbox.
+var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 
 // leaveRecord writes down what [Attach] needs.
 func (e *Environment) leaveRecord(ctx context.Context) error {
-	if err := e.leaveNote(ctx); err != nil {
-		return err
-	}
 	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: e.cfg.notCounted()})
-	if errors.Is(err, errors.ErrUnsupported) {
-		return nil
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+	case err != nil:
+		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
+	default:
+		if err := errors.Join(e.leaveBaseline(ctx, packed), packed.Close()); err != nil {
+			return err
+		}
 	}
+	return e.leaveNote(ctx)
+}
+
+// leaveBaseline writes down what changes are counted from. A note has to follow.
+func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error {
+	sum := sha256.New()
+	err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), io.TeeReader(packed, sum), private())
 	if err != nil {
 		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
 	}
-	return errors.Join(e.leaveBaseline(ctx, packed), packed.Close())
-}
-
-// leaveBaseline writes down what changes are counted from.
-func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error {
-	if err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), packed, private()); err != nil {
-		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
-	}
+	e.owner.baseline = hex.EncodeToString(sum.Sum(nil))
 	return nil
 }
 
 // private is for files that are nobody else's business.
 func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o600} }
 
-// leaveNote writes the record itself, without the state of the workspace.
+// leaveNote writes the note in the sandbox, and what this machine is to remember of it.
+// Config.Env and Agent.Env are in neither: they may be secrets.
 func (e *Environment) leaveNote(ctx context.Context) error {
-	agent := e.session().Agent
-	agent.Env = nil
-	data, err := json.Marshal(record{SessionID: e.cfg.SessionID, Agent: agent, Profile: &e.cfg.Profile, IgnoreChanges: e.cfg.IgnoreChanges})
+	n := note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges}
+	data, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
 	if err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, recordFile), bytes.NewReader(data), private()); err != nil {
 		return fmt.Errorf("leave a record in the sandbox: %w", err)
 	}
+	agent := e.session().Agent
+	agent.Env = nil
+	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Baseline: e.owner.baseline}
+	if err := remember(e.cfg.Sandbox.Type, e.ID(), k); err != nil {
+		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
+	}
 	return nil
 }
 
-// readRecord fills in what cfg leaves open from the record of a sandbox, if it
-// has one.
-func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (Config, error) {
-	data, err := primitives.ReadFile(ctx, p, path.Join(p.Paths().App, recordFile), maxRecord)
+// readRecord fills in what cfg leaves open: what this machine remembers of the sandbox,
+// if its note is of the same session, else only what the note says. The owner learns
+// what is not known.
+func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own *owner) (Config, error) {
+	name := path.Join(p.Paths().App, recordFile)
+	data, err := primitives.ReadFile(ctx, p, name, maxRecord)
 	if errors.Is(err, fs.ErrNotExist) {
 		return cfg, nil
 	}
 	if err != nil {
 		return cfg, fmt.Errorf("read the sandbox's record: %w", err)
 	}
-	var r record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return cfg, fmt.Errorf("end the sandbox with Remove, or delete %s in it: this record of what it was made with is damaged: %w",
-			path.Join(p.Paths().App, recordFile), err)
+	var n note
+	if err = json.Unmarshal(data, &n); err == nil && !sessionPattern.MatchString(n.SessionID) {
+		err = errors.New("its session_id cannot be that of a session")
 	}
-	if cfg.Agent.Name == "" {
-		env := cfg.Agent.Env
-		cfg.Agent = r.Agent
-		cfg.Agent.Env = env
-		if r.Profile != nil && reflect.ValueOf(cfg.Profile).IsZero() {
-			cfg.Profile = *r.Profile
+	if err != nil {
+		return cfg, fmt.Errorf("end the sandbox with Remove, or delete %s in it: this record of what it was made with is damaged: %w", name, err)
+	}
+	k, err := recall(cfg.Sandbox.Type, p.ID())
+	switch {
+	case err != nil:
+		own.unknown = fmt.Errorf("what this machine remembers of the sandbox cannot be used: %w", err)
+	case k == nil:
+		own.unknown = errors.New("this machine does not remember the sandbox, which another machine or user has made")
+	case k.SessionID != n.SessionID:
+		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or its record was changed in it")
+	default:
+		n, own.baseline = k.note, k.Baseline
+		if cfg.Agent.Name == "" {
+			env := cfg.Agent.Env
+			cfg.Agent = k.Agent
+			cfg.Agent.Env = env
+			if k.Profile != nil && reflect.ValueOf(cfg.Profile).IsZero() {
+				cfg.Profile = *k.Profile
+			}
 		}
 	}
 	if cfg.SessionID == "" {
-		cfg.SessionID = r.SessionID
+		cfg.SessionID = n.SessionID
 	}
 	if cfg.IgnoreChanges == nil {
-		cfg.IgnoreChanges = r.IgnoreChanges
+		cfg.IgnoreChanges = n.IgnoreChanges
 	}
 	return cfg, nil
 }
 
+// checkAgent refuses to run the script of an agent that nobody has named. What the
+// sandbox says about it does not count.
+func (e *Environment) checkAgent() error {
+	if e.owner.unknown == nil || e.cfg.Agent.Name != "" {
+		return nil
+	}
+	return fmt.Errorf("%w: agent: name it, with --agent or in the configuration: %w", ErrConfig, e.owner.unknown)
+}
+
 // readBaseline reads the workspace as it was when the sandbox was made.
-func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive) (_ *snapshot, err error) {
+func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own owner) (_ *snapshot, err error) {
 	r, err := p.Open(ctx, path.Join(p.Paths().App, baselineFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("make the sandbox with Keep to compare it with its beginning: this one has no record of it: %w", errors.ErrUnsupported)
@@ -112,5 +151,21 @@ func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive) (_ *sn
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	return readSnapshot(r, true, nil)
+	if own.unknown != nil {
+		return nil, fmt.Errorf("compare it where it was made: its own word for its beginning does not count: %w: %w", errors.ErrUnsupported, own.unknown)
+	}
+	sum := sha256.New()
+	all := io.TeeReader(r, sum)
+	began, err := readSnapshot(all, true, nil)
+	if err != nil {
+		return nil, err
+	}
+	_, err = io.Copy(io.Discard, io.LimitReader(all, maxPadding))
+	if err == nil && hex.EncodeToString(sum.Sum(nil)) != own.baseline {
+		err = errors.New("its record was changed in the sandbox")
+	}
+	if err != nil {
+		return nil, errors.Join(err, began.close())
+	}
+	return began, nil
 }

@@ -16,6 +16,9 @@ import (
 // may be nil. The caller closes the process.
 func (e *Environment) start(ctx context.Context, script string, request any, before func(*process) error) (*process, error) {
 	args, err := e.command(ctx, script)
+	if err == nil {
+		err = e.checkAgent()
+	}
 	if err != nil {
 		return nil, &ScriptError{Script: script, Err: err}
 	}

@@ -232,9 +232,9 @@ type baseline struct {
 
 // take remembers the workspace, or that a sandbox which is attached to does. A
 // sandbox that cannot pack has no baseline, which shows when it is asked for.
-func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []string, attached bool) error {
-	if attached {
-		b.read = func(ctx context.Context) (*snapshot, error) { return readBaseline(ctx, p) }
+func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []string, own owner) error {
+	if own.placed {
+		b.read = func(ctx context.Context) (*snapshot, error) { return readBaseline(ctx, p, own) }
 		return nil
 	}
 	b.snap, b.err = takeSnapshot(ctx, p, ignore, true, nil)

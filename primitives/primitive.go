@@ -3,6 +3,7 @@ package primitives
 import (
 	"context"
 	"iter"
+	"slices"
 )
 
 // EnvironmentPrimitive is one live sandbox.
@@ -113,16 +114,42 @@ type KilledProcess struct {
 // Capabilities is what one sandbox can do. The zero value can do nothing beyond
 // the contract's required parts.
 type Capabilities struct {
-	OS       string   `json:"os"`             // as in runtime.GOOS
-	Arch     string   `json:"arch"`           // as in runtime.GOARCH
-	Durable  bool     `json:"durable"`        // Command.Durable and Reattach
-	Users    bool     `json:"users"`          // Command.User other than the sandbox's own
-	Snapshot bool     `json:"snapshot"`       // Snapshot
-	Fork     bool     `json:"fork"`           // Fork
-	Pause    bool     `json:"pause"`          // Pause and Resume
-	Usage    bool     `json:"usage"`          // ReadUsage
-	TreeKill TreeKill `json:"tree_kill"`      // how completely a process tree is ended
-	Note     string   `json:"note,omitempty"` // for people: why something is missing
+	OS       string   `json:"os"`        // as in runtime.GOOS
+	Arch     string   `json:"arch"`      // as in runtime.GOARCH
+	Durable  bool     `json:"durable"`   // Command.Durable and Reattach
+	Users    bool     `json:"users"`     // Command.User other than the sandbox's own
+	Snapshot bool     `json:"snapshot"`  // Snapshot
+	Fork     bool     `json:"fork"`      // Fork
+	Pause    bool     `json:"pause"`     // Pause and Resume
+	Usage    bool     `json:"usage"`     // ReadUsage
+	TreeKill TreeKill `json:"tree_kill"` // how completely a process tree is ended
+	// Isolation is what the backend keeps from the sandbox; nothing in the sandbox
+	// has a say in it.
+	Isolation Isolation `json:"isolation"`
+	Note      string    `json:"note,omitempty"` // for people: why something is missing
+}
+
+// Isolation says what of its user's machine is within reach of what runs in a
+// sandbox. The zero value says nothing.
+type Isolation string
+
+// The isolations, weakest first.
+const (
+	// IsolationNone: commands are processes of the machine.
+	IsolationNone Isolation = "none"
+	// IsolationFolders: folders of the machine that the user has chosen are in the
+	// sandbox.
+	IsolationFolders Isolation = "folders"
+	// IsolationFull: no file of the machine is in the sandbox.
+	IsolationFull Isolation = "full"
+)
+
+// AtLeast reports whether i is as strong as o. What says nothing is neither as strong
+// as anything, nor is anything as strong as it.
+func (i Isolation) AtLeast(o Isolation) bool {
+	order := []Isolation{IsolationNone, IsolationFolders, IsolationFull}
+	weaker := slices.Index(order, o)
+	return weaker >= 0 && slices.Index(order, i) >= weaker
 }
 
 // TreeKill says how a sandbox finds the processes that it must end.

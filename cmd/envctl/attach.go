@@ -47,6 +47,7 @@ failed, also one that somebody else began.`,
 	}
 	f.flags(cmd)
 	f.envFlag(cmd)
+	f.agentFlag(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
 	fl := cmd.Flags()
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal)")

@@ -16,6 +16,7 @@ import (
 type moveFlags struct {
 	target
 	makeFlags
+	trust bool
 }
 
 func (a *app) newMoveCmd() *cobra.Command {
@@ -29,10 +30,14 @@ its conversation, end the old sandbox, and print the ID of the new one. The agen
 remembers. What runs in the old sandbox ends, and of its files outside the workspace
 nothing comes along.
 
-The flags and the configuration are those of the new sandbox.`,
+The flags and the configuration are those of the new sandbox. Into one that is less
+isolated, as from a container to this machine, a session moves with --trust only: its
+workspace and the agent's memory are what the old sandbox says they are, and the agent
+keeps its permission mode.`,
 		Example: `  id=$(envctl run --keep --agent claude -e ANTHROPIC_API_KEY --folder . "Fix the test" 2>&1 | sed -n 's/.*envctl rm \(.*\).$/\1/p')
   id=$(envctl move $id --to docker)
   envctl attach -e ANTHROPIC_API_KEY $id "Now write a test for it"
+  envctl move $id --to local --trust
   envctl move $id --to docker --image my-team/dev:latest --memory 8g`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
@@ -42,6 +47,8 @@ The flags and the configuration are those of the new sandbox.`,
 	fl.StringVarP(&f.config, "config", "c", "", "configuration file of the new sandbox (YAML or JSON)")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log what agentenv does to standard error")
 	f.envFlag(cmd)
+	f.agentFlag(cmd)
+	fl.BoolVar(&f.trust, "trust", false, "move also to a sandbox that is less isolated, as from a container to this machine")
 	f.makeFlags.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("to", cobra.FixedCompletions(types, cobra.ShellCompDirectiveNoFileComp))
 	cmd.ValidArgsFunction = (&target{app: a}).completeIDs(1)
@@ -66,11 +73,13 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	if at.inUse {
 		return fmt.Errorf("end the program that uses %s first: its session cannot move meanwhile", at.id)
 	}
-	env, err := environment.Attach(ctx, at.id, environment.Config{Sandbox: at.sandbox, Runner: to.Runner, Logger: to.Logger})
+	env, err := environment.Attach(ctx, at.id, environment.Config{
+		Sandbox: at.sandbox, Runner: to.Runner, Logger: to.Logger, Agent: environment.Agent{Name: f.named},
+	})
 	if err != nil {
 		return err
 	}
-	to.Keep = true
+	to.Keep, to.Trust = true, f.trust
 	moved, err := env.Move(ctx, to)
 	if moved == nil {
 		return errors.Join(err, env.Close())

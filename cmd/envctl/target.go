@@ -21,6 +21,7 @@ type target struct {
 	config  string
 	env     []string
 	verbose bool
+	named   string // the agent that runs in a sandbox which this machine does not remember
 }
 
 // flags adds the flags that choose a sandbox.
@@ -35,6 +36,13 @@ func (t *target) flags(cmd *cobra.Command) {
 // envFlag adds the flag for variables of the agent or command.
 func (t *target) envFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&t.env, "env", "e", nil, "variable of the agent or command, KEY=VALUE, or KEY to pass this program's own on")
+}
+
+// agentFlag adds the flag that names the agent of a sandbox which this machine does not
+// remember.
+func (t *target) agentFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&t.named, "agent", "a", "", "agent of a sandbox that this machine does not remember; its settings come from --config")
+	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 // load returns the configuration: the file, and over it the flags. Without a type
@@ -65,6 +73,9 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 			cfg.Env = make(map[string]string)
 		}
 		cfg.Env[key] = value
+	}
+	if t.named != "" {
+		cfg.Agent.Name = t.named
 	}
 	cfg.Logger = t.logger()
 	return cfg, nil

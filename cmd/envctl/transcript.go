@@ -30,6 +30,7 @@ func (a *app) newTranscriptCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
 	}
 	f.flags(cmd)
+	f.agentFlag(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
 	cmd.Flags().BoolVar(&f.native, "native", false, "print the agent's own files, as one JSON object")

@@ -214,6 +214,14 @@ func (c Config) invalid(field, advice string) error {
 	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, advice)
 }
 
+// isolation is full where no folder of the engine's machine is in the container.
+func (c Config) isolation() primitives.Isolation {
+	if c.Workspace != "" || len(c.Mounts) > 0 {
+		return primitives.IsolationFolders
+	}
+	return primitives.IsolationFull
+}
+
 // validName reports whether a container can have this name or ID.
 func validName(s string) bool {
 	for i, r := range s {

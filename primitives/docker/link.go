@@ -81,7 +81,7 @@ func dial(ctx context.Context, eng *client.Client, id string, conn types.Hijacke
 	stream := newStream(conn)
 	meeting := expect(folder, cfg)
 	defer meeting.close()
-	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket})
+	c, err := guest.Dial(ctx, stream, guest.Config{Backend: backend, Logger: cfg.Logger, Ended: l.ended, Socket: meeting.socket, Isolation: cfg.isolation()})
 	if err == nil {
 		l.guest, l.conn = c, conn.Conn
 		return l, nil

@@ -153,10 +153,10 @@ func TestContractOverStdio(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, guest.Config{}))
+			return open(startChild(ctx, self, dir, 0, guest.Config{Isolation: primitives.IsolationFull}))
 		},
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, guest.Config{}, childID+"="+id))
+			return open(startChild(ctx, self, dir, 0, guest.Config{Isolation: primitives.IsolationFull}, childID+"="+id))
 		},
 	})
 }
@@ -184,7 +184,7 @@ func withSocket(t testing.TB, dir string) guest.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guest.Config{Socket: &guest.Socket{Listener: l, Path: path}}
+	return guest.Config{Isolation: primitives.IsolationFull, Socket: &guest.Socket{Listener: l, Path: path}}
 }
 
 func TestContractOverASocket(t *testing.T) {
@@ -232,7 +232,7 @@ func TestContractAsAnotherUser(t *testing.T) {
 	}
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, program, root, nobody, guest.Config{}))
+			return open(startChild(ctx, program, root, nobody, guest.Config{Isolation: primitives.IsolationFull}))
 		},
 	})
 }

@@ -35,6 +35,9 @@ type Config struct {
 	// too if nothing runs in the sandbox any more. It is called often,
 	// from several goroutines, and must not call the Client. Nil knows no more.
 	Ended func() error
+	// Isolation is what the sandbox is given by its backend, whatever the guest
+	// says.
+	Isolation primitives.Isolation
 	// Socket, if not nil, is where the guest may move to after the handshake. If
 	// it cannot, everything goes on over the stream.
 	Socket *Socket
@@ -139,10 +142,11 @@ func (c *Client) ID() string { return c.hello.ID }
 func (c *Client) Paths() primitives.Paths { return c.hello.Paths }
 
 // Capabilities returns what the sandbox can do. Copying, freezing and measuring it
-// is not the guest's but its backend's to offer.
+// is not the guest's but its backend's to offer, and so is its isolation.
 func (c *Client) Capabilities() primitives.Capabilities {
 	can := c.hello.Capabilities
 	can.Snapshot, can.Fork, can.Pause, can.Usage = false, false, false, false
+	can.Isolation = c.cfg.Isolation
 	return can
 }
 

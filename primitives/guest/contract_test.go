@@ -58,11 +58,11 @@ func TestContract(t *testing.T) {
 	primitivestest.Run(t, primitivestest.Harness{
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			engine, err := local.New(ctx, config(dir))
-			return serveLocal(ctx, guest.Config{}, engine, err)
+			return serveLocal(ctx, guest.Config{Isolation: primitives.IsolationFull}, engine, err)
 		},
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
 			engine, err := local.Attach(ctx, config(dir), id)
-			return serveLocal(ctx, guest.Config{}, engine, err)
+			return serveLocal(ctx, guest.Config{Isolation: primitives.IsolationFull}, engine, err)
 		},
 	})
 }

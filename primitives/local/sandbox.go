@@ -121,7 +121,7 @@ func openWith(st *state, who identity, reapOrphans bool, life *os.File) (*Sandbo
 
 func (s *Sandbox) findCapabilities() primitives.Capabilities {
 	c := primitives.Capabilities{
-		OS: runtime.GOOS, Arch: runtime.GOARCH,
+		OS: runtime.GOOS, Isolation: primitives.IsolationNone, Arch: runtime.GOARCH,
 		Users: maySwitchUser(), TreeKill: primitives.TreeKillSweep, Fork: true, Usage: true,
 	}
 	var notes []string

@@ -56,7 +56,7 @@ func dial(ctx context.Context, c *client, box *sdk.Sandbox, args []string, env m
 		return fateOf(result), nil
 	}
 	worker, err := guest.Dial(ctx, l.stream, guest.Config{
-		Backend: backend, Logger: cfg.Logger, Ended: l.ended, HandshakeTimeout: handshakeTimeout, KeepAlive: cfg.keepAlive,
+		Backend: backend, Isolation: primitives.IsolationFull, Logger: cfg.Logger, Ended: l.ended, HandshakeTimeout: handshakeTimeout, KeepAlive: cfg.keepAlive,
 	})
 	if err != nil {
 		l.stream.join(sendTimeout)

@@ -51,6 +51,9 @@ func identityRules() []rule {
 			if c.OS == "" || c.Arch == "" || c.TreeKill == "" {
 				t.Errorf("capabilities %+v lack OS, Arch or TreeKill", c)
 			}
+			if !c.Isolation.AtLeast(primitives.IsolationNone) {
+				t.Errorf("the isolation %q is none of those there are", c.Isolation)
+			}
 		}},
 		{name: "Poll of a live sandbox is running", check: func(t testingT, s *sandbox) {
 			state, err := s.Poll(t.Context())

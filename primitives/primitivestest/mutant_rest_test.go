@@ -159,6 +159,14 @@ func lifecycleMutants() []mutant {
 				return f.Terminate(ctx)
 			}
 		})},
+		{"nobody says how isolated it is", "the capabilities name the platform and do not change", broken(func(f *faults) {
+			can := f.can
+			f.can = func() primitives.Capabilities {
+				c := can()
+				c.Isolation = ""
+				return c
+			}
+		})},
 		{"Poll says running after Terminate", "Poll after Terminate is terminated, which is no error", broken(func(f *faults) {
 			f.poll = func(context.Context) (primitives.State, error) {
 				return primitives.State{Status: primitives.StatusRunning}, nil
