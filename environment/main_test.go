@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	// What the tests remember of sandboxes is not this user's.
 	state, err := os.MkdirTemp("", "agentenv-state-*")
 	if err == nil {
-		err = os.Setenv("XDG_STATE_HOME", state) //nolint:usetesting // there is no test yet
+		err = os.Setenv("XDG_STATE_HOME", state)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
