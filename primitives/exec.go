@@ -53,10 +53,15 @@ type Command struct {
 
 	// Durable lets the command outlive this program and this handle: its output
 	// is kept in the sandbox, and [Reattach] finds it again by Process.ID.
+	// Of each stream the first [MaxDurableOutput] bytes are kept; reading further is
+	// [ErrLimit], and the command goes on.
 	// Cancelling the context only lets go of it. Needs Capabilities.Durable;
 	// cannot be combined with TTY or Stdin.
 	Durable bool `json:"durable,omitempty"`
 }
+
+// MaxDurableOutput is how many bytes are kept of each output stream of a durable command.
+const MaxDurableOutput = 256 << 20
 
 // DefaultGrace is the time between the polite signal and the kill.
 const DefaultGrace = 2 * time.Second

@@ -30,7 +30,7 @@ func TestWhatHasBeenPrintedIsReadHoweverLate(t *testing.T) {
 	for _, limit := range []int64{1 << 20, 4} {
 		o, _ := late(t, "last words")
 		c := collector{limit: limit}
-		c.drain(o)
+		drain(o, &c)
 		if want := "last words"[:min(limit, 10)]; string(c.data) != want || c.dropped != 10-int64(len(want)) {
 			t.Errorf("%q was read, and %d bytes more", c.data, c.dropped)
 		}
@@ -48,7 +48,7 @@ func TestWhoGoesOnPrintingIsNotReadForEver(t *testing.T) {
 		}
 	})
 	c := collector{limit: 1 << 30}
-	c.drain(o)
+	drain(o, &c)
 	_ = w.SetWriteDeadline(time.Now())
 	writing.Wait()
 }

@@ -222,3 +222,30 @@ func TestWithoutARunnerThereAreNoDurableCommands(t *testing.T) {
 		}
 	}
 }
+
+func TestOutputUpToItsLimitIsWhole(t *testing.T) {
+	const most = primitives.MaxDurableOutput
+	s := newSandbox(t, durableConfig(t))
+	p := start(t, s, durable("true"))
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		size int64
+		lost error
+	}{{most - 1, nil}, {most, nil}, {most + 1, primitives.ErrLimit}} {
+		if err := os.Truncate(filepath.Join(s.Paths().App, "exec", p.ID(), "stdout"), c.size); err != nil {
+			t.Fatal(err)
+		}
+		for _, still := range []bool{false, true} {
+			again := reattach(t, s, p.ID(), primitives.Offset{Stdout: most - 3, NoFollow: still})
+			got, err := io.ReadAll(again.Stdout())
+			if want := min(c.size, most) - (most - 3); int64(len(got)) != want || !errors.Is(err, c.lost) {
+				t.Errorf("of %d bytes %d were read, want %d; %v", c.size, len(got), want, err)
+			}
+			if n, err := again.Stdout().Read(make([]byte, 1)); n != 0 || err == nil {
+				t.Errorf("reading on gave %d bytes, %v", n, err)
+			}
+		}
+	}
+}

@@ -122,8 +122,8 @@ func (r *run) burst(c *child, cmd *primitives.Command, started time.Time) bool {
 // finish takes a command that goes on to its end.
 func (r *run) finish(ctx context.Context, p *process, stdin io.Reader) error {
 	var drains sync.WaitGroup
-	drains.Go(func() { r.out.drain(p.out) })
-	drains.Go(func() { r.err.drain(p.err) })
+	drains.Go(func() { drain(p.out, &r.out) })
+	drains.Go(func() { drain(p.err, &r.err) })
 	if stdin != nil {
 		// Not joined when its source blocks: the caller's reader is the
 		// caller's to end. A command may exit without reading its input.
@@ -135,12 +135,18 @@ func (r *run) finish(ctx context.Context, p *process, stdin io.Reader) error {
 	// The context ends the command by itself, and how it ended is then known.
 	status, err := p.Wait(context.WithoutCancel(ctx))
 	r.status = status
+	return errors.Join(err, p.endOutput(&drains))
+}
+
+// endOutput waits for the drains of a command that has exited: for their end, or, after
+// a moment, until they have read what is there. It closes the process.
+func (p *process) endOutput(drains *sync.WaitGroup) error {
 	drained := make(chan struct{})
 	go func() { drains.Wait(); close(drained) }()
 	if !patience.Wait(drained, drainDelay) && p.out.hurry() && p.err.hurry() {
 		<-drained
 	}
-	err = errors.Join(err, p.Close()) // also ends the drains
+	err := p.Close() // also ends the drains
 	<-drained
 	return err
 }
@@ -195,13 +201,19 @@ func (c *collector) readOnce(fd int) bool {
 	return true
 }
 
+// sink is where output goes.
+type sink interface {
+	space() []byte // to read into; never empty
+	took(n int)    // n bytes were
+}
+
 // drain reads to the end, or, if that is not waited for any more, what is there.
-func (c *collector) drain(o *output) {
+func drain(o *output, to sink) {
 	for {
-		n, err := o.Read(c.space())
-		c.took(n)
+		n, err := o.Read(to.space())
+		to.took(n)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			c.takeRest(o.f)
+			takeRest(o.f, to)
 		}
 		if err != nil {
 			return
@@ -211,21 +223,21 @@ func (c *collector) drain(o *output) {
 
 // takeRest reads what is there: it may not have had a chance to be read yet. Somebody
 // may go on writing, so that is no more than a pipe can hold.
-func (c *collector) takeRest(f *os.File) {
+func takeRest(f *os.File, to sink) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return // it is closed
 	}
 	_ = raw.Control(func(fd uintptr) {
 		for left := largePipe; left > 0; {
-			n, err := unix.Read(int(fd), c.space())
+			n, err := unix.Read(int(fd), to.space())
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
 			if n <= 0 {
 				return
 			}
-			c.took(n)
+			to.took(n)
 			left -= n
 		}
 	})

@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -11,10 +10,9 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
@@ -52,7 +50,7 @@ func Supervise(ctx context.Context, dir string) int {
 	signal.Notify(hangup, syscall.SIGHUP) // not heeded, and not ignored in the command
 	defer signal.Stop(hangup)
 
-	p, err := startSupervised(ctx, dir)
+	p, drains, err := startSupervised(ctx, dir)
 	if err == nil {
 		err = ready.Close()
 	} else {
@@ -62,10 +60,11 @@ func Supervise(ctx context.Context, dir string) int {
 		return 1
 	}
 	status, err := p.Wait(context.WithoutCancel(ctx))
+	err = errors.Join(err, p.endOutput(drains)) // readers stop at the end of the files when they find the status
 	if err == nil {
 		err = writeJSON(filepath.Join(dir, exitFile), status)
 	}
-	if err = errors.Join(err, p.Close()); err != nil {
+	if err != nil {
 		return 1
 	}
 	return 0
@@ -95,11 +94,12 @@ func detach() error {
 	return err
 }
 
-// startSupervised starts the command and writes down that it runs.
-func startSupervised(ctx context.Context, dir string) (*process, error) {
+// startSupervised starts the command and writes down that it runs. The drains move its
+// output to the files.
+func startSupervised(ctx context.Context, dir string) (*process, *sync.WaitGroup, error) {
 	var order durableCommand
 	if err := readJSON(filepath.Join(dir, commandFile), &order); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s := &Sandbox{id: order.Sandbox, backend: backend, procs: make(map[*process]struct{}), down: make(chan struct{})}
 	s.oom.start()
@@ -109,7 +109,7 @@ func startSupervised(ctx context.Context, dir string) (*process, error) {
 		// One below the supervisor's, which so is not ended with the command.
 		group, err := cgroup.Open(order.Group, "run")
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		s.group = group
 	}
@@ -117,33 +117,39 @@ func startSupervised(ctx context.Context, dir string) (*process, error) {
 		path: order.Path, args: order.Args, env: order.Env, dir: order.Dir, cred: order.Cred,
 		deathSignal: syscall.SIGKILL, expendable: order.Expendable,
 	}
-	stdout, stderr, theirs, err := openSpool(dir, order.Merge)
+	out, errOut, err := openSpools(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &child{id: filepath.Base(dir), stdin: -1, stdout: -1, stderr: -1, backend: backend}
+	theirs, err := c.openStreams(&primitives.Command{MergeStderr: order.Merge}, given{}, spec)
 	defer theirs.close()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	spec.files = []uintptr{uintptr(theirs[0]), stdout, stderr}
-	c := &child{id: filepath.Base(dir), stdin: -1, stdout: -1, stderr: -1, backend: backend}
 	if c.leaf, err = s.acquireLeaf(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	spec.leaf = c.leaf
 	if c.pid, c.pidfd, err = spawn(spec); err != nil {
-		return nil, s.explain(spec, err)
+		return nil, nil, s.explain(spec, err)
 	}
 	leader, err := proctree.Stat(c.pid)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p, err := s.adopt(ctx, c, &primitives.Command{Timeout: order.Timeout, Grace: graceOf(order)}, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	drains := &sync.WaitGroup{}
+	drains.Go(func() { out.take(p.out) })
+	drains.Go(func() { errOut.take(p.err) })
 	start := durableStart{Supervisor: proctree.Self(), Leader: leader.Identity, Boot: proctree.BootID()}
 	if err := writeJSON(filepath.Join(dir, startedFile), start); err != nil {
-		return nil, errors.Join(err, p.Close())
+		return nil, nil, errors.Join(err, p.Close())
 	}
-	return p, nil
+	return p, drains, nil
 }
 
 // graceOf turns the effective grace back into what Command.Grace would say.
@@ -152,28 +158,6 @@ func graceOf(order durableCommand) time.Duration {
 		return -1
 	}
 	return order.Grace
-}
-
-// openSpool opens the output files for appending, and the empty input.
-func openSpool(dir string, merge bool) (stdout, stderr uintptr, theirs descriptors, err error) {
-	const appending = unix.O_WRONLY | unix.O_APPEND | unix.O_CLOEXEC
-	names := []string{os.DevNull, filepath.Join(dir, stdoutFile), filepath.Join(dir, stderrFile)}
-	for i, name := range names {
-		flags := appending
-		if i == 0 {
-			flags = unix.O_RDONLY | unix.O_CLOEXEC
-		}
-		fd, err := unix.Open(name, flags, 0)
-		if err != nil {
-			return 0, 0, theirs, fmt.Errorf("open %s: %w", name, err)
-		}
-		theirs = append(theirs, fd)
-	}
-	stdout, stderr = uintptr(theirs[1]), uintptr(theirs[2])
-	if merge {
-		stderr = stdout
-	}
-	return stdout, stderr, theirs, nil
 }
 
 // sentinels are the errors that keep their identity on the way from the

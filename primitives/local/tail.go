@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // tail reads a file that grows until the durable command has ended.
@@ -22,17 +24,19 @@ type tail struct {
 	// still: it ends after the next left bytes, whatever is printed.
 	still bool
 	left  int64
+	rest  int64 // until the limit of what is kept; a byte behind it says that more was lost
+	lost  bool  // it was read
 }
 
 // openTail opens one of the output files at an offset. Still, it ends where the
-// file ends now.
+// file ends now. Where output was lost it ends with primitives.ErrLimit.
 func (d *durable) openTail(name string, from int64, still bool) (*tail, error) {
 	f, err := openRegular(filepath.Join(d.dir, name), os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && (from < 0 || from > info.Size()) {
+	if err == nil && (from < 0 || from > min(info.Size(), primitives.MaxDurableOutput)) {
 		err = fmt.Errorf("%w: offset %d of %s, which has %d bytes", fs.ErrInvalid, from, name, info.Size())
 	}
 	if err == nil {
@@ -41,7 +45,10 @@ func (d *durable) openTail(name string, from int64, still bool) (*tail, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &tail{d: d, f: f, shut: make(chan struct{}), still: still, left: info.Size() - from}, nil
+	return &tail{
+		d: d, f: f, shut: make(chan struct{}), still: still,
+		left: info.Size() - from, rest: primitives.MaxDurableOutput - from,
+	}, nil
 }
 
 // tailPause bounds how long a change can go unnoticed where the system gives no
@@ -52,6 +59,27 @@ func (t *tail) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	if t.lost {
+		return 0, t.truncated()
+	}
+	n, err := t.read(p)
+	if t.rest -= int64(n); t.rest >= 0 {
+		return n, err
+	}
+	t.lost = true
+	if n = max(n+int(t.rest), 0); n > 0 {
+		return n, nil
+	}
+	return 0, t.truncated()
+}
+
+func (t *tail) truncated() error {
+	return t.d.sb.fail("read", t.d.id, fmt.Errorf("%w: the command has printed more than the %d MiB that are kept of each stream",
+		primitives.ErrLimit, primitives.MaxDurableOutput>>20))
+}
+
+// read reads the file, also the byte behind the limit.
+func (t *tail) read(p []byte) (int, error) {
 	if t.still {
 		if t.left == 0 {
 			return 0, io.EOF

@@ -3,7 +3,9 @@ package primitivestest
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
+	"strconv"
 	"strings"
 	"time"
 
@@ -93,6 +95,25 @@ func durableReadRules() []rule {
 				_, err := primitives.Reattach(t.Context(), s.EnvironmentPrimitive, p.ID(), from)
 				expectError(t, "Reattach", err, fs.ErrInvalid)
 			}
+		}),
+		durableRule("a durable command goes on when it has printed more than is kept", func(t testingT, s *sandbox) {
+			const most = primitives.MaxDurableOutput
+			p := s.durable(t, "flood", strconv.Itoa(most+1<<20), "err", "done", "exit", "3")
+			expect(t, "stderr", s.readAll(t, p.Stderr()), "done")
+			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Code: 3, Reason: primitives.ReasonExited})
+			for _, from := range []primitives.Offset{{Stdout: most - 5}, {Stdout: most - 5, NoFollow: true}, {Stdout: most}} {
+				again := s.reattach(t, p.ID(), from)
+				var got []byte
+				s.within(t, "the output to end", func() error {
+					var err error
+					got, err = io.ReadAll(again.Stdout())
+					expectError(t, "Read", err, primitives.ErrLimit)
+					return nil
+				})
+				expect(t, "bytes that are kept", int64(len(got)), most-from.Stdout)
+			}
+			_, err := primitives.Reattach(t.Context(), s.EnvironmentPrimitive, p.ID(), primitives.Offset{Stdout: most + 1})
+			expectError(t, "Reattach", err, fs.ErrInvalid)
 		}),
 		durableRule("an unknown durable command is fs.ErrNotExist", func(t testingT, s *sandbox) {
 			for _, id := range []string{"no-such-command", "../../x", "a/b", ""} {

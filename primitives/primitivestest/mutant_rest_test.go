@@ -235,6 +235,15 @@ func lifecycleMutants() []mutant {
 				return primitives.Reattach(ctx, f.EnvironmentPrimitive, id, primitives.Offset{})
 			}
 		})},
+		{"lost output of a durable command looks like its end", "a durable command goes on when it has printed more than is kept", broken(func(f *faults) {
+			f.reattach = func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
+				p, err := primitives.Reattach(ctx, f.EnvironmentPrimitive, id, from)
+				if err != nil {
+					return nil, err
+				}
+				return faultyProcess(p, func(p *processFaults) { p.stdout = readCloser{blindToLimits{p.Stdout()}, p.Stdout()} }), nil
+			}
+		})},
 		{"Reattach always follows", "the output so far of a durable command that goes on can be read to its end", broken(func(f *faults) {
 			f.reattach = func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 				from.NoFollow = false
@@ -248,4 +257,15 @@ func lifecycleMutants() []mutant {
 			}
 		})},
 	}
+}
+
+// blindToLimits takes it for the end when data was lost.
+type blindToLimits struct{ io.Reader }
+
+func (r blindToLimits) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if errors.Is(err, primitives.ErrLimit) {
+		err = io.EOF
+	}
+	return n, err
 }

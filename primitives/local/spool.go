@@ -1,0 +1,55 @@
+package local
+
+import (
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// spool is the file of one stream of a durable command. It keeps up to
+// primitives.MaxDurableOutput bytes, and of the others one, which says that there were
+// some. What is lost does not hold the command up.
+type spool struct {
+	f    *os.File
+	from *output
+	left int64
+	buf  []byte
+}
+
+// openSpools opens the files of the two streams.
+func openSpools(dir string) (stdout, stderr *spool, err error) {
+	var spools [2]*spool
+	for i, name := range []string{stdoutFile, stderrFile} {
+		f, err := os.OpenFile(filepath.Join(dir, name), unix.O_WRONLY|unix.O_APPEND, 0)
+		if err != nil {
+			return nil, nil, err
+		}
+		spools[i] = &spool{f: f, left: primitives.MaxDurableOutput + 1, buf: make([]byte, copyBuffer)}
+	}
+	return spools[0], spools[1], nil
+}
+
+// take moves the output to the file, and closes that.
+func (s *spool) take(o *output) {
+	s.from = o
+	drain(o, s)
+	_ = s.f.Close() // it was written to without a cache
+}
+
+func (s *spool) space() []byte { return s.buf }
+
+func (s *spool) took(n int) {
+	keep := min(int64(n), s.left)
+	if keep == 0 {
+		return
+	}
+	s.left -= keep
+	if _, err := s.f.Write(s.buf[:keep]); err != nil {
+		// The disk is full, say: the command must not go on as if its output were kept.
+		s.left = 0
+		_ = s.from.Close()
+	}
+}
