@@ -106,3 +106,36 @@ func FuzzDecoder(f *testing.F) {
 		}
 	})
 }
+
+// FuzzDecodeRequest: a script's input is an error that says why, or a request that
+// arrives the same when it is sent on.
+func FuzzDecodeRequest(f *testing.F) {
+	const session = `"protocol":1,"session_id":"6f1c2d3e-0000-4000-8000-000000000001","agent":{"name":"script"},` +
+		`"paths":{"session":"/s","workspace":"/s/w","home":"/s/h","app":"/s/a","logs":"/s/l"}`
+	f.Add([]byte(`{` + session + `}`))
+	f.Add([]byte(`{` + session + `,"prompt":"x","profile":{"memory":"m","mcp_servers":[{"name":"a","command":"b"}]}}`))
+	f.Add([]byte(`{"type":"interrupt","query_id":"q"}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		fuzzRequest[SetupRequest](t, line)
+		fuzzRequest[QueryRequest](t, line)
+		fuzzRequest[TranscriptRequest](t, line)
+		if c, err := DecodeControl(line); err == nil && c.Type == "" {
+			t.Errorf("a control line without a type: %q", line)
+		}
+	})
+}
+
+func fuzzRequest[T Request](t *testing.T, line []byte) {
+	t.Helper()
+	req, err := DecodeRequest[T](line)
+	if err != nil {
+		return
+	}
+	again, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := DecodeRequest[T](again); err != nil {
+		t.Errorf("%q was taken, and sent on it is %q: %v", line, again, err)
+	}
+}

@@ -1,0 +1,136 @@
+package environment
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// FuzzParseConfig: a configuration is an error or one that passes its own check again.
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte("sandbox: {type: docker, image: x, memory: 2GiB}\nagent: {name: claude}\n"))
+	f.Add([]byte(`{"sandbox":"local","workspace":{"files":[{"path":"a","content":"b"}]},"profile":{"memory":"x"}}`))
+	f.Add([]byte("a: &a [x, x]\nb: [*a, *a]\n---\nagent: {}\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		asJSON, err := configJSON(data)
+		if err != nil {
+			return
+		}
+		if rest, profile := cutProfile(asJSON); profile != "" || !bytes.Equal(rest, asJSON) {
+			return // it names a file of this machine
+		}
+		cfg, err := ParseConfig(data)
+		if err != nil {
+			return
+		}
+		if err := cfg.check(); err != nil {
+			t.Fatalf("%q was parsed, and is %v", data, err)
+		}
+	})
+}
+
+// FuzzProfileFolder: the files of a profile's folder are an error or a profile that
+// passes the check of the scripts.
+func FuzzProfileFolder(f *testing.F) {
+	f.Add("---\ndescription: d\ntools: [a, b]\n---\nbody", "memory", "{}")
+	f.Add("---\ntools: a, b\n---", "", `{"a":{"command":"x"}}`)
+	f.Add("---\r\n", "\x00", "[")
+	f.Fuzz(func(t *testing.T, agent, memory, servers string) {
+		dir := t.TempDir()
+		for name, content := range map[string]string{"agents/a.md": agent, "commands/c.md": agent, "skills/s/SKILL.md": agent, "AGENTS.md": memory, ".mcp.json": servers} {
+			name = filepath.Join(dir, name)
+			if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := LoadProfile(dir)
+		if err != nil {
+			return
+		}
+		if err := p.Check(); err != nil {
+			t.Errorf("the profile was loaded, and is %v", err)
+		}
+	})
+}
+
+// FuzzJournal: what a sandbox has kept of the output of a query is read to its end.
+func FuzzJournal(f *testing.F) {
+	f.Add([]byte(`{"type":"permission_request","query_id":"q","payload":{"id":"p"}}` + "\n" + `{"type":"query_completed","query_id":"q"}` + "\nhalf"))
+	f.Add([]byte(`{"type":"result","payload":{"ok":false,"error":{"code":"c"}}}` + "\n\xff\n{}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		settled, ended, err := readSettled(bytes.NewReader(data), 1<<16, "q")
+		for id, done := range settled {
+			if ended && !done {
+				t.Errorf("the query has ended, and %q waits for an answer", id)
+			}
+		}
+		if err != nil && settled != nil {
+			t.Errorf("%v, and %v", err, settled)
+		}
+		lines := 0
+		readEvents(bytes.NewReader(data), 1<<16, func(e LogEntry) bool { lines++; return e.Message != "" })
+		readLines(bytes.NewReader(data), func(e LogEntry) bool { lines++; return true })
+		if most := 4 * (bytes.Count(data, []byte("\n")) + 1); lines > most {
+			t.Errorf("%d lines of a log, want at most %d", lines, most)
+		}
+	})
+}
+
+// FuzzSnapshot: the archive of a workspace names files below it, or is an error.
+func FuzzSnapshot(f *testing.F) {
+	for _, h := range []tar.Header{
+		{Typeflag: tar.TypeReg, Name: "a/b", Size: 1, Mode: 0o755},
+		{Typeflag: tar.TypeReg, Name: "../b", Size: 1},
+		{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "/etc/passwd"},
+	} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		if err := w.WriteHeader(&h); err != nil {
+			f.Fatal(err)
+		}
+		if _, err := w.Write(make([]byte, h.Size)); err != nil {
+			f.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := readSnapshot(bytes.NewReader(data), false, nil)
+		if err != nil {
+			return
+		}
+		for name := range s.files {
+			if name == ".." || strings.HasPrefix(name, "../") || strings.HasPrefix(name, "/") {
+				t.Errorf("a file %q", name)
+			}
+		}
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// FuzzResult: the result of a script is an error or has data that can be decoded.
+func FuzzResult(f *testing.F) {
+	f.Add([]byte(`{"type":"result","ok":true,"data":{}}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		ev, err := runnerscripts.DecodeEvent(line)
+		if err != nil {
+			return
+		}
+		if r, err := decodeResult(ev); err == nil && r == nil {
+			t.Error("neither a result nor an error")
+		}
+		_ = logMessage(ev)
+	})
+}

@@ -1,0 +1,35 @@
+package acpserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// FuzzServe: whatever an editor sends, it is served to the end, and each answer is one
+// JSON object a line.
+func FuzzServe(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}` + "\n" +
+		`{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}`))
+	f.Add([]byte(`{"jsonrpc":"2.0","id":"a","method":"session/prompt","params":{"sessionId":"x","prompt":[{"type":"text","text":"y"}]}}`))
+	f.Add([]byte(`{"id":null,"result":{}}` + "\n" + `{"method":"$/cancel_request","params":{"id":1}}` + "\n[]"))
+	cfg := Config{Name: "fuzz", Configure: func(context.Context, string, []runnerscripts.MCPServer) (session.Config, error) {
+		return session.Config{}, errors.New("none")
+	}}
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		var answers bytes.Buffer
+		if err := Serve(t.Context(), cfg, bytes.NewReader(sent), &answers); err != nil {
+			return // a line that is too long, say
+		}
+		for line := range bytes.Lines(answers.Bytes()) {
+			if !json.Valid(line) {
+				t.Errorf("an answer %q", line)
+			}
+		}
+	})
+}

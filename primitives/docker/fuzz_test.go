@@ -1,0 +1,16 @@
+package docker
+
+import "testing"
+
+// FuzzLabels: the labels of a container or an image are those that somebody chose.
+func FuzzLabels(f *testing.F) {
+	f.Add(`{"image":"x","memory":"2GiB","mounts":[{"source":"/a","target":"/b"}]}`)
+	f.Add("null")
+	f.Fuzz(func(t *testing.T, label string) {
+		cfg := configOf(map[string]string{labelConfig: label})
+		again := configOf(map[string]string{labelConfig: describeConfig(cfg)})
+		if describeConfig(again) != describeConfig(cfg) {
+			t.Errorf("%q became %q", describeConfig(cfg), describeConfig(again))
+		}
+	})
+}
