@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,6 +48,10 @@ func TestWhatAnEditorAsksWronglyIsRefusedInWords(t *testing.T) {
 	stdio := func(name, command string) acp.McpServer {
 		return acp.McpServer{Stdio: &acp.McpServerStdio{Name: name, Command: command, Args: []string{}, Env: []acp.EnvVariable{}}}
 	}
+	link, below := filepath.Join(t.TempDir(), "link"), e.folder()
+	if err := errors.Join(os.Mkdir(filepath.Join(below, "sub"), 0o755), os.Symlink(below, link)); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		do   func() error
 		code int
@@ -55,6 +60,8 @@ func TestWhatAnEditorAsksWronglyIsRefusedInWords(t *testing.T) {
 		"a relative folder":  {func() error { return begin("here") }, codeInvalidParams, "absolute path"},
 		"no folder":          {func() error { return begin("") }, codeInvalidParams, "absolute path"},
 		"a missing folder":   {func() error { return begin(filepath.Join(dir, "none")) }, codeInvalidParams, "make the folder first"},
+		"a link to a folder": {func() error { return begin(link) }, codeInvalidParams, "give cwd as the folder's real path"},
+		"below a link":       {func() error { return begin(filepath.Join(link, "sub")) }, codeInvalidParams, "give cwd as the folder's real path"},
 		"a file as a folder": {func() error { return begin(file(t, "file", "x")) }, codeInvalidParams, "give cwd as a folder"},
 
 		"a server without a name":    {func() error { return begin(dir, stdio("", "x")) }, codeInvalidParams, "mcpServers[0]: give the server a name"},

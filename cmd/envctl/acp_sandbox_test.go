@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -86,6 +88,64 @@ func TestAContainerHasTheEditorsFolderAtItsPath(t *testing.T) {
 		return i.InUse && i.Image == testdocker.Busybox(t) && madeBy(t, i.ID)
 	}) {
 		t.Errorf("containers are left: %+v", left)
+	}
+}
+
+func TestAnEditorsRepositoryRunsNothingOfTheAgents(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--config", inContainers(t), "--scenario", file(t, "s.json", `{"turns":[{"steps":[
+		{"run":["sh","-c","echo '[core]' >> .git/config; echo x > .git/hooks/pre-commit; rm -r .git/hooks; mv .git old; echo x > .vscode/tasks.json; echo x > made.txt"]}]}]}`))
+	dir := e.folder()
+	if out, err := exec.CommandContext(t.Context(), "git", "init", "--quiet", dir).CombinedOutput(); err != nil {
+		t.Fatalf("git: %v: %s", err, out)
+	}
+	if err := os.Mkdir(filepath.Join(dir, ".vscode"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	read := func() string {
+		config, err := os.ReadFile(filepath.Join(dir, ".git", "config"))
+		hooks, herr := os.ReadDir(filepath.Join(dir, ".git", "hooks"))
+		settings, serr := os.ReadDir(filepath.Join(dir, ".vscode"))
+		return fmt.Sprint(string(config), hooks, settings, errors.Join(err, herr, serr))
+	}
+	before := read()
+	if stop := e.say(e.begin(dir), "go"); stop != acp.StopReasonEndTurn {
+		t.Errorf("stopped because of %s", stop)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "made.txt")); err != nil {
+		t.Error(err)
+	}
+	if err := e.end(); err != nil {
+		t.Error(err)
+	}
+	if after := read(); after != before {
+		t.Errorf("it was %s and is %s", before, after)
+	}
+}
+
+func TestAnEditorsFolderThatBecomesALinkIsNotFollowed(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--config", inContainers(t), "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"write":{"path":"made.txt","content":"x"}}]}]}`))
+	victim := t.TempDir()
+	for name, at := range map[string]string{"the folder": "a/b", "the one above": "a"} {
+		dir := e.folder()
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/b"), 0o755), os.MkdirAll(filepath.Join(victim, "b"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		id := e.begin(filepath.Join(dir, "a/b"))
+		if err := errors.Join(os.Rename(filepath.Join(dir, at), filepath.Join(dir, "old")), os.Symlink(victim, filepath.Join(dir, at))); err != nil {
+			t.Fatal(err)
+		}
+		_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("go")}})
+		if err == nil || !strings.Contains(err.Error(), "symbolic link") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if made, err := filepath.Glob(filepath.Join(victim, "*", "*")); err != nil || len(made) > 0 {
+			t.Errorf("%s: the sandbox has made %v, %v", name, made, err)
+		}
+	}
+	if err := e.end(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -86,6 +86,10 @@ func checkFolder(cwd string) error {
 	case !info.IsDir():
 		return invalid("give cwd as a folder: %s is none", cwd)
 	}
+	// What a session may change must not say which folder the next one gets.
+	if real, err := filepath.EvalSymlinks(cwd); err != nil || real != filepath.Clean(cwd) {
+		return invalid("give cwd as the folder's real path: symbolic links lead from %s to %s", cwd, real)
+	}
 	return nil
 }
 

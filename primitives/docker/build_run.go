@@ -143,6 +143,9 @@ func (s *Sandbox) builtConfig(plan buildPlan) *container.Config {
 	}
 	c.Labels = s.imageLabels(plan.Labels)
 	c.Labels[labelImage], c.Labels[labelImageBase], c.Labels[labelSession] = plan.ref, plan.on, ""
+	if base := plan.base.Config; base != nil {
+		c.Labels[labelSnapshot] = base.Labels[labelSnapshot] // by which checkLabels knows what it is built on
+	}
 	return c
 }
 

@@ -51,13 +51,23 @@ type Config struct {
 	// in the container can only write what belongs to root.
 	Workspace string `json:"workspace,omitempty"`
 	// WorkspacePath is the absolute path at which Workspace is in the container,
-	// for who wants the paths of both to agree. Empty means /workspace.
+	// for who wants the paths of both to agree; then it must be the real one. Empty means
+	// /workspace.
 	WorkspacePath string `json:"workspace_path,omitempty"`
-	// Mounts are more folders or files of the engine's machine. What would give
+	// Mounts are more folders or files of the engine's machine. Like Workspace, none may
+	// be a symbolic link. If another program exchanges one while the sandbox is made, New
+	// fails with [ErrFolderChanged]. What would give
 	// the container that machine is refused, here and as Workspace: sockets and
 	// data of engines, /proc, /sys and /dev (but /dev/shm), and what contains them.
 	// Of an engine elsewhere only the names can be looked at.
 	Mounts []Mount `json:"mounts,omitempty"`
+	// Writable names paths that stay writable although programs of the machine execute
+	// what is in them, relative to Workspace and to each of Mounts: ".git/hooks",
+	// ".vscode"; "." is all of them. Nil protects all that exist when the sandbox is made:
+	// git's configuration, its hooks and the .git of submodules, and the settings of
+	// editors and agents are read-only in the container. Nothing is protected on an engine
+	// of another machine.
+	Writable []string `json:"writable,omitempty"`
 	// Ports are published: they can be reached on the engine's machine, see
 	// [Sandbox.Ports].
 	Ports []Port `json:"ports,omitempty"`
@@ -90,7 +100,8 @@ type Config struct {
 	// "SYS_ADMIN", are refused.
 	CapAdd []string `json:"cap_add,omitempty"`
 	// Seccomp is the path on this machine of a profile, in the engine's format,
-	// that says which system calls are allowed. Empty means the engine's own.
+	// that says which system calls are allowed. Empty means the engine's own, without
+	// set-user-ID and set-group-ID bits where Workspace or Mounts can be written.
 	Seccomp string `json:"seccomp,omitempty"`
 	// Labels are added to the container.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -124,6 +135,8 @@ type Config struct {
 	// sharedRunner is what New found out: the engine can mount this file of its
 	// machine instead of getting a copy of the runner.
 	sharedRunner string
+	// folders are what New has opened of Workspace and Mounts.
+	folders *hostFolders
 	// ownFolders: the guest can make its folders itself.
 	ownFolders bool
 	// building: the container is that of BuildImage.
@@ -191,7 +204,7 @@ func (c Config) check() error {
 			return c.invalid("labels", fmt.Sprintf("give each a name that does not begin with %q", labelPrefix))
 		}
 	}
-	for _, check := range []func() error{c.checkRunner, c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkPorts} {
+	for _, check := range []func() error{c.checkRunner, c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkWritable, c.checkPorts} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"strconv"
 	"strings"
 
@@ -33,10 +32,6 @@ const (
 
 // makeContainer makes the container and returns its ID.
 func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse) (string, error) {
-	var platform *ocispec.Platform
-	if p, _ := cfg.platform(); p[0] != "" {
-		platform = &ocispec.Platform{OS: p[0], Architecture: p[1], Variant: p[2]}
-	}
 	host, err := hostConfig(cfg)
 	if err != nil {
 		return "", err
@@ -60,7 +55,7 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	inside.ExposedPorts, host.PortBindings = cfg.portBindings()
 	made, err := withLink(eng, name, cfg, inside, host, func() (container.CreateResponse, error) {
 		made, err := createWhole(ctx, eng, func(ctx context.Context) (container.CreateResponse, error) {
-			return eng.ContainerCreate(ctx, inside, host, nil, platform, name)
+			return eng.ContainerCreate(ctx, inside, host, nil, cfg.ociPlatform(), name)
 		})
 		if err == nil {
 			err = keepLimits(ctx, eng, cfg, img, made)
@@ -75,6 +70,15 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 		return "", fmt.Errorf("%w: disk: this engine cannot limit it (overlay2 can on XFS mounted with pquota); leave it out: %w", errors.ErrUnsupported, err)
 	}
 	return made.ID, err
+}
+
+// ociPlatform is Platform for the engine; nil is its own.
+func (c Config) ociPlatform() *ocispec.Platform {
+	p, _ := c.platform() // was checked
+	if p[0] == "" {
+		return nil
+	}
+	return &ocispec.Platform{OS: p[0], Architecture: p[1], Variant: p[2]}
 }
 
 // limitsDisk refuses an engine whose store of images is containerd's: it takes the
@@ -156,7 +160,7 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 	labels := sandboxLabels(name, cfg)
 	maps.Copy(labels, cfg.Labels)
 	labels[labelConfig] = describeConfig(cfg)
-	labels[labelArch] = img.Architecture
+	labels[labelArch], labels[labelMounted] = img.Architecture, cfg.folders.label()
 	labels[labelLink] = ""
 	if img.Config == nil || !isFork(img.Config.Labels) {
 		labels[labelFork] = ""
@@ -242,11 +246,11 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 		IpcMode:        container.IPCModePrivate,
 		Init:           &noInit,
 	}
-	if cfg.Seccomp != "" {
-		profile, err := cfg.seccompProfile()
-		if err != nil {
-			return nil, err
-		}
+	profile, err := cfg.seccompProfile()
+	if err != nil {
+		return nil, err
+	}
+	if profile != "" {
 		h.SecurityOpt = append(h.SecurityOpt, "seccomp="+profile)
 	}
 	if cfg.Disk > 0 {
@@ -276,13 +280,6 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 	if cfg.sharedRunner != "" {
 		h.Mounts = append(h.Mounts, runnerMount(cfg.sharedRunner))
 	}
-	if cfg.Workspace != "" {
-		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeBind, Source: cfg.Workspace, Target: cfg.workspaceTarget()})
-	}
-	for _, m := range cfg.Mounts {
-		h.Mounts = append(h.Mounts, mount.Mount{
-			Type: mount.TypeBind, Source: m.Source, Target: path.Clean(m.Target), ReadOnly: m.ReadOnly,
-		})
-	}
+	h.Mounts = append(h.Mounts, cfg.folders.mounts()...)
 	return h, nil
 }

@@ -22,9 +22,21 @@ func committed(t *testing.T, from string, changes ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := eng.ContainerCommit(t.Context(), made.ID, container.CommitOptions{Changes: changes})
-	if rerr := eng.ContainerRemove(context.WithoutCancel(t.Context()), made.ID, container.RemoveOptions{RemoveVolumes: true}); errors.Join(err, rerr) != nil {
-		t.Fatal(err, rerr)
+	defer func() {
+		if err := eng.ContainerRemove(context.WithoutCancel(t.Context()), made.ID, container.RemoveOptions{RemoveVolumes: true}); err != nil {
+			t.Error(err)
+		}
+	}()
+	return committedFrom(t, made.ID, changes...)
+}
+
+// committedFrom makes an image of a container that goes with the test.
+func committedFrom(t *testing.T, id string, changes ...string) string {
+	t.Helper()
+	eng := testdocker.Engine(t)
+	img, err := eng.ContainerCommit(t.Context(), id, container.CommitOptions{Changes: changes})
+	if err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if _, err := eng.ImageRemove(context.WithoutCancel(t.Context()), img.ID, image.RemoveOptions{}); err != nil {

@@ -103,9 +103,10 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			err = errors.Join(err, leave(eng))
 		}
 	}()
-	if cfg, err = cfg.resolveMounts(eng.DaemonHost()); err != nil {
+	if cfg, err = cfg.openFolders(eng.DaemonHost()); err != nil {
 		return nil, err
 	}
+	defer cfg.folders.close()
 	// The engine's client would do it with its first call, and not bear others then.
 	eng.NegotiateAPIVersion(ctx)
 	sweep := startSweep(ctx, eng, cfg.Logger)
@@ -119,6 +120,9 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 		return nil, explain(eng, err)
 	}
 	eng = share(eng)
+	if err := checkImage(ctx, eng, cfg, img); err != nil {
+		return nil, explain(eng, err)
+	}
 	if err := guestRuns(ctx, eng, cfg, img); err != nil {
 		return nil, explain(eng, err)
 	}
@@ -168,6 +172,11 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config
 	var l *link
 	if err = put(id); err == nil {
 		l, err = startGuest(ctx, eng, id, name, cfg)
+	}
+	if err == nil {
+		if err = cfg.folders.prove(ctx, l.guest); err != nil {
+			err = errors.Join(err, l.guest.Close())
+		}
 	}
 	if err != nil {
 		err = explainStart(ctx, eng, cfg, img, err)
@@ -240,6 +249,10 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	}
 	made := configOf(found.Config.Labels)
 	made.Host, made.Logger = cfg.Host, cfg.Logger
+	var err error
+	if made.folders, err = foldersOf(found.Config.Labels); err != nil {
+		return nil, err
+	}
 	joined := made
 	joined.NoSocket = cfg.NoSocket
 	enter := func() (*link, error) {
@@ -251,6 +264,9 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	l, err := enter()
 	if err != nil {
 		return nil, explainJoin(ctx, eng, found.ID, err)
+	}
+	if err := made.folders.prove(ctx, l.guest); err != nil {
+		return nil, errors.Join(explain(eng, err), l.guest.Close())
 	}
 	l.arch = found.Config.Labels[labelArch]
 	made.sharedRunner = mountedRunner(found.Mounts)

@@ -20,7 +20,7 @@ import (
 // A container has the labels of its image, which may be anybody's, or of a sandbox.
 func TestWhatTheLabelsOfAnImageSayIsNotTakenForTheSandboxs(t *testing.T) {
 	for _, label := range []string{
-		"dev.agentenv.fork=x", "dev.agentenv.folder=../../etc",
+		"dev.agentenv.link=/tmp", "dev.agentenv.mounted=x",
 	} {
 		t.Run(label, func(t *testing.T) {
 			img := committed(t, testdocker.Busybox(t), "LABEL "+label) // whose end is an error if it has gone

@@ -45,6 +45,9 @@ func (s *Sandbox) fork(ctx context.Context, n int) ([]primitives.EnvironmentPrim
 	if err != nil {
 		return nil, errors.Join(s.explain(err), dropImage(ctx, s.eng, id))
 	}
+	if err := checkLinks(ctx, s.eng, s.cfg, img); err != nil {
+		return nil, errors.Join(s.explain(err), dropImage(ctx, s.eng, id))
+	}
 	copies, err := s.forks(ctx, n, img)
 	if err == nil {
 		return copies, nil
@@ -101,6 +104,13 @@ func (s *Sandbox) forkOne(ctx context.Context, img image.InspectResponse) (_ *Sa
 			err = errors.Join(err, leave(eng))
 		}
 	}()
+	if cfg, err = cfg.openFolders(eng.DaemonHost()); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFolderChanged, err)
+	}
+	defer cfg.folders.close()
+	if err := cfg.folders.sameAs(s.cfg.folders); err != nil {
+		return nil, err
+	}
 	var program runnerOpener // nil: it is in the image, or mounted
 	put := func(id string) error {
 		if program == nil {

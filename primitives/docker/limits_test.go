@@ -129,17 +129,17 @@ func TestWhatIsAddedWorks(t *testing.T) {
 		"defaultAction": "SCMP_ACT_ALLOW",
 		"syscalls": [{"names": ["mknod", "mknodat"], "action": "SCMP_ACT_ERRNO"}]
 	}`)
-	shared, given := filepath.Join(dir, "shared"), filepath.Join(dir, "given")
+	shared, given := filepath.Join(dir, "shared"), filepath.Join(dir, "real", "given")
 	writeFile(t, filepath.Join(shared, "f"), "from the host")
 	writeFile(t, filepath.Join(given, "f"), "from the host")
 	alias := filepath.Join(dir, "alias")
-	if err := os.Symlink(given, alias); err != nil {
+	if err := os.Symlink(filepath.Dir(given), alias); err != nil {
 		t.Fatal(err)
 	}
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.CapAdd = []string{"chown", "CAP_FOWNER"}
 	cfg.Seccomp = filepath.Join(dir, "profile.json")
-	cfg.Mounts = []docker.Mount{{Source: shared, Target: "/shared", ReadOnly: true}, {Source: alias, Target: "/given"}}
+	cfg.Mounts = []docker.Mount{{Source: shared, Target: "/shared", ReadOnly: true}, {Source: filepath.Join(alias, "given"), Target: "/given"}}
 	cfg.Network = "bridge"
 	cfg.Ports = []docker.Port{{Container: 8080}, {Container: 8080, Protocol: "udp"}}
 	s := open(t, cfg)

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -8,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // Mount is a folder or file of the engine's machine in the container.
@@ -96,36 +95,14 @@ func (c Config) workspaceTarget() string {
 	return path.Clean(c.WorkspacePath)
 }
 
+// changesFolders reports whether a folder of the engine's machine is mounted writable.
+func (c Config) changesFolders() bool {
+	return c.Workspace != "" || slices.ContainsFunc(c.Mounts, func(m Mount) bool { return !m.ReadOnly })
+}
+
 // systemFolder reports whether a clean path belongs to the container itself.
 func systemFolder(target string) bool {
 	return within(target, "/proc") || within(target, "/sys") || within(target, "/dev")
-}
-
-// resolveMounts returns the configuration with the real paths of what is mounted,
-// for an engine of this machine, and refuses what must not be.
-func (c Config) resolveMounts(host string) (Config, error) {
-	socket, onThisMachine := strings.CutPrefix(host, "unix://")
-	guard := newMountGuard(socket, onThisMachine)
-	var err error
-	if c.Workspace != "" {
-		if c.Workspace, err = guard.resolve(c.Workspace); err != nil {
-			return c, c.mountError("workspace", err)
-		}
-		if info, err := os.Stat(c.Workspace); onThisMachine && err == nil && !info.IsDir() {
-			return c, c.mountError("workspace", primitives.ErrNotDirectory)
-		}
-	}
-	c.Mounts = slices.Clone(c.Mounts)
-	for i := range c.Mounts {
-		if c.Mounts[i].Source, err = guard.resolve(c.Mounts[i].Source); err != nil {
-			return c, c.mountError(fmt.Sprintf("mounts[%d].source", i), err)
-		}
-	}
-	return c, nil
-}
-
-func (c Config) mountError(field string, err error) error {
-	return fmt.Errorf("%s: %w", field, err)
 }
 
 // mountGuard judges what may be mounted.
@@ -162,33 +139,33 @@ func newMountGuard(socket string, onThisMachine bool) *mountGuard {
 	return g
 }
 
-// resolve returns the real path of what is to be mounted, which is that of the
-// user's for an engine elsewhere.
-func (g *mountGuard) resolve(source string) (string, error) {
-	real := path.Clean(source)
-	if err := g.judge(real); err != nil {
-		return "", err
+// open opens what is to be mounted and judges what was opened, not its name. Of an
+// engine elsewhere only the name can be looked at.
+func (g *mountGuard) open(source string) (opened, error) {
+	name := path.Clean(source)
+	if err := g.judge(name); err != nil || !g.onThisMachine {
+		return opened{name: name}, err
 	}
-	if !g.onThisMachine {
-		return real, nil
-	}
-	real, err := filepath.EvalSymlinks(real)
+	o, err := openSource(name)
 	if err != nil {
-		return "", fmt.Errorf("make it first: %w", err)
+		return opened{}, err
 	}
-	if err := g.judge(real); err != nil {
-		return "", err
+	if err := g.judgeOpened(o); err != nil {
+		return opened{}, errors.Join(err, o.close())
 	}
-	info, err := os.Stat(real)
-	if err != nil {
-		return "", err
+	return o, nil
+}
+
+func (g *mountGuard) judgeOpened(o opened) error {
+	if err := g.judge(o.name); err != nil {
+		return err
 	}
 	for _, p := range g.places {
-		if os.SameFile(p.info, info) && !within(real, sharedMemory) {
-			return "", forbidden(p.why)
+		if os.SameFile(p.info, o.info) && !within(o.name, sharedMemory) {
+			return forbidden(p.why)
 		}
 	}
-	return real, nil
+	return nil
 }
 
 // judge looks at the name alone.

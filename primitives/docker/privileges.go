@@ -27,6 +27,9 @@ func (c Config) checkCapabilities() error {
 		if slices.Contains(escapes(), short) {
 			return c.invalid(field, short+" would let the sandbox leave the container; use a machine of its own for what needs it")
 		}
+		if slices.Contains([]string{"MKNOD", "SETFCAP"}, short) && c.changesFolders() {
+			return c.invalid(field, short+" would let the sandbox put devices or privileged programs into a folder of the machine; mount folders read-only beside it")
+		}
 	}
 	return nil
 }
@@ -39,15 +42,26 @@ func (c Config) checkSeccomp() error {
 	if !filepath.IsAbs(c.Seccomp) {
 		return c.invalid("seccomp", "give the absolute path of a profile; a sandbox is never unconfined")
 	}
-	_, err := c.seccompProfile()
+	_, err := c.readProfile()
 	return err
 }
 
 // maxProfile is the longest profile. The engine's own has 12 KB.
 const maxProfile = 1 << 20
 
-// seccompProfile reads the profile as the engine wants it: in one line.
+// seccompProfile returns the profile as the engine wants it, in one line; empty for the
+// engine's own.
 func (c Config) seccompProfile() (string, error) {
+	switch {
+	case c.Seccomp != "":
+		return c.readProfile()
+	case c.folders.writable():
+		return withoutSetID()
+	}
+	return "", nil
+}
+
+func (c Config) readProfile() (string, error) {
 	info, err := os.Stat(c.Seccomp)
 	if err != nil {
 		return "", fmt.Errorf("seccomp: %w", err)

@@ -137,7 +137,7 @@ func (s *Sandbox) commitAs(ctx context.Context, name string, config *container.C
 // image of it.
 func (s *Sandbox) imageLabels(more map[string]string) map[string]string {
 	labels := ownerLabels(Config{Session: s.cfg.Session})
-	for _, other := range []string{labelSandbox, labelConfig, labelSnapshot, labelFork, labelImage, labelImageBase, labelLink} {
+	for _, other := range []string{labelSandbox, labelConfig, labelMounted, labelSnapshot, labelFork, labelImage, labelImageBase, labelLink} {
 		labels[other] = ""
 	}
 	maps.Copy(labels, more)

@@ -26,6 +26,7 @@ func messageTypes() []message {
 		&runReply{}, &pathRequest{}, &writeRequest{}, &fileHeader{}, &fileFailure{}, &listRequest{}, &listItem{},
 		&mkdirRequest{}, &removeRequest{}, &moveRequest{}, &packRequest{}, &watchRequest{}, &controlRequest{},
 		&controlReply{}, &exitReport{}, &fileInfoReply{}, &stateReply{}, &terminateReply{}, &eventFrame{}, &startedReply{},
+		&identifyRequest{}, &identifyReply{},
 	}
 }
 

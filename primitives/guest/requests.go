@@ -29,6 +29,7 @@ const (
 	opPack
 	opUnpack
 	opWatch
+	opIdentify
 )
 
 // channel is one of a process's streams.

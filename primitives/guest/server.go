@@ -213,6 +213,8 @@ func (s *server) dispatch(ctx context.Context, op *operation, code opcode) error
 		return s.unpack(ctx, op)
 	case opWatch:
 		return s.watch(ctx, op)
+	case opIdentify:
+		return s.identify(op)
 	default:
 		return fmt.Errorf("%w: the guest does not know operation %d", errors.ErrUnsupported, code)
 	}

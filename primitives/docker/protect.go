@@ -1,0 +1,279 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Programs of the machine execute some of what is in a folder without being asked: git
+// executes what its configuration and its hooks name, editors and agents execute what their
+// settings name. These files are read-only in the container: each is mounted onto itself. A
+// mount point cannot be renamed or removed in the container, but a folder above it can. So
+// every folder on the way is mounted onto itself, too, writable.
+//
+// Three things are not protected. A missing file: a mount needs a mount point, which the
+// engine would make in the user's folder, where it confuses programs and survives a crash.
+// A symbolic link. And a file that the machine itself replaces by renaming another one over
+// it while the container runs: the kernel then removes the mount.
+
+// protectedNames are paths in a mounted folder that programs of the machine take commands
+// from. What git does so with is found by protectGit.
+func protectedNames() []string {
+	return []string{
+		".vscode", ".idea", ".zed", ".devcontainer", ".cursor", ".envrc", ".husky",
+		".mcp.json", ".claude", ".gemini", ".codex", ".opencode", "opencode.json", "opencode.jsonc",
+		".gitconfig", ".bashrc", ".bash_profile", ".bash_login", ".profile",
+		".zshrc", ".zprofile", ".zshenv", ".zlogin", ".ripgreprc", // of a folder that is somebody's home
+	}
+}
+
+// protectedGit are paths in a repository's own folder from which git takes commands, or
+// the place of a configuration.
+func protectedGit() []string {
+	return []string{"config", "config.worktree", "hooks", "commondir", "gitdir", "info/attributes", "modules"}
+}
+
+// checkWritable refuses names that cannot be below a folder.
+func (c Config) checkWritable() error {
+	for i, name := range c.Writable {
+		if !filepath.IsLocal(name) || path.Clean(name) != name {
+			return c.invalid(fmt.Sprintf("writable[%d]", i), "give a clean path that is relative to the mounted folder, such as .git/hooks")
+		}
+	}
+	return nil
+}
+
+// protect adds what keeps the files read-only that programs of the machine execute.
+// writable are the paths that stay as they are, with all that is below.
+func (f *hostFolders) protect(writable []string) error {
+	if slices.Contains(writable, ".") {
+		return nil
+	}
+	named := slices.Clone(f.list)
+	for _, h := range named {
+		if h.readOnly || h.source.info == nil || !h.source.info.IsDir() {
+			continue
+		}
+		p := protector{folders: f, root: h, named: named, writable: writable}
+		if err := p.protect(); err != nil {
+			return fmt.Errorf("%s: %w", h.Field, err)
+		}
+	}
+	return nil
+}
+
+// protector protects one folder.
+type protector struct {
+	folders  *hostFolders
+	root     hostFolder
+	named    []hostFolder // what the configuration mounts
+	writable []string
+}
+
+func (p protector) protect() error {
+	for _, name := range protectedNames() {
+		if err := p.keep(name); err != nil {
+			return err
+		}
+	}
+	if isRepository(p.root.source) { // without files, or the folder of one
+		return p.protectGit("")
+	}
+	git, found, err := p.look(".git")
+	switch {
+	case err != nil || !found:
+		return err
+	case !git.IsDir():
+		return p.keep(".git") // it names another folder
+	}
+	if err := p.hold(".git"); err != nil {
+		return err
+	}
+	return p.protectGit(".git")
+}
+
+// isRepository reports whether a folder is one of git's own.
+func isRepository(o opened) bool {
+	for _, name := range []string{"HEAD", "objects", "refs"} {
+		if _, err := os.Lstat(o.path() + "/" + name); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// maxWorktrees is how many worktrees of a repository are protected one by one.
+const maxWorktrees = 32
+
+// protectGit protects a folder of git's own.
+func (p protector) protectGit(dir string) error {
+	for _, name := range protectedGit() {
+		if err := p.keep(path.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	trees, err := p.entries(path.Join(dir, "worktrees"))
+	if err != nil {
+		return err
+	}
+	if len(trees) > maxWorktrees {
+		return p.keep(path.Join(dir, "worktrees"))
+	}
+	for _, tree := range trees {
+		for _, name := range []string{"commondir", "gitdir", "config.worktree"} {
+			if err := p.keep(path.Join(dir, "worktrees", tree, name)); err != nil {
+				return err
+			}
+		}
+	}
+	named, err := p.namedByConfig(dir)
+	for _, name := range named {
+		err = errors.Join(err, p.keep(name))
+	}
+	return err
+}
+
+var (
+	hooksPath   = regexp.MustCompile(`(?im)^[^#;\n]*\bhookspath\s*=\s*"?([^"#;\n]+)`)
+	includePath = regexp.MustCompile(`(?im)^(?:\s*\[include[^\n]*\])?\s*path\s*=\s*"?([^"#;\n]+)`)
+)
+
+// maxGitConfig is more than a repository's configuration has.
+const maxGitConfig = 1 << 20
+
+// namedByConfig are the files and folders in the mounted one from which git takes hooks and
+// more of its configuration. Git has more ways to name them; these are what people use.
+func (p protector) namedByConfig(dir string) ([]string, error) {
+	config, found, err := p.open(path.Join(dir, "config"))
+	if err != nil || !found || !config.info.Mode().IsRegular() {
+		return nil, err
+	}
+	defer func() { _ = config.close() }() // it was only read
+	f, err := os.Open(config.path())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	add := func(base string, matches [][][]byte) {
+		for _, m := range matches {
+			name := strings.TrimSpace(string(m[1]))
+			if path.IsAbs(name) {
+				if name, err = filepath.Rel(p.root.source.name, name); err != nil {
+					continue
+				}
+			} else {
+				name = path.Join(base, name)
+			}
+			if name != "." && filepath.IsLocal(name) {
+				names = append(names, path.Clean(name))
+			}
+		}
+	}
+	add("", hooksPath.FindAllSubmatch(text, -1))
+	add(dir, includePath.FindAllSubmatch(text, -1))
+	return names, nil
+}
+
+// keep makes a path read-only, if there is something, and holds the folders on the way.
+func (p protector) keep(name string) error {
+	if _, found, err := p.look(name); err != nil || !found || p.excepted(name) {
+		return err
+	}
+	for i, r := range name {
+		if r == '/' {
+			if err := p.hold(name[:i]); err != nil {
+				return err
+			}
+		}
+	}
+	return p.bind(name, true)
+}
+
+// hold keeps a folder from being renamed.
+func (p protector) hold(name string) error { return p.bind(name, false) }
+
+func (p protector) bind(name string, readOnly bool) error {
+	target := path.Join(p.root.Target, name)
+	for i, h := range p.folders.list {
+		if h.Target == target { // the configuration's own, or another name has led here
+			if h.protected && readOnly {
+				p.folders.list[i].readOnly = true
+			}
+			return nil
+		}
+	}
+	for _, h := range p.named {
+		if h.Target != p.root.Target && within(h.Target, p.root.Target) && within(target, h.Target) {
+			return nil // something else is mounted there
+		}
+	}
+	if p.excepted(name) {
+		return nil
+	}
+	o, found, err := p.open(name)
+	if err != nil || !found {
+		return err
+	}
+	p.folders.add(hostFolder{mountedFile: mountedFile{Field: p.root.Field, Target: target}, source: o, readOnly: readOnly, protected: true})
+	return nil
+}
+
+// excepted reports whether a path is to stay writable.
+func (p protector) excepted(name string) bool {
+	return slices.ContainsFunc(p.writable, func(w string) bool { return within(name, w) })
+}
+
+// open opens a path in the folder; false if there is nothing, or a symbolic link on the
+// way: links are not followed.
+func (p protector) open(name string) (opened, bool, error) {
+	at, last := p.root.source, opened{}
+	for part := range strings.SplitSeq(name, "/") {
+		next, err := at.child(part)
+		_ = last.close() // a step on the way
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid), errors.Is(err, syscall.ENOTDIR):
+			return opened{}, false, nil
+		case err != nil:
+			return opened{}, false, fmt.Errorf("let this program look at what git and editors execute, or name it in writable: %w", err)
+		}
+		at, last = next, next
+	}
+	return last, true, nil
+}
+
+func (p protector) look(name string) (fs.FileInfo, bool, error) {
+	o, found, err := p.open(name)
+	if !found {
+		return nil, false, err
+	}
+	return o.info, true, o.close()
+}
+
+// entries are the names in a folder; none if there is no such folder.
+func (p protector) entries(name string) ([]string, error) {
+	o, found, err := p.open(name)
+	if err != nil || !found || !o.info.IsDir() {
+		return nil, err
+	}
+	defer func() { _ = o.close() }() // it was only read
+	list, err := os.ReadDir(o.path())
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
