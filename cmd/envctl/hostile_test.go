@@ -246,7 +246,7 @@ func TestExecIsNotFiltered(t *testing.T) {
 // A named pipe in a folder of another user hung ls for ever, and its sandboxes were shown.
 func TestLsOfAFolderThatAnotherUserHasMadeSaysSo(t *testing.T) {
 	alone(t)
-	cache, err := os.MkdirTemp("", "agentenv-test-cache-") // t.TempDir lets no other user in
+	cache, err := os.MkdirTemp("", "agentenv-test-cache-") //nolint:usetesting // t.TempDir lets no other user in
 	if err != nil {
 		t.Fatal(err)
 	}

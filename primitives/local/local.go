@@ -221,7 +221,7 @@ func trustRoot(root string, isDefault bool) error {
 }
 
 func trustFolder(name string, info fs.FileInfo) error {
-	why := ""
+	var why string
 	switch {
 	case !info.IsDir():
 		why = "it is not a folder"

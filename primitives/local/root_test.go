@@ -49,7 +49,7 @@ const anID = "abcdefghijklmnop"
 // user's sandboxes, or the one around it.
 func nobodysCache(t *testing.T, script string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "agentenv-root-") // t.TempDir lets nobody else in
+	dir, err := os.MkdirTemp("", "agentenv-root-") //nolint:usetesting // t.TempDir lets no other user in
 	if err != nil {
 		t.Fatal(err)
 	}
