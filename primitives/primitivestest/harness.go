@@ -31,6 +31,10 @@ type Harness struct {
 	Restore func(ctx context.Context, dir, snapshot string) (primitives.EnvironmentPrimitive, error)
 	Forget  func(ctx context.Context, snapshot string) error
 
+	// NoSetID says that the sandboxes refuse to set the set-user-ID bit of a file, and the
+	// suite expects it. False means that they set it.
+	NoSetID bool
+
 	// Groups names the chapters of the contract to run, for one more run in other
 	// circumstances. Nil means all of them: "exec", "streams", "ending", "terminal",
 	// "files", "archive", "watch", "lifecycle", "copies".
