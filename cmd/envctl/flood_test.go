@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"context"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/testmemory"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // flood makes a sandbox that prints 500 MB of events for one prompt, five thousand of
@@ -47,6 +51,36 @@ func TestRunKeepsNothingThatItHasPrinted(t *testing.T) {
 		if printed.n < 250_000_000 || usage.Maxrss>>10 > 350 {
 			t.Errorf("%v: %d MB printed with %d MiB of memory, want at most 350", flags, printed.n/1_000_000, usage.Maxrss>>10)
 		}
+	}
+}
+
+// What is not shown of a long text takes neither memory nor time.
+func TestLongTextsOfToolsAreCutWhereTheyBegin(t *testing.T) {
+	text := strings.Repeat("a\n", 4<<20)
+	for name, parts := range map[string][]runnerscripts.ToolCallContent{
+		"diff": {{Type: "diff", Path: "p", OldText: &text, NewText: text}},
+		"text": {{Type: "content", Content: &runnerscripts.Content{Type: "text", Text: text}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			p := &peoplePrinter{out: newOutput(&out), err: newOutput(&out)}
+			call := runnerscripts.ToolCall{ToolCallID: "1", Title: "t", Status: runnerscripts.ToolCompleted, Content: parts}
+			testmemory.AtMost(t, 16<<20, func() {
+				if err := p.result(call, dim); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if rows := strings.Count(out.String(), "\n"); rows != resultLines+1 || !strings.Contains(out.String(), "more lines") {
+				t.Errorf("%d rows: %.200q", rows, out.String())
+			}
+			out.Reset()
+			testmemory.AtMost(t, 160<<20, func() {
+				p.question(runnerscripts.PermissionRequest{ID: "1", ToolCall: call})
+			})
+			if rows := strings.Count(out.String(), "\n"); rows > 2*mostRows || !strings.Contains(out.String(), "are not shown") {
+				t.Errorf("%d rows of the question: %.200q", rows, out.String())
+			}
+		})
 	}
 }
 

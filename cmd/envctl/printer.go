@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 	"time"
@@ -199,40 +200,46 @@ func sizeOf(call runnerscripts.ToolCall) int {
 const resultLines = 12
 
 func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) span) error {
-	var lines []span
+	shown, more := 0, 0
 	for _, c := range call.Content {
-		switch {
-		case c.Type == "diff":
-			lines = append(lines, changed(c)...)
-		case c.Content != nil && c.Content.Text != "":
-			for l := range strings.Lines(c.Content.Text) {
-				lines = append(lines, paint(strings.TrimRight(l, "\r\n")))
+		for l := range rows(c, paint) {
+			if shown == resultLines {
+				more++
+				continue
+			}
+			shown++
+			if err := p.line(plain("  "), l); err != nil {
+				return err
 			}
 		}
 	}
-	if more := len(lines) - resultLines; more > 0 {
-		lines = append(lines[:resultLines], paint(fmt.Sprintf("... %d more lines", more)))
-	}
-	for _, l := range lines {
-		if err := p.line(plain("  "), l); err != nil {
-			return err
-		}
+	if more > 0 {
+		return p.line(plain("  "), paint(fmt.Sprintf("... %d more lines", more)))
 	}
 	return nil
 }
 
-// changed are the lines of a change, old ones and new ones.
-func changed(c runnerscripts.ToolCallContent) []span {
-	var lines []span
-	if c.OldText != nil {
-		for l := range strings.Lines(*c.OldText) {
-			lines = append(lines, red("- "+strings.TrimRight(l, "\r\n")))
+// rows are the lines of what a tool shows. Of a change they are the old ones and the
+// new ones.
+func rows(c runnerscripts.ToolCallContent, paint func(string) span) iter.Seq[span] {
+	return func(yield func(span) bool) {
+		all := func(text, mark string, paint func(string) span) bool {
+			for l := range strings.Lines(text) {
+				if !yield(paint(mark + strings.TrimRight(l, "\r\n"))) {
+					return false
+				}
+			}
+			return true
+		}
+		switch {
+		case c.Type == "diff":
+			if c.OldText == nil || all(*c.OldText, "- ", red) {
+				all(c.NewText, "+ ", green)
+			}
+		case c.Content != nil:
+			all(c.Content.Text, "", paint)
 		}
 	}
-	for l := range strings.Lines(c.NewText) {
-		lines = append(lines, green("+ "+strings.TrimRight(l, "\r\n")))
-	}
-	return lines
 }
 
 func (p *peoplePrinter) plan(ev runnerscripts.Event) error {

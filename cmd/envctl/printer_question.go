@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -102,22 +103,22 @@ func (q *questionText) hide(format string, args ...any) {
 // most. Of too many rows the middle is left out. The rows of a field begin below its
 // first.
 func (q *questionText) foreign(text string, field bool) {
-	rows := wrap(blanksCounted(visible.Text(text)), max(q.width, 20), field)
-	begin, end := len(rows), len(rows)
-	if len(rows) > q.most {
-		begin, end = q.most/2, len(rows)-q.most/2
-	}
-	for _, row := range rows[:begin] {
-		q.add(plain("\n"+mark), dim(row))
-	}
-	if begin < end {
-		hidden := 0
-		for _, row := range rows[begin:end] {
-			hidden += len(row)
+	var end []string // the last rows but those shown already, at most half of what is shown
+	n, hidden, size := 0, 0, 0
+	for row := range wrap(blanksCounted(visible.Text(text)), max(q.width, 20), field) {
+		if n++; n <= q.most/2 {
+			q.add(plain("\n"+mark), dim(row))
+			continue
 		}
-		q.hide("%d bytes in %d rows are not shown", hidden, end-begin)
+		if end = append(end, row); len(end) > q.most-q.most/2 {
+			hidden, size = hidden+1, size+len(end[0])
+			end = append(end[:0], end[1:]...)
+		}
 	}
-	for _, row := range rows[end:] {
+	if hidden > 0 {
+		q.hide("%d bytes in %d rows are not shown", size, hidden)
+	}
+	for _, row := range end {
 		q.add(plain("\n"+mark), dim(row))
 	}
 }
@@ -159,11 +160,12 @@ func (q *questionText) content(parts []runnerscripts.ToolCallContent) {
 		}
 		switch {
 		case part.Type == "diff":
-			text := "in " + part.Path
-			for _, line := range changed(part) {
-				text += "\n" + line.text
+			var text strings.Builder
+			text.WriteString("in " + part.Path)
+			for line := range rows(part, plain) {
+				text.WriteString("\n" + line.text)
 			}
-			q.foreign(text, false)
+			q.foreign(text.String(), false)
 		case part.Content != nil:
 			q.foreign(part.Content.Text, true)
 		}
@@ -206,39 +208,38 @@ func isBlank(r rune) bool { return unicode.IsSpace(r) || r == 0x2800 }
 
 // wrap breaks text into rows of a width. All but ASCII may be two columns wide. Tabs are
 // written out. With hang all rows but the first are indented.
-func wrap(text string, width int, hang bool) []string {
-	var rows []string
-	var row strings.Builder
-	columns := 0
-	next := func() {
-		rows = append(rows, row.String())
-		row.Reset()
-		columns = 0
-		if hang {
-			row.WriteString("  ")
-			columns = 2
+func wrap(text string, width int, hang bool) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		var row strings.Builder
+		columns := 0
+		next := func() bool {
+			more := yield(row.String())
+			row.Reset()
+			columns = 0
+			if hang {
+				row.WriteString("  ")
+				columns = 2
+			}
+			return more
 		}
+		for _, r := range text {
+			wide := 1
+			if r == '\t' || r >= utf8.RuneSelf {
+				wide = 2
+			}
+			if (r == '\n' || columns+wide > width) && !next() {
+				return
+			}
+			switch r {
+			case '\n':
+				continue
+			case '\t':
+				row.WriteString(`\t`)
+			default:
+				row.WriteRune(r)
+			}
+			columns += wide
+		}
+		yield(row.String())
 	}
-	for _, r := range text {
-		wide := 1
-		switch {
-		case r == '\n':
-			next()
-			continue
-		case r == '\t':
-			wide = 2
-		case r >= utf8.RuneSelf:
-			wide = 2
-		}
-		if columns+wide > width {
-			next()
-		}
-		columns += wide
-		if r == '\t' {
-			row.WriteString(`\t`)
-		} else {
-			row.WriteRune(r)
-		}
-	}
-	return append(rows, row.String())
 }

@@ -3,13 +3,18 @@ package acpserver
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/testmemory"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
 
@@ -55,4 +60,21 @@ func TestWhatTheEditorWasToldIsNotKept(t *testing.T) {
 	if told < 50_000_000 {
 		t.Errorf("the editor was told %d bytes", told)
 	}
+}
+
+func TestABlockWithoutEndIsNotKept(t *testing.T) {
+	tell := newTeller(&paths{}, hclog.NewNullLogger(), "")
+	text := strings.Repeat("x", 1<<20)
+	chunk, err := json.Marshal(runnerscripts.ContentChunk{BlockID: "b", Content: runnerscripts.Content{Type: "text", Text: text}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testmemory.AtMost(t, 4*maxTold, func() {
+		for range 100 {
+			u, ok := tell.update(runnerscripts.Event{Type: runnerscripts.TypeAgentMessage, Payload: chunk})
+			if !ok || u.AgentMessageChunk.Content.Text.Text != text {
+				t.Fatal("the editor was not told a chunk as it is")
+			}
+		}
+	})
 }

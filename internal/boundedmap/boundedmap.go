@@ -5,7 +5,8 @@ package boundedmap
 const overhead = 128
 
 // Map maps strings to values. One that grows over its size forgets all entries but
-// the one that was put last. The zero value remembers one entry.
+// the one that was put last. An entry that alone is larger is not remembered. The zero
+// value remembers nothing.
 type Map[V any] struct {
 	// Max is how many bytes the entries may take together.
 	Max int
@@ -29,6 +30,9 @@ func (m *Map[V]) Get(key string) (V, bool) {
 func (m *Map[V]) Put(key string, value V, size int) {
 	size += overhead + len(key)
 	m.Delete(key)
+	if size > m.Max {
+		return
+	}
 	if m.size += size; m.size > m.Max || m.entries == nil {
 		m.entries, m.size = make(map[string]entry[V]), size
 	}

@@ -43,4 +43,12 @@ func TestTheMemoryOfAMapIsBounded(t *testing.T) {
 			m.Put(fmt.Sprint(i), string(make([]byte, 1<<20)), 1<<20)
 		}
 	})
+	m.Put("small", "", 0)
+	m.Put("large", string(make([]byte, 9<<20)), 9<<20)
+	if _, ok := m.Get("large"); ok {
+		t.Error("an entry that alone is too large is kept")
+	}
+	if _, ok := m.Get("small"); !ok {
+		t.Error("one that is not kept makes the others forgotten")
+	}
 }
