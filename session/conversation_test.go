@@ -319,3 +319,28 @@ func FuzzApply(f *testing.F) {
 		}
 	})
 }
+
+func TestTakingABlockBackDoesNotGoThroughAllOthers(t *testing.T) {
+	chunk := func(id string, snapshot bool, text string) runnerscripts.Event {
+		return event(runnerscripts.TypeAgentMessage, "q", runnerscripts.ContentChunk{
+			BlockID: id, Snapshot: snapshot, Content: runnerscripts.Content{Type: "text", Text: text},
+		})
+	}
+	c := NewConversation()
+	for i := range 10_000 {
+		c.Apply(chunk(fmt.Sprint(i), false, "x"))
+	}
+	unknown := chunk("unknown", true, "")
+	if allocs := testing.AllocsPerRun(10, func() { c.Apply(unknown) }); allocs > 20 {
+		t.Errorf("to take back an unknown block allocates %v times", allocs)
+	}
+	begun, back := chunk("again", false, "y"), chunk("again", true, "")
+	if allocs := testing.AllocsPerRun(10, func() { c.Apply(begun); c.Apply(back) }); allocs > 40 {
+		t.Errorf("to take back a block allocates %v times", allocs)
+	}
+	c.Apply(chunk("5", true, ""))
+	c.Apply(chunk("5", false, "new"))
+	if n := len(c.Blocks); n != 10_000 || c.Blocks[5].ID != "6" || c.Blocks[n-1].Text != "new" {
+		t.Errorf("%d blocks, at 5 %q, at the end %q", n, c.Blocks[5].ID, c.Blocks[n-1].Text)
+	}
+}

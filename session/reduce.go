@@ -222,8 +222,25 @@ func (c *Conversation) add(ev runnerscripts.Event, kind BlockKind, id string) *B
 // drop removes a block that was taken back.
 func (c *Conversation) drop(ev runnerscripts.Event, kind BlockKind, id string) {
 	thread := c.thread(ev)
-	*thread = slices.DeleteFunc(*thread, func(b *Block) bool { return b.Kind == kind && b.ID == id })
-	c.reindex()
+	if id == "" {
+		*thread = slices.DeleteFunc(*thread, func(b *Block) bool { return b.Kind == kind && b.ID == "" })
+		return
+	}
+	if c.index == nil {
+		c.reindex()
+	}
+	key := blockKey{conversation(ev), kind, id}
+	b := c.index[key]
+	if b == nil {
+		return
+	}
+	delete(c.index, key)
+	for i, other := range slices.Backward(*thread) {
+		if other == b {
+			*thread = slices.Delete(*thread, i, i+1)
+			return
+		}
+	}
 }
 
 // reindex finds the blocks of a conversation that was cloned or decoded.
