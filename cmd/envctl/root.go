@@ -151,7 +151,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 // named are the flags whose value says where, as whom, on what or by which rules
 // something is done.
 var named = []string{
-	"sandbox", "to", "config", "image", "base", "network", "memory", "user", "workdir",
+	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
 	"folder", "git", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "scenario", "permission",
 }
 
