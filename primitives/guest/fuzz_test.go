@@ -15,7 +15,7 @@ func FuzzClient(f *testing.F) {
 	f.Add(append(appendFrame(nil, frameReply, nil), appendHeader(nil, frameEnd, 0)...))
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		c := scriptedGuest(t, func(g *framer) {
-			_, _ = g.Stream.Write(answer)
+			_, _ = g.Write(answer)
 		})
 		_, _ = c.Stat(t.Context(), "x")
 		_, _ = c.List(t.Context(), "x", primitives.ListOptions{})

@@ -12,7 +12,7 @@ func FuzzProc(f *testing.F) {
 	f.Add([]byte("RssAnon:\t  12 kB\nRssShmem: x kB\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if p, err := parseStat(data); err == nil {
-			if again, err := ParseIdentity(p.Identity.String()); err != nil || again != p.Identity {
+			if again, err := ParseIdentity(p.String()); err != nil || again != p.Identity {
 				t.Errorf("%+v became %+v, %v", p.Identity, again, err)
 			}
 		}
