@@ -11,16 +11,16 @@ import (
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
-	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// exchange swaps two names at once.
+// exchange swaps two names.
 func exchange(t *testing.T, a, b string) {
 	t.Helper()
-	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+	aside := a + ".aside"
+	if err := errors.Join(os.Rename(a, aside), os.Rename(b, a), os.Rename(aside, b)); err != nil {
 		t.Error(err)
 	}
 }

@@ -27,6 +27,7 @@ func codeCapabilities(c *codec, v *primitives.Capabilities) {
 	c.bool(&v.Pause)
 	c.bool(&v.Usage)
 	codeString(c, &v.TreeKill)
+	codeString(c, &v.Isolation) // the client replaces it: a guest cannot know
 	codeString(c, &v.Note)
 }
 
