@@ -1,12 +1,14 @@
 package environment
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -45,6 +47,8 @@ type gitCommand struct {
 	fetches bool
 	// complete makes missing objects an error that git only warns about.
 	complete bool
+	// listed takes the output in place of what is returned.
+	listed *treeMeter
 }
 
 // environ returns the environment of git. It is built from an empty one.
@@ -79,10 +83,15 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	stdout := &boundedBuffer{left: maxGitOutput}
 	stderr := &tail{hide: newRedactor(g.secrets)}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
+	if g.listed != nil {
+		cmd.Stdout = g.listed
+	}
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
+	case g.listed != nil && g.listed.err != nil:
+		return "", g.listed.err
 	case stdout.left < 0:
 		return "", fmt.Errorf("git %s: %w: it printed more than %d MiB", args[0], primitives.ErrLimit, maxGitOutput>>20)
 	case errors.Is(err, exec.ErrNotFound):
@@ -95,6 +104,52 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	}
 	return stdout.kept.String(), nil
 }
+
+// checkout checks out a commit, unless it is larger than what may be placed: a few
+// objects can name any number of files.
+func (g gitCommand) checkout(ctx context.Context, commit string, how ...string) error {
+	list := g
+	list.listed = &treeMeter{add: sourceLimit.Meter()}
+	if _, err := list.run(ctx, "ls-tree", "-r", "-t", "-l", "-z", "--full-tree", commit); err != nil {
+		return err
+	}
+	_, err := g.run(ctx, append([]string{"checkout", "--quiet"}, how...)...)
+	return err
+}
+
+// treeMeter counts what git ls-tree prints with sizes and NULs.
+type treeMeter struct {
+	add     func(*tar.Header) error
+	partial []byte // of an entry
+	err     error
+}
+
+// Write implements io.Writer.
+func (m *treeMeter) Write(p []byte) (int, error) {
+	for rest := p; m.err == nil; {
+		entry, after, ended := bytes.Cut(rest, []byte{0})
+		if m.partial = append(m.partial, entry...); len(m.partial) > maxTreeEntry {
+			m.err = fmt.Errorf("%w: the name of a file is too long", primitives.ErrLimit)
+		}
+		if !ended {
+			break
+		}
+		rest = after
+		attributes, name, _ := strings.Cut(string(m.partial), "\t")
+		m.partial = m.partial[:0]
+		h := &tar.Header{Name: name}
+		if f := strings.Fields(attributes); len(f) == 4 && f[3] != "-" {
+			if h.Size, m.err = strconv.ParseInt(f[3], 10, 64); m.err != nil {
+				break
+			}
+		}
+		m.err = m.add(h)
+	}
+	return len(p), m.err
+}
+
+// maxTreeEntry is how long an entry may be: more than a path that Linux takes.
+const maxTreeEntry = 64 << 10
 
 // lacksObjects reports whether git, which goes on then, could not read an object
 // because it must not fetch it: it says so itself, or the fetch does that it started.

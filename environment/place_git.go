@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 func (g Git) check() error {
@@ -56,8 +58,10 @@ func checkout(ctx context.Context, dir string, g Git) error {
 	if _, err := git.run(ctx, "init", "--quiet", "--template=", "--initial-branch=main"); err != nil {
 		return err
 	}
-	if !g.History && checkoutShallow(ctx, git, address, g.Ref) == nil {
-		return nil
+	if !g.History {
+		if err := checkoutShallow(ctx, git, address, g.Ref); err == nil || errors.Is(err, primitives.ErrLimit) {
+			return err
+		}
 	}
 	// Everything, also where a server gives neither a single commit nor a
 	// shallow history.
@@ -87,8 +91,7 @@ func checkoutShallow(ctx context.Context, git gitCommand, address, ref string) e
 	if _, err := git.run(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", address, ref); err != nil {
 		return err
 	}
-	_, err := git.run(ctx, "checkout", "--quiet", "--detach", "FETCH_HEAD")
-	return err
+	return git.checkout(ctx, "FETCH_HEAD", "--detach", "FETCH_HEAD")
 }
 
 // checkoutRef checks out a branch as a branch and everything else detached.
@@ -103,12 +106,11 @@ func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
 		}
 		ref = strings.TrimPrefix(strings.TrimSpace(out), "origin/")
 	}
-	if _, err := git.run(ctx, "rev-parse", "--quiet", "--verify", "refs/remotes/origin/"+ref); err == nil {
-		_, err := git.run(ctx, "checkout", "--quiet", "-B", ref, "--track", "refs/remotes/origin/"+ref)
-		return err
+	branch := "refs/remotes/origin/" + ref
+	if _, err := git.run(ctx, "rev-parse", "--quiet", "--verify", branch); err == nil {
+		return git.checkout(ctx, branch, "-B", ref, "--track", branch)
 	}
-	_, err := git.run(ctx, "checkout", "--quiet", "--detach", ref, "--")
-	return err
+	return git.checkout(ctx, ref, "--detach", ref, "--")
 }
 
 // gitFiles lists what git would copy of a folder: tracked and untracked files that

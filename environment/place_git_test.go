@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // host runs git as its user would.
@@ -222,6 +224,34 @@ func TestGitRefs(t *testing.T) {
 				t.Errorf("on branch %q", got)
 			}
 		})
+	}
+}
+
+// A tree of which every one names the next one twice has two million files in 22 objects.
+func TestARepositoryWithTooManyFilesIsNotCheckedOut(t *testing.T) {
+	repo := t.TempDir()
+	host(t, repo, "init", "-q", "--initial-branch=main")
+	tree{"f": "1"}.write(t, repo)
+	object, kind := host(t, repo, "hash-object", "-w", "f"), "100644 blob"
+	for range 21 {
+		cmd := exec.Command("git", "mktree")
+		cmd.Dir, cmd.Stdin = repo, strings.NewReader(fmt.Sprintf("%[1]s %[2]s\ta\n%[1]s %[2]s\tb\n", kind, object))
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		object, kind = strings.TrimSpace(string(out)), "040000 tree"
+	}
+	host(t, repo, "update-ref", "refs/heads/main", host(t, repo, "commit-tree", "-m", "bomb", object))
+	for _, history := range []bool{false, true} {
+		dir := t.TempDir()
+		err := checkout(t.Context(), dir, Git{URL: "file://" + repo, History: history})
+		if !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "1048576 files") {
+			t.Errorf("with history %v: error %v, want primitives.ErrLimit", history, err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != ".git" {
+			t.Errorf("with history %v: %d entries, want .git alone, %v", history, len(entries), err)
+		}
 	}
 }
 

@@ -35,6 +35,10 @@ func (l Limit) bytes() int64 {
 	return l.Bytes
 }
 
+// Meter returns a function that counts the entries of what becomes an archive later.
+// It fails with [primitives.ErrLimit] at the first entry beyond the limit.
+func (l Limit) Meter() func(*tar.Header) error { return (&meter{limit: l}).add }
+
 // meter counts the entries of one archive.
 type meter struct {
 	limit                 Limit
