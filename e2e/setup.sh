@@ -30,6 +30,7 @@ install_debian ssh-keygen openssh-client                    # for engines that a
 
 # A Docker engine: Debian's, started here if none answers.
 install_debian dockerd docker.io iptables
+install_debian runsc runsc            # gVisor, a runtime for it
 install_debian busybox busybox-static # for images: no registry is needed
 if ! docker version >/dev/null 2>&1; then
   if [ "$(id -u)" != 0 ]; then

@@ -40,9 +40,9 @@ func (p *processors) Set(text string) error {
 func (m *makeFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&m.image, "image", "", "image of the sandbox (default "+environment.DefaultImage+"); implies --sandbox docker where none is chosen")
-	fl.StringVar(&m.network, "network", "", "none, or for a container: bridge or the network's name (default bridge)")
+	fl.StringVar(&m.network, "network", "", "none, or for a container: bridge or the network's name (default one on which sandboxes do not reach each other)")
 	fl.StringVar(&m.memory, "memory", "", "most memory of the sandbox, as in 512m or 8g, or none (default 4g for a container, Modal's own there)")
-	fl.Var(&m.cpus, "cpus", "most processors of the sandbox, as in 1.5, or 0 for no limit (default no limit)")
+	fl.Var(&m.cpus, "cpus", "most processors of the sandbox, as in 1.5, or 0 for no limit (default all but one for a container, no limit at Modal)")
 	_ = cmd.RegisterFlagCompletionFunc("image", completeImages)
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"bridge", "none"}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -93,6 +93,9 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 	}
 	if m.cpus.given {
 		s.Docker.CPUs = m.cpus.n
+		if m.cpus.n == 0 {
+			s.Docker.CPUs = -1
+		}
 	}
 	if memory != 0 {
 		s.Docker.Memory = memory

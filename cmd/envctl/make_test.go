@@ -73,7 +73,7 @@ func TestProcessorsAreANumberOrNone(t *testing.T) {
 			}
 		}
 		cfg := environment.Config{Sandbox: environment.Sandbox{Type: "docker", Docker: docker.Config{CPUs: 2}}}
-		if err := m.apply(&cfg); err != nil || cfg.Sandbox.Docker.CPUs != want {
+		if err := m.apply(&cfg); err != nil || cfg.Sandbox.Docker.CPUs != map[bool]float64{true: -1, false: want}[want == 0] {
 			t.Errorf("docker, %q over 2: %v, %v", text, cfg.Sandbox.Docker.CPUs, err)
 		}
 		cfg = environment.Config{Sandbox: environment.Sandbox{Type: "modal", Modal: modal.Config{CPU: 1, CPULimit: 2}}}

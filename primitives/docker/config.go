@@ -76,7 +76,8 @@ type Config struct {
 	// internet and the engine's machine through it, but not each other. On "bridge",
 	// the engine's default network, containers also reach each other.
 	Network string `json:"network,omitempty"`
-	// CPUs limits the processor time, in processors. Zero means no limit.
+	// CPUs limits the processor time, in processors. Zero means all of the engine's
+	// but one, and at least one, where the engine can limit it; negative no limit.
 	CPUs float64 `json:"cpus,omitempty"`
 	// Memory limits the memory; there is no swap. Zero means 4 GiB, negative no
 	// limit.
@@ -86,9 +87,10 @@ type Config struct {
 	// less than 64 is refused.
 	Pids int64 `json:"pids,omitempty"`
 	// Disk limits what is written to the container's own files; Workspace, Mounts
-	// and the folders that are left with ReadOnly do not count. Zero means no
-	// limit. Few engines can: overlay2 needs XFS with project quotas. Others refuse
-	// with errors.ErrUnsupported.
+	// and the folders that are left with ReadOnly do not count. Zero means 20 GiB
+	// where the engine can limit it, negative no limit. Few engines can: overlay2
+	// needs XFS with project quotas. Others refuse a positive number with
+	// errors.ErrUnsupported.
 	Disk primitives.Size `json:"disk,omitempty"`
 	// ReadOnly makes everything read-only but the sandbox's own folders, which
 	// are then a volume that goes with the container, /tmp, which is in memory, and
@@ -103,6 +105,10 @@ type Config struct {
 	// that says which system calls are allowed. Empty means the engine's own, without
 	// set-user-ID and set-group-ID bits where Workspace or Mounts can be written.
 	Seccomp string `json:"seccomp,omitempty"`
+	// Runtime is the name of a runtime that the engine has, such as "runsc" for gVisor.
+	// Empty means the engine's default. One that the engine does not have is
+	// fs.ErrNotExist.
+	Runtime string `json:"runtime,omitempty"`
 	// Labels are added to the container.
 	Labels map[string]string `json:"labels,omitempty"`
 	// GraceSeconds is for how long the sandbox lives on when no program is
@@ -159,6 +165,7 @@ const (
 	defaultMemory = 4 << 30
 	minMemory     = 32 << 20 // less does not hold the guest
 	defaultPids   = 4096
+	defaultDisk   = 20 << 30
 	minPids       = 64 // the guests' own threads are counted
 	defaultGrace  = 60
 )
@@ -172,14 +179,12 @@ func (c Config) check() error {
 		return c.invalid("pull", "choose missing, always or never")
 	case c.Name != "" && !validName(c.Name):
 		return c.invalid("name", "use 2 to 128 letters, digits, and . _ - after the first one")
-	case !(c.CPUs == 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // not a number, too
-		return c.invalid("cpus", fmt.Sprintf("give at least %v, or 0 for no limit", minCPUs))
+	case !(c.CPUs <= 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // not a number, too
+		return c.invalid("cpus", fmt.Sprintf("give at least %v, or a negative number for no limit", minCPUs))
 	case c.Memory > 0 && c.Memory < minMemory:
 		return c.invalid("memory", fmt.Sprintf("give at least %dm, or none, which is a negative number, for no limit", minMemory>>20))
 	case c.Pids > 0 && c.Pids < minPids:
 		return c.invalid("pids", fmt.Sprintf("give at least %d, or a negative number for no limit", minPids))
-	case c.Disk < 0:
-		return c.invalid("disk", "give a positive number, or 0 for no limit")
 	case c.GraceSeconds < 0:
 		return c.invalid("grace_seconds", "give a positive number, or set keep")
 	case c.ExpiresAfterSeconds < 0:

@@ -44,11 +44,9 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 		want   error
 	}{
 		"an image with a space":          {func(c *docker.Config) { c.Image = "a b" }, "image", fs.ErrInvalid},
-		"processors below nothing":       {func(c *docker.Config) { c.CPUs = -1 }, "cpus", fs.ErrInvalid},
 		"hardly a processor":             {func(c *docker.Config) { c.CPUs = 0.001 }, "cpus", fs.ErrInvalid},
 		"no number of processors":        {func(c *docker.Config) { c.CPUs = math.NaN() }, "cpus", fs.ErrInvalid},
 		"more processors than there are": {func(c *docker.Config) { c.CPUs = 9999 }, "CPUs", fs.ErrInvalid},
-		"a disk below nothing":           {func(c *docker.Config) { c.Disk = -1 }, "disk", fs.ErrInvalid},
 		"two groups":                     {func(c *docker.Config) { c.User = "a:b:c" }, "user", fs.ErrInvalid},
 		"a variable without a name":      {func(c *docker.Config) { c.Env = []string{"A=1", "=secret"} }, "Env[1]", fs.ErrInvalid},
 		"a label without a name":         {func(c *docker.Config) { c.Labels = map[string]string{"": "x"} }, "labels", fs.ErrInvalid},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -43,19 +42,22 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 		}
 		host.NetworkMode = container.NetworkMode(own)
 	}
+	if err := engineLimits(ctx, eng, cfg, host); err != nil {
+		return "", err
+	}
 	inside := containerConfig(name, cfg, img)
 	if cfg.guestInVolume() {
 		host.Mounts = append(host.Mounts, guestVolume(inside.Labels))
 	}
-	if cfg.Disk > 0 {
-		if err := limitsDisk(ctx, eng); err != nil {
-			return "", err
-		}
-	}
 	inside.ExposedPorts, host.PortBindings = cfg.portBindings()
 	made, err := withLink(eng, name, cfg, inside, host, func() (container.CreateResponse, error) {
 		made, err := createWhole(ctx, eng, func(ctx context.Context) (container.CreateResponse, error) {
-			return eng.ContainerCreate(ctx, inside, host, nil, cfg.ociPlatform(), name)
+			made, err := eng.ContainerCreate(ctx, inside, host, nil, cfg.ociPlatform(), name)
+			if cerrdefs.IsInternal(err) && cfg.Disk == 0 && host.StorageOpt != nil {
+				host.StorageOpt = nil // its XFS has no quotas
+				made, err = eng.ContainerCreate(ctx, inside, host, nil, cfg.ociPlatform(), name)
+			}
+			return made, err
 		})
 		if err == nil {
 			err = keepLimits(ctx, eng, cfg, img, made)
@@ -79,21 +81,6 @@ func (c Config) ociPlatform() *ocispec.Platform {
 		return nil
 	}
 	return &ocispec.Platform{OS: p[0], Architecture: p[1], Variant: p[2]}
-}
-
-// limitsDisk refuses an engine whose store of images is containerd's: it takes the
-// limit without a word and sets none.
-func limitsDisk(ctx context.Context, eng *client.Client) error {
-	info, err := eng.Info(ctx)
-	if err != nil {
-		return fmt.Errorf("disk: ask whether the engine can limit it: %w", err)
-	}
-	for _, status := range info.DriverStatus {
-		if strings.HasPrefix(status[1], "io.containerd.snapshotter") {
-			return fmt.Errorf("%w: disk: this engine cannot limit it, because its images are in the store of containerd; leave it out", errors.ErrUnsupported)
-		}
-	}
-	return nil
 }
 
 // keepLimits removes a container without a limit that was asked for: engines leave out
@@ -245,6 +232,7 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 		ReadonlyRootfs: cfg.ReadOnly,
 		IpcMode:        container.IPCModePrivate,
 		Init:           &noInit,
+		Resources:      container.Resources{Ulimits: []*container.Ulimit{{Name: "core"}}},
 	}
 	profile, err := cfg.seccompProfile()
 	if err != nil {
@@ -253,10 +241,6 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 	if profile != "" {
 		h.SecurityOpt = append(h.SecurityOpt, "seccomp="+profile)
 	}
-	if cfg.Disk > 0 {
-		h.StorageOpt = map[string]string{"size": strconv.FormatInt(int64(cfg.Disk), 10)}
-	}
-	h.NanoCPUs = int64(cfg.CPUs * 1e9)
 	switch {
 	case cfg.Memory == 0:
 		h.Memory = defaultMemory

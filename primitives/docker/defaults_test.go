@@ -1,0 +1,116 @@
+package docker_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
+)
+
+func TestASandboxLeavesTheEngineAProcessor(t *testing.T) {
+	eng := testdocker.Engine(t)
+	info, err := eng.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		cpus float64
+		want int64
+	}{
+		"by default": {0, int64(max(info.NCPU-1, 1)) * 1e9},
+		"no limit":   {-1, 0},
+	} {
+		cfg := config(t, testdocker.Busybox(t))
+		cfg.CPUs = c.cpus
+		s := open(t, cfg)
+		found, err := eng.ContainerInspect(t.Context(), s.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found.HostConfig.NanoCPUs != c.want {
+			t.Errorf("%s: %d billionths of a processor, want %d", name, found.HostConfig.NanoCPUs, c.want)
+		}
+		if got := output(t, s, "sh", "-c", "ulimit -c; ulimit -H -c"); got != "0\n0\n" {
+			t.Errorf("%s: core files may have %q", name, got)
+		}
+	}
+}
+
+// An engine on XFS may have quotas, of which it does not tell; this one has none.
+func TestADefaultLimitOfTheDiskIsOneThatTheEngineMayRefuse(t *testing.T) {
+	e := &retouched{answer: func(_, path string, _ int, answer map[string]any) {
+		if strings.HasSuffix(path, "/info") {
+			answer["Driver"], answer["DriverStatus"] = "overlay2", [][]string{{"Backing Filesystem", "xfs"}}
+		}
+	}}
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Host = e.serve(t)
+	for name, c := range map[string]struct {
+		disk  primitives.Size
+		asked int // how often the engine is to make a container
+	}{"by default": {0, 2}, "no limit": {-1, 1}} {
+		e.forget()
+		cfg.Disk = c.disk
+		if got := output(t, open(t, cfg), "echo", "hi"); got != "hi\n" {
+			t.Errorf("%s: got %q", name, got)
+		}
+		if got := e.count("/containers/create"); got != c.asked {
+			t.Errorf("%s: the engine was asked %d times, want %d", name, got, c.asked)
+		}
+	}
+}
+
+func TestARuntimeThatTheEngineDoesNotHave(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Runtime = "no-such-runtime"
+	s, err := docker.New(t.Context(), cfg)
+	if err == nil {
+		_, terr := s.Terminate(t.Context())
+		t.Fatal("no error", errors.Join(terr, s.Close()))
+	}
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "runtime: ") || !strings.Contains(err.Error(), "runc") {
+		t.Errorf("got %v, want fs.ErrNotExist that names the engine's runtimes", err)
+	}
+}
+
+// underGVisor is an engine of the test's own with the runtime runsc. The kernel of this
+// machine need not have KVM.
+func underGVisor(t *testing.T) (docker.Config, *client.Client) {
+	t.Helper()
+	program, err := exec.LookPath("runsc")
+	if err != nil {
+		t.Fatalf("install runsc, as e2e/setup.sh does: %v", err)
+	}
+	runtime := filepath.Join(t.TempDir(), "runsc")
+	script := "#!/bin/sh\nexec " + program + " --platform=ptrace --ignore-cgroups --network=none \"$@\"\n"
+	if err := os.WriteFile(runtime, []byte(script), 0o755); err != nil { //nolint:gosec // the engine runs it
+		t.Fatal(err)
+	}
+	d := testdocker.NewDaemon(t, nil, "--add-runtime", "runsc="+runtime)
+	cfg := config(t, testdocker.Busybox(t))
+	d.Load(t, cfg.Image)
+	cfg.Host, cfg.Runtime = d.Host(), "runsc"
+	return cfg, d.Engine(t)
+}
+
+func TestContractUnderGVisor(t *testing.T) {
+	cfg, eng := underGVisor(t)
+	if got := output(t, open(t, cfg), "cat", "/proc/version"); !strings.Contains(got, "Linux version 4.4.0 ") {
+		t.Fatalf("the kernel is %q, want gVisor's", got)
+	}
+	h := harness(cfg, -1, eng)
+	// Of the other groups streams, ending, archive and watch hold, too, and take minutes. In
+	// the release of 2022 that Debian 12 has, Attach fails and terminals are not whole.
+	h.Groups = []string{"exec", "files"}
+	primitivestest.Run(t, h)
+}

@@ -1,0 +1,70 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/system"
+	"github.com/docker/docker/client"
+)
+
+// engineLimits adds the settings that depend on what the engine has: processors, a
+// store that can limit the disk, runtimes.
+func engineLimits(ctx context.Context, eng *client.Client, cfg Config, h *container.HostConfig) error {
+	info, err := eng.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the engine what it can limit: %w", err)
+	}
+	if err := cfg.checkRuntime(info); err != nil {
+		return err
+	}
+	h.Runtime = cfg.Runtime
+	switch {
+	case cfg.CPUs > 0:
+		h.NanoCPUs = int64(cfg.CPUs * 1e9)
+	case cfg.CPUs == 0 && info.CPUCfsQuota:
+		h.NanoCPUs = int64(max(info.NCPU-1, 1)) * 1e9
+	}
+	disk := cfg.Disk
+	switch {
+	case disk == 0 && mayLimitDisk(info):
+		disk = defaultDisk
+	case disk > 0 && ignoresDisk(info):
+		return fmt.Errorf("%w: disk: this engine cannot limit it, because its images are in the store of containerd; leave it out", errors.ErrUnsupported)
+	}
+	if disk > 0 {
+		h.StorageOpt = map[string]string{"size": strconv.FormatInt(int64(disk), 10)}
+	}
+	return nil
+}
+
+// mayLimitDisk reports whether an engine can limit the disk if its file system is
+// mounted with quotas, of which the engine does not tell.
+func mayLimitDisk(info system.Info) bool {
+	return info.Driver == "overlay2" && slices.Contains(info.DriverStatus, [2]string{"Backing Filesystem", "xfs"})
+}
+
+// ignoresDisk reports whether an engine's store of images is containerd's: it takes the
+// limit without a word and sets none.
+func ignoresDisk(info system.Info) bool {
+	return slices.ContainsFunc(info.DriverStatus, func(status [2]string) bool {
+		return strings.HasPrefix(status[1], "io.containerd.snapshotter")
+	})
+}
+
+// checkRuntime refuses a runtime that the engine does not have. Engines find those of
+// containerd, whose names begin alike, without a configuration.
+func (c Config) checkRuntime(info system.Info) error {
+	if _, found := info.Runtimes[c.Runtime]; found || c.Runtime == "" || strings.HasPrefix(c.Runtime, "io.containerd.") {
+		return nil
+	}
+	return fmt.Errorf("%w: runtime: the engine has no runtime %q but %s; add it to the engine's configuration, as 'runsc install' does for gVisor, and restart the engine",
+		fs.ErrNotExist, c.Runtime, strings.Join(slices.Sorted(maps.Keys(info.Runtimes)), ", "))
+}
