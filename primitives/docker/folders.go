@@ -133,7 +133,12 @@ func (f *hostFolders) mounts() []mount.Mount {
 	}
 	var list []mount.Mount
 	for _, h := range f.list {
-		list = append(list, mount.Mount{Type: mount.TypeBind, Source: h.source.name, Target: h.Target, ReadOnly: h.readOnly})
+		m := mount.Mount{Type: mount.TypeBind, Source: h.source.name, Target: h.Target, ReadOnly: h.readOnly}
+		if h.readOnly {
+			// Engines before 25 leave file systems that are mounted below it writable.
+			m.BindOptions = &mount.BindOptions{NonRecursive: true}
+		}
+		list = append(list, m)
 	}
 	return list
 }

@@ -305,6 +305,47 @@ func TestAnImageCannotMakeTheEngineWriteIntoAFolder(t *testing.T) {
 	}
 }
 
+func TestAnImageCannotPutAVolumeIntoAFolder(t *testing.T) {
+	for name, c := range map[string]struct {
+		links  string // are made with this command
+		volume string
+		ok     bool
+	}{
+		"below a folder":             {"true", "/workspace/made", false},
+		"below a mount":              {"true", "/m/made/below", false},
+		"below a folder, by a link":  {"ln -s / /root2", "/root2/workspace/made", false},
+		"by a link to a folder":      {"ln -s workspace/made /data", "/data", false},
+		"at a folder":                {"true", "/workspace", true},
+		"at a mount below a folder":  {"true", "/workspace/cache", true},
+		"beside a folder":            {"true", "/workspace2", true},
+		"above a folder":             {"true", "/srv", true},
+		"elsewhere, by another link": {"mkdir /real; ln -s real /data", "/data/x", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := marked(t, config(t, committed(t, imageAfter(t, testdocker.Busybox(t), c.links), "VOLUME "+c.volume)))
+			workspace, other, third := t.TempDir(), t.TempDir(), t.TempDir()
+			mkdirs(t, filepath.Join(workspace, "cache"))
+			cfg.Workspace = workspace
+			cfg.Mounts = []docker.Mount{{Source: other, Target: "/m"}, {Source: third, Target: "/srv/data"}, {Source: third, Target: "/workspace/cache"}}
+			s, err := docker.New(t.Context(), cfg)
+			if err == nil {
+				_, terr := s.Terminate(t.Context())
+				err = errors.Join(terr, s.Close())
+			}
+			if c.ok && err != nil || !c.ok && !errors.Is(err, fs.ErrInvalid) {
+				t.Errorf("New: %v", err)
+			}
+			for dir, want := range map[string]int{workspace: 1, other: 0, third: 0} {
+				if list, err := os.ReadDir(dir); err != nil || len(list) != want {
+					t.Errorf("the engine has made %v, %v", list, err)
+				}
+			}
+			noContainersOf(t, t.Name())
+		})
+	}
+}
+
 func TestAnImageIsNoSnapshotBecauseItSaysSo(t *testing.T) {
 	s := open(t, config(t, testdocker.Busybox(t)))
 	snapshot, err := s.Snapshot(t.Context())

@@ -62,9 +62,10 @@ func isBuiltOn(img, snapshot image.InspectResponse) bool {
 var provenImages sync.Map
 
 // checkLinks refuses an image in which a symbolic link would make the engine create the
-// mount point of one folder inside another one, which may be the machine's. The engine
-// follows the image's links and creates missing mount points whenever it touches a container
-// with mounts. So checkLinks looks at a container without mounts that is never started.
+// mount point of one folder inside another one, which may be the machine's, and one with a
+// volume there. The engine follows the image's links and creates missing mount points
+// whenever it touches a container with mounts. So checkLinks looks at a container without
+// mounts that is never started.
 func checkLinks(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse) (err error) {
 	if cfg.folders.empty() {
 		return nil
@@ -87,34 +88,65 @@ func checkLinks(ctx context.Context, eng *client.Client, cfg Config, img image.I
 	}
 	defer func() { err = errors.Join(err, removeContainer(ctx, eng, made.ID)) }()
 	for _, target := range targets {
-		if err := checkWay(ctx, eng, made.ID, target, targets); err != nil {
+		if _, err := checkWay(ctx, eng, made.ID, target, targets); err != nil {
 			return err
 		}
+	}
+	if err := checkVolumes(ctx, eng, made.ID, img, targets); err != nil {
+		return err
 	}
 	provenImages.Store(key, struct{}{})
 	return nil
 }
 
+// checkVolumes refuses an image with a volume in a folder that is mounted, where the engine
+// would create its mount point. A volume at a target is replaced by what is mounted there.
+func checkVolumes(ctx context.Context, eng *client.Client, id string, img image.InspectResponse, targets []string) error {
+	if img.Config == nil {
+		return nil
+	}
+	for volume := range img.Config.Volumes {
+		volume = path.Join("/", volume)
+		if slices.Contains(targets, volume) {
+			continue
+		}
+		at, err := checkWay(ctx, eng, id, volume, targets)
+		if err != nil {
+			return err
+		}
+		for _, t := range targets {
+			if within(at, t) {
+				return fmt.Errorf("%w: image: mount something at %s, or choose an image without that VOLUME: the engine would make a folder for it in what is mounted at %s",
+					fs.ErrInvalid, volume, t)
+			}
+		}
+	}
+	return nil
+}
+
 // checkWay follows the links of an image to a target, and refuses those into another one.
-func checkWay(ctx context.Context, eng *client.Client, id, target string, targets []string) error {
+// It returns where they lead.
+func checkWay(ctx context.Context, eng *client.Client, id, target string, targets []string) (string, error) {
 	at := "/"
-	for part := range strings.SplitSeq(strings.TrimPrefix(target, "/"), "/") {
+	parts := strings.Split(strings.TrimPrefix(target, "/"), "/")
+	for i, part := range parts {
 		at = path.Join(at, part)
 		found, err := eng.ContainerStatPath(ctx, id, at)
 		if cerrdefs.IsNotFound(err) || cerrdefs.IsInternal(err) && ctx.Err() == nil {
-			return nil // the engine makes the rest, or will say that it cannot, below a file or in a circle of links
+			// The engine makes the rest, or will say that it cannot, below a file or in a circle of links.
+			return path.Join(at, path.Join(parts[i+1:]...)), nil
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 		if found.Mode&fs.ModeSymlink == 0 {
 			continue
 		}
 		to := path.Join("/", found.LinkTarget)
 		if within(at, guestDir) || within(to, guestDir) || slices.ContainsFunc(targets, func(t string) bool { return t != target && within(to, t) }) {
-			return fmt.Errorf("%w: image: choose one without the symbolic link %s to %s, through which the engine would write into the folder that is mounted there", fs.ErrInvalid, at, to)
+			return "", fmt.Errorf("%w: image: choose one without the symbolic link %s to %s, through which the engine would write into the folder that is mounted there", fs.ErrInvalid, at, to)
 		}
 		at = to
 	}
-	return nil
+	return at, nil
 }

@@ -13,9 +13,11 @@ import (
 
 // Mount is a folder or file of the engine's machine in the container.
 type Mount struct {
-	Source   string `json:"source"` // absolute path on the engine's machine; must exist
-	Target   string `json:"target"` // absolute path in the container
-	ReadOnly bool   `json:"read_only,omitempty"`
+	Source string `json:"source"` // absolute path on the engine's machine; must exist
+	Target string `json:"target"` // absolute path in the container
+	// ReadOnly mounts Source without the file systems that are mounted below it: not all
+	// engines can make those read-only.
+	ReadOnly bool `json:"read_only,omitempty"`
 }
 
 // forbiddenSources are places that give the machine to whoever holds them, or

@@ -93,12 +93,30 @@ func (p protector) protect() error {
 	case err != nil || !found:
 		return err
 	case !git.IsDir():
-		return p.keep(".git") // it names another folder
+		return p.protectNamed()
 	}
 	if err := p.hold(".git"); err != nil {
 		return err
 	}
 	return p.protectGit(".git")
+}
+
+// protectNamed protects a .git that is a file, and the folder that it names if that is in
+// the mounted one.
+func (p protector) protectNamed() error {
+	if err := p.keep(".git"); err != nil {
+		return err
+	}
+	text, err := p.read(".git")
+	if err != nil {
+		return err
+	}
+	named, found := strings.CutPrefix(string(text), "gitdir:")
+	dir, inside := p.resolve("", named)
+	if !found || !inside {
+		return nil
+	}
+	return p.protectGit(dir)
 }
 
 // isRepository reports whether a folder is one of git's own.
@@ -153,39 +171,56 @@ const maxGitConfig = 1 << 20
 // namedByConfig are the files and folders in the mounted one from which git takes hooks and
 // more of its configuration. Git has more ways to name them; these are what people use.
 func (p protector) namedByConfig(dir string) ([]string, error) {
-	config, found, err := p.open(path.Join(dir, "config"))
-	if err != nil || !found || !config.info.Mode().IsRegular() {
-		return nil, err
-	}
-	defer func() { _ = config.close() }() // it was only read
-	f, err := os.Open(config.path())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
+	text, err := p.read(path.Join(dir, "config"))
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	add := func(base string, matches [][][]byte) {
 		for _, m := range matches {
-			name := strings.TrimSpace(string(m[1]))
-			if path.IsAbs(name) {
-				if name, err = filepath.Rel(p.root.source.name, name); err != nil {
-					continue
-				}
-			} else {
-				name = path.Join(base, name)
-			}
-			if name != "." && filepath.IsLocal(name) {
-				names = append(names, path.Clean(name))
+			if name, inside := p.resolve(base, string(m[1])); inside {
+				names = append(names, name)
 			}
 		}
 	}
 	add("", hooksPath.FindAllSubmatch(text, -1))
 	add(dir, includePath.FindAllSubmatch(text, -1))
 	return names, nil
+}
+
+// read returns the beginning of a file; nothing if there is no regular file.
+func (p protector) read(name string) ([]byte, error) {
+	o, found, err := p.open(name)
+	if err != nil || !found {
+		return nil, err
+	}
+	defer func() { _ = o.close() }() // it was only read
+	if !o.info.Mode().IsRegular() {
+		return nil, nil
+	}
+	f, err := os.Open(o.path())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return io.ReadAll(io.LimitReader(f, maxGitConfig))
+}
+
+// resolve returns the path in the folder that git means by a name, which may be relative to
+// base; false if it is not below the folder.
+func (p protector) resolve(base, name string) (string, bool) {
+	name = strings.TrimSpace(name)
+	if path.IsAbs(name) {
+		relative, err := filepath.Rel(p.root.source.name, name)
+		if err != nil {
+			return "", false
+		}
+		name = relative
+	} else {
+		name = path.Join(base, name)
+	}
+	name = path.Clean(name)
+	return name, name != "." && filepath.IsLocal(name)
 }
 
 // keep makes a path read-only, if there is something, and holds the folders on the way.

@@ -213,6 +213,30 @@ func TestAWorktreesWayToItsRepositoryStays(t *testing.T) {
 	}
 }
 
+func TestARepositoryBesideItsFilesIsProtected(t *testing.T) {
+	for name, gitdir := range map[string]string{"relative": "./.bare", "absolute": "DIR/.bare"} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "repo")
+			mkdirs(t, dir)
+			hostGit(t, dir, "init", "--quiet")
+			writeFile(t, filepath.Join(dir, "file"), "1\n")
+			if err := os.Rename(filepath.Join(dir, ".git"), filepath.Join(dir, ".bare")); err != nil {
+				t.Fatal(err)
+			}
+			writeFile(t, filepath.Join(dir, ".git"), "gitdir: "+strings.ReplaceAll(gitdir, "DIR", dir)+"\n")
+			cfg := withGit(t)
+			cfg.Workspace, cfg.WorkspacePath = dir, dir
+			s := open(t, cfg)
+			output(t, s, "sh", "-ec", "git add . && git commit -q -m first")
+			for _, attack := range []string{"echo x >>.bare/config", "echo x >.bare/hooks/pre-commit", "mv .bare old", "echo gitdir: old >.git", "rm .git"} {
+				if res := script(t, s, attack); res.Status.Success() {
+					t.Errorf("%s: %s", attack, res.Stdout)
+				}
+			}
+		})
+	}
+}
+
 func TestLinksInAMountedFolderAreNotFollowed(t *testing.T) {
 	dir, victim := t.TempDir(), t.TempDir()
 	writeFile(t, filepath.Join(victim, "config"), "secret")
