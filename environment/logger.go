@@ -2,6 +2,8 @@ package environment
 
 import (
 	"fmt"
+	"io"
+	"log"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -58,4 +60,27 @@ func (l quietLogger) Named(name string) hclog.Logger {
 
 func (l quietLogger) ResetNamed(name string) hclog.Logger {
 	return quietLogger{l.Logger.ResetNamed(name), l.hide}
+}
+
+// StandardLogger is for libraries that log with package log.
+func (l quietLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
+	return log.New(l.StandardWriter(opts), "", 0)
+}
+
+// StandardWriter takes one record with each Write.
+func (l quietLogger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer {
+	return quietWriter{l.Logger.StandardWriter(opts), l.hide}
+}
+
+// quietWriter blots secrets out of what is written.
+type quietWriter struct {
+	to   io.Writer
+	hide redactor
+}
+
+func (w quietWriter) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(w.to, w.hide.redact(string(p))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }

@@ -171,8 +171,7 @@ func (t *copyFlags) copyOut(ctx context.Context, src place, dst string) (err err
 	}
 	defer r.Close()
 	if dst == "-" {
-		_, err = io.Copy(t.app.out, r)
-		return err
+		return t.copyFile(t.app.out, r, from)
 	}
 	if st, err := os.Stat(dst); err == nil && st.IsDir() {
 		dst = filepath.Join(dst, path.Base(from))
@@ -198,16 +197,23 @@ func (t *copyFlags) writeLocal(name string, r io.Reader, mode fs.FileMode) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
+	w := sparse.NewWriter(file)
+	return errors.Join(t.copyFile(w, r, name), w.Close())
+}
+
+// copyFile copies the content of one file within the limit.
+func (t *copyFlags) copyFile(w io.Writer, r io.Reader, name string) error {
 	most := t.limit.Bytes
 	if most < 0 {
-		most = math.MaxInt64 - 1
+		most = math.MaxInt64
 	}
-	w := sparse.NewWriter(file)
-	n, err := io.Copy(w, io.LimitReader(r, most+1))
-	if err == nil && n > most {
-		err = &fs.PathError{Op: "write", Path: name, Err: fmt.Errorf("%w: there is more than %d bytes; %s", primitives.ErrLimit, most, t.limit.Advice)}
+	if n, err := io.Copy(w, io.LimitReader(r, most)); err != nil || n < most {
+		return err
 	}
-	return errors.Join(err, w.Close())
+	if n, err := io.Copy(io.Discard, io.LimitReader(r, 1)); err != nil || n == 0 {
+		return err
+	}
+	return &fs.PathError{Op: "copy", Path: name, Err: fmt.Errorf("%w: there is more than %d bytes; %s", primitives.ErrLimit, most, t.limit.Advice)}
 }
 
 // packFolder streams a folder of the sandbox to this machine. The sandbox is not

@@ -180,12 +180,13 @@ func (c *collector) space() []byte {
 }
 
 // took notes that n bytes were read into the space.
-func (c *collector) took(n int) {
+func (c *collector) took(n int) bool {
 	if int64(len(c.data)) >= c.limit {
 		c.dropped += int64(n)
-		return
+	} else {
+		c.data = c.data[:len(c.data)+n]
 	}
-	c.data = c.data[:len(c.data)+n]
+	return true
 }
 
 // readOnce reads what is there and reports whether more may come.
@@ -204,30 +205,35 @@ func (c *collector) readOnce(fd int) bool {
 // sink is where output goes.
 type sink interface {
 	space() []byte // to read into; never empty
-	took(n int)    // n bytes were
+	took(n int) bool // n bytes were; false if no more are wanted
 }
 
 // drain reads to the end, or, if that is not waited for any more, what is there.
 func drain(o *output, to sink) {
 	for {
 		n, err := o.Read(to.space())
-		to.took(n)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			takeRest(o.f, to)
+		wanted := to.took(n)
+		if wanted && errors.Is(err, os.ErrDeadlineExceeded) {
+			wanted = takeRest(o.f, to)
 		}
-		if err != nil {
+		if !wanted {
+			_ = o.Close() // the command is to notice
+		}
+		if !wanted || err != nil {
 			return
 		}
 	}
 }
 
 // takeRest reads what is there: it may not have had a chance to be read yet. Somebody
-// may go on writing, so that is no more than a pipe can hold.
-func takeRest(f *os.File, to sink) {
+// may go on writing, so that is no more than a pipe can hold. takeRest reports whether
+// more is wanted.
+func takeRest(f *os.File, to sink) (wanted bool) {
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return // it is closed
+		return true // it is closed
 	}
+	wanted = true
 	_ = raw.Control(func(fd uintptr) {
 		for left := largePipe; left > 0; {
 			n, err := unix.Read(int(fd), to.space())
@@ -237,8 +243,11 @@ func takeRest(f *os.File, to sink) {
 			if n <= 0 {
 				return
 			}
-			to.took(n)
+			if wanted = to.took(n); !wanted {
+				return // closing the file in here would wait for itself
+			}
 			left -= n
 		}
 	})
+	return wanted
 }

@@ -14,7 +14,6 @@ import (
 // some. What is lost does not hold the command up.
 type spool struct {
 	f    *os.File
-	from *output
 	left int64
 	buf  []byte
 }
@@ -34,22 +33,20 @@ func openSpools(dir string) (stdout, stderr *spool, err error) {
 
 // take moves the output to the file, and closes that.
 func (s *spool) take(o *output) {
-	s.from = o
 	drain(o, s)
 	_ = s.f.Close() // it was written to without a cache
 }
 
 func (s *spool) space() []byte { return s.buf }
 
-func (s *spool) took(n int) {
+// took reports false if the disk is full, for example: the command must not go on as if
+// its output were kept.
+func (s *spool) took(n int) bool {
 	keep := min(int64(n), s.left)
 	if keep == 0 {
-		return
+		return true
 	}
 	s.left -= keep
-	if _, err := s.f.Write(s.buf[:keep]); err != nil {
-		// The disk is full, say: the command must not go on as if its output were kept.
-		s.left = 0
-		_ = s.from.Close()
-	}
+	_, err := s.f.Write(s.buf[:keep])
+	return err == nil
 }

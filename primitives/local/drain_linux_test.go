@@ -1,8 +1,10 @@
 package local
 
 import (
+	"errors"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -51,4 +53,19 @@ func TestWhoGoesOnPrintingIsNotReadForEver(t *testing.T) {
 	drain(o, &c)
 	_ = w.SetWriteDeadline(time.Now())
 	writing.Wait()
+}
+
+// A full disk at the very end held the supervisor of a durable command up for ever: the
+// output was closed while its descriptor was in use.
+func TestAFullDiskEndsWhatIsReadLate(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, w := late(t, "last words")
+	s := &spool{f: full, left: 1 << 20, buf: make([]byte, 4)}
+	s.take(o)
+	if _, err := w.WriteString("more"); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("a command whose output is not kept goes on: %v", err)
+	}
 }
