@@ -165,6 +165,9 @@ func (t *copyFlags) copyOut(ctx context.Context, src place, dst string) (err err
 		}
 		return t.packFolder(ctx, p, from, dst)
 	}
+	if t.limit.Bytes >= 0 && info.Size > t.limit.Bytes {
+		return t.tooLarge(from) // before DST is touched
+	}
 	r, err := p.Open(ctx, from)
 	if err != nil {
 		return err
@@ -213,7 +216,11 @@ func (t *copyFlags) copyFile(w io.Writer, r io.Reader, name string) error {
 	if n, err := io.Copy(io.Discard, io.LimitReader(r, 1)); err != nil || n == 0 {
 		return err
 	}
-	return &fs.PathError{Op: "copy", Path: name, Err: fmt.Errorf("%w: there is more than %d bytes; %s", primitives.ErrLimit, most, t.limit.Advice)}
+	return t.tooLarge(name)
+}
+
+func (t *copyFlags) tooLarge(name string) error {
+	return &fs.PathError{Op: "copy", Path: name, Err: fmt.Errorf("%w: there is more than %d bytes; %s", primitives.ErrLimit, t.limit.Bytes, t.limit.Advice)}
 }
 
 // packFolder streams a folder of the sandbox to this machine. The sandbox is not

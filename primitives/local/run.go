@@ -204,7 +204,7 @@ func (c *collector) readOnce(fd int) bool {
 
 // sink is where output goes.
 type sink interface {
-	space() []byte // to read into; never empty
+	space() []byte   // to read into; never empty
 	took(n int) bool // n bytes were; false if no more are wanted
 }
 
