@@ -63,7 +63,8 @@ type Config struct {
 	Mounts []Mount `json:"mounts,omitempty"`
 	// Writable names paths that stay writable although programs of the machine execute
 	// what is in them, relative to Workspace and to each of Mounts: ".git/hooks",
-	// ".vscode"; "." is all of them. Nil protects all that exist when the sandbox is made:
+	// ".vscode"; "." is all of them. A path below a protected one is refused: name that one.
+	// Nil protects all that exist when the sandbox is made:
 	// git's configuration, its hooks and the .git of submodules, and the settings of
 	// editors and agents are read-only in the container. Nothing is protected on an engine
 	// of another machine.

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/docker/docker/api/types/mount"
 
@@ -121,11 +122,6 @@ func (f *hostFolders) close() {
 // empty reports whether nothing of the machine is mounted.
 func (f *hostFolders) empty() bool { return f == nil || len(f.list) == 0 }
 
-// writable reports whether the container can change anything of the machine.
-func (f *hostFolders) writable() bool {
-	return f != nil && slices.ContainsFunc(f.list, func(h hostFolder) bool { return !h.readOnly })
-}
-
 // mounts are what the engine is asked for.
 func (f *hostFolders) mounts() []mount.Mount {
 	if f == nil {
@@ -179,6 +175,17 @@ func (f *hostFolders) prove(ctx context.Context, g *guest.Client) error {
 	return nil
 }
 
+// exchanged adds ErrFolderChanged to an error of openFolders if it says that a folder, which
+// could be mounted before, is not there, or is something that cannot be mounted.
+func exchanged(err error) error {
+	for _, of := range []error{fs.ErrNotExist, fs.ErrInvalid, primitives.ErrNotDirectory, syscall.ENOTDIR} {
+		if errors.Is(err, of) {
+			return fmt.Errorf("%w: %w", ErrFolderChanged, err)
+		}
+	}
+	return err
+}
+
 // sameAs refuses folders that differ from those that a sandbox already has. The protected
 // paths in them may differ.
 func (f *hostFolders) sameAs(before *hostFolders) error {
@@ -215,7 +222,7 @@ func (f *hostFolders) label() string {
 func foldersOf(labels map[string]string) (*hostFolders, error) {
 	var list []mountedFile
 	if err := json.Unmarshal([]byte(labels[labelMounted]), &list); err != nil {
-		return nil, fmt.Errorf("%w: the container does not say what is mounted in it: %w", ErrFolderChanged, err)
+		return nil, fmt.Errorf("%w: the container was made by another version: its label %s cannot be read: %w; remove it with Remove", errors.ErrUnsupported, labelMounted, err)
 	}
 	f := &hostFolders{}
 	for _, m := range list {

@@ -105,7 +105,7 @@ func (s *Sandbox) forkOne(ctx context.Context, img image.InspectResponse) (_ *Sa
 		}
 	}()
 	if cfg, err = cfg.openFolders(eng.DaemonHost()); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrFolderChanged, err)
+		return nil, exchanged(err)
 	}
 	defer cfg.folders.close()
 	if err := cfg.folders.sameAs(s.cfg.folders); err != nil {

@@ -21,7 +21,15 @@ func checkImage(ctx context.Context, eng *client.Client, cfg Config, img image.I
 	if err := checkLabels(ctx, eng, img); err != nil {
 		return err
 	}
-	return checkLinks(ctx, eng, cfg, img)
+	key := img.ID + "\x00" + strings.Join(cfg.folders.targets(), "\x00")
+	if provenImages.has(key) {
+		return nil
+	}
+	if err := checkLinks(ctx, eng, cfg, img); err != nil {
+		return err
+	}
+	provenImages.add(key)
+	return nil
 }
 
 // checkLabels refuses an image whose labels claim that it was made of a sandbox, unless this
@@ -57,9 +65,42 @@ func isBuiltOn(img, snapshot image.InspectResponse) bool {
 		snapshot.Config.Labels[labelSnapshot] == img.Config.Labels[labelSnapshot] && snapshot.Config.Labels[labelFolder] == img.Config.Labels[labelFolder]
 }
 
-// provenImages holds the IDs of images without such links, with the targets that were
-// checked. The content of an ID never changes.
-var provenImages sync.Map
+// provenImages holds the IDs of images that checkLinks has passed, with the targets. The
+// content of an ID never changes. The images of forks are not in it: each is checked once.
+var provenImages proofs
+
+// maxProofs bounds what proofs remember. Then they begin anew.
+const maxProofs = 256
+
+// proofs are a set of bounded size. The zero value is empty.
+type proofs struct {
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+func (p *proofs) has(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.keys[key]
+}
+
+func (p *proofs) add(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keys == nil || len(p.keys) >= maxProofs {
+		p.keys = map[string]bool{}
+	}
+	p.keys[key] = true
+}
+
+// targets are the paths in the container at which something is mounted.
+func (f *hostFolders) targets() []string {
+	list := []string{guestProgram, guestRoot, linkDir}
+	for _, m := range f.described() {
+		list = append(list, m.Target)
+	}
+	return list
+}
 
 // checkLinks refuses an image in which a symbolic link would make the engine create the
 // mount point of one folder inside another one, which may be the machine's, and one with a
@@ -70,14 +111,7 @@ func checkLinks(ctx context.Context, eng *client.Client, cfg Config, img image.I
 	if cfg.folders.empty() {
 		return nil
 	}
-	targets := []string{guestProgram, guestRoot, linkDir}
-	for _, m := range cfg.folders.described() {
-		targets = append(targets, m.Target)
-	}
-	key := img.ID + "\x00" + strings.Join(targets, "\x00")
-	if _, proven := provenImages.Load(key); proven {
-		return nil
-	}
+	targets := cfg.folders.targets()
 	name := namePrefix + newID()
 	inside := containerConfig(name, Config{Image: img.ID, Labels: cfg.Labels, Session: cfg.Session}, img)
 	made, err := createWhole(ctx, eng, func(ctx context.Context) (container.CreateResponse, error) {
@@ -92,11 +126,7 @@ func checkLinks(ctx context.Context, eng *client.Client, cfg Config, img image.I
 			return err
 		}
 	}
-	if err := checkVolumes(ctx, eng, made.ID, img, targets); err != nil {
-		return err
-	}
-	provenImages.Store(key, struct{}{})
-	return nil
+	return checkVolumes(ctx, eng, made.ID, img, targets)
 }
 
 // checkVolumes refuses an image with a volume in a folder that is mounted, where the engine

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -40,11 +41,13 @@ func sandboxNetwork(ctx context.Context, eng *client.Client) (string, error) {
 		switch {
 		case err == nil:
 			return id, nil
-		case !isTaken(err) || ctx.Err() != nil:
-			return "", fmt.Errorf("network: set it to none, or to bridge, on which sandboxes reach each other: %w", err)
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		case !isTaken(err):
+			return "", err
 		case attempt == fateAttempts:
-			return "", fmt.Errorf("%w: network: remove the network %s or the one whose bridge is %s, or set bridge, on which sandboxes reach each other: %w",
-				fs.ErrExist, networkName, networkBridge, err)
+			return "", fmt.Errorf("%w: network: %w; remove the network %s or the one whose bridge is %s, or set bridge, on which sandboxes reach each other",
+				fs.ErrExist, err, networkName, networkBridge)
 		}
 		// Another program makes the network at this moment.
 		select {
@@ -78,6 +81,9 @@ func makeNetwork(ctx context.Context, eng *client.Client) (string, error) {
 		Options: map[string]string{optionICC: "false", optionBridge: networkBridge},
 		Labels:  map[string]string{labelNetwork: networkName},
 	})
+	if err != nil && ctx.Err() == nil && !isTaken(err) && !client.IsErrConnectionFailed(err) && !brokeOff(err) && !errors.Is(err, errSilent) {
+		return "", fmt.Errorf("network: %w; set it to none, or to bridge, on which sandboxes reach each other", err)
+	}
 	return made.ID, err
 }
 

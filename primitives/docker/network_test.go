@@ -219,3 +219,33 @@ func TestAForeignNetworkWithTheNameOfTheSandboxesIsNotUsed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhatKeepsFromTheEngineIsNotBlamedOnTheNetwork(t *testing.T) {
+	for name, stop := range map[string]func(cancel func(), p *testdocker.Proxy){
+		"given up":   func(cancel func(), _ *testdocker.Proxy) { cancel() },
+		"broken off": func(_ func(), p *testdocker.Proxy) { p.Cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p := testdocker.NewProxy(t)
+			var once sync.Once
+			p.Before(func(_, path string) {
+				if strings.Contains(path, "/networks") {
+					once.Do(func() { stop(cancel, p) })
+				}
+			})
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.Host, cfg.Network = p.Host(), ""
+			s, err := docker.New(ctx, cfg)
+			if err == nil {
+				_, terr := s.Terminate(t.Context())
+				t.Fatal("no error", errors.Join(terr, s.Close()))
+			}
+			want := map[bool]error{true: context.Canceled, false: primitives.ErrUnavailable}[name == "given up"]
+			if !errors.Is(err, want) || strings.Contains(err.Error(), "set it to none") {
+				t.Errorf("got %v, want %v", err, want)
+			}
+		})
+	}
+}

@@ -55,7 +55,7 @@ func (c Config) seccompProfile() (string, error) {
 	switch {
 	case c.Seccomp != "":
 		return c.readProfile()
-	case c.folders.writable():
+	case c.changesFolders():
 		return withoutSetID()
 	}
 	return "", nil

@@ -42,11 +42,22 @@ func protectedGit() []string {
 	return []string{"config", "config.worktree", "hooks", "commondir", "gitdir", "info/attributes", "modules"}
 }
 
-// checkWritable refuses names that cannot be below a folder.
+// checkWritable refuses names that cannot be below a folder, and names below a protected
+// path, which is protected as a whole.
 func (c Config) checkWritable() error {
+	whole := protectedNames()
+	for _, name := range protectedGit() {
+		whole = append(whole, path.Join(".git", name))
+	}
 	for i, name := range c.Writable {
+		field := fmt.Sprintf("writable[%d]", i)
 		if !filepath.IsLocal(name) || path.Clean(name) != name {
-			return c.invalid(fmt.Sprintf("writable[%d]", i), "give a clean path that is relative to the mounted folder, such as .git/hooks")
+			return c.invalid(field, "give a clean path that is relative to the mounted folder, such as .git/hooks")
+		}
+		for _, w := range whole {
+			if name != w && within(name, w) {
+				return c.invalid(field, name+" cannot be writable alone; give "+w+", which makes all that is below writable")
+			}
 		}
 	}
 	return nil
@@ -247,8 +258,12 @@ func (p protector) bind(name string, readOnly bool) error {
 		if h.Target == target { // the configuration's own, or another name has led here
 			if h.protected && readOnly {
 				p.folders.list[i].readOnly = true
+				p.dropWritable(target)
 			}
 			return nil
+		}
+		if p.owns(h) && h.readOnly && within(target, h.Target) {
+			return nil // a mount of its own could only be less protected
 		}
 	}
 	for _, h := range p.named {
@@ -263,8 +278,26 @@ func (p protector) bind(name string, readOnly bool) error {
 	if err != nil || !found {
 		return err
 	}
+	if readOnly {
+		p.dropWritable(target)
+	}
 	p.folders.add(hostFolder{mountedFile: mountedFile{Field: p.root.Field, Target: target}, source: o, readOnly: readOnly, protected: true})
 	return nil
+}
+
+// owns reports whether an entry protects a path in this folder.
+func (p protector) owns(h hostFolder) bool { return h.protected && h.Field == p.root.Field }
+
+// dropWritable removes the folders that were held below a target that is read-only now: a
+// mount of their own would stay writable.
+func (p protector) dropWritable(target string) {
+	p.folders.list = slices.DeleteFunc(p.folders.list, func(h hostFolder) bool {
+		drop := p.owns(h) && !h.readOnly && within(h.Target, target)
+		if drop {
+			_ = h.source.close() // it was only looked at
+		}
+		return drop
+	})
 }
 
 // excepted reports whether a path is to stay writable.
