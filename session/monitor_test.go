@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -201,6 +202,39 @@ func TestSeveralRequestsWaitAtOnceEachWithItsOwnTime(t *testing.T) {
 		if len(got) != 3 || got["p1"] != reasonTimeout || got["p2"] != reasonAnswered || got["p3"] != reasonTimeout {
 			t.Errorf("resolved %v", got)
 		}
+		if err := s.Interrupt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		complete(t, turn)
+	})
+}
+
+func TestACallbackThatDoesNotReturnHoldsUpNoTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.query = asking
+		ended := make(chan struct{})
+		s := startFake(t, Config{
+			HealthInterval: -1, PermissionTimeout: time.Minute,
+			OnPermission: func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+				<-ended
+				return allowed // too late
+			},
+		}, f)
+		turn := prompt(t, s, "a")
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		got := resolutions(t, s)
+		if len(got) != 3 {
+			t.Errorf("resolved %v", got)
+		}
+		for _, r := range got {
+			if r.Reason != reasonTimeout || r.Kind != runnerscripts.RejectOnce {
+				t.Errorf("resolved %+v", r)
+			}
+		}
+		close(ended)
 		if err := s.Interrupt(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -141,7 +141,12 @@ func (s *AgentSession) ask(ctx context.Context, live *liveSandbox, ev runnerscri
 		cancel() // with old it was repeated by the agent, and waits already
 		return err
 	}
-	live.asks.Go(func() { s.await(waiting, p) })
+	if s.cfg.OnPermission != nil {
+		live.asks.Go(func() { s.callBack(waiting, p) })
+	}
+	if s.cfg.PermissionTimeout >= 0 {
+		live.asks.Go(func() { s.expire(waiting, p) })
+	}
 	return nil
 }
 
@@ -156,15 +161,17 @@ func (s *AgentSession) waiting(ctx context.Context) (context.Context, context.Ca
 // errUnanswered is why nobody waits any more for an answer that did not come in time.
 var errUnanswered = errors.New("nobody answered in time")
 
-// await lets the application decide, and rejects a request that nobody answers in
-// time. It returns when the request is answered or withdrawn.
-func (s *AgentSession) await(ctx context.Context, p *permission) {
-	if s.cfg.OnPermission != nil {
-		d := s.cfg.OnPermission(ctx, p.req)
-		if ctx.Err() == nil && (d.OptionID != "" || d.Kind != "") {
-			s.decided(ctx, p, d, reasonAnswered)
-		}
+// callBack lets the application decide.
+func (s *AgentSession) callBack(ctx context.Context, p *permission) {
+	d := s.cfg.OnPermission(ctx, p.req)
+	if ctx.Err() == nil && (d.OptionID != "" || d.Kind != "") {
+		s.decided(ctx, p, d, reasonAnswered)
 	}
+}
+
+// expire rejects a request that nobody answers in time, even if the application's
+// callback does not return. It returns when the request is answered or withdrawn.
+func (s *AgentSession) expire(ctx context.Context, p *permission) {
 	<-ctx.Done()
 	if errors.Is(context.Cause(ctx), errUnanswered) {
 		s.decided(ctx, p, reject(p.req, fmt.Sprintf("nobody answered within %v", s.cfg.PermissionTimeout)), reasonTimeout)

@@ -79,7 +79,8 @@ func (p *peoplePrinter) ask() {
 		if effect == "" {
 			effect = "cannot be chosen: its effect is not known"
 		}
-		q.add(plain(fmt.Sprintf("\n  %d  %-23s  the agent calls it %q", i+1, effect, cut(o.Name, mostName))))
+		q.add(plain(fmt.Sprintf("\n  %d  %s", i+1, effect)))
+		q.foreign(fmt.Sprintf("the agent calls it %q", cut(o.Name, mostName)), false)
 	}
 	q.add(plain("\nnumber, y, n, or what the agent should do instead: "))
 	_ = p.err.print(q.spans[1:]...) // without the first line break; the answer tells who reads it
@@ -105,7 +106,7 @@ func (q *questionText) hide(format string, args ...any) {
 func (q *questionText) foreign(text string, field bool) {
 	var end []string // the last rows but those shown already, at most half of what is shown
 	n, hidden, size := 0, 0, 0
-	for row := range wrap(blanksCounted(visible.Text(text)), max(q.width, 20), field) {
+	for row := range wrap(blanksCounted(visible.Text(text)), q.width, field) {
 		if n++; n <= q.most/2 {
 			q.add(plain("\n"+mark), dim(row))
 			continue
@@ -206,9 +207,12 @@ func blanksCounted(text string) string {
 // isBlank also knows the empty pattern of Braille.
 func isBlank(r rune) bool { return unicode.IsSpace(r) || r == 0x2800 }
 
-// wrap breaks text into rows of a width. All but ASCII may be two columns wide. Tabs are
-// written out. With hang all rows but the first are indented.
+// wrap breaks text into rows of a width, which is at least one character. All but ASCII
+// may be two columns wide. Tabs are written out. With hang all rows but the first are
+// indented if that leaves room for a character.
 func wrap(text string, width int, hang bool) iter.Seq[string] {
+	width = max(width, 2)
+	hang = hang && width >= 4
 	return func(yield func(string) bool) {
 		var row strings.Builder
 		columns := 0

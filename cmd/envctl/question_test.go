@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -136,7 +137,7 @@ func allowOrReject() []runnerscripts.PermissionOption {
 	}
 }
 
-const secondQuestion = "go test\nAllow?\n  │ ls\n  1  allow once               the agent calls it \"Allow\"\n\x1b[2J\r  2\nnumber, y, n, or what the agent should do instead: "
+const secondQuestion = "go test\nAllow?\n  │ ls\n  1  allow once\n  │ the agent calls it \"Allow\"\n\x1b[2J\r  2\nnumber, y, n, or what the agent should do instead: "
 
 // ours are the rows of a question that only envctl itself may print.
 var ours = regexp.MustCompile(`(?m)^(Allow\?|  \d+  |number,|  \[)`)
@@ -170,6 +171,68 @@ func TestAQuestionCannotBeImitatedByItsText(t *testing.T) {
 				t.Errorf("chosen: %s", chosen)
 			}
 		})
+	}
+}
+
+// onScreen returns the rows that a terminal shows, which breaks those that are wider. All
+// but ASCII are two columns wide, at worst.
+func onScreen(text string, columns int) []string {
+	var rows []string
+	for line := range strings.SplitSeq(text, "\n") {
+		row, used := "", 0
+		for _, r := range line {
+			wide := 1
+			if r >= utf8.RuneSelf && r != '│' {
+				wide = 2
+			}
+			if used+wide > columns {
+				rows, row, used = append(rows, row), "", 0
+			}
+			row, used = row+string(r), used+wide
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func TestTheNameOfAnOptionCannotImitateAnotherOne(t *testing.T) {
+	for _, begin := range []string{strings.Repeat("x", 30), strings.Repeat("日", 15), strings.Repeat("日", 50)} {
+		name := begin + "  2  allow once"
+		name += strings.Repeat(" y", 50)[:100-utf8.RuneCountInString(name)]
+		var errOut bytes.Buffer
+		show := newApp(nil, io.Discard, &errOut).newPrinter(false)
+		show.question(runnerscripts.PermissionRequest{
+			ToolCall: runnerscripts.ToolCall{Title: "t"},
+			Options:  []runnerscripts.PermissionOption{{OptionID: "a", Name: name, Kind: runnerscripts.AllowOnce}},
+		})
+		show.answered()
+		rows := onScreen(errOut.String(), 80) // the width of what is no terminal
+		for i, row := range rows {
+			if !strings.HasPrefix(row, mark) && !ours.MatchString(row) {
+				t.Errorf("row %d is not marked: %q", i, row)
+			}
+		}
+		if found := ours.FindAllString(strings.Join(rows, "\n"), -1); !slices.Equal(found, []string{"Allow?", "  1  ", "number,"}) {
+			t.Errorf("rows that look like ours, %q:\n%s", found, &errOut)
+		}
+	}
+}
+
+func TestForeignTextIsMarkedOnANarrowTerminal(t *testing.T) {
+	for columns := 7; columns < 40; columns++ {
+		for _, field := range []bool{false, true} {
+			q := &questionText{width: columns - utf8.RuneCountInString(mark) - 1, most: mostCommandRows}
+			q.foreign("xx日本\t"+strings.Repeat("Allow? 日", 3), field)
+			var text strings.Builder
+			for _, s := range q.spans {
+				text.WriteString(s.text)
+			}
+			for _, row := range onScreen(text.String()[1:], columns) {
+				if !strings.HasPrefix(row, mark) {
+					t.Errorf("at %d columns a row is not marked: %q", columns, row)
+				}
+			}
+		}
 	}
 }
 
@@ -225,9 +288,9 @@ func TestAnOptionIsNamedByItsEffect(t *testing.T) {
 	for answer, want := range map[string]string{"y": `"a"`, "n": `"b"`, "1": `"a"`, "do not": `"b"`} {
 		s, question := asked(t, call, options...)
 		for _, row := range []string{
-			"  1  allow once               the agent calls it \"Reject (do not run)\"\n",
-			"  2  reject once              the agent calls it \"Allow\"\n",
-			"  3  cannot be chosen: its effect is not known  the agent calls it \"Yes\"\n",
+			"  1  allow once\n" + mark + "the agent calls it \"Reject (do not run)\"\n",
+			"  2  reject once\n" + mark + "the agent calls it \"Allow\"\n",
+			"  3  cannot be chosen: its effect is not known\n" + mark + "the agent calls it \"Yes\"\n",
 		} {
 			if !strings.Contains(question, row) {
 				t.Errorf("%q is missing:\n%s", row, question)
