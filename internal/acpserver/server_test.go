@@ -23,7 +23,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = time.Minute
+// patience ends a server that hangs. A flood takes a busy machine more than a minute with
+// the race detector.
+const patience = 5 * time.Minute
 
 // wire is the editor's end of a connection, line by line.
 type wire struct {
