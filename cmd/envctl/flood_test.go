@@ -74,7 +74,7 @@ func TestLongTextsOfToolsAreCutWhereTheyBegin(t *testing.T) {
 				t.Errorf("%d rows: %.200q", rows, out.String())
 			}
 			out.Reset()
-			testmemory.AtMost(t, 160<<20, func() {
+			testmemory.AtMost(t, 256<<20, func() {
 				p.question(runnerscripts.PermissionRequest{ID: "1", ToolCall: call})
 			})
 			if rows := strings.Count(out.String(), "\n"); rows > 2*mostRows || !strings.Contains(out.String(), "are not shown") {

@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,7 +45,7 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	patient, cancel := outlast(ctx, fateTimeout)
 	defer cancel()
 	err := do(patient, s.link.container)
-	for err != nil {
+	for try := 1; err != nil; try++ {
 		// It may be as it should be already.
 		state, ferr := s.link.fate()
 		done := ferr == nil && state.Status == want
@@ -54,7 +55,7 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 		// Or the engine has just heard of the time before, or has heard of it only after
 		// it has refused, see justFrozen.
 		alive := ferr == nil && (state.Running() || state.Status == primitives.StatusPaused)
-		if !alive || !s.justFrozen() {
+		if !alive || !s.justFrozen() && !(unableToFreeze(err) && try < freezeTries) {
 			s.setPaused(before)
 			return s.explain(err)
 		}
@@ -71,6 +72,13 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 	s.setPaused(pause)
 	return nil
 }
+
+// freezeTries is how often a busy container is frozen before that is given up.
+const freezeTries = 10
+
+// unableToFreeze reports whether runc gave up on processes that fork faster than a
+// control group of version 1 freezes. The engine has no kind of error for it.
+func unableToFreeze(err error) bool { return strings.Contains(err.Error(), "unable to freeze") }
 
 // lateNews is how late an engine may hear of what it has done itself.
 const lateNews = 2 * time.Second
