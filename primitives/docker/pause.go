@@ -55,7 +55,8 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 		// Or the engine has just heard of the time before, or has heard of it only after
 		// it has refused, see justFrozen.
 		alive := ferr == nil && (state.Running() || state.Status == primitives.StatusPaused)
-		if !alive || !s.justFrozen() && !(unableToFreeze(err) && try < freezeTries) {
+		again := s.justFrozen() || unableToFreeze(err) && try < freezeTries
+		if !alive || !again {
 			s.setPaused(before)
 			return s.explain(err)
 		}
