@@ -59,7 +59,7 @@ func (g gitCommand) environ() []string {
 		"GIT_PROXY_COMMAND=",
 		"GIT_NO_LAZY_FETCH=1", "GIT_LFS_SKIP_SMUDGE=1")
 	if g.fetches {
-		// This wins over protocol.NAME.allow, whoever sets that.
+		// This wins over protocol.NAME.allow of any configuration.
 		env = append(env, "GIT_ALLOW_PROTOCOL="+fetchProtocols, "GIT_SSH_COMMAND=ssh -oBatchMode=yes")
 		env = append(env, hostEnv("SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR",
 			"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")...)

@@ -134,25 +134,11 @@ func unescape(value []byte, i int, char *[utf8.UTFMax]byte) (n, end int) {
 	if i+1 >= len(value) {
 		return 0, len(value)
 	}
-	switch c := value[i+1]; c {
-	case 'u':
-	case 'b':
-		char[0] = '\b'
-		return 1, i + 2
-	case 'f':
-		char[0] = '\f'
-		return 1, i + 2
-	case 'n':
-		char[0] = '\n'
-		return 1, i + 2
-	case 'r':
-		char[0] = '\r'
-		return 1, i + 2
-	case 't':
-		char[0] = '\t'
-		return 1, i + 2
-	default:
+	if c := value[i+1]; c != 'u' {
 		char[0] = c
+		if at := strings.IndexByte("bfnrt", c); at >= 0 {
+			char[0] = "\b\f\n\r\t"[at]
+		}
 		return 1, i + 2
 	}
 	r := hexRune(value, i+2)

@@ -163,7 +163,7 @@ func (s *server) reply(id json.RawMessage, result any, err error) {
 // the session up until the connection ends.
 func (s *server) tell(ctx context.Context, id acp.SessionId, u acp.SessionUpdate) error {
 	select {
-	case <-s.deaf:
+	case <-s.silent:
 		return nil
 	default:
 	}
@@ -174,7 +174,7 @@ func (s *server) tell(ctx context.Context, id acp.SessionId, u acp.SessionUpdate
 	select {
 	case err := <-sent:
 		return err
-	case <-s.deaf:
+	case <-s.silent:
 		return nil
 	}
 }

@@ -65,7 +65,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 		cfg: cfg, out: w, log: cfg.Logger,
 		conn:     acp.NewConnection(nil, w, answers),
 		sessions: make(map[acp.SessionId]*conversation),
-		inflight: make(map[string]context.CancelFunc), deaf: make(chan struct{}),
+		inflight: make(map[string]context.CancelFunc), silent: make(chan struct{}),
 	}
 	defer context.AfterFunc(ctx, s.giveUp)()
 	s.conn.SetLogger(slog.New(slog.DiscardHandler))
@@ -89,7 +89,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 
 // giveUp lets what waits for an editor that has gone go on after a while.
 func (s *server) giveUp() {
-	time.AfterFunc(farewell, func() { close(s.deaf) })
+	time.AfterFunc(farewell, func() { close(s.silent) })
 }
 
 // server is one connection.
@@ -99,8 +99,8 @@ type server struct {
 	out  *lineWriter
 	conn *acp.Connection // for what the editor is told and asked
 
-	calls sync.WaitGroup // requests that are worked on
-	deaf  chan struct{}  // closed when an editor that has gone is told nothing more
+	calls  sync.WaitGroup // requests that are worked on
+	silent chan struct{}  // closed when nothing is written any more to an editor that has disconnected
 
 	mu       sync.Mutex
 	closed   bool

@@ -153,7 +153,7 @@ func (s *server) open(ctx context.Context, folder string, servers []runnerscript
 	cfg.PermissionTimeout = -1 // the editor's person has time
 	cfg.RejectBusy = true
 	c := &conversation{server: s, paths: p, teller: newTeller(p, s.log, s.cfg.Mode)}
-	telling := context.WithoutCancel(ctx) // the end of the session is told, too
+	telling := context.WithoutCancel(ctx) // also after the session was cancelled
 	cfg.Store = store.NewStream(func(ev runnerscripts.Event) error { return c.take(telling, ev) })
 	if c.agent, err = session.Open(ctx, cfg); err != nil {
 		return nil, err
