@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 )
 
 // Adopt makes a sandbox of the session folder id below cfg.Root, with all files in
@@ -75,7 +76,7 @@ func (st *state) forget() error {
 		}
 	}
 	for _, name := range []string{lifeFile, stateFile, execFolder} {
-		if err := os.RemoveAll(st.file(name)); err != nil {
+		if err := files.RemoveTree(st.file(name)); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
@@ -97,7 +98,7 @@ func (s *Sandbox) startDurable(ctx context.Context, cmd *primitives.Command) (*d
 		return nil, s.gone(err)
 	}
 	if err := s.supervise(ctx, id, dir, cmd, spec); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, files.RemoveTree(dir))
 	}
 	return s.openDurable(ctx, id, primitives.Offset{})
 }

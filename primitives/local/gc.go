@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
@@ -75,7 +76,7 @@ func clean(ctx context.Context, session string, opts GCOptions) (Garbage, error)
 		if opts.DryRun {
 			return found, nil
 		}
-		return found, os.RemoveAll(session)
+		return found, files.RemoveTree(session)
 	}
 	if !isID(name) {
 		return Garbage{}, nil // a folder of somebody else
@@ -150,7 +151,7 @@ func cleanHalf(session string, st state, opts GCOptions) (Garbage, error) {
 	if parent, err := cgroup.Parent(); err == nil {
 		_ = cgroup.Remove(filepath.Join(parent, groupPrefix+found.ID)) // it may not have come to that
 	}
-	return found, os.RemoveAll(session)
+	return found, files.RemoveTree(session)
 }
 
 // onlyNew reports whether there is nothing in a folder but what New makes.
@@ -171,9 +172,9 @@ func onlyNew(session string) bool {
 func discard(session string) error {
 	gone := filepath.Join(filepath.Dir(session), removedPrefix+filepath.Base(session))
 	if err := os.Rename(session, gone); err != nil {
-		return os.RemoveAll(session)
+		return files.RemoveTree(session)
 	}
-	return os.RemoveAll(gone)
+	return files.RemoveTree(gone)
 }
 
 // removedPrefix begins the name of a folder that is being removed.

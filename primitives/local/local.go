@@ -29,6 +29,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 )
 
 const backend = "local"
@@ -107,7 +108,7 @@ func unmake(st *state) error {
 	if st.Group != "" {
 		err = cgroup.Remove(st.Group)
 	}
-	return errors.Join(err, os.RemoveAll(st.Session))
+	return errors.Join(err, files.RemoveTree(st.Session))
 }
 
 // groupPrefix begins the names of control groups.

@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"path"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,28 @@ func (f *FS) remove(ctx context.Context, name string, recursive bool) error {
 	}
 	r := remover{ctx: ctx.Err, top: -1}
 	return r.tree(p.dir, p.leaf, 0)
+}
+
+// RemoveTree removes what has this name, a folder with all that is in it. It is
+// os.RemoveAll for what a sandbox has made: folders may be nested to any depth, and need
+// not let their owner in. It follows no link below the folder that holds the name.
+func RemoveTree(name string) error {
+	dir, err := openPath(path.Dir(name))
+	if err == nil {
+		defer unix.Close(dir)
+		leaf := path.Base(name)
+		var st unix.Stat_t
+		if st, err = lstatat(dir, leaf); err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			err = unix.Unlinkat(dir, leaf, 0)
+		} else if err == nil {
+			r := remover{ctx: func() error { return nil }, top: -1}
+			err = r.tree(dir, leaf, 0)
+		}
+	}
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return &fs.PathError{Op: "remove", Path: name, Err: err}
 }
 
 // removable refuses the folders of the sandbox and whatever holds one of them,
