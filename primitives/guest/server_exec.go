@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -236,13 +237,17 @@ func (p *served) attach(f *framer, ch channel) {
 	}
 	src := p.outputOf(ch)
 	var listening sync.WaitGroup
+	var ended atomic.Bool // src has: closing a terminal would hang up on a command that only left it
 	listening.Go(func() {
 		// The host says nothing here until it closes its end.
 		_, _, _ = f.readHeader()
-		_ = src.Close()
+		if !ended.Load() {
+			_ = src.Close()
+		}
 		_ = f.SetWriteDeadline(time.Now())
 	})
 	err := f.follow(src)
+	ended.Store(true)
 	if source, ok := errors.AsType[*sourceError](err); ok {
 		_ = f.sendError(source.err)
 	}

@@ -127,6 +127,17 @@ type closer func() error
 
 func (c closer) Close() error { return c() }
 
+// closedAtEnd is closed when it has been read.
+type closedAtEnd struct{ io.ReadCloser }
+
+func (c closedAtEnd) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	if errors.Is(err, io.EOF) {
+		_ = c.Close() // the fault
+	}
+	return n, err
+}
+
 // hungUp hands on what a terminal says at its end.
 type hungUp struct{ r io.Reader }
 
@@ -332,6 +343,9 @@ func endingMutants() []mutant {
 		})},
 		{"a terminal is a pair of pipes", "all three streams are the terminal", brokenCommand(func(cmd *primitives.Command) { cmd.TTY, cmd.Stdin = nil, true })},
 		{"the end of a terminal's output is an error", "output ends though a background holds the terminal", brokenOutput(func(r io.Reader) io.Reader { return &hungUp{r} })},
+		{"a terminal hangs up at the end of its output", "the end of input and output does not hang up", brokenProcess(func(p *processFaults) {
+			p.stdout = readCloser{closedAtEnd{p.Stdout()}, p.Stdout()}
+		})},
 		{"closing the input waits for its writer", "the input of a terminal can be closed when no more fits into it, and ends behind what fitted", brokenProcess(func(p *processFaults) {
 			p.stdin = &serialInput{WriteCloser: p.Stdin()}
 		})},

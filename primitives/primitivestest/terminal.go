@@ -92,6 +92,11 @@ func terminalKeyRules() []rule {
 				t.Errorf("output is %q", out)
 			}
 		}},
+		{name: "the end of input and output does not hang up", check: func(t testingT, s *sandbox) {
+			for i := range 10 {
+				s.leaveTerminal(t, fmt.Sprint("go", i))
+			}
+		}},
 		{name: "TERM is set on a terminal", check: func(t testingT, s *sandbox) {
 			if out := s.terminal(t, "env"); !strings.Contains(out, hexOf("TERM=")) {
 				t.Errorf("no TERM in the environment")
@@ -181,5 +186,27 @@ func (s *sandbox) typeKeys(t testingT, p primitives.Process, keys string) {
 	t.Helper()
 	if _, err := io.WriteString(p.Stdin(), keys); err != nil {
 		t.Fatalf("typing %q: %v", keys, err)
+	}
+}
+
+// leaveTerminal has a command close the terminal at the end of its input, as many do that
+// are about to exit, and go on until a file exists.
+func (s *sandbox) leaveTerminal(t testingT, file string) {
+	t.Helper()
+	p := s.start(t, t.Context(), onTerminal(s.command("cat", "closein", "closeout", "await", file)))
+	s.typeKeys(t, p, "x\n")
+	first := make([]byte, 1)
+	s.within(t, "the first output", func() error {
+		_, err := io.ReadFull(p.Stdout(), first)
+		return err
+	})
+	if err := p.Stdin().Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	expect(t, "output", string(first)+s.readAll(t, p.Stdout()), "x\r\nx\r\n")
+	s.write(t, file, "")
+	expect(t, "status", s.wait(t, p), primitives.ExitStatus{Reason: primitives.ReasonExited})
+	if err := p.Close(); err != nil {
+		t.Errorf("Close: %v", err)
 	}
 }
