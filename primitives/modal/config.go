@@ -103,6 +103,8 @@ type Config struct {
 	Progress func(message string) `json:"-"`
 	// keepAlive is for tests: see guest.Config.
 	keepAlive time.Duration
+	// publishTimeout is for tests: 0 means the constant of this name.
+	publishTimeout time.Duration
 }
 
 // Probe says when a sandbox is ready: when a port takes connections, or when a

@@ -16,3 +16,23 @@ func WithKeepAlive(cfg Config, every time.Duration) Config {
 	cfg.keepAlive = every
 	return cfg
 }
+
+// WithPublishTimeout is cfg whose sandbox waits no longer for the published runner.
+func WithPublishTimeout(cfg Config, timeout time.Duration) Config {
+	cfg.publishTimeout = timeout
+	return cfg
+}
+
+// Forget makes all that is known of Modal older than it is believed.
+func Forget() {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	for _, k := range shared.known {
+		k.mu.Lock()
+		for key, f := range k.ids {
+			f.at = f.at.Add(-trust)
+			k.ids[key] = f
+		}
+		k.mu.Unlock()
+	}
+}

@@ -1,6 +1,7 @@
 package modal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -13,8 +14,8 @@ const (
 	// publishImage is what the sandbox is made of in which the runner is published: an
 	// image that nobody can change, with a shell, chmod and sha256sum.
 	publishImage = "alpine:3.21.3@sha256:a8560b36e8b8210634f77d9f7f9efd7ffa463e380b75e2e74aff4511df3ef88c"
-	// publishTimeout is how long a new sandbox waits for the published runner before the
-	// runner is uploaded instead.
+	// publishTimeout is how long a new sandbox waits for the published runner, all in
+	// all, before the runner is uploaded instead.
 	publishTimeout = 2 * time.Minute
 	// publishLife is when Modal ends the sandbox in any case.
 	publishLife = 5 * time.Minute
@@ -31,6 +32,7 @@ type publisher struct {
 	client *client
 	app    *sdk.App
 	cfg    Config // of the sandbox that needs the runner
+	until  time.Time
 	cancel context.CancelFunc
 	found  chan *sdk.Image
 }
@@ -38,7 +40,8 @@ type publisher struct {
 // publisher starts to look for the image.
 func (r *runner) publisher(ctx context.Context, c *client, app *sdk.App, cfg Config) *publisher {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &publisher{r, c, app, cfg, cancel, make(chan *sdk.Image, 1)}
+	until := time.Now().Add(cmp.Or(cfg.publishTimeout, publishTimeout))
+	p := &publisher{r, c, app, cfg, until, cancel, make(chan *sdk.Image, 1)}
 	go func() {
 		defer close(p.found)
 		p.found <- p.obtain(ctx, nil)
@@ -57,21 +60,25 @@ func (p *publisher) stop() {
 }
 
 // obtain returns an image of the runner other than gone, and publishes one if there is
-// none. It returns nil if that fails: the runner can be uploaded instead.
+// none. It returns nil if that fails, or failed for a sandbox a short while ago: the
+// runner can be uploaded instead.
 func (p *publisher) obtain(ctx context.Context, gone *sdk.Image) *sdk.Image {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	work, cancel := context.WithDeadline(ctx, p.until)
 	defer cancel()
 	known := p.client.known
 	select {
 	case known.publishing <- struct{}{}: // of sandboxes that are made at once one publishes
 		defer func() { <-known.publishing }()
-	case <-ctx.Done():
+	case <-work.Done():
+		return nil
+	}
+	if known.failed(p.runner.name) {
 		return nil
 	}
 	if gone != nil && known.get(p.runner.name) == gone.ImageID {
 		known.forget(p.runner.name)
 	}
-	id, _, err := known.recalled(ctx, p.runner.name, func(ctx context.Context) (string, error) {
+	id, _, err := known.recalled(work, p.runner.name, func(ctx context.Context) (string, error) {
 		image, err := p.client.Images.FromName(ctx, p.runner.name, nil)
 		switch {
 		case err == nil && (gone == nil || image.ImageID != gone.ImageID):
@@ -82,12 +89,22 @@ func (p *publisher) obtain(ctx context.Context, gone *sdk.Image) *sdk.Image {
 		return p.publish(ctx)
 	})
 	if err != nil {
-		if ctx.Err() == nil && p.cfg.Logger != nil {
-			p.cfg.Logger.Warn("the runner is not published: every sandbox has to upload it", "error", err)
-		}
+		p.failed(ctx, err)
 		return nil
 	}
 	return &sdk.Image{ImageID: id}
+}
+
+// failed remembers that there is no image of the runner that can be used, unless the
+// sandbox is no longer made.
+func (p *publisher) failed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	p.client.known.put(p.runner.name, "")
+	if p.cfg.Logger != nil {
+		p.cfg.Logger.Warn("the runner is not published: every sandbox has to upload it", "error", err, "tried again after", trust)
+	}
 }
 
 // publish makes the image in a sandbox of its own and returns its ID.

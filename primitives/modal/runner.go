@@ -118,8 +118,11 @@ func (r *runner) install(ctx context.Context, p *publisher, box *sdk.Sandbox) (a
 	image := p.wait()
 	if image != nil && box.MountImage(ctx, runnerDir, image, nil) != nil && ctx.Err() == nil {
 		// Modal has no kind of error for an image that is gone.
-		if image = p.obtain(ctx, image); image != nil && box.MountImage(ctx, runnerDir, image, nil) != nil {
-			image = nil
+		if image = p.obtain(ctx, image); image != nil {
+			if err := box.MountImage(ctx, runnerDir, image, nil); err != nil {
+				p.failed(ctx, explain(err))
+				image = nil
+			}
 		}
 	}
 	switch {

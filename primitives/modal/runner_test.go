@@ -3,9 +3,11 @@ package modal_test
 import (
 	"sync"
 	"testing"
+	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -76,9 +78,48 @@ func TestASandboxWhoseRunnerCannotBePublishedGetsAnUploadedOne(t *testing.T) {
 	if made["TaskExecStdinWriteStream"] != 2 || made["ImagePublish"] != 0 {
 		t.Errorf("the runner is not uploaded where it could not be published: %v", made)
 	}
+	expectUpload(t, s, cfg)
+	if made, n := s.Calls("SandboxCreateV2"), s.Calls("ImagePublish"); made != 3 || n != 0 {
+		t.Errorf("the next sandbox tries it again: %d sandboxes, published %d times", made, n)
+	}
+	modal.Forget()
 	open(t, cfg)
 	if n := s.Calls("ImagePublish"); n != 1 {
-		t.Errorf("the next sandbox publishes %d times", n)
+		t.Errorf("after a while it is published %d times", n)
+	}
+}
+
+func TestARunnerThatCannotBeMountedIsNotPublishedForEverySandbox(t *testing.T) {
+	s := newServer(t)
+	cfg := config(t)
+	open(t, cfg)
+	s.Fail("TaskMountDirectory", codes.FailedPrecondition, 2)
+	made := calls(s, func() { open(t, cfg) })
+	if made["TaskMountDirectory"] != 2 || made["ImagePublish"] != 1 {
+		t.Errorf("the image is not replaced once: %v", made)
+	}
+	made = calls(s, func() { open(t, cfg) })
+	if made["TaskMountDirectory"] != 0 || made["ImagePublish"] != 0 || made["TaskExecStdinWriteStream"] != 1 {
+		t.Errorf("the next sandbox tries it again: %v", made)
+	}
+}
+
+func TestTheNextSandboxDoesNotWaitForAPublicationThatHangs(t *testing.T) {
+	s := newServer(t)
+	cfg := modal.WithPublishTimeout(config(t), time.Second)
+	end := make(chan struct{})
+	s.Before(func(method string) error {
+		if method != "ImageGetByTag" {
+			return nil
+		}
+		<-end
+		return status.Error(codes.Unavailable, "the test is over")
+	})
+	t.Cleanup(func() { close(end) })
+	open(t, cfg)
+	expectUpload(t, s, cfg)
+	if n := s.Calls("ImageGetByTag"); n != 1 {
+		t.Errorf("the published runner is looked for %d times", n)
 	}
 }
 

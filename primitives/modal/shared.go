@@ -118,7 +118,7 @@ type known struct {
 }
 
 type found struct {
-	id string
+	id string // empty: there was none to be had
 	at time.Time
 }
 
@@ -136,6 +136,14 @@ func (k *known) get(key string) string {
 		return f.id
 	}
 	return ""
+}
+
+// failed reports whether put said a short while ago that there is no ID for a key.
+func (k *known) failed(key string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f, ok := k.ids[key]
+	return ok && f.id == "" && time.Since(f.at) < trust
 }
 
 func (k *known) put(key, id string) {
