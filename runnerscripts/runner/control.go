@@ -41,7 +41,7 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 		case err != nil:
 			c.complain(err)
 		case ctl.Type == runnerscripts.ControlShutdown:
-			c.shutdown(errShutdown)
+			c.shutdown()
 		case ctl.Type == runnerscripts.ControlInterrupt && c.interruptStart(len(pending) > 0):
 		default:
 			pending <- ctl
@@ -59,7 +59,7 @@ func (c *conversation) interruptStart(more bool) bool {
 	}
 	c.queue[0].cancelled = true
 	if len(c.queue) == 1 && !more {
-		c.shutdown(errShutdown)
+		c.shutdownLocked()
 	}
 	return true
 }

@@ -293,6 +293,29 @@ func TestShutdownEndsTheRunningQueryAndIsAGoodEnd(t *testing.T) {
 	}
 }
 
+// lastWords is an executor that writes down what it knows when it is told to end.
+const lastWords = `while read -r line; do
+	case $line in *'"type":"shutdown"'*) sleep 0.2; echo saved > saved; exit 0;; esac
+	echo '{"type":"turn_complete","result":"done"}'
+done`
+
+func TestShutdownLetsAnAgentThatWaitsWriteItsHistory(t *testing.T) {
+	s := newSandbox(t)
+	s.agent = rs.Agent{Name: "command", Config: []byte(`{"type":"x","command":["/bin/sh","executor"],"lifecycle":"persistent"}`)}
+	if err := os.WriteFile(s.file("executor"), []byte(lastWords), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := converse(t, s, "go")
+	p.until(rs.TypeQueryCompleted)
+	p.send(rs.Control{Type: rs.ControlShutdown})
+	if res := p.end(exitOK); !res.OK {
+		t.Errorf("result %+v", res.Error)
+	}
+	if _, err := os.Stat(s.file("saved")); err != nil {
+		t.Errorf("the agent was not left to end by itself: %v", err)
+	}
+}
+
 func TestSignalEndsTheAgentAndTheResultSaysSo(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		s := newSandbox(t, "["+holding+"]")

@@ -29,11 +29,12 @@ type query struct {
 // conversation is one execute-query: it gives prompts to the agent one after the
 // other while control lines are read.
 type conversation struct {
-	app      *app
-	agent    agent.Conversation
-	out      *sink
-	shutdown context.CancelCauseFunc
-	tasks    sync.WaitGroup // answers to nobody's permission requests, late interrupts
+	app   *app
+	agent agent.Conversation
+	out   *sink
+	kill  context.CancelCauseFunc // ends the agent at once, and all work
+	stop  context.CancelCauseFunc // ends the work; the agent is closed then
+	tasks sync.WaitGroup          // answers to nobody's permission requests, late interrupts
 
 	mu      sync.Mutex
 	wake    chan struct{} // holds one token after queue or ended changed
@@ -59,15 +60,17 @@ func (a *app) executeQuery(ctx context.Context) error {
 	if err := agent.CheckFeatures(driver.Recipe(), req.Agent, req.Profile); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	life, kill := context.WithCancelCause(ctx)
+	defer kill(nil)
+	ctx, stop := context.WithCancelCause(life)
+	defer stop(nil)
 	c := &conversation{
-		app: a, shutdown: cancel,
+		app: a, kill: kill, stop: stop,
 		wake: make(chan struct{}, 1), asked: map[string]bool{},
 	}
 	c.out = &sink{
 		enc: a.stdout, session: req.SessionID, source: runnerscripts.SourceRunner,
-		broken: cancel, emitted: func(payload any) { c.emitted(ctx, payload) },
+		broken: kill, emitted: func(payload any) { c.emitted(ctx, payload) },
 	}
 	if req.Prompt != "" {
 		if err := c.enqueue(req.PromptID, req.Prompt); err != nil {
@@ -77,7 +80,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 	pending := make(chan runnerscripts.Control, mostPending)
 	c.tasks.Go(func() { c.readControls(ctx, lines, pending) })
 	err = a.guarded(func() (err error) {
-		c.agent, err = driver.Start(ctx, req, c.out)
+		c.agent, err = driver.Start(life, req, c.out)
 		return err
 	})
 	started := err == nil
@@ -92,7 +95,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 			err = fmt.Errorf("ending the agent: %w", cerr)
 		}
 	}
-	cancel(nil)
+	stop(nil)
 	a.stdin.Close()
 	if !started {
 		c.followControls(ctx, pending)
@@ -114,6 +117,22 @@ func (c *conversation) setStarted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.started = true
+}
+
+func (c *conversation) shutdown() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shutdownLocked()
+}
+
+// shutdownLocked ends the work. An agent that has started is then closed politely, so that it
+// writes what it has not written of its history yet; a start is given up.
+func (c *conversation) shutdownLocked() {
+	if c.started {
+		c.stop(errShutdown)
+		return
+	}
+	c.kill(errShutdown)
 }
 
 // outcome is how the script ends whose work ended with err.
