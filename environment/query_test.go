@@ -138,6 +138,36 @@ func TestAnAgentThatDiedIsStartedAgain(t *testing.T) {
 	}
 }
 
+func TestAStoppedAgentEndsByItselfAndIsStartedAgain(t *testing.T) {
+	env := withQuery(t, patient+"sleep 0.1; echo $$ > ended\n")
+	if err := env.StopAgent(t.Context()); err != nil {
+		t.Errorf("without an agent: %v", err)
+	}
+	first, err := collect(t.Context(), env, Query{Prompt: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := env.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(workspaceOf(t, env)["ended"]); got != said(t, first) {
+		t.Errorf("the agent %s was not left to end by itself: %q", said(t, first), got)
+	}
+	second, err := collect(t.Context(), env, Query{Prompt: "two"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := said(t, first), said(t, second); a == b {
+		t.Errorf("both queries were answered by process %s", a)
+	}
+	if err := env.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.StopAgent(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v, want ErrClosed", err)
+	}
+}
+
 func TestOneQueryRunsAtATime(t *testing.T) {
 	env := withQuery(t, patient)
 	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {

@@ -32,17 +32,48 @@ func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscript
 	default:
 		return runnerscripts.SetupData{}, ErrBusy
 	}
+	if err := e.stopAgent(ctx); err != nil {
+		return runnerscripts.SetupData{}, fmt.Errorf("prepare the session: %w", err)
+	}
+	return e.setupSession(ctx, s)
+}
+
+// StopAgent ends the agent, politely first, so that it writes what it has not written
+// of its history yet: [Environment.ReadTranscript] then returns all of it. The next query
+// starts the agent again, and it remembers. Without a running agent StopAgent does
+// nothing; while a query runs it returns [ErrBusy].
+func (e *Environment) StopAgent(ctx context.Context) error {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+	default:
+		return ErrBusy
+	}
+	if err := e.stopAgent(ctx); err != nil {
+		return fmt.Errorf("stop the agent: %w", err)
+	}
+	return nil
+}
+
+// stopAgent is StopAgent for a caller that keeps queries from running.
+func (e *Environment) stopAgent(ctx context.Context) error {
 	e.mu.Lock()
 	agent := e.agent
 	e.mu.Unlock()
-	if agent != nil {
-		if err := e.awake(ctx); err != nil {
-			return runnerscripts.SetupData{}, fmt.Errorf("prepare the session: %w", err)
-		}
-		agent.shutdown()
-		e.release(agent)
+	if agent == nil {
+		return nil
 	}
-	return e.setupSession(ctx, s)
+	if err := e.awake(ctx); err != nil {
+		return err
+	}
+	agent.shutdown()
+	e.release(agent)
+	return nil
 }
 
 func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {

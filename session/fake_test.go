@@ -22,9 +22,12 @@ type fakeSandbox struct {
 	closed  bool
 	healthy error
 	probes  int
-	stop    chan struct{} // receives interrupts
-	options []string      // that were set
-	ending  error         // what Close returns
+	stop    chan struct{}                                      // receives interrupts
+	options []string                                           // that were set
+	ending  error                                              // what Close returns
+	history string                                             // the transcript: every prompt so far
+	recall  func(history string, stopped bool) (string, error) // the transcript, if it is not the history
+	stopped bool                                               // StopAgent was called
 	prepare func(ctx context.Context) error
 	// query plays a query; nil completes it at once.
 	query func(ctx context.Context, q environment.Query, stop <-chan struct{}, yield func(runnerscripts.Event, error) bool)
@@ -54,6 +57,9 @@ func (f *fakeSandbox) PrepareSession(ctx context.Context, _ environment.Setup) (
 
 func (f *fakeSandbox) ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
+		f.mu.Lock()
+		f.history += q.Prompt + "\n"
+		f.mu.Unlock()
 		started := event(runnerscripts.TypeQueryStarted, q.ID, runnerscripts.QueryStarted{Prompt: q.Prompt})
 		if !yield(started, nil) {
 			return
@@ -111,7 +117,20 @@ func (f *fakeSandbox) SetModel(_ context.Context, model string) error {
 }
 
 func (f *fakeSandbox) ReadTranscript(context.Context) (runnerscripts.Transcript, error) {
-	return runnerscripts.Transcript{Main: "x"}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.recall == nil {
+		return runnerscripts.Transcript{Main: f.history}, nil
+	}
+	main, err := f.recall(f.history, f.stopped)
+	return runnerscripts.Transcript{Main: main}, err
+}
+
+func (f *fakeSandbox) StopAgent(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopped = true
+	return nil
 }
 
 func (f *fakeSandbox) WorkspaceFiles(context.Context, environment.FilesOptions) ([]environment.WorkspaceFile, error) {

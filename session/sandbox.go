@@ -26,6 +26,7 @@ type sandbox interface {
 	SetMode(ctx context.Context, mode string) error
 	SetModel(ctx context.Context, model string) error
 	ReadTranscript(ctx context.Context) (runnerscripts.Transcript, error)
+	StopAgent(ctx context.Context) error
 	WorkspaceFiles(ctx context.Context, opts environment.FilesOptions) ([]environment.WorkspaceFile, error)
 	WatchWorkspace(ctx context.Context, opts environment.FilesOptions) (iter.Seq2[runnerscripts.Event, error], error)
 	Healthy(ctx context.Context) error
@@ -85,6 +86,7 @@ type liveSandbox struct {
 	sandbox
 	backend string
 	used    time.Time // when the last query ended; the worker's alone
+	saved   int64     // size of the transcript that was stored, at least 1; zero for none; the worker's alone
 
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
@@ -258,7 +260,9 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 	ctx = context.WithoutCancel(ctx)
 	live.cancel()
 	live.wg.Wait()
+	var events []runnerscripts.Event
 	if reason != reasonUnhealthy && !destroy {
+		events = s.saveLastWords(ctx, live)
 		s.saveWorkspace(ctx, live)
 	}
 	err := live.Close()
@@ -266,7 +270,7 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 		// It is dead; that it cannot be ended in good order is no news.
 		err = nil
 	}
-	events := []runnerscripts.Event{event(runnerscripts.TypeEnvironmentTerminated, "", runnerscripts.EnvironmentTerminated{Reason: reason})}
+	events = append(events, event(runnerscripts.TypeEnvironmentTerminated, "", runnerscripts.EnvironmentTerminated{Reason: reason}))
 	if err != nil {
 		err = fmt.Errorf("end environment %s, which may go on: %w", live.ID(), err)
 		events = append(events, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{Code: failure(err).Code, Message: err.Error()}))

@@ -1,9 +1,7 @@
 package session
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,80 +13,9 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// How long it may take to bring the state out of a sandbox before it is given up,
-// so that one that hangs does not hang the session.
-const (
-	transcriptTimeout = time.Minute
-	workspaceTimeout  = 10 * time.Minute
-)
-
-// Transcript returns the conversation as the agent itself keeps it: from the
-// sandbox if there is one, else as it was stored after the last query. It is
-// empty if there is none yet.
-func (s *AgentSession) Transcript(ctx context.Context) (runnerscripts.Transcript, error) {
-	if err := s.check(); err != nil {
-		return runnerscripts.Transcript{}, fmt.Errorf("transcript: %w", err)
-	}
-	if live := s.live(); live != nil {
-		t, err := live.ReadTranscript(ctx)
-		if err == nil || s.live() == live {
-			return t, err
-		}
-		// It was ended meanwhile, and everything was stored before.
-	}
-	t, err := s.storedTranscript(ctx)
-	if err != nil || t == nil {
-		return runnerscripts.Transcript{}, err
-	}
-	return *t, nil
-}
-
-// storedTranscript returns nil if none was stored.
-func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Transcript, error) {
-	r, _, err := s.store.Get(ctx, s.id, store.PartTranscript)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read stored transcript: %w", err)
-	}
-	var t runnerscripts.Transcript
-	err = json.NewDecoder(r).Decode(&t)
-	if err = errors.Join(err, r.Close()); err != nil {
-		return nil, fmt.Errorf("read stored transcript: %w", err)
-	}
-	return &t, nil
-}
-
-// saveTranscript stores the transcript as it is now in the sandbox and returns
-// the event that tells of it, or that it failed. It is called before the query's last event is
-// stored: a query that is known to be done is one that the agent remembers.
-func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox) ([]runnerscripts.Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
-	defer cancel()
-	rev := s.lastSeq()
-	t, err := live.ReadTranscript(ctx)
-	var data []byte
-	if err == nil {
-		data, err = json.Marshal(t)
-	}
-	if err == nil {
-		err = s.store.Put(ctx, s.id, store.PartTranscript, rev, bytes.NewReader(data))
-	}
-	if err != nil {
-		return []runnerscripts.Event{event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
-			Code:    failure(err).Code,
-			Message: fmt.Sprintf("in a new sandbox the agent will not remember this query, because its transcript could not be stored: %v", err),
-		})}, err
-	}
-	size := len(t.Main)
-	for _, sub := range t.Subagents {
-		size += len(sub.Transcript) + len(sub.Meta)
-	}
-	return []runnerscripts.Event{event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{
-		Revision: rev, Size: int64(size),
-	})}, nil
-}
+// workspaceTimeout bounds how long the workspace is read from a sandbox, so that one
+// that hangs does not hang the session.
+const workspaceTimeout = 10 * time.Minute
 
 // saveWorkspace stores the workspace. What keeps it from being stored becomes an
 // error event, because the sandbox ends anyhow.

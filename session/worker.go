@@ -187,7 +187,11 @@ func (s *AgentSession) conclude(
 	var events []runnerscripts.Event
 	if live != nil && !dead {
 		var saveErr error
-		if events, saveErr = s.saveTranscript(ctx, live); gone(saveErr) {
+		completed := "" // the prompt that the agent should remember
+		if ranToEnd(last) {
+			completed = a.turn.prompt
+		}
+		if events, saveErr = s.saveTranscript(ctx, live, completed); gone(saveErr) {
 			// An agent whose sandbox is ended may have said goodbye.
 			dead, err = true, errors.Join(err, saveErr)
 		}

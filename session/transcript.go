@@ -1,0 +1,181 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+const (
+	// transcriptTimeout bounds how long a transcript is read from a sandbox, so that
+	// one that hangs does not hang the session.
+	transcriptTimeout = time.Minute
+	// An agent may write its history a moment after it says that it is done: the
+	// transcript is read again, lateTranscripts times, after lateTranscript and then
+	// twice as long each time, 1.5 s in all.
+	lateTranscript  = 100 * time.Millisecond
+	lateTranscripts = 4
+)
+
+// Transcript returns the conversation as the agent itself keeps it: from the
+// sandbox if there is one, else as it was stored after the last query. It is
+// empty if there is none yet.
+func (s *AgentSession) Transcript(ctx context.Context) (runnerscripts.Transcript, error) {
+	if err := s.check(); err != nil {
+		return runnerscripts.Transcript{}, fmt.Errorf("transcript: %w", err)
+	}
+	if live := s.live(); live != nil {
+		t, err := live.ReadTranscript(ctx)
+		if err == nil || s.live() == live {
+			return t, err
+		}
+		// It was ended meanwhile, and everything was stored before.
+	}
+	t, err := s.storedTranscript(ctx)
+	if err != nil || t == nil {
+		return runnerscripts.Transcript{}, err
+	}
+	return *t, nil
+}
+
+// storedTranscript returns nil if none was stored.
+func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Transcript, error) {
+	r, _, err := s.store.Get(ctx, s.id, store.PartTranscript)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read stored transcript: %w", err)
+	}
+	var t runnerscripts.Transcript
+	err = json.NewDecoder(r).Decode(&t)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return nil, fmt.Errorf("read stored transcript: %w", err)
+	}
+	return &t, nil
+}
+
+// saveTranscript stores the transcript as it is now in the sandbox and returns the
+// event that tells of it, or that it failed. It is called before the query's last event
+// is stored: a query that is known to be done is one that the agent remembers. prompt is
+// that of a query that has completed; if the agent has not written it down, a warning
+// follows.
+func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, prompt string) ([]runnerscripts.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
+	defer cancel()
+	rev := s.lastSeq()
+	t, err := live.ReadTranscript(ctx)
+	for i := 0; i < lateTranscripts && err == nil && !recalls(t, prompt) && pause(ctx, lateTranscript<<i); i++ {
+		t, err = live.ReadTranscript(ctx)
+	}
+	if err == nil {
+		err = s.putTranscript(ctx, live, rev, t)
+	}
+	if err != nil {
+		return []runnerscripts.Event{unsaved(err)}, err
+	}
+	events := []runnerscripts.Event{transcriptChanged(rev, t)}
+	if !recalls(t, prompt) {
+		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{
+			Level: "warn",
+			Message: "the agent's history lacks the last prompt: if it does not write it before the sandbox ends, " +
+				"it will not remember this query in a new one; use a version of the agent that 'envctl agents' lists",
+		}))
+	}
+	return events, nil
+}
+
+// saveLastWords stores what the agent has written down since its last query, if that is
+// more than before. It ends the agent first, which may write its last records then.
+func (s *AgentSession) saveLastWords(ctx context.Context, live *liveSandbox) []runnerscripts.Event {
+	if live.saved == 0 {
+		return nil // no query was saved that could have more to say
+	}
+	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
+	defer cancel()
+	rev, before := s.lastSeq(), live.saved
+	var t runnerscripts.Transcript
+	err := live.StopAgent(ctx)
+	if err == nil {
+		t, err = live.ReadTranscript(ctx)
+	}
+	if err == nil && sizeOf(t) > before {
+		if err = s.putTranscript(ctx, live, rev, t); err == nil {
+			return []runnerscripts.Event{transcriptChanged(rev, t)}
+		}
+	}
+	if err == nil || gone(err) { // what was stored before stays
+		return nil
+	}
+	return []runnerscripts.Event{unsaved(err)}
+}
+
+func (s *AgentSession) putTranscript(ctx context.Context, live *liveSandbox, rev uint64, t runnerscripts.Transcript) error {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	if err := s.store.Put(ctx, s.id, store.PartTranscript, rev, bytes.NewReader(data)); err != nil {
+		return err
+	}
+	live.saved = max(sizeOf(t), 1)
+	return nil
+}
+
+func transcriptChanged(rev uint64, t runnerscripts.Transcript) runnerscripts.Event {
+	return event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{Revision: rev, Size: sizeOf(t)})
+}
+
+func unsaved(err error) runnerscripts.Event {
+	return event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
+		Code:    failure(err).Code,
+		Message: fmt.Sprintf("in a new sandbox the agent will not remember this query, because its transcript could not be stored: %v", err),
+	})
+}
+
+// sizeOf returns the size of a transcript in bytes.
+func sizeOf(t runnerscripts.Transcript) int64 {
+	size := len(t.Main)
+	for _, sub := range t.Subagents {
+		size += len(sub.Transcript) + len(sub.Meta)
+	}
+	return int64(size)
+}
+
+// recalls reports whether a transcript holds a prompt. Agents escape text in different
+// ways and some wrap it, so that only the longest word of ASCII letters and digits
+// counts; without one, only that there is a transcript.
+func recalls(t runnerscripts.Transcript, prompt string) bool {
+	if prompt == "" {
+		return true
+	}
+	longest := ""
+	for word := range strings.FieldsFuncSeq(prompt, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) {
+		if len(word) > len(longest) {
+			longest = word
+		}
+	}
+	return t.Main != "" && strings.Contains(t.Main, longest)
+}
+
+// pause waits, unless ctx is done before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
