@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -49,6 +50,8 @@ type gitCommand struct {
 	complete bool
 	// listed takes the output in place of what is returned.
 	listed *treeMeter
+	// input is what git reads; nil is nothing.
+	input io.Reader
 }
 
 // environ returns the environment of git. It is built from an empty one.
@@ -75,7 +78,7 @@ func (g gitCommand) environ() []string {
 func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	all := append(append([]string{}, hardened...), g.args...)
 	cmd := exec.CommandContext(ctx, "git", append(all, args...)...)
-	cmd.Dir, cmd.Env = g.dir, g.environ()
+	cmd.Dir, cmd.Env, cmd.Stdin = g.dir, g.environ(), g.input
 	// The programs that git starts for a transport do not end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

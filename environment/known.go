@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,12 +8,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
-	"slices"
-	"syscall"
 
 	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/internal/statedir"
 )
 
 // known is what this machine remembers of a sandbox that is kept, in a file that
@@ -33,41 +33,7 @@ type known struct {
 const maxKnown = 4096
 
 // knownFolder opens the folder of what is remembered, which is nobody else's.
-func knownFolder() (*os.Root, error) {
-	state := os.Getenv("XDG_STATE_HOME")
-	if !filepath.IsAbs(state) {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return nil, err
-		}
-		state = filepath.Join(home, ".local", "state")
-	}
-	dir := filepath.Join(state, "agentenv", "sandboxes")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	info, err := root.Stat(".")
-	if err == nil {
-		err = isPrivate(dir, info)
-	}
-	if err != nil {
-		return nil, errors.Join(err, root.Close())
-	}
-	return root, nil
-}
-
-// isPrivate refuses what others than this user can change or read.
-func isPrivate(name string, info fs.FileInfo) error {
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(owner.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("make %s yours alone, with chmod go=: %w", name, fs.ErrPermission)
-	}
-	return nil
-}
+func knownFolder() (*os.Root, error) { return statedir.Open("sandboxes") }
 
 // knownName is the file for a sandbox.
 func knownName(typ, id string) string {
@@ -98,30 +64,7 @@ func remember(typ, id string, k known) (err error) {
 	if err != nil {
 		return errors.Join(err, root.Remove(part))
 	}
-	return forgetOldest(root, maxKnown)
-}
-
-// forgetOldest removes all but the latest files of a folder.
-func forgetOldest(root *os.Root, most int) error {
-	entries, err := fs.ReadDir(root.FS(), ".")
-	if err != nil || len(entries) <= most {
-		return err
-	}
-	infos := make([]fs.FileInfo, 0, len(entries))
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil { // else another program has removed it
-			infos = append(infos, info)
-		}
-	}
-	slices.SortFunc(infos, func(a, b fs.FileInfo) int {
-		return cmp.Or(a.ModTime().Compare(b.ModTime()), cmp.Compare(a.Name(), b.Name()))
-	})
-	for _, info := range infos[:max(len(infos)-most, 0)] {
-		if err := root.Remove(info.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
+	return statedir.Prune(root, maxKnown, math.MaxInt64)
 }
 
 // recall returns what is known of a sandbox; nil if nothing is.
@@ -142,7 +85,7 @@ func recall(typ, id string) (_ *known, err error) {
 	defer func() { _ = f.Close() }() // it was only read
 	info, err := f.Stat()
 	if err == nil {
-		err = isPrivate(filepath.Join(root.Name(), name), info)
+		err = statedir.Private(filepath.Join(root.Name(), name), info)
 	}
 	if err != nil {
 		return nil, err

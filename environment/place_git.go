@@ -116,28 +116,11 @@ func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
 // gitFiles lists what git would copy of a folder: tracked and untracked files that
 // are not ignored, nested repositories included.
 func gitFiles(ctx context.Context, dir string) (names []string, err error) {
-	git := gitCommand{dir: dir, userConfig: true}
-	inside, err := inRepository(ctx, git)
+	git, done, err := readingGit(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	if !inside {
-		// Not a repository: ask with an empty one.
-		var tmp string
-		if tmp, err = os.MkdirTemp("", "agentenv-git-*"); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
-		if _, err := (gitCommand{dir: tmp}).run(ctx, "init", "--quiet", "--bare", "--template="); err != nil {
-			return nil, err
-		}
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			return nil, err
-		}
-		git.args = []string{"--git-dir=" + tmp, "--work-tree=" + abs}
-	}
-	git.complete = true
+	defer func() { err = errors.Join(err, done()) }()
 	out, err := git.run(ctx, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
 		return nil, err
@@ -153,6 +136,30 @@ func gitFiles(ctx context.Context, dir string) (names []string, err error) {
 		names = append(names, nested...)
 	}
 	return names, nil
+}
+
+// readingGit returns a git that applies the ignore files of a folder, which need not be
+// in a repository. The caller calls done at the end.
+func readingGit(ctx context.Context, dir string) (git gitCommand, done func() error, err error) {
+	git, done = gitCommand{dir: dir, userConfig: true, complete: true}, func() error { return nil }
+	inside, err := inRepository(ctx, gitCommand{dir: dir, userConfig: true})
+	if err != nil || inside {
+		return git, done, err
+	}
+	// Not a repository: ask with an empty one.
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return git, done, err
+	}
+	tmp, err := os.MkdirTemp("", "agentenv-git-*")
+	if err != nil {
+		return git, done, err
+	}
+	if _, err := (gitCommand{dir: tmp}).run(ctx, "init", "--quiet", "--bare", "--template="); err != nil {
+		return git, done, errors.Join(err, os.RemoveAll(tmp))
+	}
+	git.args = []string{"--git-dir=" + tmp, "--work-tree=" + abs}
+	return git, func() error { return os.RemoveAll(tmp) }, nil
 }
 
 // inRepository reports whether git's folder is in the work tree of a repository. One

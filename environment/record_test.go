@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
@@ -216,7 +217,7 @@ func TestWhatIsRememberedIsBoundedAndPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := forgetOldest(root, 1); err != nil {
+	if err := statedir.Prune(root, 1, 1<<40); err != nil {
 		t.Error(err)
 	}
 	if got, err := recall("local", "b"); err != nil || got != nil {

@@ -28,6 +28,8 @@ print them. It never removes a sandbox whose program lives, that somebody is att
 to, or that was made to be kept ('envctl create', 'envctl run --keep') and has not
 expired: end those with 'envctl rm'.
 
+Without --sandbox also patches go that 'envctl run' saved more than 30 days ago.
+
 A sandbox whose program has just died waits a while for somebody to come back;
 --now does not.`,
 		Example: `  envctl gc --dry-run
@@ -52,6 +54,11 @@ func (f *gcFlags) run(ctx context.Context) error {
 	var errs []error
 	for _, s := range choices(cfg.Sandbox) {
 		some, err := environment.GC(ctx, s, f.GCOptions)
+		removed = append(removed, some...)
+		errs = append(errs, err)
+	}
+	if cfg.Sandbox.Type == "" {
+		some, err := collectPatches(f.DryRun)
 		removed = append(removed, some...)
 		errs = append(errs, err)
 	}

@@ -27,7 +27,11 @@ type runFlags struct {
 	agentFlags
 	permission        string
 	patch             string
+	apply             bool
 	keep, asJSON, raw bool
+
+	source      *environment.Folder // that is the whole workspace; nil: there is none
+	staysOnHost bool                // the workspace is a folder of this machine
 }
 
 func (a *app) newRunCmd() *cobra.Command {
@@ -39,15 +43,18 @@ func (a *app) newRunCmd() *cobra.Command {
 
 Each argument is one prompt; they are answered in turn in one conversation. "-"
 reads a prompt from standard input. The sandbox ends with the command, unless
---keep is given. Ctrl-C interrupts the agent and waits for it, a few seconds at most;
+--keep is given. What changed in the workspace is made in the folder of --folder with
+--apply, if that is as it was copied; with none of --apply, --patch and --keep it is saved
+as a patch, and where is printed. Ctrl-C interrupts the agent and waits for it, a few seconds at most;
 a second Ctrl-C does not wait.
 
 With --json every event is one line of JSON on standard output, with its "type" and
 a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed.`,
 		Example: `  envctl run "Say hello"
+  envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the failing test"
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --patch fix.patch "Fix the failing test"
   envctl run --json "Say hello" | jq -r .type
-  envctl run --sandbox docker --agent claude -e ANTHROPIC_API_KEY "Fix the failing test" --folder .
+  envctl run --sandbox docker --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the failing test"
   envctl run --agent claude --permission allow --git https://example.com/repo.git "Explain this code"`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, prompts []string) error { return f.run(cmd.Context(), prompts) },
@@ -60,6 +67,7 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 	fl := cmd.Flags()
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
 	fl.StringVar(&f.patch, "patch", "", `write what changed in the workspace as a patch to this file ("-": standard output)`)
+	fl.BoolVar(&f.apply, "apply", false, "make what changed in the folder of --folder; refused if that has changed meanwhile")
 	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox and print its id")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
 	fl.BoolVar(&f.raw, "raw", false, "with --json: the agent's own lines, too")
@@ -109,9 +117,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	err = f.prompts(ctx, s, prompts, show)
 	err = errors.Join(err, log.end())
 	if env := made.Load(); env != nil {
-		if f.patch != "" {
-			err = errors.Join(err, f.writePatch(context.WithoutCancel(ctx), env))
-		}
+		err = errors.Join(err, f.bringOut(context.WithoutCancel(ctx), env, err))
 		if f.keep {
 			fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n", env.ID())
 		} else if f.app.hurried() {
@@ -138,16 +144,26 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 		return cfg, err
 	}
 	cfg.Workspace = append(cfg.Workspace, given...)
-	return cfg, f.check()
+	if len(cfg.Workspace) == 1 && cfg.Workspace[0].Into == "" {
+		f.source = cfg.Workspace[0].Folder
+	}
+	f.staysOnHost = cfg.Sandbox.Docker.Workspace != "" || cfg.Sandbox.Local.Workspace != ""
+	return cfg, f.check(cfg)
 }
 
 // check finds before the work what could not be done after it.
-func (f *runFlags) check() error {
+func (f *runFlags) check(cfg environment.Config) error {
+	if f.apply && f.source == nil {
+		return usagef("--apply makes the changes in the folder of --folder, which must be all that is in the workspace; give --folder")
+	}
 	if f.raw && !f.asJSON {
 		return usagef("give --raw together with --json")
 	}
 	if f.asJSON && f.patch == "-" {
 		return usagef("give --patch a file: with --json standard output holds the events")
+	}
+	if len(cfg.Workspace) == 0 && !f.staysOnHost && f.app.err.terminal && cfg.Agent.Name != "script" {
+		_ = f.app.err.println(dim("the workspace is empty (--folder . copies this folder)"))
 	}
 	if f.patch == "" || f.patch == "-" {
 		return nil

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Bounds of the patches that are saved where nothing else was asked for.
+const (
+	patchesFolder = "patches"
+	maxPatch      = 256 << 20 // bytes of one
+	maxPatches    = 1 << 30   // bytes of all
+	mostPatches   = 100
+	patchAge      = 30 * 24 * time.Hour // gc removes older ones
+)
+
+// bringOut brings what changed in the workspace to where the flags say. Without any of
+// them it is saved: work that was paid for does not end with its sandbox.
+func (f *runFlags) bringOut(ctx context.Context, env *environment.Environment, failed error) (err error) {
+	if f.patch != "" {
+		err = f.writePatch(ctx, env)
+	}
+	switch {
+	case f.apply && failed == nil:
+		return errors.Join(err, f.applyChanges(ctx, env))
+	case f.apply && !f.keep:
+		fmt.Fprintln(f.app.err, "nothing was applied, because the run failed")
+	case f.patch != "" || f.keep || f.staysOnHost:
+		return err
+	}
+	saved := f.savePatch(ctx, env)
+	if failed != nil && (errors.Is(saved, primitives.ErrUnavailable) || errors.Is(saved, primitives.ErrTerminated)) {
+		fmt.Fprintln(f.app.err, "what changed in the workspace is lost with the sandbox")
+		saved = nil // the failure says the rest
+	}
+	return errors.Join(err, saved)
+}
+
+// applyChanges makes the changes in the folder that the workspace was copied from. What
+// does not apply is saved.
+func (f *runFlags) applyChanges(ctx context.Context, env *environment.Environment) error {
+	changes, err := env.Apply(ctx, *f.source)
+	switch {
+	case err != nil && f.keep:
+		return err
+	case err != nil:
+		return errors.Join(err, f.savePatch(ctx, env))
+	case len(changes) == 0:
+		return f.app.err.println(dim("nothing changed in the workspace"))
+	}
+	return f.app.err.row(plain("applied: " + counted(changes)))
+}
+
+// savePatch saves what changed as a patch of this user, and says where.
+func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) (err error) {
+	changes, err := env.Changes(ctx)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil // a sandbox that cannot tell what changed
+	}
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s, and could not be saved; next time give --patch FILE or --keep: %w", counted(changes), err)
+		}
+	}()
+	root, err := statedir.Open(patchesFolder)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	name := time.Now().Format("20060102-150405-") + filepath.Base(env.ID()) + ".patch"
+	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	w := &boundedWriter{w: file, left: maxPatch}
+	err = errors.Join(env.Patch(ctx, w), file.Close())
+	if err != nil || w.left == maxPatch { // only permissions that git does not know
+		return errors.Join(err, root.Remove(name))
+	}
+	apply := "git apply "
+	if f.source != nil && filepath.Clean(f.source.Path) != "." {
+		apply = "git -C " + shellQuoted(f.source.Path) + " apply "
+	}
+	return errors.Join(
+		f.app.err.row(plain(counted(changes)+"; to have that here:")),
+		f.app.err.row(plain("  "+apply+shellQuoted(filepath.Join(root.Name(), name)))),
+		statedir.Prune(root, mostPatches, maxPatches),
+	)
+}
+
+// boundedWriter fails beyond a number of bytes.
+type boundedWriter struct {
+	w    io.Writer
+	left int64
+}
+
+// Write implements io.Writer.
+func (b *boundedWriter) Write(p []byte) (int, error) {
+	if int64(len(p)) > b.left {
+		return 0, fmt.Errorf("%w: the patch has more than %d MiB", primitives.ErrLimit, maxPatch>>20)
+	}
+	n, err := b.w.Write(p)
+	b.left -= int64(n)
+	return n, err
+}
+
+// counted says how many files changed, and which if they are few.
+func counted(changes []environment.Change) string {
+	const most = 3
+	var names []string
+	for _, c := range changes[:min(len(changes), most)] {
+		names = append(names, cut(c.Path, mostName))
+	}
+	what := "1 file"
+	if len(changes) > 1 {
+		what = fmt.Sprintf("%d files", len(changes))
+	}
+	if len(changes) > most {
+		names = append(names, "...")
+	}
+	return fmt.Sprintf("%s changed (%s)", what, strings.Join(names, ", "))
+}
+
+// shellQuoted is a text as a word of the shell.
+func shellQuoted(text string) string {
+	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%"
+	if text != "" && strings.Trim(text, safe) == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// collectPatches removes saved patches that are old, or says which.
+func collectPatches(dryRun bool) (removed []environment.Garbage, err error) {
+	root, err := statedir.Open(patchesFolder)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	dir, err := root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	entries, err := dir.ReadDir(-1)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || time.Since(info.ModTime()) < patchAge {
+			continue // removed by another program, or to be kept
+		}
+		if !dryRun {
+			if err := root.Remove(e.Name()); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		removed = append(removed, environment.Garbage{
+			Type: "-", Kind: "patch", ID: filepath.Join(root.Name(), e.Name()), Created: info.ModTime(),
+			Why: "it was saved more than 30 days ago",
+		})
+	}
+	return removed, errors.Join(errs...)
+}

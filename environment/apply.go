@@ -1,0 +1,147 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ErrConflict: a folder of this machine is not as the workspace began, so that changes do
+// not apply to it.
+var ErrConflict = errors.New("the folder has changed meanwhile")
+
+// Apply makes the changes of the workspace in the folder of this machine that it was
+// copied from, given as it was in Config.Workspace, and returns the changes that it made.
+// What the folder leaves out, with Ignore and Gitignore, is left out here, too, and so is
+// everything in a .git folder.
+//
+// It makes all changes or none. Every file that it would change must be as it was
+// copied, and no new one may be in the way: otherwise the error is [ErrConflict]. It never
+// follows a symbolic link below the folder. A change that would make a link out of the
+// folder, or into a .git folder, is primitives.ErrPathEscape.
+//
+// [Environment.Patch] is for folders that have changed.
+func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var made []Change
+	err = e.base.use(ctx, func(old *snapshot) (err error) {
+		current, err := takeSnapshot(ctx, e.prim, e.cfg.notCounted(), true, old)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, current.close()) }()
+		made, err = applyTo(ctx, to, old, current)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("apply the changes to %s: %w", to.Path, err)
+	}
+	return made, nil
+}
+
+func applyTo(ctx context.Context, to Folder, old, current *snapshot) (_ []Change, err error) {
+	changes := slices.DeleteFunc(compare(old, current), func(c Change) bool {
+		was, is := old.files[c.Path], current.files[c.Path]
+		return ignored(to.Ignore, c.Path) || c.Kind == Modified && was.sameContent(is) && gitMode(was) == gitMode(is)
+	})
+	if to.Gitignore {
+		if changes, err = notGitignored(ctx, to.Path, changes); err != nil {
+			return nil, err
+		}
+	}
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	root, err := os.OpenRoot(to.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	t := &treeChange{root: root, old: old, current: current, changes: changes}
+	return changes, t.make(ctx)
+}
+
+// notGitignored leaves out new files that git ignores in a folder.
+func notGitignored(ctx context.Context, dir string, changes []Change) ([]Change, error) {
+	repositories := make(map[string][]string) // new files by the repository that they are in
+	for _, c := range changes {
+		if c.Kind == Created && belowFolders(dir, c.Path) {
+			at := innermost(dir, c.Path)
+			repositories[at] = append(repositories[at], c.Path)
+		}
+	}
+	out := make(map[string]bool)
+	for at, names := range repositories {
+		found, err := gitignored(ctx, dir, at, names)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range found {
+			out[name] = true
+		}
+	}
+	return slices.DeleteFunc(changes, func(c Change) bool { return out[c.Path] }), nil
+}
+
+// belowFolders reports whether all that is there above a path is folders: git answers for
+// no other.
+func belowFolders(dir, name string) bool {
+	for at := path.Dir(name); at != "."; at = path.Dir(at) {
+		if info, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(at))); err == nil && !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
+// innermost returns the folder above a path that is a repository of its own below dir,
+// else ".".
+func innermost(dir, name string) string {
+	for at := path.Dir(name); at != "."; at = path.Dir(at) {
+		if is, err := mayBeRepository(filepath.Join(dir, filepath.FromSlash(at), ".git")); err == nil && is {
+			return at
+		}
+	}
+	return "."
+}
+
+// gitignored returns which of some paths below dir the repository at a folder of it
+// ignores.
+func gitignored(ctx context.Context, dir, at string, names []string) (_ []string, err error) {
+	git, done, err := readingGit(ctx, filepath.Join(dir, filepath.FromSlash(at)))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	prefix := ""
+	if at != "." {
+		prefix = at + "/"
+	}
+	var asked strings.Builder
+	for _, name := range names {
+		asked.WriteString(strings.TrimPrefix(name, prefix) + "\x00")
+	}
+	git.input = strings.NewReader(asked.String())
+	list, err := git.run(ctx, "check-ignore", "-z", "--stdin")
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
+		return nil, nil // none of them
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for name := range strings.SplitSeq(strings.TrimSuffix(list, "\x00"), "\x00") {
+		found = append(found, prefix+name)
+	}
+	return found, nil
+}

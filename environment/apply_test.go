@@ -1,0 +1,202 @@
+package environment
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// worked makes an environment whose workspace began as a copy of a folder with before in
+// it, and now holds after.
+func worked(t *testing.T, before, after tree) (env *Environment, from Folder) {
+	t.Helper()
+	from = Folder{Path: t.TempDir(), Gitignore: true}
+	before.write(t, from.Path)
+	cfg := Config{Sandbox: sandbox(t), Workspace: []Source{{Folder: &from}}}
+	cfg.Sandbox.Local.Workspace = t.TempDir()
+	env = create(t, cfg)
+	entries, err := os.ReadDir(cfg.Sandbox.Local.Workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(cfg.Sandbox.Local.Workspace, entry.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after.write(t, cfg.Sandbox.Local.Workspace)
+	return env, from
+}
+
+func TestApplyTakesOneTreeToTheOther(t *testing.T) {
+	for _, cases := range []map[string]treePair{textPatches(), otherPatches()} {
+		for name, c := range cases {
+			t.Run(name, func(t *testing.T) {
+				env, from := worked(t, c.before, c.after)
+				changes, err := env.Apply(t.Context(), from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				readTree(t, from.Path).mustBe(t, c.after)
+				if want, err := env.Changes(t.Context()); err != nil || len(changes) != len(want) {
+					t.Errorf("%d changes were applied of %d (%v)", len(changes), len(want), err)
+				}
+				if again, err := env.Apply(t.Context(), from); len(changes) > 0 && !errors.Is(err, ErrConflict) {
+					t.Errorf("applied again: %v, %v", again, err)
+				}
+			})
+		}
+	}
+}
+
+func TestApplyRefusesAFolderThatHasChanged(t *testing.T) {
+	before := tree{"changed": "1\n", "deleted": "1\n", "dir/deleted": "1\n", "same": "1\n"}
+	after := tree{"changed": "2\n", "new": "1\n", "deep/er/new": "1\n", "same": "1\n"}
+	for name, meanwhile := range map[string]tree{
+		"another content":         {"changed": "3\n"},
+		"another content, longer": {"changed": "1\n2\n"},
+		"executable":              {"changed": "x:1\n"},
+		"a link":                  {"changed": "-> same"},
+		"a deleted one changed":   {"deleted": "2\n"},
+		"a new one exists":        {"new": "mine\n"},
+		"a folder is a file":      {"deep": "mine\n"},
+		"a folder is a link":      {"deep": "-> dir"},
+		"a folder for a file":     {"new/x": "mine\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env, from := worked(t, before, after)
+			for name := range meanwhile {
+				_ = os.RemoveAll(filepath.Join(from.Path, name))
+			}
+			meanwhile.write(t, from.Path)
+			want := readTree(t, from.Path)
+			if changes, err := env.Apply(t.Context(), from); !errors.Is(err, ErrConflict) {
+				t.Errorf("applied %v: %v", changes, err)
+			}
+			readTree(t, from.Path).mustBe(t, want)
+			if left, _ := filepath.Glob(filepath.Join(from.Path, ".agentenv-*")); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+	// What is not touched may change.
+	env, from := worked(t, before, after)
+	tree{"same": "mine\n", "mine": "1\n"}.write(t, from.Path)
+	if _, err := env.Apply(t.Context(), from); err != nil {
+		t.Error(err)
+	}
+	readTree(t, from.Path).mustBe(t, tree{"changed": "2\n", "new": "1\n", "deep/er/new": "1\n", "same": "mine\n", "mine": "1\n"})
+}
+
+func TestApplyNeverLeavesTheFolder(t *testing.T) {
+	for name, after := range map[string]tree{
+		"an absolute link":            {"l": "-> /etc/passwd"},
+		"a link up":                   {"l": "-> ../secret"},
+		"a link up from below":        {"a/b/l": "-> ../../../secret"},
+		"a link through another link": {"here": "-> .", "l": "-> here/../../secret"},
+		"a link to git":               {"hooks": "-> .git/hooks"},
+		"a link to git below":         {"sub/hooks": "-> ../.git"},
+		"git in other letters":        {"sub/.GIT/hooks/post-checkout": "x:echo\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env, from := worked(t, tree{"a": "1\n"}, tree{"a": "1\n"})
+			_ = os.Remove(filepath.Join(env.Primitive().Paths().Workspace, "a"))
+			after.write(t, env.Primitive().Paths().Workspace)
+			if changes, err := env.Apply(t.Context(), from); !errors.Is(err, primitives.ErrPathEscape) {
+				t.Errorf("applied %v: %v", changes, err)
+			}
+			readTree(t, from.Path).mustBe(t, tree{"a": "1\n"})
+		})
+	}
+	// Nor does it write through a link of the folder.
+	env, from := worked(t, tree{"dir/a": "1\n"}, tree{"dir/a": "2\n"})
+	outside := t.TempDir()
+	tree{"a": "1\n"}.write(t, outside)
+	if err := os.RemoveAll(filepath.Join(from.Path, "dir")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(from.Path, "dir")); err != nil {
+		t.Fatal(err)
+	}
+	if changes, err := env.Apply(t.Context(), from); !errors.Is(err, ErrConflict) {
+		t.Errorf("applied %v: %v", changes, err)
+	}
+	readTree(t, outside).mustBe(t, tree{"a": "1\n"})
+}
+
+func TestApplyLeavesOutWhatGitIgnores(t *testing.T) {
+	before := tree{".gitignore": "build/\n*.log\n", "a": "1\n", "sub/b": "1\n"}
+	after := tree{".gitignore": "build/\n*.log\n", "a": "2\n", "sub/b": "1\n", "build/out": "1\n", "sub/x.log": "1\n", "sub/new": "1\n"}
+	want := tree{".gitignore": "build/\n*.log\n", "a": "2\n", "sub/b": "1\n", "build/out": "mine\n", "sub/new": "1\n"}
+	for name, repositories := range map[string][]string{"no repository": nil, "a repository": {"."}, "a repository in another": {".", "sub"}} {
+		t.Run(name, func(t *testing.T) {
+			before := tree{".gitignore": before[".gitignore"], "a": before["a"], "sub/b": before["sub/b"]}
+			after, want := after, want
+			if len(repositories) > 1 { // which has rules of its own
+				before["sub/.gitignore"] = "*.log\n"
+				after, want = tree{"sub/.gitignore": "*.log\n"}, tree{"sub/.gitignore": "*.log\n"}
+				for name, content := range map[string]string{".gitignore": before[".gitignore"], "a": "2\n", "sub/b": "1\n", "sub/new": "1\n"} {
+					after[name], want[name] = content, content
+				}
+				after["build/out"], after["sub/x.log"], want["build/out"] = "1\n", "1\n", "mine\n"
+			}
+			env, from := workedIn(t, before, after, repositories)
+			tree{"build/out": "mine\n"}.write(t, from.Path)
+			changes, err := env.Apply(t.Context(), from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var paths []string
+			for _, c := range changes {
+				paths = append(paths, c.Path)
+			}
+			if !slices.Equal(paths, []string{"a", "sub/new"}) {
+				t.Errorf("applied %q", paths)
+			}
+			readTree(t, from.Path).mustBe(t, want)
+		})
+	}
+}
+
+// workedIn is worked for folders of which some are git repositories.
+func workedIn(t *testing.T, before, after tree, repositories []string) (*Environment, Folder) {
+	t.Helper()
+	env, from := worked(t, before, after)
+	for _, name := range repositories {
+		cmd := exec.Command("git", "init", "--quiet", filepath.Join(from.Path, name))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	return env, from
+}
+
+func TestApplyIsAllOrNothing(t *testing.T) {
+	env, from := worked(t, tree{"a": "1\n", "z/b": "1\n"}, tree{"a": "2\n", "y/x/new": "1\n", "z/b": "2\n"})
+	// A change between the check and the commit is what a program does that saves
+	// a file at this moment.
+	root, err := os.OpenRoot(from.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	err = env.base.use(t.Context(), func(old *snapshot) error {
+		current, err := takeSnapshot(t.Context(), env.prim, env.cfg.notCounted(), true, old)
+		if err != nil {
+			return err
+		}
+		defer current.close()
+		c := &treeChange{root: root, old: old, current: current, changes: compare(old, current)}
+		c.staging = func() { tree{"z/b": "mine\n"}.write(t, from.Path) }
+		return c.make(t.Context())
+	})
+	if !errors.Is(err, ErrConflict) {
+		t.Errorf("applied: %v", err)
+	}
+	readTree(t, from.Path).mustBe(t, tree{"a": "1\n", "z/b": "mine\n"})
+}

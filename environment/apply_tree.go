@@ -1,0 +1,343 @@
+package environment
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/internal/sparse"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// treeChange makes changes in a folder of this machine, all or none.
+type treeChange struct {
+	root         *os.Root
+	old, current *snapshot
+	changes      []Change
+	stage        string     // a folder below root: new files by the index of their change, old ones as N.old
+	gone         []string   // folders that were removed because they were empty
+	made         []string   // folders that were made
+	moved        []int      // changes whose old file is in stage
+	placed       []fileMade // new files that are in their place
+	staging      func()     // called when all is checked and staged; nil: nothing
+}
+
+// fileMade is a new file in its place.
+type fileMade struct {
+	name string
+	info fs.FileInfo
+}
+
+// make checks and stages everything before it changes anything.
+func (t *treeChange) make(ctx context.Context) (err error) {
+	for _, c := range t.changes {
+		if err := t.check(c); err != nil {
+			return inFile(c.Path, err)
+		}
+	}
+	t.stage = ".agentenv-" + uuid.NewString()
+	if err := t.root.Mkdir(t.stage, 0o700); err != nil {
+		return err
+	}
+	keep := false
+	defer func() {
+		if !keep {
+			err = errors.Join(err, t.root.RemoveAll(t.stage))
+		}
+	}()
+	for i, c := range t.changes {
+		if err := t.stageNew(i, c); err != nil {
+			return inFile(c.Path, err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if t.staging != nil {
+		t.staging()
+	}
+	if err := t.commit(); err != nil {
+		undone := t.undo()
+		if keep = undone != nil; keep {
+			undone = fmt.Errorf("bring back what was changed already: %w; the old files are in %s", undone, t.stage)
+		}
+		return errors.Join(err, undone)
+	}
+	return nil
+}
+
+// check refuses a change that leaves the folder, and one of a file that is not as it was.
+func (t *treeChange) check(c Change) error {
+	if inGit(c.Path) {
+		return fmt.Errorf("%w: it is in a .git folder", primitives.ErrPathEscape)
+	}
+	for dir := path.Dir(c.Path); dir != "."; dir = path.Dir(dir) {
+		info, err := t.root.Lstat(dir)
+		switch {
+		case isMissing(err): // or a file is above it
+		case err != nil:
+			return err
+		case !info.IsDir() && !t.removed(dir):
+			return fmt.Errorf("%w: %s is not a folder", ErrConflict, dir)
+		}
+	}
+	if is, ok := t.current.files[c.Path]; ok && is.isLink() && !staysInside(c.Path, is.target) {
+		return fmt.Errorf("%w: a symbolic link to %s", primitives.ErrPathEscape, is.target)
+	}
+	was, existed := t.old.files[c.Path]
+	if existed {
+		return t.unchanged(c.Path, was)
+	}
+	info, err := t.root.Lstat(c.Path)
+	switch {
+	case isMissing(err):
+		return nil
+	case err != nil:
+		return err
+	case info.IsDir() && t.empties(c.Path):
+		return nil
+	}
+	return fmt.Errorf("%w: it exists", ErrConflict)
+}
+
+// inGit reports whether a path is a .git or in one, in the eyes of a file system that
+// ignores case, too.
+func inGit(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if strings.EqualFold(part, ".git") {
+			return true
+		}
+	}
+	return false
+}
+
+// staysInside reports whether a link leads to a place in the folder, whatever the links on
+// the way are: only its beginning may lead up.
+func staysInside(name, target string) bool {
+	down := target
+	for strings.HasPrefix(down, "../") {
+		down = down[len("../"):]
+	}
+	full := path.Join(path.Dir(name), target)
+	return target != "" && !path.IsAbs(target) && !leadsOut(full) && !inGit(full) &&
+		(down == ".." || !strings.Contains("/"+down+"/", "/../"))
+}
+
+// removed reports whether the changes remove the file at a path, for which a folder may
+// come.
+func (t *treeChange) removed(name string) bool {
+	_, was := t.old.files[name]
+	_, is := t.current.files[name]
+	return was && !is
+}
+
+// empties reports whether the workspace had files in a folder, and all have gone.
+func (t *treeChange) empties(dir string) bool {
+	had := false
+	for name := range t.old.files {
+		if strings.HasPrefix(name, dir+"/") {
+			if _, is := t.current.files[name]; is {
+				return false
+			}
+			had = true
+		}
+	}
+	return had
+}
+
+// isMissing reports whether nothing is at a path, or a file in the way to it.
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// unchanged checks that a file is as the workspace began.
+func (t *treeChange) unchanged(name string, was entry) error {
+	info, err := t.root.Lstat(name)
+	if isMissing(err) {
+		return fmt.Errorf("%w: it is gone", ErrConflict)
+	}
+	if err != nil {
+		return err
+	}
+	is := entry{mode: info.Mode(), size: info.Size()}
+	switch {
+	case is.isLink():
+		if is.target, err = t.root.Readlink(name); err != nil {
+			return err
+		}
+		is.size, is.sum = int64(len(is.target)), sha256.Sum256([]byte(is.target))
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%w: it is no file any more", ErrConflict)
+	case is.size == was.size:
+		if is.sum, err = t.digest(name); err != nil {
+			return err
+		}
+	}
+	if !is.sameContent(was) || gitMode(is) != gitMode(was) {
+		return fmt.Errorf("%w: it is not as it was when it was copied", ErrConflict)
+	}
+	return nil
+}
+
+func (t *treeChange) digest(name string) (sum [sha256.Size]byte, err error) {
+	f, err := t.root.Open(name)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	h.Sum(sum[:0])
+	return sum, err
+}
+
+// staged is the name of a change's new file.
+func (t *treeChange) staged(i int) string { return path.Join(t.stage, strconv.Itoa(i)) }
+
+// stageNew writes the new file of a change beside the others.
+func (t *treeChange) stageNew(i int, c Change) (err error) {
+	is, ok := t.current.files[c.Path]
+	if !ok {
+		return nil
+	}
+	if is.isLink() {
+		return t.root.Symlink(is.target, t.staged(i))
+	}
+	mode, old := fs.FileMode(0o666), fs.FileMode(0)
+	if info, err := t.root.Lstat(c.Path); err == nil && info.Mode().IsRegular() {
+		old = info.Mode().Perm()
+	}
+	if is.mode&0o100 != 0 {
+		mode = 0o777
+	}
+	f, err := t.root.OpenFile(t.staged(i), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if old != 0 {
+		if mode = old &^ 0o111; is.mode&0o100 != 0 {
+			mode = old | old&0o444>>2
+		}
+		if err := f.Chmod(mode); err != nil {
+			return err
+		}
+	}
+	from := t.current
+	if was, ok := t.old.files[c.Path]; ok && is.sameContent(was) {
+		from, is = t.old, was // its content was not kept twice
+	}
+	w := sparse.NewWriter(f)
+	_, err = io.Copy(w, from.content(is))
+	return errors.Join(err, w.Close())
+}
+
+// commit moves the old files away and the new ones into their places.
+func (t *treeChange) commit() error {
+	for i, c := range t.changes {
+		was, existed := t.old.files[c.Path]
+		if !existed {
+			continue
+		}
+		if err := t.root.Rename(c.Path, t.staged(i)+".old"); err != nil {
+			return inFile(c.Path, err)
+		}
+		t.moved = append(t.moved, i)
+		if err := t.unchanged(t.staged(i)+".old", was); err != nil { // since it was checked
+			return inFile(c.Path, err)
+		}
+	}
+	for _, c := range t.changes {
+		if c.Kind == Deleted {
+			t.removeEmpty(path.Dir(c.Path))
+		}
+	}
+	for i, c := range t.changes {
+		if _, ok := t.current.files[c.Path]; !ok {
+			continue
+		}
+		if err := t.place(i, c.Path); err != nil {
+			return inFile(c.Path, err)
+		}
+	}
+	return nil
+}
+
+// removeEmpty removes a folder and those above it as long as they are empty, as git does.
+func (t *treeChange) removeEmpty(dir string) {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if t.root.Remove(dir) != nil { // it holds something
+			return
+		}
+		t.gone = append(t.gone, dir)
+	}
+}
+
+// place puts a new file where nothing is.
+func (t *treeChange) place(i int, name string) error {
+	if err := t.makeFolders(path.Dir(name)); err != nil {
+		return err
+	}
+	if _, err := t.root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("%w: it exists", ErrConflict), err)
+	}
+	if err := t.root.Rename(t.staged(i), name); err != nil {
+		return err
+	}
+	info, err := t.root.Lstat(name)
+	t.placed = append(t.placed, fileMade{name, info})
+	return err
+}
+
+func (t *treeChange) makeFolders(dir string) error {
+	if dir == "." {
+		return nil
+	}
+	info, err := t.root.Lstat(dir)
+	switch {
+	case err == nil && info.IsDir():
+		return nil
+	case err == nil:
+		return fmt.Errorf("%w: %s is not a folder", ErrConflict, dir)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := t.makeFolders(path.Dir(dir)); err != nil {
+		return err
+	}
+	if err := t.root.Mkdir(dir, 0o777); err != nil {
+		return err
+	}
+	t.made = append(t.made, dir)
+	return nil
+}
+
+// undo brings the folder back to what it was.
+func (t *treeChange) undo() error {
+	var errs []error
+	for _, f := range t.placed {
+		if info, err := t.root.Lstat(f.name); err == nil && f.info != nil && os.SameFile(info, f.info) {
+			errs = append(errs, t.root.Remove(f.name))
+		}
+	}
+	for i := len(t.made) - 1; i >= 0; i-- {
+		_ = t.root.Remove(t.made[i]) // another program may have put something there
+	}
+	for i := len(t.gone) - 1; i >= 0; i-- {
+		errs = append(errs, t.root.Mkdir(t.gone[i], 0o777))
+	}
+	for _, i := range t.moved {
+		errs = append(errs, t.root.Rename(t.staged(i)+".old", t.changes[i].Path))
+	}
+	return errors.Join(errs...)
+}

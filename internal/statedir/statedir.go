@@ -1,0 +1,78 @@
+// Package statedir is the folder in which this user's programs remember things: agentenv
+// in XDG_STATE_HOME, or in ~/.local/state.
+package statedir
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// Open opens a folder of it, and makes the folder if it is missing. A folder that others
+// can read or change is fs.ErrPermission. The caller closes it.
+func Open(name string) (*os.Root, error) {
+	state := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(state) {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil, err
+		}
+		state = filepath.Join(home, ".local", "state")
+	}
+	dir := filepath.Join(state, "agentenv", name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	info, err := root.Stat(".")
+	if err == nil {
+		err = Private(dir, info)
+	}
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return root, nil
+}
+
+// Private refuses what others than this user can change or read: fs.ErrPermission.
+func Private(name string, info fs.FileInfo) error {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(owner.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s: %w: it is not yours alone; chmod go= %[1]s", name, fs.ErrPermission)
+	}
+	return nil
+}
+
+// Prune removes the oldest files of a folder until at most so many files, with so many
+// bytes together, are left.
+func Prune(root *os.Root, files int, bytes int64) error {
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	infos := make([]fs.FileInfo, 0, len(entries))
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil { // else another program has removed it
+			infos = append(infos, info)
+			bytes -= info.Size()
+		}
+	}
+	slices.SortFunc(infos, func(a, b fs.FileInfo) int {
+		return cmp.Or(a.ModTime().Compare(b.ModTime()), cmp.Compare(a.Name(), b.Name()))
+	})
+	for i := 0; i < len(infos) && (len(infos)-i > files || bytes < 0); i++ {
+		if err := root.Remove(infos[i].Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		bytes += infos[i].Size()
+	}
+	return nil
+}
