@@ -1,8 +1,10 @@
 package environment
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -57,6 +59,18 @@ type Config struct {
 	Trust bool `json:"-"`
 	// admit, if not nil, judges a new sandbox before anything is placed there.
 	admit func(primitives.EnvironmentPrimitive) error
+	// OnPermission decides about what the agent asks permission for. Use [AllowAll],
+	// [RejectAll], or a function that looks at req.ToolCall and returns req.Allow() or
+	// req.Reject(why). Nil rejects, and a log event says so. The zero decision leaves the
+	// answer to [Environment.Respond]; so does [AnswerLater] for all requests.
+	//
+	// It is called once for each request, several at once if need be. Its ctx is done
+	// when the request was answered otherwise or withdrawn, or its time has run out;
+	// OnPermission must return then.
+	OnPermission func(ctx context.Context, req PermissionRequest) PermissionDecision `json:"-"`
+	// PermissionTimeout is how long a request waits before it is rejected. Zero means
+	// DefaultPermissionTimeout, a negative one for ever.
+	PermissionTimeout time.Duration `json:"-"`
 	// Raw asks for the agent's own lines too, as runnerscripts.TypeRaw events.
 	Raw bool `json:"raw,omitempty"`
 	// Runner is the path on this machine of the envrunner binary for the

@@ -33,16 +33,6 @@ func (e *Environment) Interrupt(ctx context.Context) error {
 	return err
 }
 
-// Respond answers a permission request of the running query. Without one it
-// returns [ErrNoQuery].
-func (e *Environment) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
-	if id == "" {
-		return fmt.Errorf("respond: %w: the id of the permission request is empty", fs.ErrInvalid)
-	}
-	e.closeRequest(id)
-	return e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
-}
-
 // SetMode changes the agent's permission mode, now and for agents that this
 // environment starts later.
 func (e *Environment) SetMode(ctx context.Context, mode string) error {

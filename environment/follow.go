@@ -30,9 +30,10 @@ type prompted struct {
 // FollowQuery returns what happens in the query that runs in the sandbox, whoever
 // gave the prompt, from its beginning to its end; if none runs, what happened in
 // the last one. So the query of a program that was killed is not lost: it goes on
-// in a sandbox that is kept. Permission requests of the running query can be
-// answered and it can be interrupted, as one of this environment's own; of those
-// that were answered before [Environment.Answered] knows.
+// in a sandbox that is kept. It can be interrupted, and its permission requests can be
+// answered, as those of a query of this environment's own; [Environment.Answered]
+// knows which of them were answered before. Where Config.OnPermission is nil, requests
+// are left to the program that began the query.
 //
 // The sequence ends as that of [Environment.ExecuteQuery]. When ctx is done, the
 // loop is left or the environment is closed, the query goes on. Where none is
@@ -78,14 +79,18 @@ func (r *queryRun) watch(ctx context.Context) error {
 	e.agent = p
 	e.mu.Unlock()
 	e.setAsked(asked{id: last.QueryID, prompted: time.Now(), settled: settled})
+	ctx, withdraw := context.WithCancel(ctx)
 	err = r.follow(ctx, p)
+	cause := context.Cause(ctx)
+	withdraw()
+	r.asks.Wait()
 	e.setAsked(asked{})
 	p.leave()
 	e.forget(p)
 	e.mu.Lock()
 	e.agent = own
 	e.mu.Unlock()
-	if err != nil && !r.ended && ctx.Err() == nil {
+	if err != nil && !r.ended && cause == nil {
 		r.fail(err)
 	}
 	return err

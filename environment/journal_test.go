@@ -48,7 +48,7 @@ func question(t *testing.T, ev runnerscripts.Event) string {
 
 func TestWhoFollowsAQueryKnowsWhichQuestionsAreAnswered(t *testing.T) {
 	box := sandbox(t)
-	env := create(t, Config{Sandbox: box, Agent: scenario(t, asking()), Keep: true})
+	env := create(t, Config{Sandbox: box, Agent: scenario(t, asking()), Keep: true, OnPermission: AnswerLater})
 	removeLater(t, env)
 	second := make(chan struct{})
 	var running sync.WaitGroup

@@ -134,7 +134,10 @@ func fine() []string { return shell(`cat >/dev/null; echo '{"type":"result","ok"
 // withQuery makes an environment whose execute-query is a shell text.
 func withQuery(t *testing.T, text string) *Environment {
 	t.Helper()
-	return create(t, Config{Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(text), ReadTranscript: fine()}})
+	return create(t, Config{
+		Scripts:      Scripts{SetupSession: fine(), ExecuteQuery: shell(text), ReadTranscript: fine()},
+		OnPermission: AnswerLater, PermissionTimeout: -1,
+	})
 }
 
 // collect runs a query to its end.

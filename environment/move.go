@@ -248,6 +248,9 @@ func (e *Environment) moving(to Config) (Config, error) {
 	if to.IgnoreChanges == nil {
 		to.IgnoreChanges = e.cfg.IgnoreChanges
 	}
+	if to.OnPermission == nil {
+		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
+	}
 	to.admit = func(p primitives.EnvironmentPrimitive) error {
 		from, into := e.prim.Capabilities().Isolation, p.Capabilities().Isolation
 		if to.Trust || into.AtLeast(from) {

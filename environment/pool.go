@@ -161,7 +161,8 @@ func (p *Pool) Ready() int { return len(p.ready) }
 //
 // Of cfg count what belongs to the conversation: Workspace, Agent, Env, SessionID
 // and the like. Sandbox, Pool and Runner are the pool's; each must be left out or be
-// the same, and so must the name of the Agent if the pool has one. Otherwise, with
+// the same, and so must the name of the Agent if the pool has one. An Agent without a
+// name, a Logger and an OnPermission that are nil are the pool's. Otherwise, with
 // Keep, and after Close, nothing is made: [ErrConfig], [ErrClosed].
 func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 	cfg, err := p.adjust(cfg)
@@ -204,6 +205,9 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = own.Logger
+	}
+	if cfg.OnPermission == nil {
+		cfg.OnPermission, cfg.PermissionTimeout = own.OnPermission, own.PermissionTimeout
 	}
 	return cfg, cfg.check()
 }

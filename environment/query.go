@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,6 +42,9 @@ type Query struct {
 // sandbox is gone. [ErrBusy], when another query runs, comes without any event, and
 // so does the cause of a ctx that is done beforehand.
 //
+// Permission requests are answered as Config.OnPermission says: without one they are
+// rejected, so that no query waits for an answer that nothing gives.
+//
 // Leaving the loop early interrupts the query and waits for its end. When ctx is
 // done the query is interrupted, what it still says is returned, and the sequence
 // ends with the context's cause. An agent that does not heed an interrupt is
@@ -73,6 +77,8 @@ type queryRun struct {
 	started bool // the runner works on the prompt
 	untaken bool // the runner has ended before it took up the prompt
 	ended   bool // query_completed or query_failed was reported
+
+	asks sync.WaitGroup // of the permission requests that wait
 }
 
 func (r *queryRun) run(ctx context.Context) error {
@@ -96,7 +102,10 @@ func (r *queryRun) run(ctx context.Context) error {
 	}
 	e.setAsked(asked{id: r.query.ID})
 	defer e.setAsked(asked{})
+	ctx, withdraw := context.WithCancel(ctx)
 	err = r.ask(ctx)
+	withdraw()
+	r.asks.Wait()
 	if err != nil && !r.ended {
 		r.fail(err)
 	}
@@ -201,7 +210,8 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 	case runnerscripts.TypeQueryStarted:
 		r.started = true
 	case runnerscripts.TypePermissionRequest:
-		ev = r.admit(ctx, ev)
+		r.admit(ctx, ev)
+		return false, nil
 	case runnerscripts.TypePermissionResolved:
 		r.resolved(ev)
 	case runnerscripts.TypeQueryCompleted:

@@ -139,7 +139,7 @@ func TestPermissionsAreAskedAndAnswered(t *testing.T) {
 			"denied":  {runnerscripts.RejectOnce, tree{}},
 		} {
 			t.Run(name, func(t *testing.T) {
-				env := create(t, Config{Sandbox: box, Agent: scenario(t, turn(runnerscripts.ScenarioStep{Ask: &runnerscripts.ScenarioStep{Write: write("f", "1")}}))})
+				env := create(t, Config{Sandbox: box, Agent: asksForF(t), OnPermission: AnswerLater})
 				asked := false
 				for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
 					if err != nil {

@@ -130,6 +130,32 @@ type PermissionRequest struct {
 	Options  []PermissionOption `json:"options"`
 }
 
+// Allow returns the decision that allows the tool call once, or always where the
+// request offers nothing else.
+func (r PermissionRequest) Allow() PermissionDecision {
+	return r.choose(AllowOnce, AllowAlways)
+}
+
+// Reject returns the decision that rejects the tool call once, or always where the
+// request offers nothing else. message tells the agent why; it may be empty.
+func (r PermissionRequest) Reject(message string) PermissionDecision {
+	d := r.choose(RejectOnce, RejectAlways)
+	d.Message = message
+	return d
+}
+
+// choose returns the decision for the first of the kinds that the request offers.
+func (r PermissionRequest) choose(kinds ...PermissionKind) PermissionDecision {
+	for _, kind := range kinds {
+		for _, o := range r.Options {
+			if o.Kind == kind {
+				return PermissionDecision{OptionID: o.OptionID, Kind: kind}
+			}
+		}
+	}
+	return PermissionDecision{Kind: kinds[0]}
+}
+
 // PermissionOption is one possible answer.
 type PermissionOption struct {
 	OptionID string         `json:"optionId"`

@@ -7,22 +7,21 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // Defaults of [Config].
 const (
-	DefaultPermissionTimeout = time.Minute
-	DefaultHealthInterval    = 30 * time.Second
-	DefaultMaxQueue          = 64
-	DefaultMaxWorkspace      = 256 << 20
+	DefaultHealthInterval = 30 * time.Second
+	DefaultMaxQueue       = 64
+	DefaultMaxWorkspace   = 256 << 20
 )
 
 // Config says how a session works. Only Environment is required.
 type Config struct {
-	// Environment is the sandbox and the agent. Its SessionID is replaced by
-	// the session's; Keep is refused, because what a session needs of a sandbox
+	// Environment is the sandbox and the agent, and says with its OnPermission who
+	// answers permission requests: environment.AnswerLater leaves them to
+	// [AgentSession.Respond]. Its SessionID is replaced by the session's; Keep is refused, because what a session needs of a sandbox
 	// it stores. A Tar source must be given by its path, because it may be
 	// needed again.
 	Environment environment.Config
@@ -38,16 +37,6 @@ type Config struct {
 	ID string
 	// Metadata goes into the store's record of a new session.
 	Metadata map[string]string
-
-	// OnPermission decides about what the agent asks permission for. It is
-	// called once for each request, several at once if need be, and its ctx is
-	// done when the request is answered or withdrawn: it must return then. The
-	// zero decision leaves the answer to [AgentSession.Respond]. Nil leaves all
-	// of them to Respond.
-	OnPermission func(ctx context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision
-	// PermissionTimeout is how long a request waits before it is rejected. Zero
-	// means DefaultPermissionTimeout, a negative one for ever.
-	PermissionTimeout time.Duration
 
 	// RejectBusy refuses a prompt with ErrBusy while another one is worked on,
 	// instead of queueing it.
@@ -95,7 +84,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Store == nil {
 		c.Store = store.NewMemory()
 	}
-	setDefault(&c.PermissionTimeout, DefaultPermissionTimeout)
 	setDefault(&c.HealthInterval, DefaultHealthInterval)
 	setDefault(&c.MaxQueue, DefaultMaxQueue)
 	setDefault(&c.MaxWorkspace, DefaultMaxWorkspace)

@@ -246,7 +246,7 @@ func TestTheAgentsHistoryGivesTheSameConversationAsTheLiveEvents(t *testing.T) {
 		steps(say("after the failure")),
 	)
 	answers := []runnerscripts.PermissionDecision{allowed, rejected}
-	cfg.OnPermission = func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+	cfg.Environment.OnPermission = func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 		d := answers[0]
 		answers = answers[1:]
 		return d

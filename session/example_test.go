@@ -6,7 +6,6 @@ import (
 	"log"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -23,13 +22,12 @@ func scripted(scenario string) environment.Config {
 // A prompt and everything that comes of it.
 func Example() {
 	ctx := context.Background()
-	s, err := session.Open(ctx, session.Config{
-		Environment: scripted(`{"turns": [{"steps": [{"ask": {"run": ["echo", "tested"]}}, {"text": "It works."}]}]}`),
-		OnPermission: func(_ context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
-			fmt.Println("may it?", req.ToolCall.Title)
-			return runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
-		},
-	})
+	cfg := scripted(`{"turns": [{"steps": [{"ask": {"run": ["echo", "tested"]}}, {"text": "It works."}]}]}`)
+	cfg.OnPermission = func(_ context.Context, req environment.PermissionRequest) environment.PermissionDecision {
+		fmt.Println("may it?", req.ToolCall.Title)
+		return req.Allow()
+	}
+	s, err := session.Open(ctx, session.Config{Environment: cfg})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -184,6 +184,9 @@ func startFake(t *testing.T, cfg Config, fakes ...*fakeSandbox) *AgentSession {
 
 func fakeConfig(cfg Config) Config {
 	cfg.Environment.Agent.Name = "script"
+	if cfg.Environment.OnPermission == nil {
+		cfg.Environment.OnPermission = environment.AnswerLater
+	}
 	return cfg
 }
 

@@ -41,10 +41,10 @@ func TestAFloodOfEventsTakesTheMemoryOfItsStoreAndEndsNothing(t *testing.T) {
 func TestAFloodOfPermissionRequestsTakesAGoroutineForEachThatWaits(t *testing.T) {
 	cfg := printing(t, `
 		for (i = 0; i < 20000; i++) printf "{\"type\":\"request_permission\",\"payload\":{\"id\":\"p%d\"}}\n", i`)
-	cfg.PermissionTimeout = -1
+	cfg.Environment.PermissionTimeout = -1
 	var asked, goroutines atomic.Int64
 	before := int64(runtime.NumGoroutine())
-	cfg.OnPermission = func(ctx context.Context, _ runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+	cfg.Environment.OnPermission = func(ctx context.Context, _ runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 		asked.Add(1)
 		<-ctx.Done()
 		goroutines.Store(max(goroutines.Load(), int64(runtime.NumGoroutine())-before))

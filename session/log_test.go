@@ -179,7 +179,7 @@ func (p patient) Healthy(ctx context.Context) error {
 func TestAllMethodsAtOnce(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(say("x"), ask(write("f", "y")), run("true")))
-	cfg.OnPermission = func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+	cfg.Environment.OnPermission = func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 		return allowed
 	}
 	cfg.WatchWorkspace = &environment.FilesOptions{}

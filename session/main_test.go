@@ -68,7 +68,7 @@ func scripted(t testing.TB, turns ...[]runnerscripts.ScenarioStep) Config {
 	return Config{Environment: environment.Config{
 		Sandbox: environment.Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}},
 		Agent:   environment.Agent{Name: "script", Config: data},
-		Runner:  runnerBinary,
+		Runner:  runnerBinary, OnPermission: environment.AnswerLater,
 	}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -168,7 +169,7 @@ func TestARequestThatMayWaitForEverDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.query = asking
-		s := startFake(t, Config{HealthInterval: -1, PermissionTimeout: -1}, f)
+		s := startFake(t, Config{HealthInterval: -1, Environment: environment.Config{PermissionTimeout: -1}}, f)
 		turn := prompt(t, s, "a")
 		time.Sleep(1000 * time.Hour)
 		synctest.Wait()
@@ -187,7 +188,7 @@ func TestSeveralRequestsWaitAtOnceEachWithItsOwnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.query = asking
-		s := startFake(t, Config{HealthInterval: -1, PermissionTimeout: time.Minute}, f)
+		s := startFake(t, Config{HealthInterval: -1, Environment: environment.Config{PermissionTimeout: time.Minute}}, f)
 		turn := prompt(t, s, "a")
 		synctest.Wait()
 		if err := s.Respond(t.Context(), "p2", allowed); err != nil {
@@ -216,11 +217,11 @@ func TestACallbackThatDoesNotReturnHoldsUpNoTimeout(t *testing.T) {
 		f.query = asking
 		ended := make(chan struct{})
 		s := startFake(t, Config{
-			HealthInterval: -1, PermissionTimeout: time.Minute,
-			OnPermission: func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+			HealthInterval: -1,
+			Environment: environment.Config{PermissionTimeout: time.Minute, OnPermission: func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 				<-ended
 				return allowed // too late
-			},
+			}},
 		}, f)
 		turn := prompt(t, s, "a")
 		time.Sleep(61 * time.Second)

@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 
+	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -17,9 +16,9 @@ const (
 	reasonCancelled = "cancelled"
 )
 
-// permission is a request that waits for an answer. Whoever takes it out of
+// pending is a request that waits for an answer. Whoever takes it out of
 // AgentSession.pending is the one who answers it.
-type permission struct {
+type pending struct {
 	req     runnerscripts.PermissionRequest
 	queryID string
 	live    *liveSandbox
@@ -61,7 +60,7 @@ func (s *AgentSession) answer(ctx context.Context, id string, d runnerscripts.Pe
 		s.mu.Unlock()
 		return fmt.Errorf("%w: %q", ErrNotPending, id)
 	}
-	kind, err := decisionKind(p.req, d)
+	kind, err := permission.Check(p.req, d)
 	if err != nil {
 		s.mu.Unlock()
 		return err
@@ -79,44 +78,9 @@ func (s *AgentSession) answer(ctx context.Context, id string, d runnerscripts.Pe
 }
 
 // takeLocked makes the caller, who holds mu, the one who resolves the request.
-func (s *AgentSession) takeLocked(p *permission) {
+func (s *AgentSession) takeLocked(p *pending) {
 	delete(s.pending, p.req.ID)
 	p.cancel()
-}
-
-// decisionKind checks a decision against what the request offers and returns its
-// kind.
-func decisionKind(req runnerscripts.PermissionRequest, d runnerscripts.PermissionDecision) (runnerscripts.PermissionKind, error) {
-	kind := d.Kind
-	if d.OptionID != "" {
-		i := slices.IndexFunc(req.Options, func(o runnerscripts.PermissionOption) bool { return o.OptionID == d.OptionID })
-		if i < 0 {
-			return "", fmt.Errorf("%w: request %q has no option %q", fs.ErrInvalid, req.ID, d.OptionID)
-		}
-		if offered := req.Options[i].Kind; kind != "" && kind != offered {
-			return "", fmt.Errorf("%w: option %q is %s, not %s", fs.ErrInvalid, d.OptionID, offered, kind)
-		}
-		kind = req.Options[i].Kind
-	}
-	switch kind {
-	case runnerscripts.AllowOnce, runnerscripts.AllowAlways, runnerscripts.RejectOnce, runnerscripts.RejectAlways:
-	case "":
-		return "", fmt.Errorf("%w: set OptionID or Kind of the decision", fs.ErrInvalid)
-	default:
-		return "", fmt.Errorf("%w: %q is no kind of decision; use %s, %s, %s or %s", fs.ErrInvalid, kind,
-			runnerscripts.AllowOnce, runnerscripts.AllowAlways, runnerscripts.RejectOnce, runnerscripts.RejectAlways)
-	}
-	if d.OptionID == "" && kind.Allows() && !offers(req, kind) {
-		return "", fmt.Errorf("%w: request %q does not offer %s", fs.ErrInvalid, req.ID, kind)
-	}
-	if len(d.UpdatedInput) > 0 && !kind.Allows() {
-		return "", fmt.Errorf("%w: UpdatedInput goes with an allowing decision only", fs.ErrInvalid)
-	}
-	return kind, nil
-}
-
-func offers(req runnerscripts.PermissionRequest, kind runnerscripts.PermissionKind) bool {
-	return len(req.Options) == 0 || slices.ContainsFunc(req.Options, func(o runnerscripts.PermissionOption) bool { return o.Kind == kind })
 }
 
 // ask stores a request, and waits for its answer beside the query.
@@ -126,8 +90,9 @@ func (s *AgentSession) ask(ctx context.Context, live *liveSandbox, ev runnerscri
 		// Nobody could answer it. It is kept for who can make sense of it.
 		return s.append(ctx, ev)
 	}
-	waiting, cancel := s.waiting(ctx)
-	p := &permission{req: req, queryID: ev.QueryID, live: live, stored: make(chan struct{}), cancel: cancel}
+	policy := permission.Policy{On: s.cfg.Environment.OnPermission, Timeout: s.cfg.Environment.PermissionTimeout}
+	waiting, cancel := policy.Waiting(ctx)
+	p := &pending{req: req, queryID: ev.QueryID, live: live, stored: make(chan struct{}), cancel: cancel}
 	// It can be answered from the moment that its event can be seen.
 	s.mu.Lock()
 	old := s.pending[req.ID]
@@ -141,47 +106,29 @@ func (s *AgentSession) ask(ctx context.Context, live *liveSandbox, ev runnerscri
 		cancel() // with old it was repeated by the agent, and waits already
 		return err
 	}
-	if s.cfg.OnPermission != nil {
-		live.asks.Go(func() { s.callBack(waiting, p) })
+	if policy.On == nil {
+		s.decided(ctx, p, permission.Unset(req), reasonAnswered)
+		return s.append(ctx, event(runnerscripts.TypeLog, p.queryID, runnerscripts.Log{Level: "warn", Message: permission.UnsetWarning}))
 	}
-	if s.cfg.PermissionTimeout >= 0 {
-		live.asks.Go(func() { s.expire(waiting, p) })
+	live.asks.Go(func() {
+		if d, ok := policy.Decide(waiting, req); ok {
+			s.decided(waiting, p, d, reasonAnswered)
+		}
+	})
+	if policy.Timeout >= 0 {
+		live.asks.Go(func() {
+			if d, ok := policy.Expire(waiting, req); ok {
+				s.decided(waiting, p, d, reasonTimeout)
+			}
+		})
 	}
 	return nil
-}
-
-// waiting returns the context in which a request waits for its answer.
-func (s *AgentSession) waiting(ctx context.Context) (context.Context, context.CancelFunc) {
-	if s.cfg.PermissionTimeout < 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeoutCause(ctx, s.cfg.PermissionTimeout, errUnanswered)
-}
-
-// errUnanswered is why nobody waits any more for an answer that did not come in time.
-var errUnanswered = errors.New("nobody answered in time")
-
-// callBack lets the application decide.
-func (s *AgentSession) callBack(ctx context.Context, p *permission) {
-	d := s.cfg.OnPermission(ctx, p.req)
-	if ctx.Err() == nil && (d.OptionID != "" || d.Kind != "") {
-		s.decided(ctx, p, d, reasonAnswered)
-	}
-}
-
-// expire rejects a request that nobody answers in time, even if the application's
-// callback does not return. It returns when the request is answered or withdrawn.
-func (s *AgentSession) expire(ctx context.Context, p *permission) {
-	<-ctx.Done()
-	if errors.Is(context.Cause(ctx), errUnanswered) {
-		s.decided(ctx, p, reject(p.req, fmt.Sprintf("nobody answered within %v", s.cfg.PermissionTimeout)), reasonTimeout)
-	}
 }
 
 // decided answers with a decision of the session's own. If it was answered
 // meanwhile that is fine; anything else that fails is told in an event, because
 // nobody waits for it here.
-func (s *AgentSession) decided(ctx context.Context, p *permission, d runnerscripts.PermissionDecision, reason string) {
+func (s *AgentSession) decided(ctx context.Context, p *pending, d runnerscripts.PermissionDecision, reason string) {
 	ctx = context.WithoutCancel(ctx)
 	err := s.answer(ctx, p.req.ID, d, reason)
 	if err == nil || errors.Is(err, ErrNotPending) || gone(err) {
@@ -190,18 +137,6 @@ func (s *AgentSession) decided(ctx context.Context, p *permission, d runnerscrip
 	_ = s.append(ctx, event(runnerscripts.TypeError, p.queryID, runnerscripts.ErrorInfo{
 		Code: failure(err).Code, Message: fmt.Sprintf("the decision about %q had no effect: %v", p.req.ID, err),
 	}))
-}
-
-// reject returns the weakest rejection that a request offers.
-func reject(req runnerscripts.PermissionRequest, message string) runnerscripts.PermissionDecision {
-	for _, kind := range []runnerscripts.PermissionKind{runnerscripts.RejectOnce, runnerscripts.RejectAlways} {
-		for _, o := range req.Options {
-			if o.Kind == kind {
-				return runnerscripts.PermissionDecision{OptionID: o.OptionID, Kind: kind, Message: message}
-			}
-		}
-	}
-	return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: message}
 }
 
 // resolvedByAgent stores that the agent withdrew a request, whatever answer its

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -70,7 +71,7 @@ func TestTheCallbackDecides(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := scripted(t, steps(ask(write("f", "yes"))))
-			cfg.OnPermission = func(_ context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+			cfg.Environment.OnPermission = func(_ context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 				if req.ToolCall.ToolCallID == "" || len(req.Options) == 0 {
 					t.Errorf("request %+v", req)
 				}
@@ -133,7 +134,8 @@ func TestAnAnswerThatMakesNoSenseLeavesTheRequestWaiting(t *testing.T) {
 		"contradiction":           {OptionID: "allow_once", Kind: runnerscripts.RejectOnce},
 		"rejection with an input": {Kind: runnerscripts.RejectOnce, UpdatedInput: json.RawMessage(`{}`)},
 	} {
-		if err := s.Respond(t.Context(), req.ID, d); !errors.Is(err, fs.ErrInvalid) {
+		// The message is for the callers of an HTTP server, too: it uses the names of JSON.
+		if err := s.Respond(t.Context(), req.ID, d); !errors.Is(err, fs.ErrInvalid) || strings.Contains(err.Error(), "OptionID") || strings.Contains(err.Error(), "UpdatedInput") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -149,8 +151,8 @@ func TestAnAnswerThatMakesNoSenseLeavesTheRequestWaiting(t *testing.T) {
 func TestNobodyAnsweringIsARejection(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(ask(write("f", "yes"))))
-	cfg.PermissionTimeout = 20 * time.Millisecond
-	cfg.OnPermission = func(ctx context.Context, _ runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+	cfg.Environment.PermissionTimeout = 20 * time.Millisecond
+	cfg.Environment.OnPermission = func(ctx context.Context, _ runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 		<-ctx.Done() // the callback hears that it is too late
 		return allowed
 	}
@@ -168,7 +170,7 @@ func TestNobodyAnsweringIsARejection(t *testing.T) {
 func TestTheCallbackMayLeaveTheAnswerToRespond(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(ask(write("f", "yes"))))
-	cfg.OnPermission = func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+	cfg.Environment.OnPermission = func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 		return runnerscripts.PermissionDecision{}
 	}
 	s := start(t, cfg)
@@ -191,11 +193,48 @@ func TestTheCallbackMayLeaveTheAnswerToRespond(t *testing.T) {
 	}
 }
 
+func TestWithoutOnPermissionARequestIsRejectedAndALogEventSaysSo(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(ask(write("f", "yes"))))
+	cfg.Environment.OnPermission = nil
+	s := start(t, cfg)
+	complete(t, prompt(t, s, "a"))
+	if res := resolutions(t, s); len(res) != 1 || res[0].Reason != reasonAnswered || res[0].Kind != runnerscripts.RejectOnce {
+		t.Errorf("resolved: %+v", res)
+	}
+	var said string
+	for _, ev := range logOf(t, s) {
+		if ev.Type == runnerscripts.TypeLog {
+			said += payload[runnerscripts.Log](t, ev).Message
+		}
+	}
+	if !strings.Contains(said, "environment.AllowAll") {
+		t.Errorf("the log events say %q, want how to allow", said)
+	}
+	if _, ok := written(t, s, "f"); ok {
+		t.Error("the file was written without permission")
+	}
+}
+
+func TestADecisionOfTheCallbackThatIsNotOfferedIsARejection(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(ask(write("f", "yes"))))
+	cfg.Environment.PermissionTimeout = -1
+	cfg.Environment.OnPermission = func(context.Context, environment.PermissionRequest) environment.PermissionDecision {
+		return environment.PermissionDecision{OptionID: "perhaps"}
+	}
+	s := start(t, cfg)
+	complete(t, prompt(t, s, "a"))
+	if res := resolutions(t, s); len(res) != 1 || res[0].Kind != runnerscripts.RejectOnce {
+		t.Errorf("resolved: %+v", res)
+	}
+}
+
 func TestAnInterruptWithdrawsTheRequest(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(ask(write("f", "yes"))))
 	entered := make(chan struct{})
-	cfg.OnPermission = func(ctx context.Context, _ runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+	cfg.Environment.OnPermission = func(ctx context.Context, _ runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 		close(entered)
 		<-ctx.Done()
 		return allowed

@@ -227,6 +227,7 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 	cfg := s.cfg.Environment
 	cfg.SessionID = s.id
+	cfg.OnPermission, cfg.PermissionTimeout = environment.AnswerLater, -1 // the session answers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -49,7 +49,7 @@ type AgentSession struct {
 	queue        []*Turn
 	active       *activeTurn
 	sandbox      *liveSandbox
-	pending      map[string]*permission
+	pending      map[string]*pending
 	terminations []chan error
 
 	wake   chan struct{} // has room for one: something for the worker to look at
@@ -91,7 +91,7 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 		id: cfg.ID, cfg: cfg, store: cfg.Store, create: create,
 		state:   newState(),
 		changed: make(chan struct{}),
-		pending: make(map[string]*permission),
+		pending: make(map[string]*pending),
 		wake:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
 	}

@@ -70,6 +70,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	if err != nil {
 		return err
 	}
+	cfg.OnPermission, cfg.PermissionTimeout = environment.AnswerLater, -1 // the attachment answers
 	env, err := environment.Attach(ctx, found.id, cfg)
 	if err != nil {
 		return err

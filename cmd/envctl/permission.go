@@ -68,9 +68,9 @@ func (a *answerer) timeout() time.Duration {
 func (a *answerer) decide(ctx context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 	switch a.policy {
 	case permissionAllow:
-		return runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
+		return req.Allow()
 	case permissionDeny:
-		return rejection(req.Options, "Nobody is there to allow this; the user can allow it with --permission allow.")
+		return req.Reject("Nobody is there to allow this; the user can allow it with --permission allow.")
 	}
 	return a.ask(ctx, req)
 }
@@ -101,7 +101,7 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 		}
 		if !ok {
 			fmt.Fprintln(a.app.err)
-			return rejection(req.Options, "The user has left.")
+			return req.Reject("The user has left.")
 		}
 		d, err := choose(req.Options, line)
 		if err == nil {
@@ -230,7 +230,7 @@ func choose(options []runnerscripts.PermissionOption, line string) (runnerscript
 	if len(line) < 3 {
 		return runnerscripts.PermissionDecision{}, fmt.Errorf("%q is no answer to this", line)
 	}
-	return rejection(options, line), nil
+	return runnerscripts.PermissionRequest{Options: options}.Reject(line), nil
 }
 
 // only chooses the one option of a kind.
@@ -250,16 +250,4 @@ func only(options []runnerscripts.PermissionOption, kind runnerscripts.Permissio
 		return runnerscripts.PermissionDecision{}, fmt.Errorf("%q is no answer to this, because no option is to %s; type a number", line, kind.Effect())
 	}
 	return runnerscripts.PermissionDecision{}, fmt.Errorf("%q is no answer to this, because %d options are to %s; type a number", line, len(found), kind.Effect())
-}
-
-// rejection is the weakest rejection among the options.
-func rejection(options []runnerscripts.PermissionOption, message string) runnerscripts.PermissionDecision {
-	for _, kind := range []runnerscripts.PermissionKind{runnerscripts.RejectOnce, runnerscripts.RejectAlways} {
-		for _, o := range options {
-			if o.Kind == kind {
-				return runnerscripts.PermissionDecision{OptionID: o.OptionID, Kind: kind, Message: message}
-			}
-		}
-	}
-	return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: message}
 }

@@ -96,6 +96,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	}
 	answer.printer = show
 	log := &runLog{show: show, stop: show.waiting("preparing the sandbox ...")}
+	cfg.OnPermission, cfg.PermissionTimeout = answer.decide, answer.timeout()
 	var made atomic.Pointer[environment.Environment] // by the session's own goroutine
 	s, err := session.Open(ctx, session.Config{
 		Environment: cfg,
@@ -105,10 +106,8 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 			made.Store(env)
 			return env, err
 		},
-		OnPermission:      answer.decide,
-		PermissionTimeout: answer.timeout(),
-		Store:             store.NewStream(log.event),
-		MaxWorkspace:      -1, // the session ends with this program
+		Store:        store.NewStream(log.event),
+		MaxWorkspace: -1, // the session ends with this program
 	})
 	if err != nil {
 		log.stop()

@@ -9,7 +9,6 @@ import (
 	"log"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
 
@@ -31,10 +30,10 @@ func run(ctx context.Context) error {
 		Environment: environment.Config{
 			Sandbox: environment.Sandbox{Type: "local"},
 			Agent:   environment.Agent{Name: "script", Config: json.RawMessage(scenario)},
-		},
-		OnPermission: func(_ context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
-			fmt.Printf("\n[allowed: %s]\n", req.ToolCall.Title)
-			return runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
+			OnPermission: func(_ context.Context, req environment.PermissionRequest) environment.PermissionDecision {
+				fmt.Printf("\n[allowed: %s]\n", req.ToolCall.Title)
+				return req.Allow()
+			},
 		},
 	})
 	if err != nil {

@@ -31,8 +31,8 @@ type Config struct {
 	// Name, Title and Version are told to the editor.
 	Name, Title, Version string
 	// Configure returns the configuration of a new session for a folder, which
-	// exists and whose path is absolute. Its OnPermission and its Store must be nil:
-	// the editor is asked, and gets the events, which are not kept.
+	// exists and whose path is absolute. The OnPermission of its environment and its
+	// Store do not count: the editor is asked, and gets the events, which are not kept.
 	Configure func(ctx context.Context, folder string, servers []runnerscripts.MCPServer) (session.Config, error)
 	// Modes are the permission modes that the editor may choose from, Mode is the
 	// one at the start. None means that they are not known: the agent judges.

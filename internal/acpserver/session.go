@@ -150,7 +150,7 @@ func (s *server) open(ctx context.Context, folder string, servers []runnerscript
 		}
 		return env, err
 	}
-	cfg.PermissionTimeout = -1 // the editor's person has time
+	cfg.Environment.OnPermission, cfg.Environment.PermissionTimeout = environment.AnswerLater, -1 // the editor's person has time
 	cfg.RejectBusy = true
 	c := &conversation{server: s, paths: p, teller: newTeller(p, s.log, s.cfg.Mode)}
 	telling := context.WithoutCancel(ctx) // also after the session was cancelled

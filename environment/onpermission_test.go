@@ -1,0 +1,151 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// asksForF is an agent that asks before it writes the file f.
+func asksForF(t *testing.T) Agent {
+	t.Helper()
+	return scenario(t, turn(runnerscripts.ScenarioStep{Ask: &runnerscripts.ScenarioStep{Write: write("f", "1")}}))
+}
+
+func TestWithoutOnPermissionARequestIsRejectedAndALogEventSaysHowToAllow(t *testing.T) {
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		env := create(t, Config{Sandbox: box, Agent: asksForF(t), PermissionTimeout: -1})
+		events, err := collect(t.Context(), env, Query{Prompt: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said string
+		for _, ev := range events {
+			if ev.Type == runnerscripts.TypeLog {
+				said += string(ev.Payload)
+			}
+		}
+		if !strings.Contains(said, "OnPermission") || !strings.Contains(said, "AllowAll") {
+			t.Errorf("the log events say %q, want how to allow in %q", said, types(events))
+		}
+		workspaceOf(t, env).mustBe(t, tree{})
+	})
+}
+
+func TestOnPermissionDecides(t *testing.T) {
+	asked := func(kind runnerscripts.ToolKind) func(context.Context, PermissionRequest) PermissionDecision {
+		return func(_ context.Context, req PermissionRequest) PermissionDecision {
+			if req.ToolCall.Kind == kind {
+				return req.Allow()
+			}
+			return req.Reject("not of this kind")
+		}
+	}
+	for name, c := range map[string]struct {
+		on   func(context.Context, PermissionRequest) PermissionDecision
+		want tree
+	}{
+		"all are allowed":            {AllowAll, tree{"f": "1"}},
+		"all are rejected":           {RejectAll, tree{}},
+		"by the kind, allowed":       {asked(runnerscripts.ToolEdit), tree{"f": "1"}},
+		"by the kind, rejected":      {asked(runnerscripts.ToolRead), tree{}},
+		"what is not offered":        {func(context.Context, PermissionRequest) PermissionDecision { return PermissionDecision{OptionID: "x"} }, tree{}},
+		"what is no kind of answer":  {func(context.Context, PermissionRequest) PermissionDecision { return PermissionDecision{Kind: "x"} }, tree{}},
+		"when its time has run out":  {func(ctx context.Context, req PermissionRequest) PermissionDecision { <-ctx.Done(); return req.Allow() }, tree{}},
+		"never, and nobody responds": {AnswerLater, tree{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{Agent: asksForF(t), OnPermission: c.on, PermissionTimeout: -1}
+			if strings.HasPrefix(name, "when") || strings.HasPrefix(name, "never") {
+				cfg.PermissionTimeout = 20 * time.Millisecond
+			}
+			env := create(t, cfg)
+			events, err := collect(t.Context(), env, Query{Prompt: "x"})
+			if err != nil || !strings.Contains(types(events), "request_permission permission_resolved") {
+				t.Fatalf("events %q, %v", types(events), err)
+			}
+			workspaceOf(t, env).mustBe(t, c.want)
+		})
+	}
+}
+
+func TestAnAnswerByHandThatMakesNoSenseLeavesTheRequestWaiting(t *testing.T) {
+	env := create(t, Config{Agent: asksForF(t), OnPermission: AnswerLater, PermissionTimeout: -1})
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := question(t, ev)
+		if id == "" {
+			continue
+		}
+		for _, d := range []PermissionDecision{{}, {OptionID: "x"}, {Kind: "x"}, {Kind: runnerscripts.RejectOnce, UpdatedInput: []byte(`{}`)}} {
+			if err := env.Respond(t.Context(), id, d); !errors.Is(err, fs.ErrInvalid) {
+				t.Errorf("%+v: %v, want fs.ErrInvalid", d, err)
+			}
+		}
+		if err := env.Respond(t.Context(), id, allow); err != nil {
+			t.Error(err)
+		}
+	}
+	workspaceOf(t, env).mustBe(t, tree{"f": "1"})
+}
+
+func TestAnInterruptEndsTheWaitOfOnPermission(t *testing.T) {
+	var env *Environment
+	withdrawn := false
+	env = create(t, Config{Agent: asksForF(t), PermissionTimeout: -1, OnPermission: func(ctx context.Context, _ PermissionRequest) PermissionDecision {
+		if err := env.Interrupt(ctx); err != nil {
+			t.Error(err)
+		}
+		<-ctx.Done()
+		withdrawn = true
+		return allow
+	}})
+	if _, err := collect(t.Context(), env, Query{Prompt: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if !withdrawn { // and it has returned: the query has waited for it
+		t.Error("OnPermission was not called, or has not returned")
+	}
+	workspaceOf(t, env).mustBe(t, tree{})
+}
+
+func TestAFollowerWithoutOnPermissionLeavesRequestsToTheProgramThatAskedTheQuery(t *testing.T) {
+	box := sandbox(t)
+	followed := make(chan struct{})
+	env := create(t, Config{Sandbox: box, Agent: asksForF(t), Keep: true, OnPermission: func(_ context.Context, req PermissionRequest) PermissionDecision {
+		<-followed
+		return req.Allow()
+	}})
+	removeLater(t, env)
+	running := make(chan error, 1)
+	begun := make(chan struct{})
+	go func() {
+		var err error
+		for ev, e := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
+			if err = e; ev.Type == runnerscripts.TypePermissionRequest {
+				close(begun)
+			}
+		}
+		running <- err
+	}()
+	<-begun
+	for ev, err := range attach(t, env.ID(), box).FollowQuery(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if question(t, ev) != "" {
+			close(followed)
+		}
+	}
+	if err := <-running; err != nil {
+		t.Error(err)
+	}
+	workspaceOf(t, env).mustBe(t, tree{"f": "1"})
+}
