@@ -205,6 +205,7 @@ const (
 	FailAgentMissing    FailureCode = "agent_missing"   // its program is not installed in the sandbox
 	FailAgent           FailureCode = "agent"           // it crashed, or said something nobody understands
 	FailAPI             FailureCode = "api"             // the model's API refused or failed
+	FailQuery           FailureCode = "query"           // the agent ended the query with an error of its own; it goes on
 	FailSessionNotFound FailureCode = "session_not_found"
 	FailUnsupported     FailureCode = "unsupported" // the agent, or the sandbox, cannot do what was asked
 	// FailUnavailable: the sandbox, or what it is made with, does not answer or is gone.

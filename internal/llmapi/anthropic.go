@@ -126,7 +126,7 @@ type anthropicMessage struct {
 
 func newAnthropicMessage(req anthropicRequest, a answer) anthropicMessage {
 	m := anthropicMessage{
-		ID: "msg_" + rand.Text(), Type: "message", Role: "assistant", Model: req.Model, StopReason: "end_turn",
+		ID: "msg_" + rand.Text(), Type: "message", Role: "assistant", Model: req.Model, StopReason: a.end.word("end_turn", "max_tokens", "refusal"),
 		// As with a real cache: the system prompt is read from it, the
 		// conversation so far is written to it.
 		Usage: Usage{InputTokens: 12, CacheReadTokens: 15_000, CacheWriteTokens: int64(40 * len(req.Messages))},

@@ -30,6 +30,10 @@ func (s *Server) anthropicStream(w http.ResponseWriter, r *http.Request, m anthr
 		}
 		out.send("content_block_stop", map[string]any{"index": i})
 	}
+	if a.end == endBroken {
+		out.send("error", map[string]any{"error": map[string]any{"type": "api_error", "message": brokenMessage}})
+		return
+	}
 	out.send("message_delta", map[string]any{
 		"delta": map[string]any{"stop_reason": m.StopReason, "stop_sequence": nil},
 		"usage": m.Usage,

@@ -24,6 +24,9 @@
 //	remember      repeats what the user said before
 //	endless       calls tools for ever
 //	wake-up       leaves a command in the background, and is endless when told of its end
+//	cut-short     says half a sentence, up to the limit of tokens
+//	filtered      the same, up to a filter of content
+//	broken        the same, up to an error in the stream
 //	http-400      fails with an invalid request
 //	http-401      fails, because the key is not accepted
 //	http-529      fails, overloaded, each time

@@ -107,8 +107,9 @@ func (s *Server) gemini(w http.ResponseWriter, r *http.Request) {
 
 // geminiMessage is a whole reply.
 type geminiMessage struct {
-	parts []geminiPart
-	usage geminiUsage
+	parts  []geminiPart
+	usage  geminiUsage
+	reason string // of the end
 }
 
 // geminiUsage counts tokens; the prompt's include the cached ones.
@@ -120,7 +121,7 @@ type geminiUsage struct {
 }
 
 func newGeminiMessage(req geminiRequest, a answer) geminiMessage {
-	m := geminiMessage{usage: geminiUsage{
+	m := geminiMessage{reason: a.end.word("STOP", "MAX_TOKENS", "SAFETY"), usage: geminiUsage{
 		PromptTokenCount: 9_000 + int64(40*len(req.Contents)), CachedContentTokenCount: 8_000,
 	}}
 	for _, b := range a.blocks {
@@ -145,7 +146,7 @@ func (m geminiMessage) chunk(parts []geminiPart, last bool) map[string]any {
 	candidate := map[string]any{"index": 0, "content": map[string]any{"role": "model", "parts": parts}}
 	chunk := map[string]any{"candidates": []any{candidate}, "modelVersion": "scripted"}
 	if last {
-		candidate["finishReason"] = "STOP"
+		candidate["finishReason"] = m.reason
 		chunk["usageMetadata"] = m.usage
 	}
 	return chunk
@@ -182,6 +183,10 @@ func (s *Server) geminiStream(w http.ResponseWriter, r *http.Request, m geminiMe
 				}
 			}
 		}
+	}
+	if a.end == endBroken {
+		_, _ = w.Write([]byte(`data: {"error":{"code":500,"message":"` + brokenMessage + `","status":"INTERNAL"}}` + "\r\n\r\n"))
+		return
 	}
 	send([]geminiPart{{Text: ""}}, true)
 }

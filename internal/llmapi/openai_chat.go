@@ -107,7 +107,7 @@ type chatCompletion struct {
 
 func newChatCompletion(req chatRequest, a answer) chatCompletion {
 	c := chatCompletion{
-		id: "chatcmpl-" + rand.Text(), model: req.Model, finish: "stop",
+		id: "chatcmpl-" + rand.Text(), model: req.Model, finish: a.end.word("stop", "length", "content_filter"),
 		// A part of the prompt is read from the cache; this API tells nothing of
 		// what is written to it.
 		cost: Usage{InputTokens: int64(12 + 40*len(req.Messages)), CacheReadTokens: 15_000},

@@ -36,6 +36,10 @@ func (s *Server) chatStream(w http.ResponseWriter, r *http.Request, c chatComple
 			chunk(map[string]any{chatField(b.kind): said}, nil)
 		}
 	}
+	if a.end == endBroken {
+		out.data(map[string]any{"error": map[string]any{"type": "scripted_error", "message": brokenMessage, "code": nil, "param": nil}})
+		return
+	}
 	chunk(map[string]any{}, c.finish)
 	out.data(map[string]any{
 		"id": c.id, "object": "chat.completion.chunk", "created": 0, "model": c.model,

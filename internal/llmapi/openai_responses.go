@@ -243,7 +243,18 @@ func (s *Server) responsesStream(w http.ResponseWriter, r *http.Request, resp re
 		}
 		out.send("response.output_item.done", map[string]any{"output_index": i, "item": item})
 	}
-	out.send("response.completed", map[string]any{"response": resp.body("completed")})
+	last := map[string]any{}
+	switch a.end {
+	case endWell:
+		last = resp.body("completed")
+	case endBroken:
+		last = resp.body("failed")
+		last["error"] = map[string]any{"code": "server_error", "message": brokenMessage}
+	case endLimit, endFiltered:
+		last = resp.body("incomplete")
+		last["incomplete_details"] = map[string]any{"reason": a.end.word("", "max_output_tokens", "content_filter")}
+	}
+	out.send("response."+last["status"].(string), map[string]any{"response": last})
 }
 
 // unfinished is an item as it starts, before its pieces.

@@ -22,6 +22,8 @@ type answer struct {
 	hold bool
 	// status, if not zero, is the HTTP status of a failure instead.
 	status int
+	// end is how the stream of blocks ends.
+	end end
 	// echo has the failure name the key that was sent.
 	echo bool
 }
@@ -79,6 +81,9 @@ func scenarios() map[string]scenario {
 		"http-401":    fails(http.StatusUnauthorized),
 		"http-529":    fails(statusOverloaded),
 		"echo-key":    echoKey,
+		"cut-short":   ends(endLimit),
+		"filtered":    ends(endFiltered),
+		"broken":      ends(endBroken),
 	}
 }
 

@@ -213,11 +213,30 @@ func (c *conversation) rejectUnanswered(ctx context.Context, id string) {
 	})
 }
 
+// respond gives the agent the answer to a permission request. If the agent cannot use the
+// answer, the request is rejected: the caller has decided and does not answer again, so
+// the query would wait for ever.
 func (c *conversation) respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
+	answer := func(d runnerscripts.PermissionDecision) error {
+		return c.app.guarded(func() error { return c.agent.Respond(ctx, id, d) })
+	}
 	c.mu.Lock()
 	delete(c.asked, id)
 	c.mu.Unlock()
-	return c.app.guarded(func() error { return c.agent.Respond(ctx, id, d) })
+	err := answer(d)
+	if err == nil {
+		return nil
+	}
+	f := failure(err)
+	rejected := answer(runnerscripts.PermissionDecision{
+		Kind: runnerscripts.RejectOnce, Message: "The answer cannot be used: " + f.Message,
+	})
+	if rejected != nil {
+		return err // the request does not wait
+	}
+	return &runnerscripts.ScriptFailure{
+		Code: f.Code, Message: fmt.Sprintf("the answer to permission request %q was taken for a rejection: %s", id, f.Message),
+	}
 }
 
 // complain reports an error that ends nothing.

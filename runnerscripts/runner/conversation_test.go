@@ -159,17 +159,12 @@ func TestAnswerForAlwaysIsNotAskedAgain(t *testing.T) {
 	}
 }
 
-func TestBadAnswerIsAnErrorEventAndTheQuestionStays(t *testing.T) {
+func TestAnswerThatIsNoneIsAnErrorEventAndTheQuestionStays(t *testing.T) {
 	s := newSandbox(t, `[{"ask":{"run":["true"]}}]`)
 	p := converse(t, s, "go")
 	id := payload[rs.PermissionRequest](t, p.until(rs.TypePermissionRequest)).ID
 	for _, c := range []rs.Control{
 		{ID: "unknown", Decision: &rs.PermissionDecision{Kind: rs.AllowOnce}},
-		{ID: id, Decision: &rs.PermissionDecision{OptionID: "maybe"}},
-		{ID: id, Decision: &rs.PermissionDecision{}},
-		{ID: id, Decision: &rs.PermissionDecision{Kind: rs.AllowOnce, UpdatedInput: []byte(`{"command":[]}`)}},
-		{ID: id, Decision: &rs.PermissionDecision{Kind: rs.AllowOnce, UpdatedInput: []byte(`{"comand":["x"]}`)}},
-		{ID: id, Decision: &rs.PermissionDecision{Kind: rs.RejectOnce, UpdatedInput: []byte(`{"command":["x"]}`)}},
 		{ID: id},
 		{Decision: &rs.PermissionDecision{Kind: rs.AllowOnce}},
 	} {
@@ -184,6 +179,39 @@ func TestBadAnswerIsAnErrorEventAndTheQuestionStays(t *testing.T) {
 		t.Errorf("stop reason %s", got)
 	}
 	p.finish()
+}
+
+func TestAnswerThatTheAgentCannotUseRejects(t *testing.T) {
+	for name, d := range map[string]rs.PermissionDecision{
+		"no such option":                {OptionID: "maybe"},
+		"neither option nor kind":       {},
+		"an input without a command":    {Kind: rs.AllowOnce, UpdatedInput: []byte(`{"command":[]}`)},
+		"an input with another field":   {Kind: rs.AllowOnce, UpdatedInput: []byte(`{"comand":["x"]}`)},
+		"an input with a rejection":     {Kind: rs.RejectOnce, UpdatedInput: []byte(`{"command":["x"]}`)},
+		"an input that the tool denies": {Kind: rs.AllowAlways, UpdatedInput: []byte(`[]`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSandbox(t, `[{"ask":{"write":{"path":"f","content":"1"}}},{"text":"after"}]`)
+			p := converse(t, s, "go")
+			id := payload[rs.PermissionRequest](t, p.until(rs.TypePermissionRequest)).ID
+			p.send(rs.Control{Type: rs.ControlPermission, ID: id, Decision: &d})
+			if got := stopOf(t, p); got != rs.StopEndTurn {
+				t.Errorf("stop reason %s", got)
+			}
+			events := p.finish()
+			resolved := of(events, rs.TypePermissionResolved)
+			if len(resolved) != 1 || payload[rs.PermissionResolved](t, resolved[0]).Kind != rs.RejectOnce {
+				t.Errorf("resolved: %v", resolved)
+			}
+			failed := of(events, rs.TypeError)
+			if len(failed) != 1 || payload[rs.ErrorInfo](t, failed[0]).Code != rs.FailInvalidRequest {
+				t.Errorf("errors: %v", failed)
+			}
+			if _, err := os.Stat(s.file("f")); !errors.Is(err, fs.ErrNotExist) || said(events) != "after" {
+				t.Errorf("said %q, the file: %v", said(events), err)
+			}
+		})
+	}
 }
 
 func TestInterruptWithdrawsAPermissionRequest(t *testing.T) {

@@ -205,13 +205,18 @@ func TestTranscriptIsTheSameConversationAsTheLiveOne(t *testing.T) {
 }
 
 func TestFailStepEndsTheQueryAndNotTheConversation(t *testing.T) {
-	s := newSandbox(t, `[{"fail":{"code":"api","message":"wait and try again","http_status":529}}]`, `[{"text":"fine"}]`)
+	s := newSandbox(t, `[{"fail":{"code":"api","message":"wait and try again","http_status":529}}]`,
+		`[{"fail":{"code":"query","message":"not this one"}}]`, `[{"text":"fine"}]`)
 	p := converse(t, s, "a")
 	f := payload[rs.QueryFailed](t, p.until(rs.TypeQueryFailed))
 	if f.Code != rs.FailAPI || f.HTTPStatus != 529 || f.Message != "wait and try again" || f.Usage.InputTokens != 1 {
 		t.Errorf("query_failed: %+v", f)
 	}
 	p.send(rs.Control{Type: rs.ControlPrompt, Text: "b"})
+	if f := payload[rs.QueryFailed](t, p.until(rs.TypeQueryFailed)); f.Code != rs.FailQuery || f.Message != "not this one" {
+		t.Errorf("query_failed: %+v", f)
+	}
+	p.send(rs.Control{Type: rs.ControlPrompt, Text: "c"})
 	if got := said(p.finish()); got != "fine" {
 		t.Errorf("said %q", got)
 	}

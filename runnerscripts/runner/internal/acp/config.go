@@ -46,6 +46,10 @@ type Config struct {
 	// Allows says whether a mode of Modes allows a tool call without asking.
 	Allows func(mode string, call runnerscripts.ToolCall) bool
 
+	// KeepsAlways says whether the driver keeps the decision "allow always" about a tool
+	// call, for its kind, because the agent does not follow it.
+	KeepsAlways func(call runnerscripts.ToolCall) bool
+
 	// Translate may change an update of the agent.
 	Translate func(Update) Update
 	// Usage is what a query cost, where the agent's reply does not say it in

@@ -48,8 +48,9 @@ type conversation struct {
 	progress  chan struct{}
 	query     *query
 	questions map[string]*question
-	asked     int    // counts questions, for their ids
-	mode      string // as the user chose it; empty: the agent's own choice
+	always    map[runnerscripts.ToolKind]bool // allowed for the session; see Config.KeepsAlways
+	asked     int                             // counts questions, for their ids
+	mode      string                          // as the user chose it; empty: the agent's own choice
 	model     string
 }
 
@@ -71,6 +72,7 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 		translate: newTranslator(cfg.Out, cfg.WholeThoughts),
 		progress:  make(chan struct{}, 1),
 		questions: map[string]*question{},
+		always:    map[runnerscripts.ToolKind]bool{},
 		mode:      cfg.Query.Agent.PermissionMode,
 		model:     cfg.Query.Agent.Model,
 	}
@@ -244,7 +246,7 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 		if cancelled { // some agents answer so
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
 		}
-		return reply, c.failure("read what %s reports: %s", rpc)
+		return reply, c.failure(agent.FailedQuery, "%s ended the query with an error: %s", rpc)
 	}
 	if errors.Is(err, errEnded) {
 		return reply, p.crash(c.cfg.Program)
@@ -252,15 +254,23 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 	return reply, err
 }
 
-// failure makes an error of one that the agent answered with. format has the
+// failure makes an error of one that the agent answered with: other makes those that say
+// neither that the model's API failed nor that the agent is not logged in. format has the
 // agent's name and its words.
-func (c *conversation) failure(format string, err *acpsdk.RequestError) error {
+func (c *conversation) failure(other func(string, ...any) error, format string, err *acpsdk.RequestError) error {
 	if c.cfg.Failure != nil {
 		if f := c.cfg.Failure(err); f != nil {
 			return f
 		}
 	}
-	return agent.Failed(format, c.cfg.Program, words(err))
+	if err.Code == authRequired {
+		return &runnerscripts.ScriptFailure{
+			Code: runnerscripts.FailAPI, HTTPStatus: 401,
+			Message: fmt.Sprintf("%s is not logged in: %s; give it the key of its model's API in agent.env, or log it in in the sandbox",
+				c.cfg.Program, words(err)),
+		}
+	}
+	return other(format, c.cfg.Program, words(err))
 }
 
 // words is what an agent says with an error.

@@ -179,8 +179,15 @@ func TestErrorsOfTheAgentFailTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
 	c := f.start()
-	if _, err := c.Prompt(t.Context(), "q", "fail"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no luck") {
-		t.Errorf("error %v", err)
+	first := inner(c).peer
+	for range 2 {
+		if _, err := c.Prompt(t.Context(), "q", "fail"); !agenttest.HasCode(err, runnerscripts.FailQuery) || !strings.Contains(err.Error(), "no luck") {
+			t.Errorf("error %v", err)
+		}
+	}
+	f.prompt(c, "say still here")
+	if inner(c).peer != first {
+		t.Error("the agent was started again")
 	}
 	if done := f.prompt(c, "refuse"); done.StopReason != runnerscripts.StopRefusal {
 		t.Errorf("stop reason %q", done.StopReason)

@@ -14,6 +14,7 @@ import (
 
 // question is a permission request that waits for its answer.
 type question struct {
+	call    runnerscripts.ToolCall
 	options []runnerscripts.PermissionOption
 	answer  chan acpsdk.RequestPermissionResponse // takes one
 	// told is that its end has been told of, and the answer, which is a refusal, follows
@@ -96,7 +97,7 @@ func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCa
 	}
 	call.Status = runnerscripts.ToolPending
 	c.translate.asked(call)
-	q := &question{options: options, answer: make(chan acpsdk.RequestPermissionResponse, 1)}
+	q := &question{call: c.translate.wholeCall(call), options: options, answer: make(chan acpsdk.RequestPermissionResponse, 1)}
 	c.mu.Lock()
 	if c.over || c.query == nil || c.query.cancelled {
 		c.mu.Unlock()
@@ -147,13 +148,14 @@ func withMessage(answer acpsdk.RequestPermissionResponse, message string) acpsdk
 	return answer
 }
 
-// allowed reports whether the mode that the driver keeps allows a tool call, and
-// by which option.
+// allowed reports whether the mode or an earlier decision that the driver keeps allows a
+// tool call, and by which option.
 func (c *conversation) allowed(call runnerscripts.ToolCall, options []runnerscripts.PermissionOption) (runnerscripts.PermissionOption, bool) {
+	call = c.translate.wholeCall(call)
 	c.mu.Lock()
-	mode := c.mode
+	mode, always := c.mode, c.always[call.Kind]
 	c.mu.Unlock()
-	if _, own := c.cfg.Modes[mode]; !own || !c.cfg.Allows(mode, c.translate.wholeCall(call)) {
+	if _, own := c.cfg.Modes[mode]; !always && (!own || !c.cfg.Allows(mode, call)) {
 		return runnerscripts.PermissionOption{}, false
 	}
 	return optionOf(options, runnerscripts.AllowOnce)
@@ -183,6 +185,12 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		c.mu.Unlock()
 		return err
 	}
+	chosen := o
+	if o.Kind == runnerscripts.AllowAlways && c.cfg.KeepsAlways != nil && c.cfg.KeepsAlways(q.call) {
+		if once, ok := optionOf(q.options, runnerscripts.AllowOnce); ok {
+			chosen, c.always[q.call.Kind] = once, true
+		}
+	}
 	stop := d.Interrupt && !o.Kind.Allows()
 	if stop {
 		// It gets its answer only after the interrupt, when the question is withdrawn:
@@ -197,7 +205,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		ID: id, Kind: o.Kind, Reason: "answered",
 	})
 	if !stop {
-		q.answer <- withMessage(selected(o), d.Message)
+		q.answer <- withMessage(selected(chosen), d.Message)
 	}
 	return nil
 }

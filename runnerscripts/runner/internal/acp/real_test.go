@@ -19,16 +19,7 @@ import (
 // scripted model. The driver knows nothing of the agent but its command.
 func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
 	t.Helper()
-	api, err := llmapi.Start(t.Context(), llmapi.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := api.Close(); err != nil {
-			t.Errorf("close the model: %v", err)
-		}
-	})
-	f := &fixture{t: t, session: agenttest.NewSession(t, agent.NewUUID(), name), out: agenttest.NewRecorder()}
+	f, api := newSession(t)
 	f.session.Agent.Command = []string{testagents.OpenCode(t), "acp"}
 	config := filepath.Join(f.session.Paths.Home, "opencode.json")
 	f.session.Agent.Env = map[string]string{
@@ -41,6 +32,21 @@ func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
 		"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":%q,"apiKey":"test-key"},
 		"models":{"small":%s,"large":%s}}}}`, api.URL+"/v1", model, model))
 	return f, api
+}
+
+// newSession is a session without an agent yet, and a scripted model.
+func newSession(t *testing.T) (*fixture, *llmapi.Server) {
+	t.Helper()
+	api, err := llmapi.Start(t.Context(), llmapi.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Close(); err != nil {
+			t.Errorf("close the model: %v", err)
+		}
+	})
+	return &fixture{t: t, session: agenttest.NewSession(t, agent.NewUUID(), name), out: agenttest.NewRecorder()}, api
 }
 
 func (f *fixture) exists(file string) bool {
@@ -140,6 +146,27 @@ func TestRealAgent(t *testing.T) {
 		t.Errorf("after the resume the model was sent %q", got)
 	}
 	f.sameTranscript()
+}
+
+// TestRealAgentOutlivesAFailureOfItsModel has Gemini CLI, which cannot load its session
+// again if it was ended after such a failure.
+func TestRealAgentOutlivesAFailureOfItsModel(t *testing.T) {
+	t.Parallel()
+	f, api := newSession(t)
+	f.session.Agent.Command = []string{testagents.Gemini(t), "--acp", "--model", "gemini-2.5-pro"}
+	f.session.Agent.Config = []byte(`{"auth_method":"gemini-api-key"}`)
+	f.session.Agent.Env = map[string]string{"GOOGLE_GEMINI_BASE_URL": api.URL, "GEMINI_API_KEY": "test-key", "GEMINI_CLI_NO_RELAUNCH": "true"}
+	c := f.start()
+	first := inner(c).peer
+	for range 2 {
+		if _, err := c.Prompt(t.Context(), "q", "http-400"); !agenttest.HasCode(err, runnerscripts.FailQuery) {
+			t.Errorf("error %v", err)
+		}
+	}
+	f.prompt(c, "plain-text")
+	if got := f.said(); !strings.Contains(got, "Hello from the scripted model.") || inner(c).peer != first {
+		t.Errorf("the agent said %q, and was started again: %v", got, inner(c).peer != first)
+	}
 }
 
 // withServers gives the session MCP servers of each kind, which get a secret.

@@ -206,14 +206,7 @@ func (c *conversation) refused(err error, format string) error {
 	if !ok {
 		return err
 	}
-	if rpc.Code == authRequired {
-		return &runnerscripts.ScriptFailure{
-			Code: runnerscripts.FailAPI, HTTPStatus: 401,
-			Message: fmt.Sprintf("give %s the key of its model's API in agent.env, or log it in in the sandbox: %s",
-				c.cfg.Program, words(rpc)),
-		}
-	}
-	return c.failure(format, rpc)
+	return c.failure(agent.Failed, format, rpc)
 }
 
 // authRequired is ACP's code for an agent that is not logged in.

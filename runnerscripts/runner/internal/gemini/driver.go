@@ -121,6 +121,8 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if !req.Agent.TrustWorkspace {
 		cfg.Modes = map[string]string{modeAutoEdit: modeDefault, modeYOLO: modeDefault}
 		cfg.Allows = allows
+		// The program would change its mode, which it refuses in such a workspace.
+		cfg.KeepsAlways = func(call runnerscripts.ToolCall) bool { return call.Kind == runnerscripts.ToolEdit }
 	}
 	conv, err := acp.Start(ctx, cfg)
 	if err != nil {

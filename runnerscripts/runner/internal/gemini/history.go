@@ -237,6 +237,8 @@ type entry struct {
 	ToolCalls []toolCall      `json:"toolCalls"`
 	Tokens    *tokens         `json:"tokens"`
 	Set       json.RawMessage `json:"$set"`
+	// repeated says that an earlier message has the same words; see repeats.
+	repeated bool
 }
 
 // content is a list of parts; a text may stand for one.
@@ -297,10 +299,16 @@ func (c content) text() string {
 // prompt returns the words of the user, if the record has any.
 func (r entry) prompt() (string, bool) {
 	text := r.Content.text()
-	if r.Type != "user" || strings.TrimSpace(text) == "" || hasAnyPrefix(strings.TrimSpace(text), "<session_context>", "<hook_context>") {
+	if r.Type != "user" || r.repeated || strings.TrimSpace(text) == "" || hasAnyPrefix(strings.TrimSpace(text), programWords...) {
 		return "", false
 	}
 	return text, true
+}
+
+// programWords begin what the program itself says to the model in the name of the user.
+var programWords = []string{
+	"<session_context>", "<hook_context>",
+	"System: Potential loop detected.", "[System: You previously generated thoughts ",
 }
 
 func hasAnyPrefix(s string, prefixes ...string) bool {
@@ -315,11 +323,13 @@ func hasAnyPrefix(s string, prefixes ...string) bool {
 // records are the whole lines of a file.
 func records(text string) func(yield func(entry) bool) {
 	return func(yield func(entry) bool) {
+		again := repeats(text)
 		for line := range strings.Lines(text) {
 			var r entry
 			if json.Unmarshal([]byte(line), &r) != nil {
 				continue // cut by a crash, or of a newer version
 			}
+			r.repeated = again[r.ID]
 			if !yield(r) {
 				return
 			}

@@ -225,6 +225,39 @@ func TestModesDecideWhatIsAsked(t *testing.T) {
 	}
 }
 
+func TestAChangeAllowedForTheSessionIsMadeAndNotAskedAgain(t *testing.T) {
+	t.Parallel()
+	for _, trusted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("trusted %v", trusted), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.session.Agent.TrustWorkspace = trusted
+			c := f.start()
+			wait := f.promptAsync(c, "write-file `first.txt`")
+			if err := c.Respond(t.Context(), f.asked().ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := wait(); err != nil || !f.exists("first.txt") {
+				t.Fatalf("the file is there: %v, %v", f.exists("first.txt"), err)
+			}
+			f.prompt(c, "write-file `second.txt`")
+			if n := len(f.requests()); !f.exists("second.txt") || n != 1 {
+				t.Errorf("the second file is there: %v, asked %d times", f.exists("second.txt"), n)
+			}
+			_, stored := f.transcript()
+			agenttest.SameConversation(t, f.out.All(), stored.All())
+			// A command is another kind of action.
+			wait = f.promptAsync(c, "run-command `touch third`")
+			if err := c.Respond(t.Context(), f.askedAgain(1).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := wait(); err != nil || f.exists("third") {
+				t.Errorf("the command ran: %v, %v", f.exists("third"), err)
+			}
+		})
+	}
+}
+
 // allower is a recorder that allows what is asked, and keeps for what that was.
 type allower struct {
 	*agenttest.Recorder

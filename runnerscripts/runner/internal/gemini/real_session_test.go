@@ -89,6 +89,29 @@ func TestResumeInANewProcess(t *testing.T) {
 	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
+// TestHistoryThatTheProgramShortensIsToldOnce has a command that prints so much that the
+// program writes its history again.
+func TestHistoryThatTheProgramShortensIsToldOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.session.Agent.PermissionMode = modeYOLO
+	c := f.start()
+	f.prompt(c, "first plain-text")
+	f.prompt(c, "run-command `seq 1 300000`")
+	f.prompt(c, "third plain-text")
+	tr, stored := f.transcript()
+	if len(repeats(tr.Main)) == 0 {
+		t.Fatalf("the program has not written its history again: %.3000s", tr.Main)
+	}
+	agenttest.SameConversation(t, f.out.All(), stored.All())
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.prompt(f.start(), "fourth plain-text")
+	_, stored = f.transcript()
+	agenttest.SameConversation(t, f.out.All(), stored.All())
+}
+
 func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

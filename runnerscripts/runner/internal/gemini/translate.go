@@ -262,7 +262,7 @@ func (p *player) play(r entry) {
 	if r.Type != "gemini" {
 		return // notices of the program to people at a terminal
 	}
-	if !p.texts[r.ID] {
+	if !p.texts[r.ID] && !r.repeated {
 		p.texts[r.ID] = true
 		for _, t := range r.Thoughts {
 			p.say(at, runnerscripts.TypeAgentThought, t.text())

@@ -79,7 +79,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		return done, context.Cause(ctx)
 	}
 	if refused, ok := errors.AsType[*refusal](err); ok {
-		return done, agent.Failed("look at what OpenCode answered to the prompt: %v", refused)
+		return done, agent.FailedQuery("OpenCode did not take the prompt: %v", refused)
 	}
 	s.kill()
 	return done, agent.Failed("send the prompt again, which resumes the conversation: OpenCode crashed: %s", s.crash())

@@ -42,6 +42,10 @@ func TestServerThatFailsFailsTheQuery(t *testing.T) {
 		"says nothing":                "it said nothing for",
 		"fails":                       "nothing works",
 	} {
+		code := runnerscripts.FailAgent
+		if behaviour == "refuses" || behaviour == "fails" { // the server lives
+			code = runnerscripts.FailQuery
+		}
 		t.Run(behaviour, func(t *testing.T) {
 			t.Parallel()
 			f := newFake(t, behaviour)
@@ -53,7 +57,7 @@ func TestServerThatFailsFailsTheQuery(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = c.Prompt(t.Context(), "q", "hello")
-			if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), want) {
+			if !agenttest.HasCode(err, code) || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v", err)
 			}
 			if n := len(err.Error()); n > 20<<10 {

@@ -25,6 +25,7 @@ type question struct {
 	options []runnerscripts.PermissionOption
 	call    runnerscripts.ToolCall // what is known of the call without its input
 	isAsk   bool                   // it asks for words, not for permission
+	words   int                    // how many answers it asks for
 }
 
 // The answers. "Always" is kept by the server, so until it ends.
@@ -73,10 +74,11 @@ func (r permissionAsked) locations() []runnerscripts.Location {
 }
 
 // newAsk is a question of the agent to the user. The answers come as the "answers"
-// of the updated input: a list of labels for each question.
+// of the updated input: a list of labels for each question. Without them the model
+// hears that nobody answered.
 func newAsk(conv string, r questionAsked) question {
-	raw := rawJSON(map[string]json.RawMessage{"questions": r.Questions})
-	q := question{id: r.ID, conv: conv, isAsk: true}
+	raw := rawJSON(map[string][]json.RawMessage{"questions": r.Questions})
+	q := question{id: r.ID, conv: conv, isAsk: true, words: len(r.Questions)}
 	q.call = runnerscripts.ToolCall{
 		ToolCallID: r.ID, Name: "question", Kind: runnerscripts.ToolOther, RawInput: raw,
 		Title: parseInput(raw).title("question"),
@@ -261,7 +263,7 @@ func (q question) answer(d runnerscripts.PermissionDecision) (o runnerscripts.Pe
 		return o, "", nil, err
 	}
 	if q.isAsk {
-		path, body, err = q.words(o, d)
+		path, body, err = q.reply(o, d)
 		return o, path, body, err
 	}
 	if len(d.UpdatedInput) > 0 {
@@ -279,17 +281,21 @@ func (q question) answer(d runnerscripts.PermissionDecision) (o runnerscripts.Pe
 	return o, q.path(), reply, nil
 }
 
-// words are the answers to a question to the user.
-func (q question) words(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (path string, body any, err error) {
+// reply is the answer to a question to the user.
+func (q question) reply(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (path string, body any, err error) {
 	if !o.Kind.Allows() {
 		return "/question/" + q.id + "/reject", nil, nil
 	}
 	var given struct {
 		Answers [][]string `json:"answers"`
 	}
-	if err := json.Unmarshal(d.UpdatedInput, &given); err != nil || len(given.Answers) == 0 {
+	if len(d.UpdatedInput) == 0 {
+		for range q.words {
+			given.Answers = append(given.Answers, []string{})
+		}
+	} else if err := json.Unmarshal(d.UpdatedInput, &given); err != nil || len(given.Answers) == 0 {
 		return "", nil, agent.Invalid(
-			`answer with updated_input {"answers":[["label"]]}, a list of the chosen labels for each question: it is %q`, d.UpdatedInput)
+			`updated_input is %q; answer with {"answers":[["label"]]}, a list of the chosen labels for each question`, d.UpdatedInput)
 	}
 	return "/question/" + q.id + "/reply", given, nil
 }

@@ -77,9 +77,9 @@ type permissionReplied struct {
 
 // questionAsked is a question of the agent's own tool for that.
 type questionAsked struct {
-	ID        string          `json:"id"`
-	SessionID string          `json:"sessionID"`
-	Questions json.RawMessage `json:"questions"`
+	ID        string            `json:"id"`
+	SessionID string            `json:"sessionID"`
+	Questions []json.RawMessage `json:"questions"`
 	Tool      *struct {
 		CallID string `json:"callID"`
 	} `json:"tool"`

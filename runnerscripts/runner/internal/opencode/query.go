@@ -101,10 +101,12 @@ func stopOf(f failedWith) (runnerscripts.StopReason, error) {
 	switch f.Name {
 	case "MessageOutputLengthError":
 		return runnerscripts.StopMaxTokens, nil
+	case "ContentFilterError":
+		return runnerscripts.StopRefusal, nil
 	case "APIError", "ProviderAuthError", "ContextOverflowError":
 		return "", apiFailure(f)
 	}
-	return "", agent.Failed("look at what OpenCode reported: %s: %s", f.Name, f.Data.Message)
+	return "", agent.FailedQuery("OpenCode ended the query with an error: %s: %s", f.Name, f.Data.Message)
 }
 
 func apiFailure(f failedWith) error {

@@ -57,6 +57,7 @@ func TestPermissionDecides(t *testing.T) {
 		{"allowed for the session", allowsForTheSession},
 		{"requested by a subagent", asksAsASubagent},
 		{"a question of the agent", asksTheUser},
+		{"a question that is not answered", asksNobody},
 		{"a file outside of the workspace", refusesAFileOutside},
 	}...))
 }
@@ -171,9 +172,9 @@ func asksTheUser(f *fixture, c *conversation) {
 	if req.ToolCall.Title != "Which colour?" || !strings.Contains(string(req.ToolCall.RawInput), "The cold one") {
 		f.t.Fatalf("request %s", agenttest.Show(f.t, req))
 	}
-	allow := runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
+	allow := runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"answer":"Blue"}`)}
 	if err := c.Respond(f.t.Context(), req.ID, allow); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		f.t.Errorf("no answer at all: %v", err)
+		f.t.Errorf("an answer of another form: %v", err)
 	}
 	allow.UpdatedInput = json.RawMessage(`{"answers":[["Blue"]]}`)
 	f.answer(c, allow)
@@ -181,6 +182,19 @@ func asksTheUser(f *fixture, c *conversation) {
 		f.t.Fatal(err)
 	}
 	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
+		f.t.Errorf("the model was told %q", got)
+	}
+}
+
+// asksNobody allows a question without an answer, as a program does that allows
+// everything.
+func asksNobody(f *fixture, c *conversation) {
+	wait := f.promptAsync(c, "ask-user")
+	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopEndTurn {
+		f.t.Fatalf("ended with %q, %v", done.StopReason, err)
+	}
+	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Unanswered") {
 		f.t.Errorf("the model was told %q", got)
 	}
 }
