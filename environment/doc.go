@@ -8,17 +8,21 @@
 //	env, err := environment.Create(ctx, environment.Config{
 //		Sandbox: environment.Sandbox{Type: "local"},
 //		Agent:   environment.Agent{Name: "claude"},
+//		OnPermission: environment.AllowAll,
 //	})
 //	if err != nil {
 //		return err
 //	}
 //	defer env.Close()
-//	for ev, err := range env.ExecuteQuery(ctx, environment.Query{Prompt: "fix the tests"}) {
-//		if err != nil {
-//			return err
-//		}
-//		fmt.Print(ev.Text())
+//	res, err := env.Run(ctx, "fix the tests")
+//	if err != nil {
+//		return err
 //	}
+//	fmt.Println(res.Text, len(res.Changes))
+//	out, err := env.Exec(ctx, "go", "test", "./...")
+//
+// [Environment.ExecuteQuery] returns the events of a prompt as they happen, and
+// Config.OnPermission decides about what the agent asks permission for.
 //
 // [Create] chooses the kind of sandbox by configuration, [New] takes any
 // primitives.EnvironmentPrimitive. Whoever wants prompts that are queued, events

@@ -98,7 +98,7 @@ type ModeUpdate struct {
 
 // Usage counts tokens and money of one query.
 type Usage struct {
-	InputTokens      int64 `json:"input_tokens,omitempty"` // without the cached ones
+	InputTokens      int64 `json:"input_tokens,omitempty"` // without the cached ones; see TotalInput
 	OutputTokens     int64 `json:"output_tokens,omitempty"`
 	CacheReadTokens  int64 `json:"cache_read_tokens,omitempty"`
 	CacheWriteTokens int64 `json:"cache_write_tokens,omitempty"`
@@ -116,6 +116,9 @@ func (u Usage) Add(o Usage) Usage {
 		CostUSD:          u.CostUSD + o.CostUSD,
 	}
 }
+
+// TotalInput returns the tokens that the model read, cached ones included.
+func (u Usage) TotalInput() int64 { return u.InputTokens + u.CacheReadTokens + u.CacheWriteTokens }
 
 // UsageUpdate tells how full the model's context is, as in ACP.
 type UsageUpdate struct {

@@ -302,7 +302,7 @@ func summary(c runnerscripts.QueryCompleted) string {
 	if c.StopReason != runnerscripts.StopEndTurn {
 		s = fmt.Sprintf("stopped (%s) after %.1f s", c.StopReason, time.Duration(c.DurationMS*int64(time.Millisecond)).Seconds())
 	}
-	if in := c.Usage.InputTokens + c.Usage.CacheReadTokens + c.Usage.CacheWriteTokens; in+c.Usage.OutputTokens > 0 {
+	if in := c.Usage.TotalInput(); in+c.Usage.OutputTokens > 0 {
 		s += fmt.Sprintf(", %d tokens in, %d out", in, c.Usage.OutputTokens)
 	}
 	if c.Usage.CostUSD > 0 {

@@ -1,0 +1,229 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/internal/boundedmap"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Usage counts the tokens and the money of a query.
+type Usage = runnerscripts.Usage
+
+// Result is what came of a prompt.
+type Result struct {
+	// Text is what the agent said last: after its last tool call, or before that if it
+	// said nothing after it.
+	Text string
+	// StopReason is why the agent stopped; empty if the query failed.
+	StopReason runnerscripts.StopReason
+	// Usage is what the query took; zero if the agent does not say.
+	Usage Usage
+	// Duration is the time from the prompt to the end.
+	Duration time.Duration
+	// Rejected are the titles of the tool calls that were not allowed.
+	Rejected []string
+	// Changes are those of [Environment.Changes] after the query, so they are counted
+	// from the beginning of the workspace. They are nil if the query failed, or the
+	// sandbox does not know its beginning.
+	Changes []Change
+}
+
+// Run gives the agent a prompt and returns what came of it. It is
+// [Environment.ExecuteQuery] for programs that need no events.
+//
+// A query that failed, or that [Environment.Interrupt] has stopped, is a [*QueryError],
+// the latter with the code runnerscripts.FailInterrupted. When ctx is done Run
+// interrupts the query and returns the context's cause. Other errors are those of
+// ExecuteQuery. The Result holds what was known by then.
+func (e *Environment) Run(ctx context.Context, prompt string) (Result, error) {
+	q := Query{Prompt: prompt, ID: uuid.NewString()}
+	f := resultFold{asked: boundedmap.Map[string]{Max: maxRejected}}
+	begin := time.Now()
+	for ev, err := range e.ExecuteQuery(ctx, q) {
+		if err != nil {
+			f.end(begin)
+			return f.Result, err
+		}
+		f.add(ev)
+	}
+	f.end(begin)
+	if f.StopReason == runnerscripts.StopCancelled {
+		return f.Result, &QueryError{QueryID: q.ID, Failure: runnerscripts.QueryFailed{
+			Code: runnerscripts.FailInterrupted, Message: "it was interrupted", Usage: f.Usage, DurationMS: f.Duration.Milliseconds(),
+		}}
+	}
+	var err error
+	if f.Changes, err = e.Changes(ctx); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		return f.Result, err
+	}
+	return f.Result, nil
+}
+
+// resultFold makes a Result of events.
+type resultFold struct {
+	Result
+	blocks  []textBlock
+	index   map[string]int         // of the blocks, by ID
+	size    int                    // of the blocks in bytes
+	dropped int                    // bytes of text over the limit
+	tool    bool                   // a tool was called since the agent said something
+	titles  int                    // size of Rejected in bytes
+	asked   boundedmap.Map[string] // titles, by the ID of the permission request
+}
+
+// What a Result holds at most, in bytes: text, and the titles of rejected tool calls.
+const (
+	maxSaid     = 16 << 20
+	maxRejected = 1 << 20
+	blockSize   = 128 // what a block takes beside its text
+)
+
+// textBlock is what the agent said in one piece.
+type textBlock []byte
+
+// add takes one event of the main conversation in.
+func (f *resultFold) add(ev runnerscripts.Event) {
+	if ev.ConversationID != runnerscripts.MainConversation && ev.ConversationID != "" {
+		f.permission(ev)
+		return
+	}
+	switch ev.Type {
+	case runnerscripts.TypeAgentMessage:
+		if c, err := runnerscripts.Payload[runnerscripts.ContentChunk](ev); err == nil {
+			f.say(c)
+		}
+	case runnerscripts.TypeToolCall:
+		f.tool = true
+	case runnerscripts.TypeQueryCompleted:
+		if done, err := runnerscripts.Payload[runnerscripts.QueryCompleted](ev); err == nil {
+			f.StopReason, f.Usage = done.StopReason, done.Usage
+		}
+	case runnerscripts.TypeQueryFailed:
+		if failed, err := runnerscripts.Payload[runnerscripts.QueryFailed](ev); err == nil {
+			f.Usage = failed.Usage
+		}
+	default:
+		f.permission(ev)
+	}
+}
+
+// say adds to the block that a chunk belongs to.
+func (f *resultFold) say(c runnerscripts.ContentChunk) {
+	text := c.Content.Text
+	if f.tool && text != "" {
+		f.blocks, f.index, f.size, f.dropped, f.tool = nil, nil, 0, 0, false
+	}
+	i, known := f.index[c.BlockID]
+	if known && c.Snapshot {
+		f.size -= len(f.blocks[i])
+		f.blocks[i] = nil
+	}
+	size := len(text)
+	if !known {
+		size += blockSize + len(c.BlockID)
+	}
+	if f.size+size > maxSaid {
+		f.dropped += len(text)
+		return
+	}
+	f.size += size
+	if !known {
+		if f.index == nil {
+			f.index = make(map[string]int)
+		}
+		i = len(f.blocks)
+		f.index[c.BlockID] = i
+		f.blocks = append(f.blocks, nil)
+	}
+	f.blocks[i] = append(f.blocks[i], text...)
+}
+
+// permission notes which requests were rejected.
+func (f *resultFold) permission(ev runnerscripts.Event) {
+	switch ev.Type {
+	case runnerscripts.TypePermissionRequest:
+		if req, err := runnerscripts.Payload[PermissionRequest](ev); err == nil {
+			f.asked.Put(req.ID, req.ToolCall.Title, len(req.ToolCall.Title))
+		}
+	case runnerscripts.TypePermissionResolved:
+		done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
+		title, known := f.asked.Get(done.ID)
+		if err == nil && known && done.Kind != "" && !done.Kind.Allows() && f.titles+blockSize+len(title) <= maxRejected {
+			f.titles += blockSize + len(title)
+			f.Rejected = append(f.Rejected, title)
+		}
+		f.asked.Delete(done.ID)
+	}
+}
+
+// end fills in what is known at the end.
+func (f *resultFold) end(begin time.Time) {
+	f.Duration = time.Since(begin)
+	var texts []string
+	for _, b := range f.blocks {
+		if text := strings.TrimSpace(string(b)); text != "" {
+			texts = append(texts, text)
+		}
+	}
+	if f.dropped > 0 {
+		texts = append(texts, fmt.Sprintf("[%d bytes were left out]", f.dropped))
+	}
+	f.Text = strings.Join(texts, "\n\n")
+}
+
+// ExitError says that a command of [Environment.Exec] did not succeed.
+type ExitError struct {
+	Args   []string
+	Status primitives.ExitStatus
+	// Output is what Exec returned.
+	Output string
+}
+
+// Error says how the command ended, with the end of its output.
+func (e *ExitError) Error() string {
+	text := strings.Join(e.Args, " ") + ": " + describe(e.Status)
+	if s := lastLines(e.Output); s != "" {
+		text += "; its output ends with: " + s
+	}
+	return text
+}
+
+// Exec runs a command in the workspace, as the agent's user but without the agent's
+// variables, and returns its standard output, followed by its standard error. A command
+// that does not exit with status 0 is an [*ExitError]; a program that does not exist is
+// primitives.ErrCommandNotFound. Of each stream 10 MiB are kept, and a last line says
+// how much was left out. When ctx is done the command is ended, and the error is the
+// context's cause. For input, streams, terminals and more use [Environment.Primitive].
+func (e *Environment) Exec(ctx context.Context, args ...string) (string, error) {
+	if len(args) == 0 {
+		return "", fmt.Errorf("exec: %w: there is no command", fs.ErrInvalid)
+	}
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: args}, primitives.RunOptions{})
+	output := string(r.Stdout) + string(r.Stderr)
+	if r.Truncated() {
+		output += fmt.Sprintf("\n[%d bytes were left out]\n", r.StdoutDropped+r.StderrDropped)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return output, fmt.Errorf("exec: %w", context.Cause(ctx))
+	case err != nil:
+		return output, fmt.Errorf("exec: %w", err)
+	case !r.Status.Success():
+		return output, &ExitError{Args: args, Status: r.Status, Output: output}
+	}
+	return output, nil
+}
