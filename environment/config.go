@@ -52,13 +52,14 @@ type Config struct {
 	// input in the sandbox: whatever runs there as the agent's user can reach it,
 	// and so answer permission requests. The sandbox is what keeps an agent in.
 	Keep bool `json:"keep,omitempty"`
-	// Trust lets [Environment.Move] bring a session to a sandbox that is less
-	// isolated (primitives.Isolation) than the one it was in, as from a container to
-	// this machine. The agent goes on there with its mode and profile, and with
-	// files and a memory that the old sandbox could write.
+	// From is how isolated the sandbox was that has written the Workspace or the
+	// agent's memory: a less isolated new sandbox is [ErrTrust]. Empty means that no
+	// sandbox has written them. [Environment.Move] and package session set it.
+	From primitives.Isolation `json:"-"`
+	// Trust lets a session go on in a sandbox that is less isolated than From says,
+	// as from a container to this machine. The agent has its mode and profile there,
+	// and files and a memory that the old sandbox could write.
 	Trust bool `json:"-"`
-	// admit, if not nil, judges a new sandbox before anything is placed there.
-	admit func(primitives.EnvironmentPrimitive) error
 	// OnPermission decides about what the agent asks permission for. Use [AllowAll],
 	// [RejectAll], or a function that looks at req.ToolCall and returns req.Allow() or
 	// req.Reject(why). Nil rejects, and a log event says so. The zero decision leaves the
@@ -105,6 +106,17 @@ func (c Config) tell(message string) {
 	if c.Logger != nil {
 		c.Logger.Info(message)
 	}
+}
+
+// admit refuses a sandbox that is less isolated than the one that has written what is to
+// be placed there.
+func (c Config) admit(p primitives.EnvironmentPrimitive) error {
+	into := p.Capabilities().Isolation
+	if c.From == "" || c.Trust || into.AtLeast(c.From) {
+		return nil
+	}
+	return fmt.Errorf("%w: its isolation from this machine is %q, and the workspace and the agent's memory were written where it was %q; "+
+		"if you trust them, say so with Trust (envctl move --trust)", ErrTrust, into, c.From)
 }
 
 // check refuses what no sandbox could run.

@@ -30,11 +30,6 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
-	if cfg.admit != nil {
-		if err := cfg.admit(p); err != nil {
-			return nil, errors.Join(err, terminate())
-		}
-	}
 	own := owner{release: terminate, reach: b.reachIn(ctx, p), kept: cfg.Keep}
 	if cfg.Keep {
 		own.release = p.Close

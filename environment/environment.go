@@ -89,9 +89,10 @@ func New(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (*E
 }
 
 func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own owner) (*Environment, error) {
-	if err := cfg.check(); err != nil {
+	if err := errors.Join(cfg.check(), cfg.admit(p)); err != nil {
 		return nil, err
 	}
+	cfg.From, cfg.Trust = "", false // what is written from now on is this sandbox's
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}

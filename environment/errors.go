@@ -20,8 +20,8 @@ var (
 	// ErrConfig: the configuration makes no sense. The message says where and
 	// what to change.
 	ErrConfig = errors.New("invalid configuration")
-	// ErrTrust: a session would move to a sandbox that is less isolated from this
-	// machine, and nobody has said that it is trusted.
+	// ErrTrust: a session would go on in a sandbox that is less isolated from this
+	// machine, without Config.Trust.
 	ErrTrust = errors.New("the session is not trusted there")
 	// ErrGit: git is not installed on this machine or did not do what was
 	// asked.

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,7 +146,7 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 		}
 		return nil, err
 	}
-	moved.cfg.Workspace, moved.cfg.admit = nil, nil
+	moved.cfg.Workspace = nil
 	return moved, nil
 }
 
@@ -251,15 +252,7 @@ func (e *Environment) moving(to Config) (Config, error) {
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
 	}
-	to.admit = func(p primitives.EnvironmentPrimitive) error {
-		from, into := e.prim.Capabilities().Isolation, p.Capabilities().Isolation
-		if to.Trust || into.AtLeast(from) {
-			return nil
-		}
-		return fmt.Errorf("%w: say with Trust (envctl move --trust) that you do: there is less between the new sandbox and this machine "+
-			"(isolation %q instead of %q), and what the old one has written comes along, its workspace and the agent's memory",
-			ErrTrust, into, from)
-	}
+	to.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // one that does not say counts as the strongest
 	return to, nil
 }
 

@@ -1,6 +1,10 @@
 package runnerscripts
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
 
 // ContentChunk is a piece of a message. Pieces with the same BlockID belong to
 // one block and are concatenated.
@@ -243,8 +247,10 @@ type QueryFailed struct {
 type EnvironmentInfo struct {
 	ID      string `json:"id,omitempty"`
 	Backend string `json:"backend,omitempty"`
-	Status  string `json:"status,omitempty"` // a primitives.Status
-	Message string `json:"message,omitempty"`
+	// Isolation is what the sandbox keeps from the machine, of one that is ready.
+	Isolation primitives.Isolation `json:"isolation,omitempty"`
+	Status    string               `json:"status,omitempty"` // a primitives.Status
+	Message   string               `json:"message,omitempty"`
 }
 
 // EnvironmentTerminated tells why the sandbox ended.

@@ -21,9 +21,10 @@ const (
 type Config struct {
 	// Environment is the sandbox and the agent, and says with its OnPermission who
 	// answers permission requests: environment.AnswerLater leaves them to
-	// [AgentSession.Respond]. Its SessionID is replaced by the session's; Keep is refused, because what a session needs of a sandbox
-	// it stores. A Tar source must be given by its path, because it may be
-	// needed again.
+	// [AgentSession.Respond]. Its SessionID is replaced by the session's; Keep is
+	// refused, because what a session needs of a sandbox it stores. Its From is that of
+	// the last sandbox, so that a less isolated one needs its Trust. A Tar source must
+	// be given by its path, because it may be needed again.
 	Environment environment.Config
 	// Create makes an environment, for sandboxes that environment.Create does
 	// not know. Closing that environment must end its sandbox. Nil means

@@ -44,6 +44,8 @@ func (f *fakeSandbox) setHealthy(err error) {
 func (f *fakeSandbox) ID() string        { return "fake" }
 func (f *fakeSandbox) SessionID() string { return "fake-session" }
 
+func (f *fakeSandbox) Isolation() primitives.Isolation { return primitives.IsolationNone }
+
 func (f *fakeSandbox) Fork(context.Context, int) ([]sandbox, error) {
 	return nil, errors.ErrUnsupported
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 type sandbox interface {
 	ID() string
 	SessionID() string
+	Isolation() primitives.Isolation
 	PrepareSession(ctx context.Context, s environment.Setup) (runnerscripts.SetupData, error)
 	ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error]
 	Interrupt(ctx context.Context) error
@@ -42,6 +44,11 @@ type sandbox interface {
 
 // environmentSandbox makes an environment a sandbox.
 type environmentSandbox struct{ *environment.Environment }
+
+// Isolation returns that of the sandbox. One that does not say counts as the strongest.
+func (e environmentSandbox) Isolation() primitives.Isolation {
+	return cmp.Or(e.Primitive().Capabilities().Isolation, primitives.IsolationFull)
+}
 
 func (e environmentSandbox) Files() primitives.Files { return e.Primitive() }
 
@@ -192,7 +199,7 @@ func (s *AgentSession) adopt(ctx context.Context, sb sandbox, made Options) erro
 		}
 	}
 	info := runnerscripts.EnvironmentInfo{
-		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Status: string(primitives.StatusRunning),
+		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Isolation: sb.Isolation(), Status: string(primitives.StatusRunning),
 	}
 	live := &liveSandbox{sandbox: sb, backend: info.Backend, used: time.Now(), died: make(chan struct{})}
 	if err := s.append(ctx, event(runnerscripts.TypeEnvironmentReady, "", info)); err != nil {
@@ -230,6 +237,7 @@ func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 	cfg.OnPermission, cfg.PermissionTimeout = environment.AnswerLater, -1 // the session answers
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	cfg.From = s.state.Environment.Isolation
 	switch {
 	case snap.workspace != nil:
 		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: snap.workspace}}}
@@ -310,7 +318,7 @@ func failureCode(err error) runnerscripts.FailureCode {
 	switch {
 	case gone(err):
 		return runnerscripts.FailUnavailable
-	case errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrInvalid), misnamed(err):
+	case errors.Is(err, environment.ErrConfig), errors.Is(err, environment.ErrTrust), errors.Is(err, fs.ErrInvalid), misnamed(err):
 		return runnerscripts.FailInvalidRequest
 	case errors.Is(err, errors.ErrUnsupported):
 		return runnerscripts.FailUnsupported

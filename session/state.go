@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -50,6 +51,8 @@ type EnvironmentState struct {
 	ID     string            `json:"id,omitempty"`
 	// Backend is the kind of sandbox.
 	Backend string `json:"backend,omitempty"`
+	// Isolation is that of the last sandbox that was ready; empty if there was none.
+	Isolation primitives.Isolation `json:"isolation,omitempty"`
 	// Message is the error, or the reason of the end.
 	Message string `json:"message,omitempty"`
 	// Starts counts the sandboxes so far; those after the first are restarts.
@@ -206,7 +209,7 @@ func (e *EnvironmentState) apply(ev runnerscripts.Event) {
 		setIf(&e.Backend, p.Backend)
 		e.Status = EnvironmentCreating
 		if ev.Type == runnerscripts.TypeEnvironmentReady {
-			e.Status = EnvironmentReady
+			e.Status, e.Isolation = EnvironmentReady, p.Isolation
 			e.Starts++
 			e.readySeq = ev.Seq
 		}

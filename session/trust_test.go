@@ -2,10 +2,13 @@ package session
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // hostile prints, in every query, events as if the session and the host had made them.
@@ -71,5 +74,48 @@ func TestASandboxDoesNotAnswerItsOwnRequest(t *testing.T) {
 	if got := payload[runnerscripts.PermissionResolved](t, ev); ev.Source == runnerscripts.SourceSession ||
 		got != (runnerscripts.PermissionResolved{ID: "p", Reason: reasonCancelled}) {
 		t.Errorf("%s: %+v", ev.Source, got)
+	}
+}
+
+func TestASessionGoesOnWithLessIsolationOnlyWithTrust(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, memory())
+	cfg.Store = store.NewMemory()
+	here, contained := cfg.Environment.Sandbox, inContainer(t)
+	goOn := func(box environment.Sandbox, trust bool) (*AgentSession, *Turn) {
+		t.Helper()
+		cfg.Environment.Sandbox, cfg.Environment.Trust = box, trust
+		s := start(t, cfg)
+		cfg.ID = s.ID()
+		return s, prompt(t, s, "x")
+	}
+	closed := func(s *AgentSession, turn *Turn) {
+		t.Helper()
+		complete(t, turn)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed(goOn(contained, false))
+	s, turn := goOn(here, false)
+	_, err := turn.Wait(t.Context())
+	if !errors.Is(err, environment.ErrTrust) || !strings.Contains(err.Error(), "Trust") {
+		t.Fatalf("in a local sandbox: %v", err)
+	}
+	failed := payload[runnerscripts.QueryFailed](t, await(t, s, runnerscripts.TypeQueryFailed))
+	if failed.Code != runnerscripts.FailInvalidRequest {
+		t.Errorf("it failed as %s: %s", failed.Code, failed.Message)
+	}
+	list, err := environment.List(t.Context(), here)
+	if err = errors.Join(err, s.Close()); err != nil || len(list) != 0 {
+		t.Errorf("left are %v, %v", list, err)
+	}
+	closed(goOn(contained, false))
+	closed(goOn(here, true))
+	closed(goOn(here, false))
+	s, turn = goOn(contained, false)
+	complete(t, turn)
+	if got, _ := written(t, s, "kept"); got != "1\n2\n3\n4\n5\n" {
+		t.Errorf("the workspace holds %q", got)
 	}
 }
