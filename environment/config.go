@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -18,6 +19,10 @@ type Agent = runnerscripts.Agent
 // Config says what an environment is made of. Only Agent.Name is required, where an
 // agent is to run, and for [Create] the Sandbox.
 type Config struct {
+	// Name is what people call the sandbox, beside its ID: [List] returns it. It has up
+	// to 63 letters, digits, '_', '.' and '-', and no two sandboxes of a user on a
+	// machine have the same. Only [Create] looks at it.
+	Name string `json:"name,omitempty"`
 	// Sandbox chooses where the agent runs. Only [Create] and [Attach] look at
 	// it.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
@@ -121,7 +126,7 @@ func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 
 // check refuses what no sandbox could run.
 func (c Config) check() error {
-	if err := c.Pool.check(); err != nil {
+	if err := errors.Join(c.Pool.check(), checkName(c.Name)); err != nil {
 		return err
 	}
 	if err := c.Profile.Check(); err != nil {

@@ -14,6 +14,11 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	if cfg.Name != "" {
+		if err := checkNameFree(ctx, cfg.Name); err != nil { // before anything is made
+			return nil, err
+		}
+	}
 	if cfg.Pool.Size > 0 {
 		return nil, fmt.Errorf("%w: pool: remove it, or make a pool with NewPool and the environment with that: a pool outlives its environments", ErrConfig)
 	}
@@ -42,6 +47,9 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		if err := e.leaveRecord(ctx); err != nil {
 			return nil, errors.Join(err, terminate(), e.Close())
 		}
+	}
+	if err := e.logActivity(ctx); err != nil {
+		return nil, errors.Join(err, e.discard(ctx))
 	}
 	return e, nil
 }
@@ -74,6 +82,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
+	e.recallActivity()
 	return e, nil
 }
 
@@ -85,6 +94,7 @@ func Remove(ctx context.Context, s Sandbox, id string) error {
 	if err != nil {
 		return err
 	}
+	markEnding(s.Type, id)
 	if err := b.remove(ctx, s, id); err != nil {
 		return fmt.Errorf("remove the sandbox: %w", err)
 	}

@@ -82,7 +82,7 @@ func listDocker(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	found, err := docker.List(ctx, s.Docker)
 	list := make([]SandboxInfo, 0, len(found))
 	for _, f := range found {
-		list = append(list, SandboxInfo{ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned, Image: f.Image})
+		list = append(list, SandboxInfo{ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned, Image: f.Image, Kept: f.Kept})
 	}
 	return list, err
 }

@@ -39,6 +39,9 @@ func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
 	removed, err := b.gc(ctx, s, opts)
 	for i := range removed {
 		removed[i].Type = s.Type
+		if !opts.DryRun {
+			forget(s.Type, removed[i].ID)
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("remove what is left of sandboxes: %w", err)

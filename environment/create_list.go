@@ -21,9 +21,25 @@ type SandboxInfo struct {
 	// Image is what a container, or a sandbox at Modal, was made of; empty for
 	// other types.
 	Image string `json:"image,omitempty"`
-	// Name is what Modal knows it by besides its ID; empty for none. [Attach] and
-	// [Remove] take it, too.
+	// Name is [Config].Name, or what Modal knows it by; empty for none.
 	Name string `json:"name,omitempty"`
+	// Kept says that it outlives its program.
+	Kept bool `json:"kept"`
+	// Orphan says that its program has died and that it was not to be kept: [GC]
+	// removes it.
+	Orphan bool `json:"orphan,omitempty"`
+	// Ending says that a program ends it at the moment.
+	Ending bool `json:"ending,omitempty"`
+	// Agent is the agent that was chosen for it; empty for none. Agent, CostUSD and
+	// the times of queries are known where this user made the sandbox on this machine.
+	Agent string `json:"agent,omitempty"`
+	// QueryBegan and QueryEnded are when the latest query of [Environment.ExecuteQuery]
+	// did; the zero time is not yet. The end is not known of one whose program was
+	// killed, see [Environment.Working].
+	QueryBegan time.Time `json:"query_began,omitzero"`
+	QueryEnded time.Time `json:"query_ended,omitzero"`
+	// CostUSD is what its queries have cost, as far as the agent said.
+	CostUSD float64 `json:"cost_usd,omitempty"`
 }
 
 // SandboxTypes returns the types that [Create] knows, sorted.
@@ -52,5 +68,6 @@ func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	if err != nil {
 		err = fmt.Errorf("list the sandboxes: %w", err)
 	}
+	describeActivity(list)
 	return list, err
 }

@@ -90,6 +90,7 @@ func listLocal(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	for _, f := range found {
 		list = append(list, SandboxInfo{
 			ID: f.ID, Type: s.Type, Status: primitives.StatusRunning, Created: f.Created, InUse: f.Owned,
+			Kept: f.Kept, Orphan: !f.Kept && !f.Owned,
 		})
 	}
 	return list, err

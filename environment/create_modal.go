@@ -125,6 +125,7 @@ func listModal(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	for _, f := range found {
 		list = append(list, SandboxInfo{
 			ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned, Image: f.Image, Name: f.Name,
+			Kept: f.Kept,
 		})
 	}
 	return list, err

@@ -29,6 +29,8 @@ type Environment struct {
 	owner   owner
 	runner  runner
 	base    baseline
+	// activity is nil where nothing is remembered for lists.
+	activity *activityLog
 
 	busy     chan struct{} // holds a token while a query runs
 	setup    chan struct{} // holds a token while the session is prepared
@@ -192,11 +194,24 @@ func (e *Environment) Close() error {
 		}
 		freeze()
 		if e.owner.release != nil {
-			e.ended = e.owner.release()
+			e.ended = e.end()
 		}
 		e.ended = errors.Join(e.ended, e.base.close())
 	})
 	return e.ended
+}
+
+// end lets the sandbox go, or ends it.
+func (e *Environment) end() error {
+	if e.activity == nil || e.owner.kept {
+		return e.owner.release()
+	}
+	e.activity.change(func(a *activity) { a.Ending = now() })
+	err := e.owner.release()
+	if err == nil {
+		forget(e.cfg.Sandbox.Type, e.ID())
+	}
+	return err
 }
 
 // enter begins a call: its context also ends when the environment is closed. The

@@ -85,6 +85,9 @@ func (r *queryRun) watch(ctx context.Context) error {
 	withdraw()
 	r.asks.Wait()
 	e.setAsked(asked{})
+	if r.ended && !r.seen {
+		r.noteActivity()
+	}
 	p.leave()
 	e.forget(p)
 	e.mu.Lock()
@@ -173,6 +176,22 @@ func (e *Environment) Unattended(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	return err == nil && !last.Seen, err
+}
+
+// Working reports whether a query runs in the sandbox, of this program or another one.
+func (e *Environment) Working(ctx context.Context) (bool, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+	default:
+		return true, nil
+	}
+	return e.working(ctx)
 }
 
 // notePrompt writes down that a durable process is about to get a prompt.

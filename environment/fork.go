@@ -107,7 +107,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 // discard closes an environment and ends its sandbox, also one that is kept.
 func (e *Environment) discard(ctx context.Context) error {
 	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
-	if e.owner.kept && err == nil {
+	if err == nil {
 		forget(e.cfg.Sandbox.Type, e.ID())
 	}
 	return errors.Join(err, e.Close())

@@ -12,8 +12,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/uuid"
-
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 )
 
@@ -52,17 +50,8 @@ func remember(typ, id string, k known) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	part := uuid.NewString()
-	f, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	if err := replaceFile(root, knownName(typ, id), data); err != nil {
 		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = root.Rename(part, knownName(typ, id))
-	}
-	if err != nil {
-		return errors.Join(err, root.Remove(part))
 	}
 	return statedir.Prune(root, maxKnown, math.MaxInt64)
 }
@@ -104,10 +93,10 @@ func recall(typ, id string) (_ *known, err error) {
 // forget removes what is known of a sandbox that has ended. What cannot be removed is
 // forgotten as the oldest some day.
 func forget(typ, id string) {
-	root, err := knownFolder()
-	if err != nil {
-		return
+	for _, open := range []func() (*os.Root, error){knownFolder, activityFolder} {
+		if root, err := open(); err == nil {
+			_ = root.Remove(knownName(typ, id))
+			_ = root.Close()
+		}
 	}
-	_ = root.Remove(knownName(typ, id))
-	_ = root.Close()
 }

@@ -60,6 +60,11 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 	if err := end(ctx); err != nil {
 		return moved, fmt.Errorf("move: end the sandbox %s: %w", e.ID(), err)
 	}
+	if e.activity != nil && e.activity.now.Name != "" && to.Name == "" {
+		if err := moved.setName(ctx, e.activity.now.Name); err != nil {
+			return moved, fmt.Errorf("move: %w", err)
+		}
+	}
 	return moved, nil
 }
 

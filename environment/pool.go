@@ -82,6 +82,8 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		return nil, err
 	case cfg.Pool.Size == 0:
 		return nil, fmt.Errorf("%w: pool.size: say how many sandboxes to keep ready", ErrConfig)
+	case cfg.Name != "":
+		return nil, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
 	case cfg.Keep:
 		return nil, fmt.Errorf("%w: keep: remove it: what waits in a pool goes with its program", ErrConfig)
 	case b.single(cfg.Sandbox):
@@ -194,6 +196,8 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 		return cfg, fmt.Errorf("%w: pool: leave it out: this is another pool", ErrConfig)
 	case cfg.Runner != "" && cfg.Runner != own.Runner:
 		return cfg, fmt.Errorf("%w: runner: leave it out: the pool has its own", ErrConfig)
+	case cfg.Name != "":
+		return cfg, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
 	case cfg.Keep:
 		return cfg, fmt.Errorf("%w: keep: remove it: the sandboxes of a pool go with its program", ErrConfig)
 	case own.Agent.Name != "" && cfg.Agent.Name != "" && cfg.Agent.Name != own.Agent.Name:

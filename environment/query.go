@@ -73,10 +73,11 @@ type queryRun struct {
 	watching bool // somebody else has given the prompt
 	seen     bool // its end is known in the sandbox
 
-	left    bool // the caller has left the loop
-	started bool // the runner works on the prompt
-	untaken bool // the runner has ended before it took up the prompt
-	ended   bool // query_completed or query_failed was reported
+	left    bool    // the caller has left the loop
+	cost    float64 // in US dollars
+	started bool    // the runner works on the prompt
+	untaken bool    // the runner has ended before it took up the prompt
+	ended   bool    // query_completed or query_failed was reported
 
 	asks sync.WaitGroup // of the permission requests that wait
 }
@@ -102,6 +103,8 @@ func (r *queryRun) run(ctx context.Context) error {
 	}
 	e.setAsked(asked{id: r.query.ID})
 	defer e.setAsked(asked{})
+	e.activity.change(func(a *activity) { a.Began, a.Ended = r.begin, time.Time{} })
+	defer r.noteActivity()
 	ctx, withdraw := context.WithCancel(ctx)
 	err = r.ask(ctx)
 	withdraw()
@@ -225,6 +228,7 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 		if malformed != nil {
 			return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
 		}
+		r.cost = failed.Usage.CostUSD
 		err = &QueryError{QueryID: r.query.ID, Failure: failed}
 	}
 	r.ended = over
@@ -242,7 +246,16 @@ func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) error 
 	case done.StopReason == runnerscripts.StopCancelled && !r.env.isClosed():
 		return r.env.lost(ctx)
 	}
+	r.cost = done.Usage.CostUSD
 	return nil
+}
+
+// noteActivity remembers that the query has ended.
+func (r *queryRun) noteActivity() {
+	if r.env.isClosed() && !r.env.owner.kept {
+		return // and so has the sandbox
+	}
+	r.env.activity.change(func(a *activity) { a.Ended, a.CostUSD = now(), a.CostUSD+r.cost })
 }
 
 // over judges a query that has ended.

@@ -179,7 +179,7 @@ func profileFields(features []runnerscripts.Feature) string {
 		}
 	}
 	slices.Sort(fields)
-	return strings.Join(fields, ",")
+	return strings.Join(fields, ", ")
 }
 
 // ofProfile reports whether a feature is a field of a profile.

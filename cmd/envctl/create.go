@@ -11,7 +11,7 @@ import (
 
 func (a *app) newCreateCmd() *cobra.Command {
 	t := &target{app: a}
-	w, m := &workspaceFlags{}, &makeFlags{}
+	w, m, i := &workspaceFlags{}, &makeFlags{}, &identityFlags{}
 	cmd := &cobra.Command{
 		Use:   "create [flags]",
 		Short: "Make a sandbox and print its ID",
@@ -20,6 +20,7 @@ there. End it with 'envctl rm ID'.`,
 		Example: `  id=$(envctl create --folder .)
   envctl exec $id -- sh -c 'echo hello > file'
   envctl rm $id
+  envctl create --name web --folder . && envctl exec web -- ls
   envctl create --image golang:1.26 --network none --folder .`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -32,18 +33,22 @@ there. End it with 'envctl rm ID'.`,
 				return err
 			}
 			cfg.Workspace = append(cfg.Workspace, given...)
+			if err := i.apply(&cfg); err != nil {
+				return err
+			}
 			cfg.Keep = true
 			env, err := environment.Create(cmd.Context(), cfg)
 			if err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(a.out, env.ID())
-			return errors.Join(err, env.Close())
+			return errors.Join(i.write(env), err, env.Close())
 		},
 	}
 	t.flags(cmd)
 	w.flags(cmd)
 	m.flags(cmd)
+	i.flags(cmd)
 	return cmd
 }
 

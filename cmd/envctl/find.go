@@ -107,14 +107,14 @@ func all(ctx context.Context, chosen environment.Sandbox) ([]location, error) {
 // errNoSandbox says that there is none with the id.
 var errNoSandbox = errors.New("no sandbox")
 
-// find finds the one sandbox with this id, or whose id begins so.
+// find finds the one sandbox with this id or name, or whose id begins so.
 func find(ctx context.Context, chosen environment.Sandbox, id string) (location, error) {
 	from := choices(chosen)
 	// What is on this machine can be told without asking an engine.
 	if i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == "local" }); i >= 0 && len(from) > 1 {
 		list, _ := environment.List(ctx, from[i]) // if it is not there, what failed fails again
-		for _, at := range locations(from, list) {
-			if at.id == id {
+		for n, at := range locations(from, list) {
+			if at.id == id || list[n].Name == id && id != "" {
 				return at, nil
 			}
 		}
@@ -187,5 +187,5 @@ func (t *target) completeIDs(most int) cobra.CompletionFunc {
 
 // describe says in a few words which sandbox it is.
 func describe(info environment.SandboxInfo) string {
-	return strings.Join(slices.DeleteFunc([]string{info.Type, shortImage(info.Image), string(info.Status)}, func(s string) bool { return s == "" }), " ")
+	return strings.Join(slices.DeleteFunc([]string{info.Name, info.Agent, info.Type, shortImage(info.Image), string(info.Status)}, func(s string) bool { return s == "" }), " ")
 }

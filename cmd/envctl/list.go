@@ -4,12 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -25,8 +28,10 @@ func (a *app) newListCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [flags] [ID[:PATH]]",
 		Short: "List the sandboxes, or the files of one",
-		Long: `List the sandboxes, those in use by a program and those that are idle, or the files
-of one.`,
+		Long: `List the sandboxes, or the files of one. A sandbox is "in use" by the program that made
+it, "kept" after that, "ending", or an "orphan" of a program that has died, which
+'envctl gc' removes. The agent, its latest query and the cost of all of them are known
+of sandboxes that were made on this machine.`,
 		Example: `  envctl ls
   envctl ls 3f2a
   envctl ls -r --pattern '**/*.go' 3f2a:src`,
@@ -56,20 +61,136 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	list, failed := listAll(ctx, choices(cfg.Sandbox))
+	from := choices(cfg.Sandbox)
+	found, failed := listAll(ctx, from)
+	list := f.withQueries(ctx, cfg, from, found)
 	if f.asJSON {
 		return errors.Join(printLines(f.app, list), failed)
 	}
-	rows := [][]span{plains("ID", "TYPE", "STATUS", "CREATED", "USED", "IMAGE")}
+	rows := [][]span{plains("ID", "NAME", "TYPE", "AGE", "STATUS", "AGENT", "QUERY", "COST")}
 	for _, s := range list {
-		used := "idle"
-		if s.InUse {
-			used = "in use"
+		cost := "-"
+		if s.CostUSD > 0 {
+			cost = fmt.Sprintf("$%.2f", s.CostUSD)
 		}
 		rows = append(rows, plains(
-			s.ID, s.Type, string(s.Status), s.Created.Local().Format(time.DateTime), used, firstOf(shortImage(s.Image), "-")))
+			f.app.shortID(s.ID), firstOf(s.Name, "-"), s.Type, age(s.Created), s.status(), firstOf(s.Agent, "-"), s.query(), cost))
 	}
 	return errors.Join(f.app.out.table(rows...), failed)
+}
+
+// shortID is an ID for people: on a terminal without what all of one type begin with.
+func (a *app) shortID(id string) string {
+	if a.out.terminal {
+		return strings.TrimPrefix(id, idPrefix)
+	}
+	return id
+}
+
+// listed is a sandbox in a list.
+type listed struct {
+	environment.SandboxInfo
+	// Query is the state of the latest query: "running", "ended", or "unknown" where
+	// its program was killed and the sandbox does not say; empty for none.
+	Query string `json:"query,omitempty"`
+}
+
+// status says who uses a sandbox that runs.
+func (s listed) status() string {
+	switch {
+	case s.Status != primitives.StatusRunning:
+		return string(s.Status)
+	case s.Ending:
+		return "ending"
+	case s.InUse:
+		return "in use"
+	case s.Orphan:
+		return "orphan"
+	case s.Kept:
+		return "kept"
+	}
+	return string(s.Status)
+}
+
+// query says in a few words how far the latest query is.
+func (s listed) query() string {
+	switch s.Query {
+	case "":
+		return "-"
+	case queryEnded:
+		return s.Query
+	}
+	return s.Query + " " + age(s.QueryBegan)
+}
+
+// The states of a query.
+const (
+	queryRunning = "running"
+	queryEnded   = "ended"
+	queryUnknown = "unknown"
+)
+
+// withQueries adds the states of the latest queries. Where the program was killed that
+// began one, the sandbox is asked whether it goes on.
+func (f *listFlags) withQueries(ctx context.Context, cfg environment.Config, from []environment.Sandbox, found []environment.SandboxInfo) []listed {
+	list := make([]listed, len(found))
+	var asking sync.WaitGroup
+	turns := make(chan struct{}, askedAtOnce)
+	for i, at := range locations(from, found) {
+		s := &list[i]
+		s.SandboxInfo = found[i]
+		switch {
+		case s.QueryBegan.IsZero():
+		case !s.QueryEnded.IsZero() || s.Status != primitives.StatusRunning:
+			s.Query = queryEnded
+		case s.InUse || s.Ending:
+			s.Query = queryRunning
+		case s.Orphan:
+			s.Query = queryUnknown
+		default:
+			asking.Go(func() {
+				turns <- struct{}{}
+				defer func() { <-turns }()
+				cfg := cfg
+				cfg.Sandbox = at.sandbox
+				s.Query = queryOf(ctx, cfg, at.id)
+			})
+		}
+	}
+	asking.Wait()
+	return list
+}
+
+// queryOf asks a sandbox for the state of its query.
+func queryOf(ctx context.Context, cfg environment.Config, id string) string {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	env, err := environment.Attach(ctx, id, cfg)
+	if err != nil {
+		return queryUnknown
+	}
+	defer func() { _ = env.Close() }() // it was only asked
+	switch working, err := env.Working(ctx); {
+	case err != nil:
+		return queryUnknown
+	case working:
+		return queryRunning
+	}
+	return queryEnded
+}
+
+// age is the time since then in its largest unit.
+func age(since time.Time) string {
+	d := max(time.Since(since), 0)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
 // shortImage is an image for people: an ID without a name is cut as the docker command

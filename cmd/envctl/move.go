@@ -27,18 +27,18 @@ func (a *app) newMoveCmd() *cobra.Command {
 		Short: "Move a session to another sandbox, of another type if need be",
 		Long: `Move a session that 'envctl run --keep' has left to a new sandbox, with its workspace and
 its conversation, end the old sandbox, and print the ID of the new one. The agent
-remembers. What runs in the old sandbox ends, and of its files outside the workspace
+remembers, and the name stays. What runs in the old sandbox ends, and of its files outside the workspace
 nothing comes along.
 
 The flags and the configuration are those of the new sandbox. Into one that is less
 isolated, as from a container to this machine, a session moves with --trust only: its
 workspace and the agent's memory are what the old sandbox says they are, and the agent
 keeps its permission mode.`,
-		Example: `  id=$(envctl run --keep --agent claude -e ANTHROPIC_API_KEY --folder . "Fix the test" 2>&1 | sed -n 's/.*envctl rm \(.*\).$/\1/p')
-  id=$(envctl move $id --to docker)
-  envctl attach -e ANTHROPIC_API_KEY $id "Now write a test for it"
-  envctl move $id --to local --trust
-  envctl move $id --to docker --image my-team/dev:latest --memory 8g`,
+		Example: `  envctl run --keep --name fix --agent claude -e ANTHROPIC_API_KEY --folder . "Fix the test"
+  envctl move fix --to docker
+  envctl attach -e ANTHROPIC_API_KEY fix "Now write a test for it"
+  envctl move fix --to local --trust
+  envctl move fix --to docker --image my-team/dev:latest --memory 8g`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
 	}

@@ -25,6 +25,7 @@ type runFlags struct {
 	makeFlags
 	workspaceFlags
 	agentFlags
+	identityFlags
 	permission        string
 	patch             string
 	apply             bool
@@ -64,11 +65,12 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 	f.workspaceFlags.flags(cmd)
 	f.makeFlags.flags(cmd)
 	f.agentFlags.flags(cmd)
+	f.identityFlags.flags(cmd)
 	fl := cmd.Flags()
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
 	fl.StringVar(&f.patch, "patch", "", `write what changed in the workspace as a patch to this file ("-": standard output)`)
 	fl.BoolVar(&f.apply, "apply", false, "make what changed in the folder of --folder; refused if that has changed meanwhile")
-	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox and print its id")
+	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox, and print its ID in the last line")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
 	fl.BoolVar(&f.raw, "raw", false, "with --json: the agent's own lines, too")
 	_ = cmd.RegisterFlagCompletionFunc("permission",
@@ -103,8 +105,14 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 		Create: func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
 			cfg.Keep = f.keep
 			env, err := environment.Create(ctx, cfg)
+			if err != nil {
+				return nil, err
+			}
+			if err := f.identityFlags.write(env); err != nil {
+				return nil, errors.Join(err, env.Close(), environment.Remove(ctx, cfg.Sandbox, env.ID()))
+			}
 			made.Store(env)
-			return env, err
+			return env, nil
 		},
 		Store:        store.NewStream(log.event),
 		MaxWorkspace: -1, // the session ends with this program
@@ -118,12 +126,23 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	if env := made.Load(); env != nil {
 		err = errors.Join(err, f.bringOut(context.WithoutCancel(ctx), env, err))
 		if f.keep {
-			fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n", env.ID())
+			err = errors.Join(err, f.printKept(env.ID()))
 		} else if f.app.hurried() {
 			err = errors.Join(err, env.Close()) // the session would wait for the agent
 		}
 	}
 	return errors.Join(err, s.Close())
+}
+
+// printKept prints the ID of a sandbox that stays, as create does, and what it is for.
+func (f *runFlags) printKept(id string) error {
+	fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n",
+		firstOf(f.name, id))
+	if f.asJSON || f.patch == "-" {
+		return nil // standard output is for something else
+	}
+	_, err := fmt.Fprintln(f.app.out, id)
+	return err
 }
 
 // configure is the configuration of the file with the flags over it.
@@ -133,6 +152,9 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 		return cfg, err
 	}
 	if err := f.agentFlags.apply(ctx, &cfg); err != nil {
+		return cfg, err
+	}
+	if err := f.identityFlags.apply(&cfg); err != nil {
 		return cfg, err
 	}
 	cfg.Raw = cfg.Raw || f.raw

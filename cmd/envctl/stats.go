@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,7 +48,7 @@ what cannot be told, and a memory_limit of 0 where there is none.`,
 			}
 			rows := [][]span{plains("ID", "TYPE", "STATUS", "CPU TIME", "MEMORY", "LIMIT", "PROCESSES")}
 			for _, u := range list {
-				rows = append(rows, append(plains(u.ID, u.Type, string(u.Status)), u.columns()...))
+				rows = append(rows, append(plains(a.shortID(u.ID), u.Type, string(u.Status)), u.columns()...))
 			}
 			return errors.Join(a.out.table(rows...), failed)
 		},
@@ -110,7 +111,29 @@ func (t *target) usages(ctx context.Context, ids []string) ([]usage, error) {
 		})
 	}
 	asking.Wait()
-	return list, errors.Join(append(errs, failed)...)
+	if len(ids) > 0 || ctx.Err() != nil {
+		return list, errors.Join(append(errs, failed)...)
+	}
+	left, goneErrs := withoutEnded(ctx, cfg.Sandbox, list, errs)
+	return left, errors.Join(append(goneErrs, failed)...)
+}
+
+// withoutEnded leaves out sandboxes that could not be asked and have ended meanwhile, or
+// are about to.
+func withoutEnded(ctx context.Context, chosen environment.Sandbox, list []usage, errs []error) (left []usage, failed []error) {
+	if errors.Join(errs...) == nil {
+		return list, nil
+	}
+	now, err := listAll(ctx, choices(chosen))
+	for i, u := range list {
+		lives := slices.ContainsFunc(now, func(s environment.SandboxInfo) bool {
+			return s.ID == u.ID && s.Type == u.Type && s.Status == primitives.StatusRunning && !s.Ending
+		})
+		if errs[i] == nil || lives || err != nil {
+			left, failed = append(left, u), append(failed, errs[i])
+		}
+	}
+	return left, failed
 }
 
 // several finds the sandboxes with these ids, or all of them.

@@ -141,7 +141,8 @@ func (o *output) cells(spans []span) []span {
 	return cells
 }
 
-// table prints rows, with the columns one below the other.
+// table prints rows, with the columns one below the other. On a terminal it is no wider
+// than that: the last column continues below, or the widest is cut.
 func (o *output) table(rows ...[]span) error {
 	var widths []int
 	for i, row := range rows {
@@ -153,17 +154,78 @@ func (o *output) table(rows ...[]span) error {
 			widths[n] = max(widths[n], utf8.RuneCountInString(cell.text))
 		}
 	}
+	if o.terminal {
+		widths = fit(widths, o.width())
+	}
 	for _, row := range rows {
-		var line []span
-		for n, cell := range row {
-			line = append(line, cell)
-			if n < len(row)-1 {
-				line = append(line, plain(strings.Repeat(" ", widths[n]-utf8.RuneCountInString(cell.text)+2)))
+		for more := row; more != nil; {
+			var line []span
+			line, more = tableLine(more, widths)
+			if err := o.println(line...); err != nil {
+				return err
 			}
-		}
-		if err := o.println(line...); err != nil {
-			return err
 		}
 	}
 	return nil
+}
+
+// leastLast is how wide the last column of a table is at least where it continues below.
+const leastLast = 24
+
+// fit makes columns narrower until the row fits.
+func fit(widths []int, width int) []int {
+	const least = 8
+	over := 2*(len(widths)-1) - width
+	for _, w := range widths {
+		over += w
+	}
+	if last := len(widths) - 1; over > 0 && widths[last]-over >= leastLast {
+		widths[last] -= over
+		return widths
+	}
+	for ; over > 0; over-- {
+		widest := 0
+		for n := range widths {
+			if widths[n] > widths[widest] {
+				widest = n
+			}
+		}
+		if widths[widest] <= least {
+			break
+		}
+		widths[widest]--
+	}
+	return widths
+}
+
+// tableLine returns one line of a row, and what of its last column comes below it; nil if
+// all was shown.
+func tableLine(row []span, widths []int) (line, more []span) {
+	for n, cell := range row {
+		last := n == len(widths)-1
+		if over := utf8.RuneCountInString(cell.text) > widths[n]; over && last && widths[n] >= leastLast {
+			head, rest := cutWords(cell.text, widths[n])
+			more = make([]span, len(row))
+			more[n] = span{cell.style, rest}
+			cell.text = head
+		} else if over {
+			cell.text = string([]rune(cell.text)[:widths[n]-1]) + "…"
+		}
+		line = append(line, cell)
+		if n < len(row)-1 {
+			line = append(line, plain(strings.Repeat(" ", widths[n]-utf8.RuneCountInString(cell.text)+2)))
+		}
+	}
+	return line, more
+}
+
+// cutWords cuts off as many words as fit, or a part of a word that is too long.
+func cutWords(text string, width int) (head, rest string) {
+	r := []rune(text)
+	for i := width; i > width/2; i-- {
+		if i < len(r) && r[i] == ' ' {
+			return string(r[:i]), string(r[i+1:])
+		}
+	}
+	return string(r[:width]), string(r[width:])
 }

@@ -18,6 +18,8 @@ type Info struct {
 	Created time.Time
 	// Owned says that the program that made it still runs.
 	Owned bool
+	// Kept says that it outlives its program, see [Config].Stay.
+	Kept bool
 }
 
 // List returns the sandboxes below cfg.Root that were not terminated, oldest
@@ -67,5 +69,5 @@ func describe(session string) (Info, bool) {
 	if life, err := os.Lstat(st.file(lifeFile)); err != nil || isEnded(life) {
 		return Info{}, false
 	}
-	return Info{ID: st.ID, Created: st.Created, Owned: st.Boot == proctree.BootID() && proctree.Alive(st.Owner)}, true
+	return Info{ID: st.ID, Created: st.Created, Owned: st.Boot == proctree.BootID() && proctree.Alive(st.Owner), Kept: st.Stay}, true
 }

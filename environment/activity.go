@@ -1,0 +1,221 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/internal/flock"
+	"github.com/agentenv-dev/agentenv/internal/statedir"
+)
+
+// activity is what this machine remembers of a sandbox for [List]. Nothing in the sandbox
+// can write it, and nothing is allowed because of it.
+type activity struct {
+	Type  string `json:"type"`
+	ID    string `json:"id"`
+	Name  string `json:"name,omitempty"`
+	Agent string `json:"agent,omitempty"`
+	Kept  bool   `json:"kept,omitempty"`
+	// Began and Ended are of the latest query; it runs while it has not ended.
+	Began   time.Time `json:"began,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	CostUSD float64   `json:"cost_usd,omitempty"`
+	// Ending is when a program began to end the sandbox.
+	Ending time.Time `json:"ending,omitzero"`
+}
+
+// endingLasts is how long a sandbox that is being ended may take for it. It may take
+// longer, but then its program has probably died.
+const endingLasts = time.Minute
+
+func activityFolder() (*os.Root, error) { return statedir.Open("activity") }
+
+// activityLog writes down what happens in one sandbox. What cannot be written down is not
+// shown in lists, and nothing else.
+type activityLog struct {
+	mu  sync.Mutex
+	now activity
+}
+
+// change changes what is remembered.
+func (l *activityLog) change(f func(*activity)) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(&l.now)
+	_ = l.now.save() // see the type
+}
+
+func (a activity) save() (err error) {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	root, err := activityFolder()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	return replaceFile(root, knownName(a.Type, a.ID), data)
+}
+
+// replaceFile writes a file of a folder, which at no time is there in part.
+func replaceFile(root *os.Root, name string, data []byte) error {
+	part := uuid.NewString()
+	f, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = root.Rename(part, name)
+	}
+	if err != nil {
+		return errors.Join(err, root.Remove(part))
+	}
+	return nil
+}
+
+// readActivity returns what is remembered under a name of the folder.
+func readActivity(root *os.Root, name string) (a activity, ok bool) {
+	data, err := root.ReadFile(name)
+	return a, err == nil && json.Unmarshal(data, &a) == nil
+}
+
+// describeActivity adds to a list what is remembered of its sandboxes.
+func describeActivity(list []SandboxInfo) {
+	root, err := activityFolder()
+	if err != nil {
+		return
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	for i := range list {
+		s := &list[i]
+		a, ok := readActivity(root, knownName(s.Type, s.ID))
+		if !ok {
+			continue
+		}
+		if a.Name != "" {
+			s.Name = a.Name
+		}
+		s.Agent, s.CostUSD, s.QueryBegan, s.QueryEnded = a.Agent, a.CostUSD, a.Began, a.Ended
+		s.Kept = s.Kept || a.Kept
+		s.Orphan = !s.Kept && !s.InUse
+		s.Ending = !a.Ending.IsZero() && time.Since(a.Ending) < endingLasts && (s.Kept || s.InUse)
+	}
+}
+
+// logActivity begins to write down what happens in a new sandbox, under a name if it gets
+// one: then the error is [ErrConfig] if another sandbox has it.
+func (e *Environment) logActivity(ctx context.Context) error {
+	e.activity = &activityLog{now: activity{
+		Type: e.cfg.Sandbox.Type, ID: e.ID(), Agent: e.cfg.Agent.Name, Kept: e.owner.kept,
+	}}
+	if e.cfg.Name != "" {
+		return e.setName(ctx, e.cfg.Name)
+	}
+	e.activity.change(func(*activity) {})
+	if root, err := activityFolder(); err == nil {
+		_ = errors.Join(statedir.Prune(root, maxKnown, math.MaxInt64), root.Close()) // tried again by the next one
+	}
+	return nil
+}
+
+// recallActivity goes on with what is remembered of a sandbox.
+func (e *Environment) recallActivity() {
+	e.activity = &activityLog{now: activity{Type: e.cfg.Sandbox.Type, ID: e.ID(), Agent: e.cfg.Agent.Name, Kept: true}}
+	root, err := activityFolder()
+	if err != nil {
+		return
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	if a, ok := readActivity(root, knownName(e.cfg.Sandbox.Type, e.ID())); ok {
+		e.activity.now = a
+	}
+}
+
+// namePattern is what the name of a sandbox looks like.
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+
+func checkName(name string) error {
+	if name != "" && !namePattern.MatchString(name) {
+		return fmt.Errorf("%w: name: %q has other characters than letters, digits, '_', '.' and '-', does not begin with a letter or digit, "+
+			"or is longer than 63", ErrConfig, name)
+	}
+	return nil
+}
+
+// setName gives the sandbox a name, unless another one has it.
+func (e *Environment) setName(ctx context.Context, name string) error {
+	locks, err := statedir.Open("locks")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = locks.Close() }() // nothing was written
+	unlock, err := flock.Lock(ctx, filepath.Join(locks.Name(), "names"), nil)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := checkNameFree(ctx, name); err != nil {
+		return err
+	}
+	e.activity.mu.Lock()
+	defer e.activity.mu.Unlock()
+	e.activity.now.Name = name
+	return e.activity.now.save()
+}
+
+// checkNameFree looks for a sandbox of a name. Those that have gone have none.
+func checkNameFree(ctx context.Context, name string) (err error) {
+	root, err := activityFolder()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		a, ok := readActivity(root, entry.Name())
+		if !ok || a.Name != name {
+			continue
+		}
+		list, err := List(ctx, Sandbox{Type: a.Type})
+		if err == nil && !slices.ContainsFunc(list, func(s SandboxInfo) bool { return s.ID == a.ID }) {
+			_ = root.Remove(entry.Name()) // if it stays, it is of a sandbox that has gone
+			continue
+		}
+		return fmt.Errorf("%w: name: the sandbox %s has the name %q; end it, or choose another name", ErrConfig, a.ID, name)
+	}
+	return nil
+}
+
+// markEnding remembers that a sandbox is about to end.
+func markEnding(typ, id string) {
+	root, err := activityFolder()
+	if err != nil {
+		return
+	}
+	a, ok := readActivity(root, knownName(typ, id))
+	_ = root.Close() // it was only read
+	if ok {
+		a.Ending = now()
+		_ = a.save() // it is shown as running
+	}
+}
