@@ -60,7 +60,7 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 			return made, err
 		})
 		if err == nil {
-			err = keepLimits(ctx, eng, cfg, img, made)
+			err = keepLimits(ctx, eng, cfg, img, host, made)
 		}
 		return made, err
 	})
@@ -86,8 +86,11 @@ func (c Config) ociPlatform() *ocispec.Platform {
 // keepLimits removes a container without a limit that was asked for: engines leave out
 // those that their kernel does not have, and only say so. A default one is told of,
 // once: for a sandbox and not for its forks.
-func keepLimits(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, made container.CreateResponse) error {
+func keepLimits(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, host *container.HostConfig, made container.CreateResponse) error {
 	forked := img.Config != nil && isFork(img.Config.Labels)
+	if !forked && cfg.Logger != nil {
+		cfg.warnUnlimited(host)
+	}
 	for _, warning := range made.Warnings {
 		note, err := cfg.dropped(warning)
 		if err != nil {

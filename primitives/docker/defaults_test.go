@@ -1,6 +1,7 @@
 package docker_test
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/docker/docker/client"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -67,6 +69,56 @@ func TestADefaultLimitOfTheDiskIsOneThatTheEngineMayRefuse(t *testing.T) {
 		if got := e.count("/containers/create"); got != c.asked {
 			t.Errorf("%s: the engine was asked %d times, want %d", name, got, c.asked)
 		}
+	}
+}
+
+func TestADefaultLimitThatTheEngineCannotSetIsLogged(t *testing.T) {
+	e := &retouched{answer: func(_, path string, _ int, answer map[string]any) {
+		if strings.HasSuffix(path, "/info") {
+			answer["CpuCfsQuota"], answer["Driver"] = false, "vfs"
+		}
+	}}
+	for name, c := range map[string]struct {
+		cpus float64
+		disk primitives.Size
+		want []string
+	}{
+		"by default": {0, 0, []string{"every processor", "the engine's disk"}},
+		"no limits":  {-1, -1, nil},
+	} {
+		var log bytes.Buffer
+		cfg := config(t, testdocker.Busybox(t))
+		cfg.Host, cfg.CPUs, cfg.Disk = e.serve(t), c.cpus, c.disk
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+		s, err := docker.New(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies, err := s.Fork(t.Context(), 1)
+		if err != nil {
+			end(t, s)
+			t.Fatal(err)
+		}
+		end(t, copies[0])
+		end(t, s) // so nothing logs any more
+		if got := strings.Count(log.String(), "[WARN]"); got != len(c.want) {
+			t.Errorf("%s: %d warnings: %s", name, got, &log)
+		}
+		for _, want := range c.want {
+			if strings.Count(log.String(), want) != 1 {
+				t.Errorf("%s: the log does not say %q once: %s", name, want, &log)
+			}
+		}
+	}
+}
+
+func TestACommandMayHaveTheOpenFilesThatTheEngineGrants(t *testing.T) {
+	d := testdocker.NewDaemon(t, nil, "--default-ulimit", "nofile=1024:2000")
+	cfg := config(t, testdocker.Busybox(t))
+	d.Load(t, cfg.Image)
+	cfg.Host, cfg.Network = d.Host(), "none"
+	if got := output(t, open(t, cfg), "sh", "-c", "ulimit -n; ulimit -H -n"); got != "2000\n2000\n" {
+		t.Errorf("open files are limited to %q", got)
 	}
 }
 

@@ -45,6 +45,16 @@ func engineLimits(ctx context.Context, eng *client.Client, cfg Config, h *contai
 	return nil
 }
 
+// warnUnlimited logs the default limits that the engine cannot set and says nothing of.
+func (c Config) warnUnlimited(h *container.HostConfig) {
+	if c.CPUs == 0 && h.NanoCPUs == 0 {
+		c.Logger.Warn("the sandbox may use every processor: the engine cannot limit them")
+	}
+	if c.Disk == 0 && h.StorageOpt == nil {
+		c.Logger.Warn("the sandbox may fill the engine's disk: the engine cannot limit it (overlay2 can on XFS mounted with pquota)")
+	}
+}
+
 // mayLimitDisk reports whether an engine can limit the disk if its file system is
 // mounted with quotas, of which the engine does not tell.
 func mayLimitDisk(info system.Info) bool {

@@ -93,7 +93,11 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 		}
 		return exitOK
 	}
-	if err := g.serve(ctx, stdin, stdout, stderr); err != nil {
+	err = boundFiles()
+	if err == nil {
+		err = g.serve(ctx, stdin, stdout, stderr)
+	}
+	if err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
 		if ctx.Err() != nil {
 			return exitTerminated
