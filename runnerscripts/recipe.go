@@ -1,5 +1,11 @@
 package runnerscripts
 
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
 // PrintRecipe is the command of envrunner that prints a [Result] whose data is a
 // [Recipe]; its argument is the name of an agent. Without one the data is a list of
 // those of all agents. It reads nothing.
@@ -16,6 +22,9 @@ type Recipe struct {
 	Program string `json:"program,omitempty"`
 	// Version is the one that is installed.
 	Version string `json:"version,omitempty"`
+	// Minimum is the oldest version that is known to work. setup-session refuses an older
+	// one with FailAgentOld. Empty means that there is no such bound.
+	Minimum string `json:"minimum,omitempty"`
 	// Debian names the packages of a Debian system that the agent uses.
 	Debian []string `json:"debian,omitempty"`
 	// NPM names the npm packages to install globally, each as name@version.
@@ -23,4 +32,34 @@ type Recipe struct {
 	// Supports is what the agent can do beyond answering prompts. What is not in
 	// it is refused with FailUnsupported.
 	Supports []Feature `json:"supports,omitempty"`
+}
+
+// TooOld reports whether a version of the agent, as its program tells it, is older than
+// Minimum. Text without a version is not.
+func (r Recipe) TooOld(version string) bool {
+	has, least := versionNumbers(version), versionNumbers(r.Minimum)
+	if has == nil || least == nil {
+		return false
+	}
+	for i, n := range least {
+		if i >= len(has) || has[i] != n {
+			return i >= len(has) && n > 0 || i < len(has) && has[i] < n
+		}
+	}
+	return false
+}
+
+var versionPattern = regexp.MustCompile(`\d+(\.\d+)+`)
+
+// versionNumbers are the parts of the first version in a text.
+func versionNumbers(text string) []int {
+	var list []int
+	for part := range strings.SplitSeq(versionPattern.FindString(text), ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil
+		}
+		list = append(list, n)
+	}
+	return list
 }

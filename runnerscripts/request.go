@@ -37,7 +37,8 @@ type Agent struct {
 	Model string `json:"model,omitempty"`
 	// PermissionMode is the agent's mode at the start, for Claude Code
 	// "default", "acceptEdits", "plan", ...; empty means that every action
-	// that needs permission asks for it.
+	// that needs permission asks for it. An agent of ACP in which no mode is
+	// known to ask must be given one.
 	PermissionMode string `json:"permission_mode,omitempty"`
 	// SystemPrompt is added to the agent's own.
 	SystemPrompt string `json:"system_prompt,omitempty"`
@@ -203,6 +204,7 @@ const (
 	FailProtocol        FailureCode = "protocol"        // another protocol version
 	FailUnknownAgent    FailureCode = "unknown_agent"   // no such agent in this runner
 	FailAgentMissing    FailureCode = "agent_missing"   // its program is not installed in the sandbox
+	FailAgentOld        FailureCode = "agent_old"       // its program is older than Recipe.Minimum
 	FailAgent           FailureCode = "agent"           // it crashed, or said something nobody understands
 	FailAPI             FailureCode = "api"             // the model's API refused or failed
 	FailQuery           FailureCode = "query"           // the agent ended the query with an error of its own; it goes on

@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
@@ -25,5 +28,26 @@ func TestRecipeIsPrintedAsTheDataOfAResult(t *testing.T) {
 	}
 	if res := start(t, rs.PrintRecipe, "hal9000").end(exitFailed); res.Error == nil || res.Error.Code != rs.FailUnknownAgent {
 		t.Errorf("an unknown agent: %+v", res.Error)
+	}
+}
+
+func TestSetupRefusesAnAgentThatIsTooOld(t *testing.T) {
+	for version, code := range map[string]rs.FailureCode{"2.1.197": rs.FailAgentOld, "2.1.250": "", "99.0.0": ""} {
+		s := newSandbox(t)
+		program := filepath.Join(t.TempDir(), "claude")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\necho '"+version+" (Claude Code)'\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s.agent = rs.Agent{Name: "claude", Command: []string{program}}
+		want := exitOK
+		if code != "" {
+			want = exitFailed
+		}
+		p := start(t, rs.SetupSession)
+		p.send(rs.SetupRequest{Session: s.session()})
+		res := p.end(want)
+		if code == "" && !res.OK || code != "" && (res.Error == nil || res.Error.Code != code || !strings.Contains(res.Error.Message, "2.1.250")) {
+			t.Errorf("%s: %+v", version, res.Error)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -40,10 +41,26 @@ func (a *app) setupSession(ctx context.Context) error {
 		data, err = driver.Setup(ctx, req)
 		return err
 	})
+	if err == nil {
+		err = checkVersion(driver.Recipe(), data.AgentVersion)
+	}
 	if err != nil {
 		return err
 	}
 	return a.finish(data)
+}
+
+// checkVersion refuses an agent that is too old.
+func checkVersion(r runnerscripts.Recipe, version string) error {
+	if !r.TooOld(version) {
+		return nil
+	}
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailAgentOld,
+		Message: fmt.Sprintf("the program of the agent %q has version %s, and %s is the oldest that is known to work; "+
+			"install %s, for example with 'npm install -g %s' or 'envctl agents install %s'",
+			r.Agent, version, r.Minimum, r.Version, strings.Join(r.NPM, " "), r.Agent),
+	}
 }
 
 func makeFolders(p primitives.Paths) error {

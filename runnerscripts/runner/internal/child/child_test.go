@@ -254,3 +254,34 @@ func TestCrashTellsTheEndOfStandardErrorAlone(t *testing.T) {
 		t.Errorf("%d bytes: %s", len(how), how)
 	}
 }
+
+func TestVersionIsThatOfThePackageIfThereIsOne(t *testing.T) {
+	dir := t.TempDir()
+	write := func(file, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := filepath.Join(dir, "lib", "bin", "claude.exe")
+	link := filepath.Join(dir, "claude")
+	write(program, "")
+	if err := os.Symlink(program, link); err != nil {
+		t.Fatal(err)
+	}
+	if v := PackagedVersion([]string{link}, "@anthropic-ai/claude-code"); v != "" {
+		t.Errorf("without a package: %q", v)
+	}
+	file := filepath.Join(dir, "lib", "package.json")
+	write(file, `{"name":"something-else","version":"1.0.0"}`)
+	if v := PackagedVersion([]string{link}, "@anthropic-ai/claude-code"); v != "" {
+		t.Errorf("in another package: %q", v)
+	}
+	write(file, `{"name":"@anthropic-ai/claude-code","version":"2.1.329"}`)
+	if v := PackagedVersion([]string{link}, "@anthropic-ai/claude-code"); v != "2.1.329" {
+		t.Errorf("it is %q", v)
+	}
+	if v := PackagedVersion([]string{link, "wrapped"}, "@anthropic-ai/claude-code"); v != "" {
+		t.Errorf("of a program that starts another one: %q", v)
+	}
+}

@@ -2,7 +2,6 @@ package claude
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -65,7 +64,7 @@ func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if v := packagedVersion(argv); v != "" {
+	if v := child.PackagedVersion(argv, npmPackage); v != "" {
 		return v, nil
 	}
 	out, err := child.Version(ctx, argv, env)
@@ -140,22 +139,4 @@ func tempDir(s runnerscripts.Session) string   { return filepath.Join(s.Paths.Ho
 // makeFolders makes the folders that the program is told to use.
 func makeFolders(s runnerscripts.Session) error {
 	return errors.Join(os.MkdirAll(configDir(s), 0o700), os.MkdirAll(tempDir(s), 0o700))
-}
-
-// packagedVersion is the version that the npm package of a program says, which takes
-// less time than to start the program; empty if it is of no such package.
-func packagedVersion(argv []string) string {
-	file, err := filepath.EvalSymlinks(argv[0])
-	if err != nil || len(argv) > 1 {
-		return ""
-	}
-	dir := filepath.Dir(file)
-	for _, dir := range []string{dir, filepath.Dir(dir)} {
-		data, err := os.ReadFile(filepath.Join(dir, "package.json"))
-		var pkg struct{ Name, Version string }
-		if err == nil && json.Unmarshal(data, &pkg) == nil && strings.HasPrefix(pkg.Name, npmPackage) {
-			return pkg.Version
-		}
-	}
-	return ""
 }

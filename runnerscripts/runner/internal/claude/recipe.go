@@ -6,6 +6,8 @@ const (
 	npmPackage = "@anthropic-ai/claude-code"
 	// testedVersion is the one that this driver's tests run.
 	testedVersion = "2.1.329"
+	// minimumVersion is the oldest that is known to work: older ones lose the conversation of a sandbox that is made again.
+	minimumVersion = "2.1.250"
 )
 
 // Recipe installs the program from npm. It brings its own search tool; git and ps
@@ -15,6 +17,7 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		Agent:   programName,
 		Program: programName,
 		Version: testedVersion,
+		Minimum: minimumVersion,
 		Debian:  []string{"ca-certificates", "git", "procps"},
 		NPM:     []string{npmPackage + "@" + testedVersion},
 		Supports: []runnerscripts.Feature{

@@ -3,8 +3,6 @@ package claude
 import (
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -150,30 +148,5 @@ func TestTextThatLostPiecesIsMadeWhole(t *testing.T) {
 	blocks := agenttest.Fold(t, out.All()).Blocks
 	if len(blocks) != 1 || blocks[0].ID != "one-3" || blocks[0].Text != "a whole answer" {
 		t.Errorf("blocks: %s", agenttest.Show(t, blocks))
-	}
-}
-
-func TestVersionIsThatOfThePackageIfThereIsOne(t *testing.T) {
-	dir := t.TempDir()
-	program := filepath.Join(dir, "lib", "bin", "claude.exe")
-	link := filepath.Join(dir, "claude")
-	agenttest.WriteFile(t, program, "")
-	if err := os.Symlink(program, link); err != nil {
-		t.Fatal(err)
-	}
-	if v := packagedVersion([]string{link}); v != "" {
-		t.Errorf("without a package: %q", v)
-	}
-	file := filepath.Join(dir, "lib", "package.json")
-	agenttest.WriteFile(t, file, `{"name":"something-else","version":"1.0.0"}`)
-	if v := packagedVersion([]string{link}); v != "" {
-		t.Errorf("in another package: %q", v)
-	}
-	agenttest.WriteFile(t, file, `{"name":"@anthropic-ai/claude-code","version":"2.1.329"}`)
-	if v := packagedVersion([]string{link}); v != "2.1.329" {
-		t.Errorf("it is %q", v)
-	}
-	if v := packagedVersion([]string{link, "wrapped"}); v != "" {
-		t.Errorf("of a program that starts another one: %q", v)
 	}
 }

@@ -6,6 +6,8 @@ const (
 	npmPackage = "@openai/codex"
 	// testedVersion is the one that this driver's tests run.
 	testedVersion = "0.169.0"
+	// minimumVersion is the oldest that is known to work: 0.166.0 cannot start a conversation with a provider of the configuration.
+	minimumVersion = "0.169.0"
 )
 
 // Recipe installs the program from npm, which chooses the one for the platform.
@@ -16,6 +18,7 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		Agent:   agentName,
 		Program: programName,
 		Version: testedVersion,
+		Minimum: minimumVersion,
 		Debian:  []string{"ca-certificates", "git"},
 		NPM:     []string{npmPackage + "@" + testedVersion},
 		Supports: []runnerscripts.Feature{

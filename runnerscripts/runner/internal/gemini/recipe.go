@@ -8,6 +8,8 @@ const (
 	npmPackage  = "@google/gemini-cli"
 	// testedVersion is the one that this driver's tests run.
 	testedVersion = "0.61.0"
+	// minimumVersion is the oldest that is known to work.
+	minimumVersion = "0.61.0"
 )
 
 // Recipe installs the program from npm. It runs on Node and brings no search tool
@@ -17,6 +19,7 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		Agent:   programName,
 		Program: programName,
 		Version: testedVersion,
+		Minimum: minimumVersion,
 		Debian:  []string{"ca-certificates", "git", "ripgrep"},
 		NPM:     []string{npmPackage + "@" + testedVersion},
 		Supports: []runnerscripts.Feature{

@@ -84,6 +84,9 @@ func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if v := child.PackagedVersion(argv, packagePrefix); v != "" {
+		return v, nil
+	}
 	v, err := child.Version(ctx, argv, env)
 	if err != nil {
 		return "", startFailure(err)

@@ -4,8 +4,12 @@ import "github.com/agentenv-dev/agentenv/runnerscripts"
 
 const (
 	npmPackage = "opencode-ai"
+	// packagePrefix begins the names of that package and of those for a platform.
+	packagePrefix = "opencode-"
 	// testedVersion is the one that this driver's tests run.
 	testedVersion = "1.18.33"
+	// minimumVersion is the oldest that is known to work.
+	minimumVersion = "1.18.33"
 )
 
 // Recipe installs the program from npm. It searches with ripgrep, which it would
@@ -16,6 +20,7 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		Agent:   programName,
 		Program: programName,
 		Version: testedVersion,
+		Minimum: minimumVersion,
 		Debian:  []string{"ca-certificates", "git", "ripgrep"},
 		NPM:     []string{npmPackage + "@" + testedVersion},
 		Supports: []runnerscripts.Feature{
