@@ -258,6 +258,20 @@ func TestModeAndModelAreSetTheWayThatTheAgentOffers(t *testing.T) {
 			}
 		})
 	}
+	for _, offers := range []string{"modes,starts-auto", "config,starts-auto"} {
+		t.Run("none chosen, "+offers, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, offers)
+			f.prompt(f.start(), "options")
+			if got := f.said(); got != "ask small\n" {
+				t.Errorf("the options were %q", got)
+			}
+			init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+			if len(init) != 1 || init[0].Mode != "ask" {
+				t.Errorf("session_initialized: %+v", init)
+			}
+		})
+	}
 	t.Run("at the start", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, "modes")

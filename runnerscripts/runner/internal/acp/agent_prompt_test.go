@@ -165,7 +165,8 @@ func cost(_ context.Context, p *play) {
 
 func unknown(ctx context.Context, p *play) {
 	p.rawUpdate(`{"sessionUpdate":"of_a_newer_version","x":{"y":1}}`)
-	p.line(`{"jsonrpc":"2.0","method":"_vendor/notice","params":{"z":2}}`)
+	p.line(`{"jsonrpc":"2.0","method":"_vendor/extension","params":{"z":1}}`) // which may be ignored
+	p.line(`{"jsonrpc":"2.0","method":"vendor/notice","params":{"name":"vendor/notice"}}`)
 	p.say(ctx, "still here")
 }
 

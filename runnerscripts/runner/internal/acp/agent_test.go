@@ -120,13 +120,22 @@ func (a *testAgent) NewSession(_ context.Context, q acpsdk.NewSessionRequest) (a
 }
 
 func (a *testAgent) options() (*acpsdk.SessionModeState, *acpsdk.SessionModelState, []acpsdk.SessionConfigOption) {
-	a.mode, a.model = cmp.Or(a.mode, "ask"), cmp.Or(a.model, "small")
+	first, second := "ask", "code"
+	switch {
+	case a.has("starts-auto"):
+		first, second = "auto", "ask"
+	case a.has("never-asks"):
+		first, second = "build", "plan"
+	}
+	a.mode, a.model = cmp.Or(a.mode, first), cmp.Or(a.model, "small")
 	var modes *acpsdk.SessionModeState
 	var models *acpsdk.SessionModelState
 	if a.has("modes") {
 		modes = &acpsdk.SessionModeState{
-			CurrentModeId:  "ask",
-			AvailableModes: []acpsdk.SessionMode{{Id: "ask", Name: "Ask"}, {Id: "code", Name: "Code"}},
+			CurrentModeId: acpsdk.SessionModeId(first),
+			AvailableModes: []acpsdk.SessionMode{
+				{Id: acpsdk.SessionModeId(first), Name: first}, {Id: acpsdk.SessionModeId(second), Name: second},
+			},
 		}
 		models = &acpsdk.SessionModelState{
 			CurrentModelId:  "small",
@@ -146,7 +155,7 @@ func (a *testAgent) options() (*acpsdk.SessionModeState, *acpsdk.SessionModelSta
 		}}
 	}
 	return modes, models, []acpsdk.SessionConfigOption{
-		selector("the-mode", categoryMode, "ask", "code"), selector("the-model", categoryModel, "small", "large"),
+		selector("the-mode", categoryMode, first, second), selector("the-model", categoryModel, "small", "large"),
 	}
 }
 

@@ -61,6 +61,9 @@ type Config struct {
 	// Took reports, after Ended, whether the agent has taken the prompt into the
 	// conversation: a hook may have stopped it. Nil means that it always does.
 	Took func() bool
+	// Answered reports, after Ended, whether the agent has kept an answer to the prompt: one
+	// that ends its turn without any has given up. Nil means that it always has.
+	Answered func() bool
 	// Forgets says that the agent does not remember the answer that it was at when
 	// a query was interrupted or failed.
 	Forgets bool

@@ -125,6 +125,10 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 			Level: "warn", Message: fmt.Sprintf("%s has not taken the prompt: a hook has stopped it", c.cfg.Program),
 		})
 	}
+	if err == nil && !cancelled && c.cfg.Answered != nil && !c.cfg.Answered() && c.translate.takeBack() {
+		err = agent.APIFailure(0, fmt.Sprintf("%s has thrown away the answer, of which the model's API sent a part only", c.cfg.Program),
+			"", "send the prompt again")
+	}
 	c.translate.endCalls()
 	done := runnerscripts.QueryCompleted{
 		StopReason: runnerscripts.StopReason(reply.StopReason), Usage: c.usage(reply),

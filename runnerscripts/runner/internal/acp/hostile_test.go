@@ -66,7 +66,7 @@ func TestUnknownUpdatesArePassedOn(t *testing.T) {
 		t.Errorf("payload %s", e.Payload)
 	}
 	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
-	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "_vendor/notice") || f.said() != "still here\n" {
+	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "vendor/notice") || f.said() != "still here\n" {
 		t.Errorf("the agent said %q, logs: %+v", f.said(), logs)
 	}
 }
@@ -260,6 +260,8 @@ func TestStartThatFailsSaysWhatToDo(t *testing.T) {
 		"unknown mode": {"modes", func(f *fixture) {
 			f.session.Agent.PermissionMode = "none"
 		}, runnerscripts.FailInvalidRequest, "[ask code]"},
+		"no mode that asks": {"modes,never-asks", func(*fixture) {}, runnerscripts.FailInvalidRequest, "[build plan]"},
+		"no such option":    {"config,never-asks", func(*fixture) {}, runnerscripts.FailInvalidRequest, "[build plan]"},
 		"not an agent": {"", func(f *fixture) {
 			f.session.Agent.Command = []string{"/bin/sh", "-c", "echo hello; echo why >&2; exit 7"}
 		}, runnerscripts.FailAgent, "exit status 7: why"},

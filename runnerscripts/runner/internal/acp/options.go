@@ -57,6 +57,26 @@ func (o options) selector(category string) *acpsdk.SessionConfigOptionSelect {
 	return nil
 }
 
+// askingModes are the ids of modes that are known to ask before the agent acts: those of
+// the adapters for Claude Code and Codex, and of Gemini CLI.
+var askingModes = []string{"default", "ask", "manual", "read-only"}
+
+// modeThatAsks is the mode for a session without a choice of one: empty if the agent is in a
+// mode that asks, or offers none at all.
+func (c *conversation) modeThatAsks(o options) (string, error) {
+	names := o.modeNames()
+	if len(names) == 0 || slices.Contains(askingModes, o.mode()) {
+		return "", nil
+	}
+	for _, mode := range askingModes {
+		if slices.Contains(names, mode) {
+			return mode, nil
+		}
+	}
+	return "", agent.Invalid("no mode is chosen, and %s starts in %q, which may act without asking; set agent.permission_mode to one of its modes: %v",
+		c.cfg.Program, o.mode(), names)
+}
+
 // hasMode reports whether a mode is on offer; it is if the agent does not list
 // its modes.
 func (o options) hasMode(mode string) bool {
@@ -72,15 +92,40 @@ func (o options) modeNames() []string {
 		for _, m := range o.modes.AvailableModes {
 			names = append(names, string(m.Id))
 		}
+		return names
+	}
+	s := o.selector(categoryMode)
+	if s == nil {
+		return nil
+	}
+	if list := s.Options.Ungrouped; list != nil {
+		for _, m := range *list {
+			names = append(names, string(m.Value))
+		}
+	}
+	if groups := s.Options.Grouped; groups != nil {
+		for _, g := range *groups {
+			for _, m := range g.Options {
+				names = append(names, string(m.Value))
+			}
+		}
 	}
 	return names
 }
 
-// applyOptions sets the mode and the model that the user chose, at each start.
+// applyOptions sets the mode and the model that the user chose, at each start. Without a
+// choice the mode is one that asks.
 func (c *conversation) applyOptions(ctx context.Context, p *peer) error {
 	c.mu.Lock()
 	mode, model := c.mode, c.model
 	c.mu.Unlock()
+	if mode == "" {
+		var err error
+		if mode, err = c.modeThatAsks(p.options); err != nil {
+			return err
+		}
+		c.noteMode(mode)
+	}
 	if mode != "" {
 		if err := c.applyMode(ctx, p, mode); err != nil {
 			return err

@@ -65,6 +65,7 @@ func (f *fixture) waitAsked(n int) runnerscripts.PermissionRequest {
 func TestRealAgent(t *testing.T) {
 	t.Parallel()
 	f, api := newRealFixture(t)
+	f.session.Agent.PermissionMode = "build" // which asks, because of the configuration
 	mcp := f.withServers()
 	c := f.start()
 
@@ -76,6 +77,14 @@ func TestRealAgent(t *testing.T) {
 			got.CacheReadTokens != want.CacheReadTokens || got.CostUSD <= 0 {
 			t.Errorf("usage %+v, the model says %+v", got, want)
 		}
+	}
+	f.prompt(c, "think")
+	thought := ""
+	for _, e := range agenttest.Payloads[runnerscripts.ContentChunk](t, f.out.All(), runnerscripts.TypeAgentThought) {
+		thought += e.Content.Text
+	}
+	if thought != "Let me think about it. It is simple." {
+		t.Errorf("the thought is %q", thought)
 	}
 	decisions := []runnerscripts.PermissionKind{runnerscripts.AllowOnce, runnerscripts.RejectOnce, runnerscripts.AllowAlways}
 	for n, kind := range decisions {

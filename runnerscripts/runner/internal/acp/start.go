@@ -243,6 +243,9 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 	var head struct {
 		Kind string `json:"sessionUpdate"`
 	}
+	if strings.HasPrefix(method, "_") {
+		return // an extension, of which ACP says that one may ignore it
+	}
 	if method != acpsdk.ClientMethodSessionUpdate || json.Unmarshal(params, &n) != nil ||
 		json.Unmarshal(n.Update, &head) != nil || head.Kind == "" {
 		c.unreadable(params, fmt.Errorf("a notification %q of no known form", method))

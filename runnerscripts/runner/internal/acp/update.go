@@ -230,8 +230,9 @@ func (t *translator) takeBackPrompt() bool {
 	return silent
 }
 
-// takeBack empties the blocks of an answer that the agent does not remember.
-func (t *translator) takeBack() {
+// takeBack empties the blocks of an answer that the agent does not remember, and reports
+// whether there are any.
+func (t *translator) takeBack() bool {
 	t.mu.Lock()
 	blocks := t.draft
 	t.draft, t.open = nil, ""
@@ -241,6 +242,7 @@ func (t *translator) takeBack() {
 			BlockID: b.id, Content: runnerscripts.Content{Type: "text"}, Snapshot: true,
 		})
 	}
+	return len(blocks) > 0
 }
 
 // usageUpdate is ACP's: how full the context is, and what the session cost so far.
