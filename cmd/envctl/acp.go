@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -69,7 +70,7 @@ func (f *acpFlags) run(ctx context.Context) error {
 	if isTerminal(f.app.in) {
 		fmt.Fprintln(f.app.err, "envctl acp is for editors: it waits for the Agent Client Protocol on standard input; see 'envctl acp --help'")
 	}
-	modes := agentModes(cfg.Agent.Name)
+	modes := agentModes(cfg.Agent)
 	mode := cfg.Agent.PermissionMode
 	if len(modes) > 0 {
 		mode = cmp.Or(mode, modes[0])
@@ -148,17 +149,38 @@ func owner(folder string) string {
 }
 
 // agentModes are the permission modes of an agent, the one that it begins with
-// first; none where they depend on its configuration.
-func agentModes(agent string) []string {
-	switch agent {
+// first; none where only the agent knows them.
+func agentModes(a runnerscripts.Agent) []string {
+	switch a.Name {
 	case "claude":
 		return []string{"default", "acceptEdits", "plan", "dontAsk"}
 	case "codex":
 		return []string{"untrusted", "plan", "read-only", "auto", "full-access"}
 	case "gemini":
 		return []string{"default", "autoEdit", "yolo", "plan"}
+	case "opencode":
+		return append([]string{"build", "acceptEdits", "auto", "plan"}, ownModes(a.Config)...)
 	case "script":
 		return []string{"default", "acceptEdits", "bypassPermissions"}
 	}
 	return nil
+}
+
+// ownModes are the agents that a configuration of OpenCode defines and that are no
+// subagents, which are modes, too.
+func ownModes(config json.RawMessage) []string {
+	var c struct {
+		Agent map[string]struct {
+			Mode string `json:"mode"`
+		} `json:"agent"`
+	}
+	_ = json.Unmarshal(config, &c) // the agent judges it
+	var names []string
+	for name, a := range c.Agent {
+		if a.Mode != "subagent" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	acp "github.com/coder/acp-go-sdk"
@@ -14,6 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // configFile writes a configuration and returns its path.
@@ -99,5 +101,17 @@ func worksInFolder(t *testing.T, e *editor, dir string) {
 	before := len(e.text(id))
 	if stop := e.say(id, "plain-text"); stop != acp.StopReasonEndTurn || len(e.text(id)) == before {
 		t.Errorf("stopped because of %s and said %q", stop, e.text(id)[before:])
+	}
+}
+
+func TestModesOfAnEditorAreThoseOfTheAgent(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"opencode": "build acceptEdits auto plan docs review", "claude": "default acceptEdits plan dontAsk", "acp": "",
+	} {
+		config := []byte(`{"agent":{"review":{},"docs":{"mode":"primary"},"sub":{"mode":"subagent"}}}`)
+		if got := strings.Join(agentModes(runnerscripts.Agent{Name: name, Config: config}), " "); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
 }

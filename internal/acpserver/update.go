@@ -52,6 +52,8 @@ func (t *teller) update(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 		return t.text(ev)
 	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
 		return t.toolCall(ev)
+	case runnerscripts.TypeQueryStarted:
+		t.last = place{} // the answer to another prompt is another message
 	case runnerscripts.TypePlan:
 		p, ok := payload[runnerscripts.Plan](t, ev)
 		return acp.UpdatePlan(planEntries(p)...), ok && isMain(ev)

@@ -47,6 +47,7 @@ func TestTheEditorGetsNoTextTwice(t *testing.T) {
 		"taken back":                        {[]rs.Event{say("a", "one"), whole("a", ""), whole("b", "two")}, "one\n\ntwo"},
 		"another text instead":              {[]rs.Event{say("a", "one"), whole("a", "two"), whole("a", "two three")}, "one\n\ntwo three"},
 		"a block after another":             {[]rs.Event{say("a", "one"), say("b", "two")}, "one\n\ntwo"},
+		"another prompt in between":         {[]rs.Event{say("a", "one"), event(t, rs.TypeQueryStarted, rs.QueryStarted{}), say("b", "two")}, "onetwo"},
 		"a tool call in between":            {[]rs.Event{say("a", "one"), tool, say("b", "two")}, "one<tool>two"},
 		"thoughts":                          {[]rs.Event{think("a", "hm"), say("b", "one"), think("c", "hm"), think("d", "so")}, "(hm)one(hm)(\n\nso)"},
 		"a subagent talks":                  {[]rs.Event{say("a", "one"), sub, say("a", " two")}, "one two"},

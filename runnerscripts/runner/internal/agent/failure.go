@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"net/http"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -24,6 +25,40 @@ func Failed(format string, args ...any) error { return fail(runnerscripts.FailAg
 // The conversation goes on.
 func FailedQuery(format string, args ...any) error {
 	return fail(runnerscripts.FailQuery, format, args)
+}
+
+// APIFailure returns a FailAPI with the words of the agent and an advice that fits the
+// status with which the model's API answered: zero if it did not, or is not known. key is
+// how the agent gets a key for the API. An advice that is not empty replaces the usual one.
+func APIFailure(status int, said, key, advice string) error {
+	fact := said
+	if status != 0 {
+		fact = fmt.Sprintf("the model's API answered with status %d: %s", status, said)
+	}
+	if advice == "" {
+		advice = apiAdvice(status, key)
+	}
+	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailAPI, HTTPStatus: status, Message: fact + "; " + advice}
+}
+
+// statusOverloaded is Anthropic's own.
+const statusOverloaded = 529
+
+func apiAdvice(status int, key string) string {
+	switch {
+	case status == 0:
+		return "check that the address of the model's API can be reached from the sandbox, and send the prompt again"
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return "give the agent a key that the model's API accepts, for example " + key
+	case status == http.StatusNotFound:
+		return "check agent.model and the address of the model's API"
+	case status == http.StatusTooManyRequests, status == statusOverloaded, status == http.StatusServiceUnavailable:
+		return "send the prompt again later: the model's API is over its limits"
+	case status >= http.StatusInternalServerError, status == http.StatusRequestTimeout:
+		return "send the prompt again later: the model's API has failed"
+	default:
+		return "change what the message names: the model's API refused the request"
+	}
 }
 
 func fail(code runnerscripts.FailureCode, format string, args []any) error {

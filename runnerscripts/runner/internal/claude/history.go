@@ -20,6 +20,7 @@ type record struct {
 	IsSidechain   bool            `json:"isSidechain"`
 	IsSummary     bool            `json:"isCompactSummary"`
 	PromptSource  string          `json:"promptSource"`
+	TurnKey       string          `json:"turnAttributionKey"` // of a command that somebody typed
 	APIBlockIndex *int            `json:"apiBlockIndex"`
 	Origin        struct {
 		Kind string `json:"kind"`
@@ -139,9 +140,16 @@ func (h history) user(conv string, r record) {
 	case r.Origin.Kind == originTask:
 		h.taskEnded(r)
 	case r.IsMeta, r.IsSummary, r.IsSidechain, r.PromptSource == "system":
-	case conv == runnerscripts.MainConversation && !isInterruptNote(r.Message.Content):
+	case conv == runnerscripts.MainConversation && !isInterruptNote(r.Message.Content) && !r.isNote():
 		h.userText(r.Timestamp, conv, r.UUID, asTyped(r.Message.Content))
 	}
+}
+
+// isNote reports whether the program wrote a message of the user when a command of its own
+// ran: its output, or the command that stands for a change of the model.
+func (r record) isNote() bool {
+	text := joinText(r.Message.Content)
+	return strings.HasPrefix(text, "<local-command-std") || r.TurnKey == "" && tagged(text, "command-name") == "/model"
 }
 
 // asTyped returns a prompt as the user wrote it: that of a slash command is kept

@@ -277,6 +277,10 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 	if len(modes) != 1 || modes[0].CurrentModeID != "acceptEdits" {
 		t.Errorf("modes: %+v", modes)
 	}
+	f.prompt(c, "/compact")
+	f.prompt(c, "plain-text")
+	_, stored := f.transcript()
+	agenttest.SameConversation(t, f.out.All(), stored.All())
 	if err := c.SetMode(t.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("an unknown mode: %v", err)
 	}

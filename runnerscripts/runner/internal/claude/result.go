@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // meter finds what each turn cost in figures that are cumulative.
@@ -72,16 +73,12 @@ func outcome(r resultLine, cancelled bool) (runnerscripts.StopReason, error) {
 }
 
 func apiFailure(r resultLine) error {
-	advice := "check the address and the key of the model's API that the agent was given, and try again"
-	switch {
-	case r.APIErrorStatus == 401, r.APIErrorStatus == 403, r.apiError == "authentication_failed": // also without a key
-		advice = "give the agent a key that the model's API accepts, for example in its environment as ANTHROPIC_API_KEY"
-	case r.APIErrorStatus == 429, r.APIErrorStatus == 529:
-		advice = "try again later: the model's API is over its limits"
+	status := r.APIErrorStatus
+	if r.apiError == "authentication_failed" && status == 0 {
+		return agent.APIFailure(0, r.Result, "", "give the agent a key that the model's API accepts, for example "+keyPlace)
 	}
-	return &runnerscripts.ScriptFailure{
-		Code:       runnerscripts.FailAPI,
-		Message:    advice + ": " + r.Result,
-		HTTPStatus: r.APIErrorStatus,
-	}
+	return agent.APIFailure(status, r.Result, keyPlace, "")
 }
+
+// keyPlace is how the program gets a key.
+const keyPlace = "in its environment as ANTHROPIC_API_KEY"

@@ -58,7 +58,7 @@ func TestModelThatCannotBeReachedFailsTheQuery(t *testing.T) {
 	f.session.Agent.Env[envBaseURL] = "http://127.0.0.1:1/v1"
 	c := f.start()
 	_, err := c.Prompt(t.Context(), "q", "plain-text")
-	if !agenttest.HasCode(err, runnerscripts.FailAPI) || !strings.Contains(err.Error(), "check the address") {
+	if !agenttest.HasCode(err, runnerscripts.FailAPI) || !strings.Contains(err.Error(), "can be reached") {
 		t.Errorf("error %v", err)
 	}
 	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)

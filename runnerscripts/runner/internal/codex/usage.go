@@ -3,8 +3,10 @@ package codex
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // meter finds what is new in counts that are cumulative over a thread.
@@ -39,28 +41,36 @@ func outcome(t turn, cancelled, abandoned bool) (runnerscripts.StopReason, error
 		return runnerscripts.StopCancelled, nil
 	case t.Status == turnDone:
 		return runnerscripts.StopEndTurn, nil
+	case t.Error != nil && strings.Contains(t.Error.text(), incompleteBecause+"max_output_tokens"):
+		return runnerscripts.StopMaxTokens, nil
+	case t.Error != nil && strings.Contains(t.Error.text(), incompleteBecause+"content_filter"):
+		return runnerscripts.StopRefusal, nil
 	case t.Error == nil:
 		return "", apiFailure(turnError{Message: "the turn ended as " + t.Status})
 	}
 	return "", apiFailure(*t.Error)
 }
 
+// incompleteBecause is what the program says before the reason that the model's API gives
+// for an answer that it has not finished.
+const incompleteBecause = "Incomplete response returned, reason: "
+
 func apiFailure(e turnError) error {
 	kind, status := e.kind()
-	advice := "check the address and the key of the model's API that the agent was given, and try again"
+	advice := ""
 	switch {
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		advice = "give the agent a key that the model's API accepts, for example in its environment as " + envKey
-	case status == http.StatusTooManyRequests, kind == "serverOverloaded":
-		advice = "try again later: the model's API is over its limits"
+	case kind == "serverOverloaded":
+		advice = "send the prompt again later: the model's API is over its limits"
+	case kind == "internalServerError":
+		advice = "send the prompt again later: the model's API has failed"
+	case kind == "responseStreamDisconnected", strings.HasPrefix(e.text(), "stream disconnected"):
+		advice = "send the prompt again: the connection to the model's API was cut"
 	case kind == "contextWindowExceeded":
 		advice = "start a new session: the conversation is longer than the model's context"
 	case kind == "modelNotFound":
 		advice = "choose another agent.model"
 	}
-	return &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailAPI, Message: advice + ": " + e.text(), HTTPStatus: status,
-	}
+	return agent.APIFailure(status, e.text(), "in its environment as "+envKey, advice)
 }
 
 // kind is the kind of a failure and the HTTP status behind it, zero if unknown.

@@ -53,9 +53,11 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	if err != nil {
 		return runnerscripts.SetupData{}, err
 	}
-	v, err := child.Version(ctx, argv, env)
-	if err != nil {
-		return runnerscripts.SetupData{}, agent.Failed("check that the program in agent.command is the Gemini CLI for this platform: %v", err)
+	v := child.PackagedVersion(argv, npmPackage)
+	if v == "" {
+		if v, err = child.Version(ctx, argv, env); err != nil {
+			return runnerscripts.SetupData{}, agent.Failed("check that the program in agent.command is the Gemini CLI for this platform: %v", err)
+		}
 	}
 	data := runnerscripts.SetupData{AgentVersion: v}
 	if err := writeFiles(req.Session, req.Profile); err != nil {
@@ -107,11 +109,13 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 			if u.Kind == string(runnerscripts.TypeCommands) {
 				return withCommands(u, req.Profile.Commands)
 			}
+			live.hear(u)
 			return translateUpdate(u)
 		},
 		Usage:         live.usage,
 		Ended:         live.ended,
 		Took:          live.tookPrompt,
+		Answered:      live.hasAnswer,
 		Forgets:       true,
 		WholeThoughts: true,
 		Failure:       failure,

@@ -24,8 +24,11 @@ type live struct {
 	id    string          // of the session
 	read  int64           // how much of its file is known
 	calls map[string]bool // calls that are told
+	heard map[string]bool // calls that the program itself has told
 	last  *runnerscripts.Usage
 	took  bool // the last prompt is in the file
+	// answered says that an answer is the last message in the file.
+	answered bool
 }
 
 // history makes the session's file ready for a start.
@@ -58,7 +61,7 @@ func (l *live) began(id, _, _ string) error {
 func (l *live) ended() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last, l.took = nil, true
+	l.last, l.took, l.answered = nil, true, true
 	text, err := l.news()
 	if err != nil {
 		l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
@@ -72,6 +75,9 @@ func (l *live) ended() {
 	for r := range records(text) {
 		if _, ok := r.prompt(); ok {
 			l.took = true
+		}
+		if r.ID != "" {
+			l.answered = r.Type != "user"
 		}
 		if r.Tokens != nil && r.Type == "gemini" {
 			bills[r.ID] = *r.Tokens // the last one holds
@@ -88,7 +94,11 @@ func (l *live) ended() {
 		}
 		for _, p := range r.Content {
 			if f := p.FunctionResponse; f != nil && l.first(f.ID) {
-				l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, f.rejected())
+				call := f.rejected()
+				if !l.heard[f.ID] { // of a tool that does not exist, for example
+					call.Title = call.Name
+				}
+				l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, call)
 			}
 		}
 	}
@@ -107,6 +117,32 @@ func (l *live) tookPrompt() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.took
+}
+
+// hasAnswer reports whether the last prompt has an answer in the file.
+func (l *live) hasAnswer() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.answered
+}
+
+// hear notes the calls that the program tells.
+func (l *live) hear(u acp.Update) {
+	switch runnerscripts.EventType(u.Kind) {
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
+	default:
+		return
+	}
+	var call runnerscripts.ToolCall
+	if json.Unmarshal(u.Raw, &call) != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heard == nil {
+		l.heard = map[string]bool{}
+	}
+	l.heard[call.ToolCallID] = true
 }
 
 // first reports whether a call is heard of for the first time.
@@ -170,16 +206,7 @@ func failure(err *acpsdk.RequestError) error {
 	if err.Code < 400 || err.Code > 599 {
 		return nil
 	}
-	advice := "check the address and the key of the model's API that the agent was given, and try again"
-	switch err.Code {
-	case 401, 403:
-		advice = "give the agent a key that the model's API accepts, for example in its environment as GEMINI_API_KEY"
-	case 429, 503:
-		advice = "try again later: the model's API is over its limits"
-	}
-	return &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailAPI, HTTPStatus: err.Code, Message: advice + ": " + err.Message,
-	}
+	return agent.APIFailure(err.Code, err.Message, "in its environment as GEMINI_API_KEY", "")
 }
 
 // repeated is the number of updates in which the program repeats a session.

@@ -152,7 +152,7 @@ func kindOf(tool string) runnerscripts.ToolKind {
 	switch tool {
 	case "write_file", "replace":
 		return runnerscripts.ToolEdit
-	case "run_shell_command":
+	case shellTool:
 		return runnerscripts.ToolExecute
 	case "read_file", "read_many_files", "read_mcp_resource", "list_background_processes", "read_background_output":
 		return runnerscripts.ToolRead
@@ -181,7 +181,7 @@ func (c toolCall) whole(workspace string) runnerscripts.ToolCall {
 	}
 	_ = json.Unmarshal(c.Args, &args) // other tools have others
 	switch {
-	case c.Name == "run_shell_command" && args.Command != "":
+	case c.Name == shellTool && args.Command != "":
 		call.Title = args.Command
 	case strings.HasPrefix(c.Name, "mcp_") && c.DisplayName != "":
 		call.Title = c.DisplayName
@@ -193,12 +193,28 @@ func (c toolCall) whole(workspace string) runnerscripts.ToolCall {
 		call.Locations = []runnerscripts.Location{{Path: path}}
 	}
 	call.Name, call.RawInput, call.RawOutput = c.Name, c.Args, c.Result
+	return c.withOutput(call)
+}
+
+// withOutput adds what a command said, and that it failed, to a call.
+func (c toolCall) withOutput(call runnerscripts.ToolCall) runnerscripts.ToolCall {
+	if c.Name != shellTool || c.Status != "success" {
+		return call
+	}
+	if end, ok := endOfCommand(c.Result); ok {
+		if end.output != "" {
+			call.Content = textContent(end.output)
+		}
+		if end.exit != 0 {
+			call.Status = runnerscripts.ToolFailed
+		}
+	}
 	return call
 }
 
 // rest is what the live updates of a call leave out.
 func (c toolCall) rest() runnerscripts.ToolCall {
-	return runnerscripts.ToolCall{ToolCallID: c.ID, Name: c.Name, RawInput: c.Args, RawOutput: c.Result}
+	return c.withOutput(runnerscripts.ToolCall{ToolCallID: c.ID, Name: c.Name, RawInput: c.Args, RawOutput: c.Result})
 }
 
 // rejected is the end of a call that is recorded by its result only.
@@ -208,7 +224,7 @@ func (r functionResponse) rejected() runnerscripts.ToolCall {
 	}
 	_ = json.Unmarshal(r.Response, &said)
 	return runnerscripts.ToolCall{
-		ToolCallID: r.ID, Name: r.Name, Status: runnerscripts.ToolFailed,
+		ToolCallID: r.ID, Name: r.Name, Kind: kindOf(r.Name), Status: runnerscripts.ToolFailed,
 		Content: textContent(said.Error), RawOutput: r.Response,
 	}
 }
@@ -294,7 +310,9 @@ func (p *player) results(at time.Time, r entry) {
 			continue
 		}
 		p.calls[f.ID] = true
-		p.emit(at, runnerscripts.TypeToolCall, f.rejected())
+		call := f.rejected()
+		call.Title = call.Name
+		p.emit(at, runnerscripts.TypeToolCall, call)
 	}
 }
 

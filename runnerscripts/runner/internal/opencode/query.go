@@ -110,25 +110,21 @@ func stopOf(f failedWith) (runnerscripts.StopReason, error) {
 }
 
 func apiFailure(f failedWith) error {
-	advice := "check the address and the key of the model's API in agent.config, and try again"
-	switch {
-	case f.Name == "ContextOverflowError":
+	const key = "as provider.NAME.options.apiKey in agent.config"
+	advice := ""
+	switch f.Name {
+	case "ContextOverflowError":
 		advice = "begin a new session, or use a model with a larger context"
-	case f.Name == "ProviderAuthError", f.Data.StatusCode == 401, f.Data.StatusCode == 403:
-		advice = "give the agent a key that the model's API accepts, for example as provider.NAME.options.apiKey in agent.config"
-	case f.Data.StatusCode == 429, f.Data.StatusCode == 529:
-		advice = "try again later: the model's API is over its limits"
+	case "ProviderAuthError":
+		advice = "give the agent a key that the model's API accepts, for example " + key
 	}
-	return &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailAPI, Message: advice + ": " + f.Data.Message, HTTPStatus: f.Data.StatusCode,
-	}
+	return agent.APIFailure(f.Data.StatusCode, f.Data.Message, key, advice)
 }
 
 // tooManyRetries is why a query is stopped whose API fails again and again.
 func tooManyRetries(attempts int, message string) error {
 	return &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailAPI,
-		Message: fmt.Sprintf("try again later, and check the address of the model's API: it failed %d times in a row: %s",
-			attempts, message),
+		Code:    runnerscripts.FailAPI,
+		Message: fmt.Sprintf("the model's API failed %d times in a row: %s; send the prompt again later", attempts, message),
 	}
 }

@@ -170,7 +170,7 @@ func changesModeAndModel(f *fixture, c *conversation) {
 func runsACommand(f *fixture, c *conversation) {
 	f.prompt(c, "run-command `printf 'its out'; exit 3`")
 	call := f.call()
-	if call.Title != "printf 'its out'; exit 3" || call.Kind != runnerscripts.ToolExecute {
+	if call.Title != "printf 'its out'; exit 3" || call.Kind != runnerscripts.ToolExecute || call.Status != runnerscripts.ToolFailed {
 		f.t.Fatalf("call: %s", agenttest.Show(f.t, call))
 	}
 	if len(call.Content) != 1 || !strings.Contains(call.Content[0].Content.Text, "its out") {

@@ -256,7 +256,7 @@ func (c *conversation) prepare(ctx context.Context, s *server) error {
 	if first {
 		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
 			Agent: programName, AgentVersion: off.version, Model: firstOf(model, off.initial), Mode: mode,
-			Tools: off.tools, Resumed: resumed,
+			Tools: off.toolsFor(c.profile), Resumed: resumed,
 		})
 		c.offerCommands(off.commands)
 	}
@@ -268,6 +268,21 @@ func firstOf(a, b string) string {
 		return a
 	}
 	return b
+}
+
+// toolsFor are the program's own tools that the model gets with a profile. Those of MCP
+// servers are not known at the start.
+func (o offer) toolsFor(p runnerscripts.Profile) []string {
+	return slices.DeleteFunc(slices.Clone(o.tools), func(tool string) bool {
+		own, _, err := parseTool("", tool)
+		if err != nil || tool == "invalid" { // the program's own, for calls that make no sense
+			return true
+		}
+		return slices.ContainsFunc(p.DeniedTools, func(denied string) bool {
+			permission, pattern, err := parseTool("", denied)
+			return err == nil && pattern == "*" && fits(own, permission)
+		})
+	})
 }
 
 // offerCommands tells the slash commands, in the shape of ACP.

@@ -140,6 +140,9 @@ func (t *translator) toolResult(p part) runnerscripts.ToolCall {
 		update.RawOutput = rawJSON(p.State.Error)
 		return update
 	}
+	if p.exitStatus() != 0 {
+		update.Status = runnerscripts.ToolFailed
+	}
 	update.RawOutput = rawJSON(map[string]any{"output": p.State.Output, "metadata": p.State.Metadata})
 	update.Content = t.toolCall(p).Content // the change of a file
 	if update.Content == nil {
@@ -151,6 +154,15 @@ func (t *translator) toolResult(p part) runnerscripts.ToolCall {
 		}
 	}
 	return update
+}
+
+// exitStatus is that of the command of a call; zero if it ran none.
+func (p part) exitStatus() int {
+	var meta struct {
+		Exit int `json:"exit"`
+	}
+	_ = json.Unmarshal(p.State.Metadata, &meta) // other tools have others
+	return meta.Exit
 }
 
 // patched are the changes that a patch of several files made.

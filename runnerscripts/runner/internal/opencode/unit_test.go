@@ -225,3 +225,20 @@ func TestRecipeInstallsWhatTheTestsRun(t *testing.T) {
 		t.Errorf("the recipe installs %v, the tests run %v", got, want)
 	}
 }
+
+func TestToolsAreThoseThatTheProfileLeaves(t *testing.T) {
+	t.Parallel()
+	o := offer{tools: []string{"invalid", "bash", "read", "edit", "write", "apply_patch", "webfetch"}}
+	for denied, want := range map[string]string{
+		"": "bash read edit write apply_patch webfetch", "webfetch": "bash read edit write apply_patch",
+		"bash(rm *)": "bash read edit write apply_patch webfetch", "write": "bash read webfetch", "*": "",
+	} {
+		var p runnerscripts.Profile
+		if denied != "" {
+			p.DeniedTools = []string{denied}
+		}
+		if got := strings.Join(o.toolsFor(p), " "); got != want {
+			t.Errorf("without %q: %q", denied, got)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package gemini
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+)
+
+// commandEnd is how a command ended, as the program tells the model.
+type commandEnd struct {
+	output string
+	exit   int // its exit status; zero also if it is not known
+}
+
+// endOfCommand reads the result of the tool that runs commands:
+//
+//	<untrusted_context>
+//	Output: ...
+//	Exit Code: 3
+//	Process Group PGID: 42
+//	</untrusted_context>
+//
+// It is not ok for one that was cancelled, or moved to the background.
+func endOfCommand(result json.RawMessage) (end commandEnd, ok bool) {
+	var parts []struct {
+		FunctionResponse struct {
+			Response struct {
+				Output string `json:"output"`
+			} `json:"response"`
+		} `json:"functionResponse"`
+	}
+	if json.Unmarshal(result, &parts) != nil || len(parts) == 0 {
+		return end, false
+	}
+	text := strings.TrimSpace(parts[0].FunctionResponse.Response.Output)
+	text = strings.TrimSuffix(strings.TrimPrefix(text, "<untrusted_context>\n"), "\n</untrusted_context>")
+	text, ok = strings.CutPrefix(text, "Output: ")
+	if !ok {
+		return end, false
+	}
+	for {
+		before, last := "", text
+		if i := strings.LastIndexByte(text, '\n'); i >= 0 {
+			before, last = text[:i], text[i+1:]
+		}
+		name, value, _ := strings.Cut(last, ": ")
+		if before == "" || !isNote(name) {
+			break
+		}
+		if name == "Exit Code" {
+			end.exit, _ = strconv.Atoi(value) // else zero
+		}
+		text = before
+	}
+	if text != "(empty)" {
+		end.output = text
+	}
+	return end, true
+}
+
+// isNote reports whether a line with such a name tells of the command, and is not its
+// output.
+func isNote(name string) bool {
+	switch name {
+	case "Exit Code", "Signal", "Background PIDs", "Process Group PGID":
+		return true
+	}
+	return false
+}
