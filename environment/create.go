@@ -19,7 +19,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 			return nil, err
 		}
 	}
-	if cfg.Pool.Size > 0 {
+	if cfg.Pool != (PoolConfig{}) {
 		return nil, fmt.Errorf("%w: pool: remove it, or make a pool with NewPool and the environment with that: a pool outlives its environments", ErrConfig)
 	}
 	b, err := cfg.Sandbox.backend()

@@ -13,16 +13,19 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// PoolConfig says how many sandboxes a [Pool] keeps ready. The zero value is no
-// pool.
+// PoolConfig says how many sandboxes a [Pool] has. The zero value is no pool.
 type PoolConfig struct {
+	// Size is how many sandboxes the pool keeps ready; zero is none.
 	Size int `json:"size,omitempty"`
+	// Max is how many environments of the pool may be open at once: [Pool.Create] waits
+	// until one is closed. Zero means no limit.
+	Max int `json:"max,omitempty"`
 }
 
 // check refuses what makes no sense.
 func (c PoolConfig) check() error {
-	if c.Size < 0 {
-		return fmt.Errorf("%w: pool.size: give a positive number, or leave out pool for none", ErrConfig)
+	if c.Size < 0 || c.Max < 0 {
+		return fmt.Errorf("%w: pool: its size and max are positive numbers; leave out pool for none", ErrConfig)
 	}
 	return nil
 }
@@ -41,15 +44,18 @@ type Pool struct {
 	// up to maxPatience.
 	patience time.Duration
 
+	open  chan struct{} // a token for each environment that is open; nil for no limit
 	ready chan warm     // has room for all
 	need  chan struct{} // a token for each that is missing
 
 	mu     sync.Mutex // guards closed, and that no task is added after it
 	closed bool
 	stop   context.CancelFunc
-	tasks  sync.WaitGroup
-	done   chan struct{} // closed when nothing waits any more, and ended is known
-	ended  error
+	// closing is closed when Close has begun.
+	closing <-chan struct{}
+	tasks   sync.WaitGroup
+	done    chan struct{} // closed when nothing waits any more, and ended is known
+	ended   error
 }
 
 // warm is a sandbox that waits.
@@ -70,7 +76,8 @@ const (
 
 // NewPool starts to make cfg.Pool.Size sandboxes and returns at once. Of cfg count
 // the settings of the sandbox: Sandbox, Runner, Logger, and the name of the Agent,
-// which the sandboxes are made for. Keep is refused: what waits in a pool goes with
+// which the sandboxes are made for. The others are for environments that leave them out,
+// see [Pool.Create]. Keep is refused: what waits in a pool goes with
 // its program. The caller must Close the pool. ctx gives values only.
 func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if err := cfg.check(); err != nil {
@@ -80,8 +87,8 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case cfg.Pool.Size == 0:
-		return nil, fmt.Errorf("%w: pool.size: say how many sandboxes to keep ready", ErrConfig)
+	case cfg.Pool == PoolConfig{}:
+		return nil, fmt.Errorf("%w: pool: say how many sandboxes to keep ready, or how many may be open at once", ErrConfig)
 	case cfg.Name != "":
 		return nil, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
 	case cfg.Keep:
@@ -104,7 +111,10 @@ func newPool(ctx context.Context, cfg Config, create func(context.Context) (warm
 	p := &Pool{
 		cfg: cfg, make: create, log: cfg.Logger, patience: patience, stop: stop,
 		ready: make(chan warm, cfg.Pool.Size), need: make(chan struct{}, cfg.Pool.Size),
-		done: make(chan struct{}),
+		done: make(chan struct{}), closing: ctx.Done(),
+	}
+	if cfg.Pool.Max > 0 {
+		p.open = make(chan struct{}, cfg.Pool.Max)
 	}
 	if p.log == nil {
 		p.log = hclog.NewNullLogger()
@@ -157,7 +167,8 @@ func (p *Pool) fill(ctx context.Context) {
 // Ready returns how many sandboxes wait at the moment.
 func (p *Pool) Ready() int { return len(p.ready) }
 
-// Create is [Create] with a sandbox of the pool. One that has died while it waited is
+// Create is [Create] with a sandbox of the pool. It waits while Config.Pool.Max
+// environments are open, copies by [Environment.Fork] not counted. A sandbox that has died while it waited is
 // never handed out. When none is ready it makes one, and its errors are those of
 // Create.
 //
@@ -171,19 +182,41 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, refill, err := p.take(ctx)
+	leave, err := p.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer refill() // only now: to make a sandbox slows down who waits for one
-	e, err := prepare(ctx, w.EnvironmentPrimitive, cfg, owner{
-		release: func() error { return end(ctx, w.EnvironmentPrimitive) },
-		reach:   w.reach,
-	})
+	w, refill, err := p.take(ctx)
 	if err != nil {
-		return nil, errors.Join(err, end(ctx, w.EnvironmentPrimitive))
+		leave()
+		return nil, err
+	}
+	defer refill() // only now: to make a sandbox slows down who waits for one
+	release := func() error {
+		defer leave()
+		return end(ctx, w.EnvironmentPrimitive)
+	}
+	e, err := prepare(ctx, w.EnvironmentPrimitive, cfg, owner{release: release, reach: w.reach})
+	if err != nil {
+		return nil, errors.Join(err, release())
 	}
 	return e, nil
+}
+
+// enter waits until one more environment may be open. The caller calls leave when that
+// has ended.
+func (p *Pool) enter(ctx context.Context) (leave func(), _ error) {
+	if p.open == nil {
+		return func() {}, nil
+	}
+	select {
+	case p.open <- struct{}{}:
+		return func() { <-p.open }, nil
+	case <-p.closing:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for one of %d environments of the pool to be closed: %w", cap(p.open), context.Cause(ctx))
+	}
 }
 
 // adjust fills in what is the pool's, and refuses what contradicts it.
@@ -192,7 +225,7 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 	switch {
 	case !reflect.ValueOf(cfg.Sandbox).IsZero() && !reflect.DeepEqual(cfg.Sandbox, own.Sandbox):
 		return cfg, fmt.Errorf("%w: sandbox: leave it out: the pool's sandboxes are made already", ErrConfig)
-	case cfg.Pool.Size != 0 && cfg.Pool != own.Pool:
+	case cfg.Pool != PoolConfig{} && cfg.Pool != own.Pool:
 		return cfg, fmt.Errorf("%w: pool: leave it out: this is another pool", ErrConfig)
 	case cfg.Runner != "" && cfg.Runner != own.Runner:
 		return cfg, fmt.Errorf("%w: runner: leave it out: the pool has its own", ErrConfig)

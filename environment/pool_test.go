@@ -167,6 +167,7 @@ func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"no size":       {Sandbox: box},
 		"negative size": {Sandbox: box, Pool: PoolConfig{Size: -1}},
+		"negative max":  {Sandbox: box, Pool: PoolConfig{Max: -1}},
 		"no sandbox":    {Pool: PoolConfig{Size: 1}},
 		"kept":          {Sandbox: box, Pool: PoolConfig{Size: 1}, Keep: true},
 		"one name":      {Sandbox: named, Pool: PoolConfig{Size: 1}},
@@ -183,6 +184,7 @@ func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"another sandbox": {Sandbox: Sandbox{Type: "local", Local: local.Config{User: "x"}}},
 		"another pool":    {Pool: PoolConfig{Size: 2}},
+		"another maximum": {Pool: PoolConfig{Max: 2}},
 		"another runner":  {Runner: "/bin/true"},
 		"another agent":   {Agent: Agent{Name: "claude"}},
 		"kept":            {Keep: true},
@@ -270,4 +272,66 @@ func (s *stuck) Stat(ctx context.Context, name string) (primitives.FileInfo, err
 
 func (s *stuck) Terminate(context.Context) (primitives.TerminateReport, error) {
 	return primitives.TerminateReport{}, nil
+}
+
+func TestAPoolOpensNoMoreThanItsMaximumAtOnce(t *testing.T) {
+	p := pool(t, Config{Sandbox: sandbox(t), Pool: PoolConfig{Max: 2}, Agent: Agent{Name: "script"}})
+	var open, most atomic.Int64
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			env, err := p.Create(t.Context(), Config{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			n := open.Add(1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			_, err = env.Exec(t.Context(), "true")
+			open.Add(-1)
+			if err := errors.Join(err, env.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := most.Load(); n < 1 || n > 2 {
+		t.Errorf("%d environments were open at once, want up to 2", n)
+	}
+}
+
+func TestWhatWaitsForAFullPoolEndsWithItsContextAndWithThePool(t *testing.T) {
+	p := pool(t, Config{Sandbox: sandbox(t), Pool: PoolConfig{Max: 1}})
+	env := createFrom(t, p, Config{})
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if _, err := p.Create(ctx, Config{}); !errors.Is(err, cause) {
+		t.Errorf("a context that is done: %v, want its cause", err)
+	}
+	waiting := make(chan error)
+	go func() {
+		_, err := p.Create(t.Context(), Config{})
+		waiting <- err
+	}()
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting; !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v, want ErrClosed", err)
+	}
+	if err := env.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAFailedCreationMakesRoomInThePool(t *testing.T) {
+	p := pool(t, Config{Sandbox: sandbox(t), Pool: PoolConfig{Max: 1}})
+	for range 2 {
+		if _, err := p.Create(t.Context(), Config{Workspace: []Source{{Folder: &Folder{Path: "/no/such/folder"}}}}); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	createFrom(t, p, Config{})
 }
