@@ -168,9 +168,9 @@ func (p *Pool) fill(ctx context.Context) {
 func (p *Pool) Ready() int { return len(p.ready) }
 
 // Create is [Create] with a sandbox of the pool. It waits while Config.Pool.Max
-// environments are open, copies by [Environment.Fork] not counted. A sandbox that has died while it waited is
-// never handed out. When none is ready it makes one, and its errors are those of
-// Create.
+// environments are open; copies by [Environment.Fork] do not count. A sandbox that has
+// died while it waited is never handed out. When none is ready it makes one, and its
+// errors are those of Create.
 //
 // Of cfg count what belongs to the conversation: Workspace, Agent, Env, SessionID
 // and the like. Sandbox, Pool and Runner are the pool's; each must be left out or be

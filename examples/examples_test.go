@@ -1,9 +1,13 @@
 package examples_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -49,24 +53,91 @@ func TestTheConfigurationsOfTheReadmeAreValid(t *testing.T) {
 	}
 }
 
-// TestExamplesRun runs each as a user would, and looks at what it prints.
-func TestExamplesRun(t *testing.T) {
-	for name, want := range map[string][]string{
-		"hello":      {"hello.txt is in the workspace"},
-		"permission": {"Prompt 1:", "[allowed: ", "Prompt 2:"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), "go", "run", "./"+name)
-			cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			for _, w := range want {
-				if !strings.Contains(string(out), w) {
-					t.Errorf("it does not print %q:\n%s", w, out)
-				}
-			}
-		})
+// programs builds the examples.
+var programs = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "examples-*")
+	if err != nil {
+		return "", err
+	}
+	out, err := exec.Command("go", "build", "-o", dir+"/", "./...").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, out)
+	}
+	return dir, err
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if dir, err := programs(); err == nil {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(status)
+}
+
+// example returns the command of an example, whose files are in a folder of the test.
+func example(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	dir, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, name), args...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir(), "ADDR=127.0.0.1:0")
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// output returns what a command prints.
+func output(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestHelloPrintsWhatCameOfThePrompt(t *testing.T) {
+	out := output(t, example(t, "hello"))
+	if !strings.Contains(out, "hello.txt is in the workspace") || !strings.HasSuffix(out, "created hello.txt\n") {
+		t.Errorf("it prints %q", out)
+	}
+}
+
+func TestCibotPrintsAPatchThatMakesTheTestSucceed(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "answer.txt"), []byte("41\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-config", "cibot/task.yaml", "-folder", folder, "-test"}
+	patch := output(t, example(t, "cibot", append(args, "test $(cat answer.txt) = 42")...))
+	apply := exec.CommandContext(t.Context(), "git", "apply")
+	apply.Dir, apply.Stdin = folder, strings.NewReader(patch)
+	if out, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("git apply: %v %s\n%s", err, out, patch)
+	}
+	if got, err := os.ReadFile(filepath.Join(folder, "answer.txt")); err != nil || string(got) != "42\n" {
+		t.Errorf("the patch makes it %q, %v", got, err)
+	}
+	// It stands for the test: where that fails there is no patch.
+	if out, err := example(t, "cibot", append(args, "test $(cat answer.txt) = 43")...).Output(); err == nil || len(out) > 0 {
+		t.Errorf("with a test that fails: %v, and it prints %q", err, out)
+	}
+}
+
+func TestEvalTellsWhatWasSolved(t *testing.T) {
+	out := output(t, example(t, "eval"))
+	for _, want := range []string{"file +solved ", `sum +wrong \(status 1\) `, "slow +timeout "} {
+		if !regexp.MustCompile("(?m)^" + want).MatchString(out) {
+			t.Errorf("it prints no line %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestForkPrintsTheSmallestPatch(t *testing.T) {
+	out := output(t, example(t, "fork"))
+	if !strings.HasPrefix(out, "# the smallest patch is that of \"try it in place\"\ndiff --git a/way.txt") ||
+		!strings.Contains(out, "+read the task\n+try it in place\n") {
+		t.Errorf("it prints:\n%s", out)
 	}
 }

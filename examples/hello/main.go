@@ -1,4 +1,4 @@
-// Command hello runs the scripted agent in a local sandbox and prints what it says.
+// Command hello runs the scripted agent in a local sandbox and prints what came of it.
 package main
 
 import (
@@ -17,19 +17,21 @@ func main() {
 
 func run(ctx context.Context) error {
 	env, err := environment.Create(ctx, environment.Config{
-		Sandbox: environment.Sandbox{Type: "local"}, // or "docker" or "modal"
-		Agent:   environment.Agent{Name: "script"},  // or "claude", "codex", ...
+		Sandbox:      environment.Sandbox{Type: "local"}, // or "docker" or "modal"
+		Agent:        environment.Agent{Name: "script"},  // or "claude", "codex", ...
+		OnPermission: environment.AllowAll,               // or a function that decides; nil rejects
 	})
 	if err != nil {
 		return err
 	}
 	defer env.Close() // ends the sandbox
-	for ev, err := range env.ExecuteQuery(ctx, environment.Query{Prompt: "Say hello"}) {
-		if err != nil {
-			return err
-		}
-		fmt.Print(ev.Text())
+	res, err := env.Run(ctx, "Say hello")
+	if err != nil {
+		return err
 	}
-	fmt.Println()
+	fmt.Println(res.Text)
+	for _, change := range res.Changes {
+		fmt.Println(change.Kind, change.Path)
+	}
 	return nil
 }

@@ -2,6 +2,18 @@
 // from the other end. Remote backends use it: they create a sandbox, start the
 // guest in it, and wrap the [Client] that [Dial] returns.
 //
+// # A backend
+//
+// A backend starts the runner's guest where its sandbox is:
+//
+//	envrunner guest --root FOLDER [--workspace FOLDER] [--user USER] [--env KEY=value]
+//
+// and gives the standard streams of that program to [Dial] by [Stdio]. The sandbox is a
+// new one below the root and ends with the stream, unless --stay or --linger is given;
+// --attach ID serves it again. "envrunner guest --help" explains all flags, and
+// bundle.Path finds the program for a platform. The [Client] then does all but to end
+// what the backend has made; examples/unshared is a whole backend with its test.
+//
 // # Protocol
 //
 // The guest speaks first: a magic, a protocol version and a hello that describes
