@@ -91,7 +91,7 @@ func historyOfContainer(ctx context.Context, s Sandbox, id string) ([]LogEntry, 
 	found, err := docker.History(ctx, s.Docker, id)
 	list := make([]LogEntry, 0, len(found))
 	for _, f := range found {
-		list = append(list, LogEntry{f.Time, logEngine, f.Message})
+		list = append(list, LogEntry{f.Time, logEngine, f.Message, f.OutOfMemory})
 	}
 	return list, err
 }

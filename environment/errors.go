@@ -116,7 +116,7 @@ func describe(s primitives.ExitStatus) string {
 	case primitives.ReasonSignaled:
 		return "ended by signal " + string(s.Signal)
 	case primitives.ReasonOOM:
-		return "ended because the sandbox ran out of memory"
+		return "ended because the sandbox ran out of memory; give it more"
 	default:
 		return "ended: " + string(s.Reason)
 	}

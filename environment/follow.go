@@ -94,7 +94,7 @@ func (r *queryRun) watch(ctx context.Context) error {
 	e.agent = own
 	e.mu.Unlock()
 	if err != nil && !r.ended && cause == nil {
-		r.fail(err)
+		r.fail(ctx, err)
 	}
 	return err
 }

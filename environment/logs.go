@@ -24,6 +24,9 @@ type LogEntry struct {
 	// and the agent print to standard error.
 	Source  string `json:"source"`
 	Message string `json:"message"`
+	// OutOfMemory says that the kernel ended a process because the sandbox had used up
+	// its memory.
+	OutOfMemory bool `json:"out_of_memory,omitempty"`
 }
 
 // The sources of log entries.
@@ -143,7 +146,7 @@ func readEvents(r io.Reader, maxLine int, send func(LogEntry) bool) {
 		if err != nil {
 			return // its end, or that nobody reads any more
 		}
-		if message := logMessage(ev); message != "" && !send(LogEntry{ev.Time, logRunner, message}) {
+		if message := logMessage(ev); message != "" && !send(LogEntry{Time: ev.Time, Source: logRunner, Message: message}) {
 			return
 		}
 	}

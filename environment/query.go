@@ -110,7 +110,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	withdraw()
 	r.asks.Wait()
 	if err != nil && !r.ended {
-		r.fail(err)
+		r.fail(ctx, err)
 	}
 	return err
 }
@@ -229,6 +229,9 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 			return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
 		}
 		r.cost = failed.Usage.CostUSD
+		if r.env.explain(ctx, &failed, r.begin) {
+			ev = r.env.event(ev.Type, ev.QueryID, failed)
+		}
 		err = &QueryError{QueryID: r.query.ID, Failure: failed}
 	}
 	r.ended = over
@@ -310,7 +313,7 @@ func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.R
 }
 
 // fail ends a query that began and has no end of its own.
-func (r *queryRun) fail(err error) {
+func (r *queryRun) fail(ctx context.Context, err error) {
 	failed := runnerscripts.QueryFailed{
 		Code: runnerscripts.FailAgent, Message: err.Error(),
 		DurationMS: time.Since(r.begin).Milliseconds(),
@@ -318,6 +321,7 @@ func (r *queryRun) fail(err error) {
 	if failure := (*runnerscripts.ScriptFailure)(nil); errors.As(err, &failure) {
 		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
 	}
+	r.env.explain(ctx, &failed, r.begin)
 	r.ended = true
 	r.report(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
 }

@@ -131,7 +131,18 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 			err = errors.Join(err, env.Close()) // the session would wait for the agent
 		}
 	}
-	return errors.Join(err, s.Close())
+	ended := s.Close()
+	if env := made.Load(); env != nil && err != nil && ctx.Err() == nil {
+		f.pointToLogs(ctx, cfg.Sandbox, env.ID())
+	}
+	return errors.Join(err, ended)
+}
+
+// pointToLogs names the sandbox of a run that failed, where something is known of it.
+func (f *runFlags) pointToLogs(ctx context.Context, s environment.Sandbox, id string) {
+	if entries, err := environment.History(ctx, s, id); f.keep || err == nil && len(entries) > 0 {
+		fmt.Fprintf(f.app.err, "sandbox %s: 'envctl logs %[1]s' tells what happened there\n", id)
+	}
 }
 
 // printKept prints the ID of a sandbox that stays, as create does, and what it is for.

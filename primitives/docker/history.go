@@ -18,6 +18,9 @@ import (
 type Incident struct {
 	Time    time.Time
 	Message string // for people
+	// OutOfMemory says that the kernel ended a process because the container had used
+	// up its memory.
+	OutOfMemory bool
 }
 
 // History returns what the engine remembers of a sandbox's container, oldest first:
@@ -42,7 +45,7 @@ func remembered(ctx context.Context, eng *client.Client, id string) ([]Incident,
 		events.ActionUnPause, events.ActionRename, events.ActionDestroy, endAction)
 	var list []Incident
 	for _, m := range past {
-		list = append(list, Incident{time.Unix(0, m.TimeNano).UTC(), incident(m)})
+		list = append(list, Incident{time.Unix(0, m.TimeNano).UTC(), incident(m), m.Action == events.ActionOOM})
 	}
 	return list, err
 }

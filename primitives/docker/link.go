@@ -147,7 +147,7 @@ var errGone = fmt.Errorf("%w: the container has ended: %w", primitives.ErrUnavai
 // gone is errGone with what the state tells of the reason.
 func gone(state primitives.State) error {
 	if state.Exit.Reason == primitives.ReasonOOM {
-		return fmt.Errorf("%w: set a higher memory limit: the container has ended because it had used up its memory: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+		return fmt.Errorf("%w: the container has ended because it had used up its memory (%w); set a higher memory limit", primitives.ErrUnavailable, os.ErrProcessDone)
 	}
 	return errGone
 }
