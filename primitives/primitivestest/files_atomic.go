@@ -61,7 +61,7 @@ func atomicRules() []rule {
 				t.Fatalf("write: %v", err)
 			}
 			expect(t, "content in between", s.read(t, "f"), "old")
-			expect(t, "listed in between", s.list(t, ".", primitives.ListOptions{Pattern: "f"}), "f")
+			expect(t, "listed in between", s.list(t, ".", primitives.ListOptions{Depth: -1}), "f")
 			if err := w.Close(); err != nil {
 				t.Fatalf("close: %v", err)
 			}

@@ -197,6 +197,12 @@ func writeMutants() []mutant {
 				return errors.Join(err, f.WriteFile(ctx, name, r, opts))
 			}
 		})},
+		{"a file that is being written is listed", "nothing of a write is seen before it is done", broken(func(f *faults) {
+			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+				err := f.WriteFile(ctx, name+".tmp", strings.NewReader(""), opts)
+				return errors.Join(err, f.WriteFile(ctx, name, r, opts), f.Remove(ctx, name+".tmp", false))
+			}
+		})},
 		{"a failed write leaves a temporary file", "a write whose source fails leaves no new file", broken(func(f *faults) {
 			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 				err := f.WriteFile(ctx, name, r, opts)

@@ -153,6 +153,8 @@ func (w *walker) push(dir int, name, prefix string) error {
 		unix.Close(fd)
 		return err
 	}
+	// A file that is being written, perhaps by a program that has died, does not exist yet.
+	names = slices.DeleteFunc(names, IsTemp)
 	slices.Sort(names)
 	items := make([]item, len(names))
 	for i, n := range names {
