@@ -54,7 +54,8 @@ func Check(code int) int {
 	return 0
 }
 
-// leftBehind says what servers of this process have left.
+// leftBehind says what servers of this process have left. The collector process of local
+// sandboxes stays as long as this one.
 func leftBehind() error {
 	var errs []error
 	for _, parent := range []string{os.TempDir(), memoryDir} {
@@ -69,8 +70,11 @@ func leftBehind() error {
 	}
 	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", os.Getpid()))
 	for _, file := range children {
-		if list, err := os.ReadFile(file); err == nil && len(strings.TrimSpace(string(list))) > 0 {
-			errs = append(errs, fmt.Errorf("the processes %s", list))
+		list, _ := os.ReadFile(file) // of a thread that may have ended
+		for child := range strings.FieldsSeq(string(list)) {
+			if name, _ := os.ReadFile("/proc/" + child + "/cmdline"); !strings.HasPrefix(string(name), "agentenv-collector\x00") {
+				errs = append(errs, fmt.Errorf("the process %s, %q", child, name))
+			}
 		}
 	}
 	return errors.Join(errs...)

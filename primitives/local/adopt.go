@@ -40,14 +40,18 @@ func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := state{
-		Session: filepath.Join(root, id), Workspace: cfg.Workspace, Keep: cfg.Keep, Stay: cfg.Stay,
-		Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
-	}
+	st := newState(cfg)
+	st.Session = filepath.Join(root, id)
 	st.own(id)
+	unlock, err := lockRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := st.forget(); err != nil {
 		return nil, err
 	}
+	st.collector.tell(handleOpened, st.Session)
 	if st.Group, err = makeGroup(st.ID); err != nil {
 		st.NoGroup = err.Error()
 	}
@@ -60,6 +64,7 @@ func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	if st.Group != "" {
 		err = errors.Join(err, cgroup.Remove(st.Group))
 	}
+	st.collector.tell(sandboxGone, st.Session)
 	return nil, err
 }
 

@@ -124,3 +124,20 @@ func BenchmarkStream(b *testing.B) {
 		_ = p.Close()
 	})
 }
+
+// BenchmarkNew makes a sandbox and ends it.
+func BenchmarkNew(b *testing.B) {
+	root := b.TempDir()
+	for b.Loop() {
+		s, err := local.New(b.Context(), local.Config{Root: root})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := s.Terminate(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -93,6 +93,7 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 	st.Group = ""
 	st.Session = filepath.Join(filepath.Dir(s.paths.Session), st.ID)
 	st.Workspace, st.Copying = "", true
+	st.collector.tell(handleOpened, st.Session)
 	err = st.announce()
 	if err == nil && grouped {
 		var gerr error
@@ -120,7 +121,12 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 // announce makes the beginning of a session folder, by which GC finds it if this
 // program dies before it is complete. Nobody else can enter it until then.
 func (st *state) announce() error {
-	err := os.Mkdir(st.Session, 0o700)
+	unlock, err := lockRoot(filepath.Dir(st.Session))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = os.Mkdir(st.Session, 0o700)
 	if err == nil {
 		err = os.Mkdir(st.paths().App, 0o700)
 	}

@@ -35,9 +35,10 @@ type Garbage struct {
 }
 
 // GC ends and removes the sandboxes below cfg.Root whose programs have died, and
-// what is left of those that were being made or removed then. It takes none that a
-// program is attached to, whose maker lives, that was made with Config.Stay, or in
-// which a durable command runs. Of cfg only Root counts.
+// what is left of those that were being made or removed then, without waiting for
+// their grace. It takes none that a program is attached to, whose maker lives, that
+// was made with Config.Stay, or in which a durable command runs. Of cfg only Root
+// counts.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.
@@ -83,8 +84,8 @@ func clean(ctx context.Context, session string, opts GCOptions) (Garbage, error)
 	}
 	st := state{Session: session}
 	err := st.load()
-	if _, lerr := os.Lstat(st.file(lifeFile)); errors.Is(lerr, fs.ErrNotExist) {
-		return cleanHalf(session, st, opts)
+	if !st.complete() {
+		return cleanHalf(ctx, session, st, opts)
 	}
 	if err != nil || st.owner() != ownerDead || st.Stay || !opts.NoGrace && st.busy() {
 		return Garbage{}, nil //nolint:nilerr // what cannot be read is not ours
@@ -126,13 +127,22 @@ func cleanSandbox(ctx context.Context, st *state, opts GCOptions) (Garbage, erro
 	return found, errors.Join(err, s.Close())
 }
 
-// halfMadeAfter is how old a folder becomes before it is sure that nobody is still
-// busy with it.
-const halfMadeAfter = time.Hour
-
 // cleanHalf removes a sandbox that never was complete. There is nothing in it but
 // what New makes, or a copy of another one: what has more in it stays.
-func cleanHalf(session string, st state, opts GCOptions) (Garbage, error) {
+func cleanHalf(ctx context.Context, session string, st state, opts GCOptions) (Garbage, error) {
+	if st.ID == "" {
+		// The program that makes it holds the lock until its name is written down.
+		unlock, err := lockRootAlone(ctx, filepath.Dir(session))
+		if unlock == nil {
+			return Garbage{}, err
+		}
+		defer unlock()
+		if st.load() == nil {
+			return Garbage{}, nil
+		}
+	} else if st.owner() != ownerDead {
+		return Garbage{}, nil
+	}
 	info, err := os.Lstat(session)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Garbage{}, nil
@@ -140,8 +150,7 @@ func cleanHalf(session string, st state, opts GCOptions) (Garbage, error) {
 	if err != nil {
 		return Garbage{}, err
 	}
-	old := time.Since(info.ModTime()) > halfMadeAfter
-	if st.owner() != ownerDead && (st.ID != "" || !old) || !st.Copying && !onlyNew(session) {
+	if !st.Copying && !onlyNew(session) {
 		return Garbage{}, nil
 	}
 	found := Garbage{ID: filepath.Base(session), Why: "its program died while it was made", Created: info.ModTime().UTC()}
@@ -233,16 +242,53 @@ const lockTurn = 5 * time.Millisecond
 // flockShared waits for a lock that commands of the sandbox could keep, until ctx is done.
 // Where there are no locks GC gets none either.
 func flockShared(ctx context.Context, f *os.File) error {
+	if err := awaitLock(ctx, f, unix.LOCK_SH); errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("wait for the lock of %s: %w", f.Name(), ctx.Err())
+	}
+	return nil
+}
+
+// awaitLock locks a file. When ctx is done before, the error is EWOULDBLOCK.
+func awaitLock(ctx context.Context, f *os.File, how int) error {
 	again := time.NewTicker(lockTurn)
 	defer again.Stop()
-	for errors.Is(flock(f, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
+	for {
+		err := flock(f, how|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the lock of %s: %w", f.Name(), ctx.Err())
+			return err
 		case <-again.C:
 		}
 	}
-	return nil
+}
+
+// lockRoot keeps others from taking what this program makes below root for garbage, as
+// long as nothing in it says whose it is. Several programs may hold the lock. Where there
+// are no locks, nobody takes it.
+func lockRoot(root string) (unlock func(), err error) {
+	f, err := os.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	_ = flock(f, unix.LOCK_SH)
+	return func() { _ = f.Close() }, nil
+}
+
+// lockRootAlone returns nil if others hold the lock and do not let go of it soon.
+func lockRootAlone(ctx context.Context, root string) (unlock func(), err error) {
+	f, err := os.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if awaitLock(ctx, f, unix.LOCK_EX) != nil {
+		return nil, f.Close()
+	}
+	return func() { _ = f.Close() }, nil
 }
 
 // flock locks a file for this handle.

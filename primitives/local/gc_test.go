@@ -8,8 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -97,7 +97,7 @@ func TestGCTakesSandboxesOfDeadProgramsOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign := filepath.Join(cfg.Root, "aaaaaaaaaaaaaaaa", "app")
+	foreign := filepath.Join(cfg.Root, "aaaaaaaaaaaaaaaa", "src")
 	if err := os.MkdirAll(foreign, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -150,31 +150,43 @@ func TestGCEndsWhatStillRuns(t *testing.T) {
 	}
 }
 
+// making locks root, as a program does that makes a sandbox, until the test is over.
+func making(t *testing.T, root string) {
+	t.Helper()
+	f, err := os.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestGCTakesWhatIsHalfMadeOrHalfRemoved(t *testing.T) {
 	cfg := local.Config{Root: t.TempDir()}
-	long := time.Now().Add(-2 * time.Hour)
 	for name, c := range map[string]struct {
-		make func(session string) error
+		make func(t *testing.T, session string) error
 		left bool
 	}{
-		"folder only":        {func(s string) error { return errors.Join(os.Mkdir(s, 0o700), os.Chtimes(s, long, long)) }, false},
-		"new folder":         {func(s string) error { return os.Mkdir(s, 0o700) }, true},
-		"somebody's content": {func(s string) error { return errors.Join(os.MkdirAll(s+"/src", 0o700), os.Chtimes(s, long, long)) }, true},
-		"no life file": {func(s string) error {
+		"folder only":        {func(_ *testing.T, s string) error { return os.Mkdir(s, 0o700) }, false},
+		"being made":         {func(t *testing.T, s string) error { making(t, cfg.Root); return os.Mkdir(s, 0o700) }, true},
+		"somebody's content": {func(_ *testing.T, s string) error { return os.MkdirAll(s+"/src", 0o700) }, true},
+		"no life file": {func(t *testing.T, s string) error {
 			id := abandon(t, cfg)
 			return errors.Join(os.Rename(filepath.Join(cfg.Root, id), s), os.Remove(s+"/app/life"))
 		}, false},
-		"removal": {func(s string) error {
+		"removal": {func(_ *testing.T, s string) error {
 			return os.MkdirAll(filepath.Join(cfg.Root, ".removed-"+filepath.Base(s), "workspace", "x"), 0o700)
 		}, false},
-		"ended": {func(s string) error {
+		"ended": {func(t *testing.T, s string) error {
 			id := abandon(t, cfg)
 			return errors.Join(os.Rename(filepath.Join(cfg.Root, id), s), os.WriteFile(s+"/app/life", []byte("terminated\n"), 0o600))
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			session := filepath.Join(cfg.Root, "abcdefghabcdefgh")
-			if err := c.make(session); err != nil {
+			if err := c.make(t, session); err != nil {
 				t.Fatal(err)
 			}
 			if took := gc(t, cfg, local.GCOptions{}); (took == "") != c.left {

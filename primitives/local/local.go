@@ -12,8 +12,15 @@
 // own names them in os/exec's ExtraFiles, or clears the mark right before it calls
 // syscall.Exec.
 //
-// Linux is fully supported. On macOS it works without durable commands, and ends
-// process groups instead of whole trees; Capabilities say so.
+// A program that has made a sandbox has a child process, agentenv-collector, until it
+// ends: that is the program itself, started once more. When the program has died, killed
+// or not, the collector process ends the commands that the program has left, removes the
+// files that it was writing and, after [Config].GraceSeconds, terminates those of its
+// sandboxes that are not made to stay and that no other program is attached to. What is
+// left where a collector process was killed too, that of the next program collects.
+//
+// Linux is fully supported. On macOS it works without durable commands and without a
+// collector process, and ends process groups instead of whole trees; Capabilities say so.
 package local
 
 import (
@@ -48,9 +55,12 @@ type Config struct {
 	Workspace string `json:"workspace,omitempty"`
 	// Keep leaves the session folder on disk after Terminate.
 	Keep bool `json:"keep,omitempty"`
-	// Stay says that the sandbox is to outlive this program: [GC] leaves it alone
+	// Stay says that the sandbox is to outlive this program: it is left alone
 	// however long nobody uses it.
 	Stay bool `json:"stay,omitempty"`
+	// GraceSeconds is for how long the sandbox lives on, without Stay, when this
+	// program has ended and no other one is attached. Zero means 60.
+	GraceSeconds int `json:"grace_seconds,omitempty"`
 	// Env is added to the environment of every command, entries and their
 	// meaning as in primitives.Command.Env.
 	Env []string `json:"env,omitempty"`
@@ -65,7 +75,8 @@ type Config struct {
 	// ReapOrphans makes this program adopt and reap the processes that lose
 	// their parent, so that none escapes. It changes the whole program: for
 	// one that does nothing but serve this sandbox, like the guest. So it also
-	// offers its commands to the kernel to be killed before it when memory runs out.
+	// offers its commands to the kernel to be killed before it when memory runs out,
+	// and starts no collector process: the container that it serves ends with it.
 	ReapOrphans bool `json:"-"`
 }
 
@@ -78,15 +89,14 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, wrap("create", "", err)
 	}
-	st := state{
-		Workspace: cfg.Workspace, Keep: cfg.Keep, Stay: cfg.Stay, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner,
-	}
+	st := newState(cfg)
 	st.own(newID())
 	root, who, err := prepare(cfg)
 	if err != nil {
 		return nil, wrap("create", cfg.Root, err)
 	}
 	st.Session = filepath.Join(root, st.ID)
+	st.collector.tell(handleOpened, st.Session)
 	if err := makeFolders(&st, who); err != nil {
 		return nil, wrap("create", st.Session, errors.Join(err, unmake(&st)))
 	}
@@ -108,7 +118,9 @@ func unmake(st *state) error {
 	if st.Group != "" {
 		err = cgroup.Remove(st.Group)
 	}
-	return errors.Join(err, files.RemoveTree(st.Session))
+	err = errors.Join(err, files.RemoveTree(st.Session))
+	st.collector.tell(sandboxGone, st.Session)
+	return err
 }
 
 // groupPrefix begins the names of control groups.
@@ -146,15 +158,18 @@ func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	if cfg.Runner != "" {
 		st.Runner = cfg.Runner
 	}
+	st.collector = collectorFor(cfg)
 	who, err := sandboxUser(st.User)
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}
+	st.collector.tell(handleOpened, st.Session)
 	s, err := open(ctx, st, who, cfg.ReapOrphans)
 	if err != nil {
+		st.collector.tell(handleClosed, st.Session)
 		return nil, wrap("attach", id, err)
 	}
-	s.endAbandoned()
+	endAbandoned(st)
 	return s, nil
 }
 
@@ -165,6 +180,9 @@ func prepare(cfg Config) (root string, who identity, err error) {
 	}
 	if err := (primitives.Command{Args: []string{"env"}, Env: cfg.Env}).Check(); err != nil {
 		return "", who, fmt.Errorf("config: %w", err)
+	}
+	if cfg.GraceSeconds < 0 {
+		return "", who, fmt.Errorf("config: %w: grace_seconds is %d; give a positive number, or set stay", fs.ErrInvalid, cfg.GraceSeconds)
 	}
 	if root, err = rootFolder(cfg, who); err != nil {
 		return "", who, err
@@ -246,6 +264,11 @@ func sandboxUser(name string) (identity, error) {
 
 // makeFolders makes the session's folders and its state.
 func makeFolders(st *state, who identity) error {
+	unlock, err := lockRoot(filepath.Dir(st.Session))
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if st.Workspace != "" {
 		abs, err := filepath.Abs(st.Workspace)
 		if err != nil {

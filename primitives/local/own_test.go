@@ -3,8 +3,10 @@ package local_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -20,7 +22,8 @@ import (
 
 // own is the program of a sandbox's owner: it makes a sandbox below root, starts
 // the scripts, those that begin with "durable " as durable commands, prints the
-// sandbox's ID and the commands', and waits to be killed.
+// sandbox's ID and the commands', and waits to be killed. OWN_CONFIG adds to the
+// sandbox's configuration. With OWN_WRITE it is killed while it writes a file.
 func own(ctx context.Context, root string, scripts []string) int {
 	make := local.New
 	if os.Getenv("OWN_SWEEPING") != "" {
@@ -30,7 +33,14 @@ func own(ctx context.Context, root string, scripts []string) int {
 	if err != nil {
 		return 1
 	}
-	s, err := make(ctx, local.Config{Root: root, Runner: self})
+	cfg := local.Config{Root: root, Runner: self}
+	if text := os.Getenv("OWN_CONFIG"); text != "" {
+		if err := json.Unmarshal([]byte(text), &cfg); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	s, err := make(ctx, cfg)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -47,6 +57,14 @@ func own(ctx context.Context, root string, scripts []string) int {
 		}
 		fmt.Println(p.ID())
 	}
+	if os.Getenv("OWN_WRITE") != "" {
+		r, w := io.Pipe()
+		go func() {
+			_, _ = io.WriteString(w, "the first half")
+			fmt.Println("ready")
+		}()
+		_ = s.WriteFile(ctx, "whole", r, primitives.WriteOptions{})
+	}
 	fmt.Println("ready")
 	<-ctx.Done()
 	return 0
@@ -61,14 +79,20 @@ type owner struct {
 
 func startOwner(t *testing.T, sweeping bool, root string, scripts ...string) *owner {
 	t.Helper()
+	return startOwnerWith(t, sweeping, nil, root, scripts...)
+}
+
+func startOwnerWith(t *testing.T, sweeping bool, env []string, root string, scripts ...string) *owner {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, append([]string{"own", root}, scripts...)...)
 	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), env...)
 	if sweeping {
-		cmd.Env = append(os.Environ(), "OWN_SWEEPING=1")
+		cmd.Env = append(cmd.Env, "OWN_SWEEPING=1")
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -30,10 +30,13 @@ type state struct {
 	Group   string            `json:"group,omitempty"`
 	NoGroup string            `json:"no_group,omitempty"` // why there is none
 
+	collector *orphanCollector // of this program; nil: nobody looks after the sandbox
+
 	Session   string   `json:"-"` // where the state was found
 	Workspace string   `json:"workspace,omitempty"`
 	Keep      bool     `json:"keep,omitempty"`
 	Stay      bool     `json:"stay,omitempty"`
+	Grace     int      `json:"grace,omitempty"`   // in seconds; zero is the default
 	Copying   bool     `json:"copying,omitempty"` // it is a copy that is still being made
 	Env       []string `json:"env,omitempty"`
 	User      string   `json:"user,omitempty"`
@@ -42,17 +45,42 @@ type state struct {
 
 const (
 	stateFile = "sandbox.json"
-	// lifeFile is empty as long as the sandbox lives, and has a part of what will be
-	// in it while somebody terminates it. Every handle keeps it open: that it was
-	// written to or removed tells all of them, whoever did it. They share a lock on
-	// it, so that it can be known whether there are any.
-	lifeFile = "life"
-	ending   = "t"
-	ended    = "terminated\n"
+	// lifeFile is empty as long as the sandbox lives. Every handle keeps it open: its
+	// size, which can change on a full disk, too, and its removal tell all of them what
+	// one has done. They share a lock on it, so that it can be known whether there are
+	// any.
+	lifeFile   = "life"
+	lifeEnding = 1 // its size while somebody terminates the sandbox
+	lifeEnded  = 2
 )
 
 // isEnded reports whether a life file says that the sandbox was terminated.
-func isEnded(life fs.FileInfo) bool { return life.Size() > int64(len(ending)) }
+func isEnded(life fs.FileInfo) bool { return life.Size() > lifeEnding }
+
+// defaultGrace is Config.GraceSeconds.
+const defaultGrace = time.Minute
+
+// newState returns what a sandbox of cfg remembers of it.
+func newState(cfg Config) state {
+	return state{
+		Workspace: cfg.Workspace, Keep: cfg.Keep, Stay: cfg.Stay, Grace: cfg.GraceSeconds,
+		Env: cfg.Env, User: cfg.User, Runner: cfg.Runner, collector: collectorFor(cfg),
+	}
+}
+
+// grace is how long the sandbox lives on when nobody is attached.
+func (st *state) grace() time.Duration {
+	if st.Grace == 0 {
+		return defaultGrace
+	}
+	return time.Duration(st.Grace) * time.Second
+}
+
+// complete reports whether the sandbox was made to the end.
+func (st *state) complete() bool {
+	_, err := os.Lstat(st.file(lifeFile))
+	return !errors.Is(err, fs.ErrNotExist)
+}
 
 // own makes it a new sandbox of this program.
 func (st *state) own(id string) {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -41,7 +43,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	for d := range durables {
 		d.blame(primitives.ReasonCancelled)
 	}
-	_, _ = s.life.WriteAt([]byte(ending), 0) // without it others see that their commands end, and not why
+	_ = s.life.Truncate(lifeEnding) // without it others see that their commands end, and not why
 	report := endFamily(s.family(procs), blameAll(procs), ctx.Done())
 	if len(report.Survivors) > 0 {
 		// The sandbox stays to be looked at; its handle is of no more use.
@@ -92,12 +94,15 @@ func (s *Sandbox) release(procs map[*process]struct{}, durables map[*durable]str
 
 // remove tells the other handles and takes away what New made.
 func (s *Sandbox) remove() error {
-	_, err := s.life.WriteAt([]byte(ended), 0)
+	err := s.life.Truncate(lifeEnded)
 	if s.group != nil {
 		err = errors.Join(err, removeGroup(s.group.Path()))
 	}
 	if !s.st.Keep {
 		err = errors.Join(err, discard(s.st.Session))
+	}
+	if err == nil {
+		s.st.collector.tell(sandboxGone, s.st.Session)
 	}
 	return err
 }
@@ -176,31 +181,38 @@ func (s *Sandbox) Close() error {
 		s.group.Close()
 	}
 	errs = append(errs, s.files.Close(), s.life.Close())
+	s.st.collector.tell(handleClosed, s.st.Session)
 	return s.fail("close", s.id, errors.Join(errs...))
 }
 
 // endAbandoned ends what handles left running whose program has died, except for
 // durable commands.
-func (s *Sandbox) endAbandoned() {
-	if s.group == nil {
-		f := &sweepFamily{belongs: func(p proctree.Proc) bool {
-			values, ok := proctree.Mark(p, sandboxMark, execMark)
-			return ok && values[0] == s.id && abandoned(values[1])
-		}}
-		endFamily(f, primitives.DefaultGrace, nil)
-		return
-	}
-	names, err := cgroup.Leaves(s.group.Path())
-	if err != nil {
-		return
-	}
-	for _, name := range names {
-		if abandoned(name) {
-			path := filepath.Join(s.group.Path(), name)
-			endFamily(newGroupFamily(path), primitives.DefaultGrace, nil)
-			_ = cgroup.Remove(path)
+func endAbandoned(sandboxes ...*state) {
+	var all sync.WaitGroup
+	swept := make(map[string]bool)
+	for _, st := range sandboxes {
+		if _, err := os.Stat(st.Group); err != nil {
+			swept[st.ID] = true // there are no groups
+			continue
+		}
+		names, _ := cgroup.Leaves(st.Group) // or it is gone by now
+		for _, name := range names {
+			if abandoned(name) {
+				path := filepath.Join(st.Group, name)
+				all.Go(func() {
+					endFamily(newGroupFamily(path), primitives.DefaultGrace, nil)
+					_ = cgroup.Remove(path)
+				})
+			}
 		}
 	}
+	if len(swept) > 0 {
+		endFamily(&sweepFamily{belongs: func(p proctree.Proc) bool {
+			values, ok := proctree.Mark(p, sandboxMark, execMark)
+			return ok && swept[values[0]] && abandoned(values[1])
+		}}, primitives.DefaultGrace, nil)
+	}
+	all.Wait()
 }
 
 // abandoned reports whether the command with this ID, or in the control group

@@ -162,18 +162,7 @@ func programRules() []rule {
 			}
 			s.expectGone(t, s.token)
 		}},
-		{name: "a killed program takes its commands along, not those of others", own: true, check: func(t testingT, s *sandbox) {
-			p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
-			cmd := s.command("mark", "theirs-"+s.token, "out", "ready\n", "hang")
-			_, kill := s.suite.client(t, clientTask{ID: s.ID(), Commands: []primitives.Command{cmd}, Hold: true})
-			kill()
-			// Until somebody looks after the sandbox they may live on.
-			other := s.attach(t)
-			s.write(t, "go", "")
-			expect(t, "code", s.wait(t, p).Code, 5)
-			other.terminate(t)
-			s.suite.expectNoProcesses(t, s.token)
-		}},
+		{name: "a killed program takes its commands along, not those of others", own: true, check: checkKilledProgram},
 		{name: "a durable command outlives the program that started it", own: true, check: func(t testingT, s *sandbox) {
 			cmd := s.command("out", "first\n", "await", "go", "out", "second\n", "exit", "4")
 			cmd.Durable = true
@@ -191,6 +180,21 @@ func programRules() []rule {
 			expect(t, "status", s.wait(t, p), primitives.ExitStatus{Code: 4, Reason: primitives.ReasonExited})
 		}},
 	}
+}
+
+// checkKilledProgram: nobody attaches, terminates or collects anything meanwhile.
+func checkKilledProgram(t testingT, s *sandbox) {
+	p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
+	theirs := "theirs-" + s.token
+	_, kill := s.suite.client(t, clientTask{ID: s.ID(), Hold: true, Commands: []primitives.Command{
+		s.command("mark", theirs, "out", "ready\n", "hang"),
+		s.command("spawn", "double,quiet", "mark", theirs, "hang", "end", "out", "ready\n", "hang"),
+	}})
+	expect(t, "how many processes of the other program run", len(s.processes(t, theirs)), 3)
+	kill()
+	s.expectGone(t, theirs)
+	s.write(t, "go", "")
+	expect(t, "code", s.wait(t, p).Code, 5)
 }
 
 // reattach returns a durable command again.

@@ -9,11 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/internal/sparse"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 // defaultMode is the mode of a new file.
@@ -316,13 +318,37 @@ const (
 	tempRandom = 26 // letters that rand.Text returns
 )
 
+// ownTempPrefix begins the temporary names that this program chooses: what programs that
+// have died were writing can be told from it.
+var ownTempPrefix = sync.OnceValue(func() string { return tempPrefix + proctree.Self().String() + "-" })
+
 // tempName returns a name that nobody can guess, for a file that is not
 // complete yet.
-func tempName() string { return tempPrefix + rand.Text() + tempSuffix }
+func tempName() string { return ownTempPrefix() + rand.Text() + tempSuffix }
 
 // IsTemp reports whether a file name is one of those under which files are
 // written before they appear under their own.
 func IsTemp(name string) bool {
-	return len(name) == len(tempPrefix)+tempRandom+len(tempSuffix) &&
-		strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
+	_, ok := tempWriter(name)
+	return ok
+}
+
+// IsTempOf reports whether it is one that this program has chosen.
+func IsTempOf(name string, writer proctree.Identity) bool {
+	w, ok := tempWriter(name)
+	return ok && w == writer
+}
+
+func tempWriter(name string) (proctree.Identity, bool) {
+	rest, ok := strings.CutPrefix(name, tempPrefix)
+	if !ok {
+		return proctree.Identity{}, false
+	}
+	rest, ok = strings.CutSuffix(rest, tempSuffix)
+	writer, random, _ := strings.Cut(rest, "-")
+	if !ok || len(random) != tempRandom {
+		return proctree.Identity{}, false
+	}
+	id, err := proctree.ParseIdentity(writer)
+	return id, err == nil
 }

@@ -1,0 +1,166 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// collection is the work of a collector process.
+type collection struct {
+	host     proctree.Identity
+	sessions map[string]int // open handles of the host program by session folder
+	roots    map[string]bool
+	since    time.Time // the host program's start
+	work     sync.WaitGroup
+}
+
+// collect is the main of a collector process. It returns the exit code.
+func collect(host, since string) int {
+	id, err := proctree.ParseIdentity(host)
+	nanos, terr := strconv.ParseInt(since, 36, 64)
+	if errors.Join(err, terr) != nil {
+		return 2
+	}
+	_ = os.Setenv("PATH", defaultPath)
+	_ = os.WriteFile("/proc/self/comm", []byte(collectorName), 0) // for people
+	c := collection{host: id, since: time.Unix(0, nanos), sessions: make(map[string]int), roots: make(map[string]bool)}
+	c.listen()
+	awaitEnd(id)
+	c.collect(c.sessions)
+	c.work.Wait()
+	return 0
+}
+
+// listen returns when the host program has closed its end of the socket, which the kernel
+// does for one that dies.
+func (c *collection) listen() {
+	message := make([]byte, unix.PathMax+2)
+	for {
+		var n int
+		err := ignoreEINTR(func() (err error) { n, err = unix.Read(0, message); return err })
+		if err != nil || n == 0 {
+			return
+		}
+		c.note(message[0], string(message[1:n]))
+	}
+}
+
+func (c *collection) note(kind byte, session string) {
+	handles := c.sessions[session]
+	switch {
+	case kind == sandboxGone:
+		delete(c.sessions, session)
+	case kind == handleOpened:
+		c.sessions[session] = handles + 1
+	case handles > 0:
+		c.sessions[session] = handles - 1
+	}
+	if root := filepath.Dir(session); !c.roots[root] {
+		c.roots[root] = true
+		c.work.Go(func() { c.collect(c.orphans(root)) })
+	}
+}
+
+// orphans returns the sandboxes below root whose programs had died, together with their
+// collector processes, before the host program started.
+func (c *collection) orphans(root string) map[string]int {
+	found := make(map[string]int)
+	entries, _ := entriesOf(root, false) // the host program has checked it
+	for _, e := range entries {
+		st := state{Session: filepath.Join(root, e.Name())}
+		info, err := e.Info()
+		if err != nil || !e.IsDir() {
+			continue
+		}
+		created := info.ModTime()
+		if st.load() == nil {
+			created = st.Created
+		}
+		if created.Before(c.since) {
+			found[st.Session] = 1
+		}
+	}
+	return found
+}
+
+// collect ends the commands of dead programs in the sandboxes that have open handles and,
+// after its grace, each sandbox that nobody keeps.
+func (c *collection) collect(sessions map[string]int) {
+	var left []*state
+	for session, handles := range sessions {
+		st := &state{Session: session}
+		grace := time.Duration(0)
+		if st.load() == nil && st.complete() {
+			if handles > 0 {
+				left = append(left, st)
+			}
+			if st.Stay || st.owner() != ownerDead {
+				continue
+			}
+			grace = st.grace()
+		}
+		c.work.Go(func() {
+			<-time.After(grace)
+			_, _ = clean(context.Background(), session, GCOptions{NoGrace: true}) // another program tries again
+		})
+	}
+	endAbandoned(left...)
+	for _, st := range left {
+		removeTemps(st.Session, c.host)
+		if st.Workspace != "" {
+			removeTemps(st.Workspace, c.host)
+		}
+	}
+}
+
+// removeTemps removes the files below dir that a program had not completed when it died.
+func removeTemps(dir string, writer proctree.Identity) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	_ = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || !files.IsTempOf(e.Name(), writer) {
+			return nil //nolint:nilerr // the rest is looked at
+		}
+		_ = root.RemoveAll(name)
+		if e.IsDir() {
+			return fs.SkipDir
+		}
+		return nil
+	})
+}
+
+// awaitEnd returns when the program has died. It closes its files a moment before.
+func awaitEnd(id proctree.Identity) {
+	if fd, err := openPidfd(id.PID); err == nil {
+		w, err := watchExit(id.PID, fd)
+		if err == nil && proctree.Alive(id) {
+			err = w.wait()
+		}
+		if w != nil {
+			w.close()
+		}
+		if err == nil {
+			return
+		}
+	}
+	untilEmpty(1<<62, nil, func() []proctree.Proc {
+		if proctree.Alive(id) {
+			return make([]proctree.Proc, 1)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,227 @@
+package local_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// collectors returns the collector processes of a program.
+func collectors(t *testing.T, host int) []int {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, name := range names {
+		line, err := os.ReadFile(name)
+		if err == nil && bytes.HasPrefix(line, fmt.Appendf(nil, "agentenv-collector\x00%d.", host)) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// collected waits until the collector process of a killed owner has done its work.
+func (o *owner) collected(t *testing.T) {
+	t.Helper()
+	eventually(t, "the collector process has ended", func() bool { return len(collectors(t, o.cmd.Process.Pid)) == 0 })
+}
+
+// daemon is a script whose command has ended when its process still runs.
+const daemon = "(setsid sh -c 'trap \"\" TERM HUP; sleep 600' </dev/null >/dev/null 2>&1 &)"
+
+func emptied(t *testing.T, root string) func() bool {
+	return func() bool {
+		left, err := os.ReadDir(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(left) == 0
+	}
+}
+
+func TestNothingOutlivesAKilledProgram(t *testing.T) {
+	bothWays(t, func(t *testing.T, sweeping bool) {
+		root := t.TempDir()
+		env := []string{`OWN_CONFIG={"grace_seconds": 1}`}
+		o := startOwnerWith(t, sweeping, env, root, "exec sleep 600", daemon+"; sleep 600", daemon, "durable sleep 600")
+		if got := collectors(t, o.cmd.Process.Pid); len(got) != 1 {
+			t.Errorf("collector processes: %v, want one", got)
+		}
+		o.kill()
+		eventually(t, "the folder is gone", emptied(t, root))
+		if left := marked(t, o.sandbox); len(left) > 0 {
+			t.Errorf("processes are left: %v", left)
+		}
+		o.collected(t)
+	})
+}
+
+// A program need not name a runner, nor be killed: it may also just leave.
+func TestNothingOutlivesAProgramThatLeavesItsSandbox(t *testing.T) {
+	root := t.TempDir()
+	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"runner": "", "grace_seconds": 1}`}, root, daemon)
+	if err := o.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = o.cmd.Wait()
+	eventually(t, "the folder is gone", emptied(t, root))
+	if left := marked(t, o.sandbox); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+}
+
+func TestAKeptSandboxOutlivesItsProgramWithItsDurableCommands(t *testing.T) {
+	bothWays(t, func(t *testing.T, sweeping bool) {
+		root := t.TempDir()
+		env := []string{`OWN_CONFIG={"stay": true, "grace_seconds": 1}`}
+		o := startOwnerWith(t, sweeping, env, root, "exec sleep 600", daemon, "durable echo on; sleep 600")
+		o.kill()
+		o.collected(t)
+		for _, pid := range marked(t, o.sandbox) {
+			environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+			if err == nil && !strings.Contains(string(environ), o.commands[2]) {
+				t.Errorf("process %d is left: %q", pid, environ)
+			}
+		}
+		s := attach(t, root, o.sandbox)
+		p, err := s.Reattach(t.Context(), o.commands[2], primitives.Offset{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if line := readLine(t, p.Stdout()); line != "on" {
+			t.Errorf("durable command printed %q", line)
+		}
+		if err := p.Signal(t.Context(), primitives.SIGTERM); err != nil {
+			t.Errorf("the durable command: %v", err)
+		}
+	})
+}
+
+func TestASandboxStaysWhileAnotherProgramIsAttached(t *testing.T) {
+	root := t.TempDir()
+	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"grace_seconds": 1}`}, root, "exec sleep 600")
+	s := attach(t, root, o.sandbox)
+	p := start(t, s, shell("sleep 600"))
+	o.kill()
+	o.collected(t)
+	if _, err := s.Stat(t.Context(), "."); err != nil {
+		t.Error(err)
+	}
+	if err := p.Signal(t.Context(), primitives.SIGTERM); err != nil {
+		t.Errorf("the command of the other program: %v", err)
+	}
+}
+
+func TestTheNextProgramCollectsWhatNobodyElseCan(t *testing.T) {
+	bothWays(t, func(t *testing.T, sweeping bool) {
+		root := t.TempDir()
+		env := []string{`OWN_CONFIG={"grace_seconds": 1}`}
+		o := startOwnerWith(t, sweeping, env, root, "exec sleep 600", daemon, "durable sleep 600")
+		for _, pid := range collectors(t, o.cmd.Process.Pid) {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o.kill()
+		half := filepath.Join(root, "abcdefghabcdefgh")
+		if err := os.Mkdir(half, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		next := startOwnerWith(t, sweeping, env, root)
+		eventually(t, "only the sandbox of the next program is left", func() bool {
+			left, err := os.ReadDir(root)
+			return err == nil && len(left) == 1 && left[0].Name() == next.sandbox
+		})
+		if left := marked(t, o.sandbox); len(left) > 0 {
+			t.Errorf("processes are left: %v", left)
+		}
+		next.kill()
+		eventually(t, "the next program's is gone, too", emptied(t, root))
+		next.collected(t)
+	})
+}
+
+func TestACollectorProcessThatWasKilledIsReplaced(t *testing.T) {
+	root := t.TempDir()
+	first := newSandbox(t, local.Config{Root: root})
+	mine := collectors(t, os.Getpid())
+	if len(mine) != 1 {
+		t.Fatalf("collector processes: %v, want one", mine)
+	}
+	if err := unix.Kill(mine[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has ended", func() bool { return !alive(mine[0]) })
+	eventually(t, "there is another one", func() bool {
+		newSandbox(t, local.Config{Root: root}) // the kernel closes the files of the killed one a moment later
+		now := collectors(t, os.Getpid())
+		return len(now) == 1 && now[0] != mine[0]
+	})
+	if _, err := os.Stat("/proc/" + strconv.Itoa(mine[0])); err == nil {
+		t.Error("the killed one was not reaped")
+	}
+	if _, err := first.Stat(t.Context(), "."); err != nil {
+		t.Error(err)
+	}
+}
+
+// The environment of a program holds keys that its commands do not get.
+func TestACollectorProcessKnowsNoSecrets(t *testing.T) {
+	o := startOwnerWith(t, false, []string{"FAKE_API_KEY=s3cret"}, t.TempDir())
+	for _, pid := range collectors(t, o.cmd.Process.Pid) {
+		environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if err != nil || bytes.Contains(environ, []byte("s3cret")) {
+			t.Errorf("environment %q, %v", environ, err)
+		}
+		files, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
+		if err != nil {
+			t.Error(err)
+		}
+		for _, f := range files {
+			name, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/fd/" + f.Name())
+			kind, _, _ := strings.Cut(name, ":")
+			if name != os.DevNull && kind != "socket" && kind != "anon_inode" && !strings.HasPrefix(name, "/sys/fs/cgroup/") {
+				t.Errorf("it has %s open", name)
+			}
+		}
+	}
+}
+
+func TestAFileThatAKilledProgramWasWritingIsCollected(t *testing.T) {
+	root := t.TempDir()
+	env := []string{`OWN_CONFIG={"stay": true}`, "OWN_WRITE=1"}
+	o := startOwnerWith(t, false, env, root)
+	s := attach(t, root, o.sandbox)
+	list := func() []os.DirEntry {
+		entries, err := os.ReadDir(s.Paths().Workspace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entries
+	}
+	if got := list(); len(got) != 1 {
+		t.Fatalf("while it is written the folder has %v, want one temporary file", got)
+	}
+	if infos, err := s.List(t.Context(), ".", primitives.ListOptions{}); err != nil || len(infos) > 0 {
+		t.Errorf("List shows %v, %v", infos, err)
+	}
+	o.kill()
+	o.collected(t)
+	if got := list(); len(got) > 0 {
+		t.Errorf("%v is left", got)
+	}
+}

@@ -1,0 +1,16 @@
+package local
+
+// The kinds of a message to the collector process. The session folder follows.
+const (
+	handleOpened = '+' // comes before the folder is made
+	handleClosed = '-'
+	sandboxGone  = 'x'
+)
+
+// collectorFor returns nil if nothing is to be left to a collector process.
+func collectorFor(cfg Config) *orphanCollector {
+	if cfg.ReapOrphans {
+		return nil
+	}
+	return ownCollector
+}

@@ -1,0 +1,137 @@
+package local
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
+)
+
+// orphanCollector is the host program's side of its collector process. That is the host
+// program started once more: it waits until the host program has died, by whatever
+// cause, then ends and removes what that has left; see collection. One of them serves
+// all sandboxes of the program. Nothing waits for it, and no command tells it anything.
+type orphanCollector struct {
+	mu       sync.Mutex
+	socket   int // its end is the collector process's standard input; -1 without one
+	pid      int
+	sessions map[string]int // open handles by session folder, until the sandbox is gone
+}
+
+// collectorName is the first argument of a collector process.
+const collectorName = "agentenv-collector"
+
+var (
+	ownCollector = &orphanCollector{socket: -1, sessions: make(map[string]int)}
+	// programStart is later than the creation of what other programs have left before.
+	programStart = time.Now()
+)
+
+// A host program need not know that it is started as a collector process, nor bring
+// another program for it.
+func init() { //nolint:gochecknoinits // it must come before the main of any program
+	if len(os.Args) == 3 && os.Args[0] == collectorName {
+		syscall.Exit(collect(os.Args[1], os.Args[2]))
+	}
+}
+
+// tell sends a message, and starts the collector process if there is none. A nil
+// collector does nothing. If there can be no process, or it does not listen, then what
+// this program leaves when it is killed waits for the collector process of another one.
+func (c *orphanCollector) tell(kind byte, session string) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch handles := c.sessions[session]; {
+	case kind == sandboxGone:
+		delete(c.sessions, session)
+	case kind == handleOpened:
+		c.sessions[session] = handles + 1
+	case handles > 0:
+		c.sessions[session] = handles - 1
+	}
+	if c.socket >= 0 && c.send(kind, session) == nil {
+		return
+	}
+	c.stop()
+	if c.start() != nil {
+		return
+	}
+	for session, handles := range c.sessions {
+		_ = c.send(handleOpened, session)
+		if handles == 0 {
+			_ = c.send(handleClosed, session)
+		}
+	}
+}
+
+// send returns an error if the collector process has ended.
+func (c *orphanCollector) send(kind byte, session string) error {
+	err := ignoreEINTR(func() error {
+		return unix.Send(c.socket, append([]byte{kind}, session...), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	})
+	if errors.Is(err, unix.EAGAIN) {
+		return nil // somebody has stopped it
+	}
+	return err
+}
+
+// start starts the collector process.
+func (c *orphanCollector) start() error {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	theirs := descriptors{ends[1]}
+	defer func() { theirs.close() }()
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		theirs = append(theirs, null)
+		var pidfd int
+		c.pid, pidfd, err = spawn(&spawnSpec{
+			path: "/proc/self/exe",
+			args: []string{collectorName, proctree.Self().String(), strconv.FormatInt(programStart.UnixNano(), 36)},
+			env:  collectorEnv(os.Environ()), dir: "/", session: true,
+			files: []uintptr{uintptr(ends[1]), uintptr(null), uintptr(null)},
+		})
+		if pidfd >= 0 {
+			_ = unix.Close(pidfd)
+		}
+	}
+	if err != nil {
+		_ = unix.Close(ends[0])
+		return err
+	}
+	c.socket = ends[0]
+	return nil
+}
+
+// stop lets go of a collector process that has ended.
+func (c *orphanCollector) stop() {
+	if c.socket >= 0 {
+		_ = unix.Close(c.socket)
+		c.socket = -1
+		_, _ = unix.Wait4(c.pid, nil, unix.WNOHANG, nil)
+	}
+}
+
+// collectorEnv leaves out all that may be a secret. It keeps the marks of a sandbox that
+// the host program itself runs in, and what the loader of the program needs.
+func collectorEnv(environ []string) []string {
+	var env []string
+	for _, e := range environ {
+		if hasKey(e, sandboxMark) || hasKey(e, execMark) || strings.HasPrefix(e, "LD_") {
+			env = append(env, e)
+		}
+	}
+	return env
+}
