@@ -95,9 +95,9 @@ func (s *Sandbox) startDurable(ctx context.Context, cmd *primitives.Command) (*d
 	id := "d-" + newID()
 	dir := s.durableDir(id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, s.gone(err)
+		return nil, s.gone(files.NoSpace(err))
 	}
-	if err := s.supervise(ctx, id, dir, cmd, spec); err != nil {
+	if err := files.NoSpace(s.supervise(ctx, id, dir, cmd, spec)); err != nil {
 		return nil, errors.Join(err, files.RemoveTree(dir))
 	}
 	return s.openDurable(ctx, id, primitives.Offset{})
@@ -141,7 +141,9 @@ func (s *Sandbox) supervise(ctx context.Context, id, dir string, cmd *primitives
 	if err != nil {
 		return fmt.Errorf("%w: start the supervisor %s: %w", primitives.ErrUnavailable, s.st.Runner, err)
 	}
-	if err := awaitChild(ctx, pid, pidfd); err != nil {
+	if err := awaitChild(ctx, pid, pidfd); errors.Is(err, primitives.ErrNoSpace) {
+		return fmt.Errorf("write down that the command runs: %w", err)
+	} else if err != nil {
 		return fmt.Errorf("%w: the supervisor %s: %w", primitives.ErrUnavailable, s.st.Runner, err)
 	}
 	var started durableStart
@@ -166,6 +168,9 @@ func awaitChild(ctx context.Context, pid, pidfd int) error {
 	ws, rerr := reap(pid)
 	if err = errors.Join(err, rerr); err == nil && !stopped && ctx.Err() != nil {
 		err = ctx.Err()
+	}
+	if err == nil && ws.ExitStatus() == superviseNoSpace {
+		return primitives.ErrNoSpace
 	}
 	if err == nil && ws.ExitStatus() != 0 {
 		err = fmt.Errorf("ended with status %d", ws.ExitStatus())

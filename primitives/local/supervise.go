@@ -14,8 +14,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
@@ -30,10 +33,11 @@ const secondStage = "AGENTENV_SUPERVISOR"
 // to dir, where the sandbox finds it; nothing is printed.
 func Supervise(ctx context.Context, dir string) int {
 	if os.Getenv(secondStage) == "" {
-		if err := detach(); err != nil {
+		code, err := detach()
+		if err != nil {
 			return 1
 		}
-		return 0
+		return code
 	}
 	_ = os.Unsetenv(secondStage)
 	// The first stage waits until this descriptor is closed.
@@ -51,12 +55,13 @@ func Supervise(ctx context.Context, dir string) int {
 	defer signal.Stop(hangup)
 
 	p, drains, err := startSupervised(ctx, dir)
-	if err == nil {
-		err = ready.Close()
-	} else {
-		err = errors.Join(err, writeJSON(filepath.Join(dir, startedFile), newStartError(err)), ready.Close())
+	if err != nil {
+		if errors.Is(writeJSON(filepath.Join(dir, startedFile), newStartError(files.NoSpace(err))), unix.ENOSPC) {
+			_, _ = ready.WriteString("no space")
+		}
+		return 1 // which closes ready
 	}
-	if p == nil || err != nil {
+	if ready.Close() != nil {
 		return 1
 	}
 	status, err := p.Wait(context.WithoutCancel(ctx))
@@ -70,16 +75,20 @@ func Supervise(ctx context.Context, dir string) int {
 	return 0
 }
 
+// superviseNoSpace is the exit code of a first stage whose second one had not even the
+// space to write down what went wrong.
+const superviseNoSpace = 28
+
 // detach starts this program once more as the second stage, in a session of its
-// own, and returns when that has started the command or failed to.
-func detach() error {
+// own, and returns when that has started the command or failed to, with the exit code.
+func detach() (int, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer r.Close()
 	cmd := exec.Command(self, os.Args[1:]...) //nolint:noctx // it must outlive this program
@@ -88,10 +97,13 @@ func detach() error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = errors.Join(cmd.Start(), w.Close())
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = io.Copy(io.Discard, r)
-	return err
+	said, err := io.ReadAll(r)
+	if len(said) > 0 {
+		return superviseNoSpace, err
+	}
+	return 0, err
 }
 
 // startSupervised starts the command and writes down that it runs. The drains move its
@@ -169,6 +181,7 @@ func sentinels() map[string]error {
 		"not_directory":     primitives.ErrNotDirectory,
 		"is_directory":      primitives.ErrIsDirectory,
 		"limit":             primitives.ErrLimit,
+		"no_space":          primitives.ErrNoSpace,
 		"not_exist":         fs.ErrNotExist,
 		"permission":        fs.ErrPermission,
 		"invalid":           fs.ErrInvalid,

@@ -37,11 +37,19 @@ func Classify(err error) error {
 	case unix.ENXIO, unix.ENODEV, unix.EOPNOTSUPP:
 		return primitives.ErrNotRegular
 	case unix.ENOSPC, unix.EDQUOT:
-		return fmt.Errorf("%w: %w", primitives.ErrNoSpace, err)
+		return NoSpace(err)
 	case unix.EROFS, unix.ETXTBSY, unix.EBUSY:
 		return fmt.Errorf("%w: %w", fs.ErrPermission, err)
 	case unix.EINVAL, unix.ELOOP, unix.ENAMETOOLONG:
 		return fmt.Errorf("%w: %w", fs.ErrInvalid, err)
+	}
+	return err
+}
+
+// NoSpace is Classify for errors of which only the want of space has a sentinel.
+func NoSpace(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w: %w", primitives.ErrNoSpace, err)
 	}
 	return err
 }

@@ -1,0 +1,135 @@
+package local_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+)
+
+// page is how much room one small file takes.
+const page = 4096
+
+// smallDisk returns a folder on a file system of its own.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatalf("this test needs the right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// fillDisk uses up all the room but some pages.
+func fillDisk(t *testing.T, dir string, free int64) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "big"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	size, err := io.Copy(f, endless{})
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("after %d bytes: %v", size, err)
+	}
+	if err := f.Truncate(size&^(page-1) - free*page); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+func TestADurableCommandOnAFullDiskIsNoSpace(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := smallDisk(t)
+	s := newSandbox(t, local.Config{Root: root, Runner: self})
+	started, refused := 0, 0
+	for free := range int64(8) {
+		fillDisk(t, root, free)
+		cmd := shell("exit 3")
+		cmd.Durable = true
+		p, err := s.Exec(t.Context(), cmd)
+		if err == nil {
+			started++
+			_ = p.Close()
+			continue
+		}
+		refused++
+		if !errors.Is(err, primitives.ErrNoSpace) {
+			t.Errorf("with room for %d files: %v", free, err)
+		}
+	}
+	if started == 0 || refused < 2 {
+		t.Errorf("%d started, %d refused: the disk was not full at every step", started, refused)
+	}
+}
+
+func TestASandboxOnAFullDiskCanBeRemoved(t *testing.T) {
+	bothWays(t, func(t *testing.T, sweeping bool) {
+		by := local.New
+		if sweeping {
+			by = local.NewSweeping
+		}
+		root := smallDisk(t)
+		s := newSandboxBy(t, by, local.Config{Root: root})
+		p := start(t, s, shell("sleep 600"))
+		other := attach(t, root, s.ID())
+		fillDisk(t, s.Paths().Workspace, 0)
+		if _, err := s.Terminate(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if st := wait(t, p); st.Reason != primitives.ReasonCancelled {
+			t.Errorf("the command ended with %+v", st)
+		}
+		if _, err := other.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrTerminated) {
+			t.Errorf("the other handle says %v", err)
+		}
+		if !emptied(t, root)() {
+			t.Error("something is left")
+		}
+	})
+}
+
+func TestAKeptFolderOnAFullDiskIsOneOfASandboxThatHasEnded(t *testing.T) {
+	root := smallDisk(t)
+	s := newSandbox(t, local.Config{Root: root, Keep: true})
+	fillDisk(t, s.Paths().Workspace, 0)
+	if _, err := s.Terminate(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := local.Attach(t.Context(), local.Config{Root: root}, s.ID()); !errors.Is(err, primitives.ErrTerminated) {
+		t.Errorf("attach: %v", err)
+	}
+}
+
+func TestGCFreesAFullDisk(t *testing.T) {
+	cfg := local.Config{Root: smallDisk(t)}
+	id := abandon(t, cfg)
+	fillDisk(t, filepath.Join(cfg.Root, id, "workspace"), 0)
+	if got := gc(t, cfg, local.GCOptions{}); got != id {
+		t.Errorf("GC took %q, want %q", got, id)
+	}
+	if !emptied(t, cfg.Root)() {
+		t.Error("something is left")
+	}
+}
