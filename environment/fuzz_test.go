@@ -3,11 +3,18 @@ package environment
 import (
 	"archive/tar"
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"os"
+	"path"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -132,5 +139,64 @@ func FuzzResult(f *testing.F) {
 			t.Error("neither a result nor an error")
 		}
 		_ = logMessage(ev)
+	})
+}
+
+// FuzzRecord: of what a sandbox stores about itself a host that does not remember it takes
+// the SessionID and the IgnoreChanges, and one that does only what it was itself.
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte(`{"session_id":"s","ignore_changes":["a/**"],"agent":{"name":"script","command":["sh"]}}`), []byte("tar"),
+		[]byte(`{"query_id":"q","process":"d-x","offset":7}`+"\n"+`{"query_id":"q","seen":true}`+"\n"))
+	f.Add([]byte(`{"session_id":"../s"}`), []byte{}, []byte(`{"query_id":"q","process":"x","offset":-1}`+"\nhalf"))
+	f.Add([]byte(`{"session_id":"mine","ignore_changes":["["]}`), make([]byte, 1024), []byte("null\n"))
+	f.Setenv("XDG_STATE_HOME", f.TempDir())
+	p, err := local.New(f.Context(), local.Config{Root: f.TempDir()})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		_, err := p.Terminate(context.WithoutCancel(f.Context()))
+		if err = errors.Join(err, p.Close()); err != nil {
+			f.Error(err)
+		}
+	})
+	const remembered = "remembered" // the type of sandboxes that this host remembers
+	sum := sha256.Sum256([]byte("another"))
+	mine := known{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Baseline: hex.EncodeToString(sum[:])}
+	if err := remember(remembered, p.ID(), mine); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, record, baseline, queries []byte) {
+		for name, content := range map[string][]byte{recordFile: record, baselineFile: baseline, queriesFile: queries} {
+			if err := p.WriteFile(t.Context(), path.Join(p.Paths().App, name), bytes.NewReader(content), private()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, typ := range []string{"local", remembered} {
+			var own owner
+			cfg, err := readRecord(t.Context(), p, Config{Sandbox: Sandbox{Type: typ}}, &own)
+			if err != nil {
+				continue
+			}
+			known := typ == remembered && cfg.SessionID == mine.SessionID
+			if known != (own.unknown == nil) || known != (cfg.Agent.Name == "script") {
+				t.Errorf("%s: the session %q of agent %q: %v", typ, cfg.SessionID, cfg.Agent.Name, own.unknown)
+			}
+			if !sessionPattern.MatchString(cfg.SessionID) || !known && !reflect.DeepEqual(cfg, Config{
+				Sandbox: cfg.Sandbox, SessionID: cfg.SessionID, IgnoreChanges: cfg.IgnoreChanges,
+			}) {
+				t.Errorf("%s: the sandbox decides on %+v", typ, cfg)
+			}
+			if began, err := readBaseline(t.Context(), p, own); err == nil {
+				t.Error("the baseline of another sandbox is believed", began.close())
+			}
+		}
+		env := Environment{prim: p}
+		asked, err := env.prompts(t.Context())
+		for _, q := range asked {
+			if q.QueryID == "" || err != nil {
+				t.Errorf("a query %+v, and %v", q, err)
+			}
+		}
 	})
 }

@@ -103,7 +103,7 @@ func tagsOf(f *pb.SandboxInfo) map[string]string {
 
 // created is when a sandbox was made.
 func created(f *pb.SandboxInfo) time.Time {
-	return time.UnixMicro(int64(f.GetCreatedAt() * 1e6)).UTC()
+	return plausible(time.UnixMicro(int64(f.GetCreatedAt() * 1e6)))
 }
 
 func describe(f *pb.SandboxInfo) Info {

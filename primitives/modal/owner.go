@@ -85,7 +85,16 @@ func expires(tags map[string]string) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	return time.Unix(seconds, 0).UTC()
+	return plausible(time.Unix(seconds, 0))
+}
+
+// plausible is a time that can be written as people and JSON write it; any other is the
+// zero time.
+func plausible(t time.Time) time.Time {
+	if t = t.UTC(); t.Year() < 1 || t.Year() > 9999 {
+		return time.Time{}
+	}
+	return t
 }
 
 // inode is the number in the name of a namespace.
