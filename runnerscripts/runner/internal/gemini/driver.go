@@ -165,7 +165,7 @@ func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptReques
 	if err != nil {
 		return t, err
 	}
-	return t, replay(ctx, t.Main, workspace, out)
+	return t, replay(ctx, t, workspace, out)
 }
 
 // The permission modes of the program.

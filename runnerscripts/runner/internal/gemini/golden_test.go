@@ -135,7 +135,7 @@ func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 	t.Parallel()
 	out := agenttest.NewRecorder()
 	text := recordedFile(testdata("write", "chat.jsonl"), sessionFolder)
-	if err := replay(t.Context(), text, sessionFolder+"/workspace", out); err != nil {
+	if err := replay(t.Context(), runnerscripts.Transcript{Main: text}, sessionFolder+"/workspace", out); err != nil {
 		t.Fatal(err)
 	}
 	times := map[string]bool{}
@@ -160,7 +160,7 @@ func FuzzRecord(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
 		out := agenttest.NewRecorder()
-		if err := replay(t.Context(), string(line)+"\n"+string(line), "/w", out); err != nil {
+		if err := replay(t.Context(), runnerscripts.Transcript{Main: string(line) + "\n" + string(line)}, "/w", out); err != nil {
 			t.Fatal(err)
 		}
 		repeated(string(line))

@@ -158,11 +158,18 @@ func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 		return runnerscripts.Transcript{}, err
 	}
 	t := runnerscripts.Transcript{Main: c.text}
-	dir := filepath.Join(chatsDir(s), c.id)
+	t.Subagents, err = readSubagents(s, c.id)
+	return t, err
+}
+
+// readSubagents reads the histories of the subagents of a session.
+func readSubagents(s runnerscripts.Session, id string) ([]runnerscripts.SubagentTranscript, error) {
+	dir := filepath.Join(chatsDir(s), id)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return t, err
+		return nil, err
 	}
+	var list []runnerscripts.SubagentTranscript
 	for _, e := range entries {
 		id, isChat := strings.CutSuffix(e.Name(), fileSuffix)
 		if !isChat || !e.Type().IsRegular() {
@@ -170,11 +177,11 @@ func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 		}
 		text, err := agent.ReadIfExists(filepath.Join(dir, e.Name()))
 		if err != nil {
-			return t, err
+			return nil, err
 		}
-		t.Subagents = append(t.Subagents, runnerscripts.SubagentTranscript{ID: id, Transcript: text})
+		list = append(list, runnerscripts.SubagentTranscript{ID: id, Transcript: text})
 	}
-	return t, nil
+	return list, nil
 }
 
 // restore writes a transcript where the program finds it.
@@ -228,6 +235,7 @@ func clearChats(s runnerscripts.Session) error {
 // entry is a line of a file of a session.
 type entry struct {
 	SessionID string          `json:"sessionId"` // of the first line
+	StartTime string          `json:"startTime"`
 	Kind      string          `json:"kind"`
 	ID        string          `json:"id"` // of a message; one that comes again replaces it
 	Time      string          `json:"timestamp"`
@@ -298,7 +306,11 @@ func (c content) text() string {
 
 // prompt returns the words of the user, if the record has any.
 func (r entry) prompt() (string, bool) {
-	text := r.Content.text()
+	words := r.Content
+	if len(words) > 1 && strings.HasPrefix(strings.TrimSpace(words[0].Text), "<loaded_context>") { // of a subagent
+		words = words[1:]
+	}
+	text := words.text()
 	if r.Type != "user" || r.repeated || strings.TrimSpace(text) == "" || hasAnyPrefix(strings.TrimSpace(text), programWords...) {
 		return "", false
 	}
@@ -309,6 +321,7 @@ func (r entry) prompt() (string, bool) {
 var programWords = []string{
 	"<session_context>", "<hook_context>",
 	"System: Potential loop detected.", "[System: You previously generated thoughts ",
+	"You have stopped calling tools without finishing. ", // to a subagent
 }
 
 func hasAnyPrefix(s string, prefixes ...string) bool {

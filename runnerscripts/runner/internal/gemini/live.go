@@ -25,6 +25,8 @@ type live struct {
 	read  int64           // how much of its file is known
 	calls map[string]bool // calls that are told
 	heard map[string]bool // calls that the program itself has told
+	// begun are the calls of subagents that were told, with their prompts.
+	begun []string
 	last  *runnerscripts.Usage
 	took  bool // the last prompt is in the file
 	// answered says that an answer is the last message in the file.
@@ -42,7 +44,16 @@ func (l *live) history() (acp.History, error) {
 	if err != nil || !ok {
 		return acp.History{}, err
 	}
-	l.id, l.read = c.id, int64(len(c.text))
+	l.id, l.read, l.begun = c.id, int64(len(c.text)), nil
+	told := map[string]bool{}
+	for r := range records(c.text) {
+		for _, call := range r.ToolCalls {
+			if args, ok := call.subagentArgs(); ok && !told[call.ID] {
+				told[call.ID] = true
+				l.begun = append(l.begun, args.Prompt)
+			}
+		}
+	}
 	return acp.History{SessionID: c.id, Prompts: c.prompts, Updates: repeated(c.text)}, nil
 }
 
@@ -91,6 +102,7 @@ func (l *live) ended() {
 				update = c.whole(l.workspace)
 			}
 			l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, update)
+			l.tellSubagent(c)
 		}
 		for _, p := range r.Content {
 			if f := p.FunctionResponse; f != nil && l.first(f.ID) {
@@ -117,6 +129,26 @@ func (l *live) tookPrompt() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.took
+}
+
+// tellSubagent tells the conversation of the subagent that a call has started, if it has.
+func (l *live) tellSubagent(c toolCall) {
+	args, ok := c.subagentArgs()
+	if !ok {
+		return
+	}
+	stored, err := readSubagents(l.session, l.id)
+	if err != nil {
+		l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+			Level: "warn", Message: fmt.Sprintf("the conversation of a subagent cannot be read: %v", err),
+		})
+	}
+	subs := newSubagents(stored)
+	for _, prompt := range l.begun {
+		subs.take(prompt)
+	}
+	l.begun = append(l.begun, args.Prompt)
+	tellSubagent(l.out, c, l.workspace, &subs)
 }
 
 // hasAnswer reports whether the last prompt has an answer in the file.

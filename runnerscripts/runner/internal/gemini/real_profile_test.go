@@ -12,6 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 const secret = "the-$ecret"
@@ -118,6 +119,12 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 	f.prompt(c, `call-tool `+"`"+`invoke_agent {"agent_name":"reviewer","prompt":"call-tool \u0060complete_task {\"result\":\"well done\"}\u0060"}`+"`")
 	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "well done") {
 		t.Errorf("the subagent: the model was sent %q", got)
+	}
+	subs := agenttest.Fold(t, f.out.All()).Subagents
+	if len(subs) != 2 || subs[0].Status != session.SubagentFailed || subs[1].Status != session.SubagentCompleted ||
+		subs[1].Type != "reviewer" || subs[1].Output != "well done" || subs[0].AgentID == subs[1].AgentID ||
+		len(subs[0].Blocks) < 3 || subs[0].Blocks[2].Tool == nil || subs[0].Blocks[2].Tool.Name != shellTool {
+		t.Errorf("the subagents: %s", agenttest.Show(t, subs))
 	}
 	if !slices.ContainsFunc(f.api.Requests(), func(r llmapi.Request) bool { return strings.Contains(string(r.Body), "You are a reviewer.") }) {
 		t.Error("the subagent's prompt reaches no model")

@@ -1,6 +1,7 @@
 package gemini
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"path/filepath"
@@ -99,6 +100,7 @@ type toolCall struct {
 	Args          json.RawMessage `json:"args"`
 	Result        json.RawMessage `json:"result"`
 	Status        string          `json:"status"`
+	Time          string          `json:"timestamp"`
 	Description   string          `json:"description"`
 	DisplayName   string          `json:"displayName"`
 	ResultDisplay resultDisplay   `json:"resultDisplay"`
@@ -111,6 +113,8 @@ type resultDisplay struct {
 	FilePath        string  `json:"filePath"`
 	OriginalContent *string `json:"originalContent"`
 	NewContent      string  `json:"newContent"`
+	Result          string  `json:"result"` // of a subagent
+	TerminateReason string  `json:"terminateReason"`
 }
 
 func (d *resultDisplay) UnmarshalJSON(data []byte) error {
@@ -160,7 +164,7 @@ func kindOf(tool string) runnerscripts.ToolKind {
 		return runnerscripts.ToolSearch
 	case "web_fetch":
 		return runnerscripts.ToolFetch
-	case "update_topic", "invoke_agent":
+	case "update_topic", subagentTool:
 		return runnerscripts.ToolThink
 	}
 	return runnerscripts.ToolOther
@@ -230,9 +234,10 @@ func (r functionResponse) rejected() runnerscripts.ToolCall {
 }
 
 // replay emits the conversation of a transcript, every event with its time.
-func replay(ctx context.Context, text, workspace string, out agent.Sink) error {
-	p := player{out: out, workspace: workspace, texts: map[string]bool{}, calls: map[string]bool{}}
-	for r := range records(text) {
+func replay(ctx context.Context, t runnerscripts.Transcript, workspace string, out agent.Sink) error {
+	p := newPlayer(out, workspace)
+	p.subs = newSubagents(t.Subagents)
+	for r := range records(t.Main) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -244,7 +249,9 @@ func replay(ctx context.Context, text, workspace string, out agent.Sink) error {
 // player makes events of records.
 type player struct {
 	out       agent.Sink
+	conv      string // the conversation; empty means the main one
 	workspace string
+	subs      subagents
 
 	prompts  int
 	promptID string
@@ -253,8 +260,12 @@ type player struct {
 	calls    map[string]bool // calls that are told
 }
 
+func newPlayer(out agent.Sink, workspace string) *player {
+	return &player{out: out, workspace: workspace, texts: map[string]bool{}, calls: map[string]bool{}}
+}
+
 func (p *player) emit(at time.Time, typ runnerscripts.EventType, payload any) {
-	p.out.EmitAt(at, runnerscripts.MainConversation, typ, payload)
+	p.out.EmitAt(at, cmp.Or(p.conv, runnerscripts.MainConversation), typ, payload)
 }
 
 // play tells what is new in a record: one with the id of an earlier one is the
@@ -267,7 +278,7 @@ func (p *player) play(r entry) {
 	if prompt, ok := r.prompt(); ok && !p.texts[r.ID] {
 		p.texts[r.ID] = true
 		p.prompts++
-		p.promptID, p.blocks = record.PromptID(p.prompts, prompt), 0
+		p.promptID, p.blocks = p.conv+record.PromptID(p.prompts, prompt), 0
 		p.say(at, runnerscripts.TypeUserMessage, prompt)
 		return
 	}
@@ -291,6 +302,9 @@ func (p *player) play(r entry) {
 		if !p.calls[c.ID] {
 			p.calls[c.ID] = true
 			p.emit(at, runnerscripts.TypeToolCall, c.whole(p.workspace))
+			if p.conv == "" {
+				tellSubagent(p.out, c, p.workspace, &p.subs)
+			}
 		}
 	}
 }

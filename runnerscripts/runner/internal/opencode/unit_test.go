@@ -55,7 +55,7 @@ func TestOutcomeOfAQuery(t *testing.T) {
 		{"a key that is missing", query{}, messageInfo{Error: failedAs("ProviderAuthError", 0)}, "", runnerscripts.FailAPI},
 		{"a context that is full", query{}, messageInfo{Error: failedAs("ContextOverflowError", 0)}, "", runnerscripts.FailAPI},
 		{"an answer that is too long", query{}, messageInfo{Error: failedAs("MessageOutputLengthError", 0)}, runnerscripts.StopMaxTokens, ""},
-		{"any other error", query{problem: failedAs("UnknownError", 0)}, messageInfo{}, "", runnerscripts.FailAgent},
+		{"any other error", query{problem: failedAs("UnknownError", 0)}, messageInfo{}, "", runnerscripts.FailQuery},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

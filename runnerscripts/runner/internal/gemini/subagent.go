@@ -1,0 +1,95 @@
+package gemini
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// subagentTool starts a subagent and waits for it.
+const subagentTool = "invoke_agent"
+
+// subagents are the conversations of a session's subagents that have not been told, in
+// the order in which they began. The program does not say which call has started which:
+// it is the first one that has the call's prompt.
+type subagents []subagent
+
+type subagent struct {
+	id, text, prompt string
+	start            time.Time
+}
+
+func newSubagents(stored []runnerscripts.SubagentTranscript) subagents {
+	var list subagents
+	for _, s := range stored {
+		sub := subagent{id: s.ID, text: s.Transcript}
+		for r := range records(s.Transcript) {
+			if r.SessionID != "" && sub.start.IsZero() {
+				sub.start, _ = time.Parse(time.RFC3339, r.StartTime) // else the zero time
+			}
+			if prompt, ok := r.prompt(); ok {
+				sub.prompt = prompt
+				break
+			}
+		}
+		list = append(list, sub)
+	}
+	slices.SortStableFunc(list, func(a, b subagent) int { return cmp.Or(a.start.Compare(b.start), cmp.Compare(a.id, b.id)) })
+	return list
+}
+
+// take takes the subagent that a call has started out of the list.
+func (l *subagents) take(prompt string) (subagent, bool) {
+	i := slices.IndexFunc(*l, func(s subagent) bool { return s.prompt == prompt })
+	if i < 0 {
+		return subagent{}, false
+	}
+	sub := (*l)[i]
+	*l = slices.Delete(*l, i, i+1)
+	return sub, true
+}
+
+// subagentArgs are the arguments of a call that starts a subagent; it is not ok for
+// another call.
+func (c toolCall) subagentArgs() (args struct {
+	Name   string `json:"agent_name"`
+	Prompt string `json:"prompt"`
+}, ok bool,
+) {
+	ok = c.Name == subagentTool && json.Unmarshal(c.Args, &args) == nil
+	return args, ok
+}
+
+// tellSubagent tells the conversation of the subagent that a call has started, if it has
+// started one, with its start and its end.
+func tellSubagent(out agent.Sink, c toolCall, workspace string, subs *subagents) {
+	args, ok := c.subagentArgs()
+	if !ok {
+		return
+	}
+	end, _ := time.Parse(time.RFC3339, c.Time)
+	sub, found := subs.take(args.Prompt)
+	start := sub.start
+	if !found || start.IsZero() {
+		start = end
+	}
+	out.EmitAt(start, runnerscripts.MainConversation, runnerscripts.TypeSubagentStarted, runnerscripts.SubagentStarted{
+		ToolCallID: c.ID, AgentID: sub.id, Type: args.Name, Description: c.Description, Prompt: args.Prompt,
+	})
+	p := newPlayer(out, workspace)
+	p.conv = c.ID
+	for r := range records(sub.text) {
+		p.play(r)
+	}
+	done := runnerscripts.SubagentCompleted{
+		ToolCallID: c.ID, AgentID: sub.id, Status: "failed", Output: c.ResultDisplay.Result, DurationMS: end.Sub(start).Milliseconds(),
+	}
+	if c.Status == "success" && c.ResultDisplay.TerminateReason == "GOAL" {
+		done.Status = "completed"
+	}
+	out.EmitAt(end, runnerscripts.MainConversation, runnerscripts.TypeSubagentCompleted, done)
+}
