@@ -51,6 +51,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err := e.logActivity(ctx); err != nil {
 		return nil, errors.Join(err, e.discard(ctx))
 	}
+	e.log.Info("sandbox created", "kept", cfg.Keep)
 	return e, nil
 }
 
@@ -83,6 +84,7 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 		return nil, errors.Join(err, p.Close())
 	}
 	e.recallActivity()
+	e.log.Info("attached to the sandbox")
 	return e, nil
 }
 

@@ -97,7 +97,7 @@ func historyOfContainer(ctx context.Context, s Sandbox, id string) ([]LogEntry, 
 }
 
 func gcDocker(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
-	found, err := docker.GC(ctx, s.Docker, docker.GCOptions(opts))
+	found, err := docker.GC(ctx, s.Docker, docker.GCOptions{DryRun: opts.DryRun, NoGrace: opts.NoGrace})
 	removed := make([]Garbage, 0, len(found))
 	for _, f := range found {
 		removed = append(removed, Garbage{Kind: f.Kind, ID: f.ID, Why: f.Why, Created: f.Created})

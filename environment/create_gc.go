@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 )
 
 // GCOptions says what [GC] does. The zero value is what is always safe to do.
@@ -13,6 +17,9 @@ type GCOptions struct {
 	// NoGrace also removes sandboxes whose program has died and that somebody
 	// could still come back for: they wait for that, or run a durable command.
 	NoGrace bool
+	// Logger takes a record for each thing that was found and removed; nil means
+	// silence.
+	Logger hclog.Logger
 }
 
 // Garbage is something that [GC] removed or would remove.
@@ -37,13 +44,20 @@ func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
 		return nil, err
 	}
 	removed, err := b.gc(ctx, s, opts)
-	for i := range removed {
+	log := Config{Logger: opts.Logger}.SafeLogger().With(eventlog.Type, s.Type)
+	for i, r := range removed {
 		removed[i].Type = s.Type
 		if !opts.DryRun {
-			forget(s.Type, removed[i].ID)
+			forget(s.Type, r.ID)
 		}
+		what := "orphan removed"
+		if opts.DryRun {
+			what = "orphan found"
+		}
+		log.Info(what, eventlog.Sandbox, r.ID, "kind", r.Kind, "why", r.Why)
 	}
 	if err != nil {
+		log.Warn("orphans cannot be removed", eventlog.Error, err)
 		err = fmt.Errorf("remove what is left of sandboxes: %w", err)
 	}
 	return removed, err

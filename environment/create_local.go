@@ -78,6 +78,7 @@ func findLocalRunner(ctx context.Context, c local.Config, cfg Config) (local.Con
 
 func localConfig(cfg Config) local.Config {
 	c := cfg.Sandbox.Local
+	c.Logger = cfg.Logger
 	if c.Runner == "" {
 		c.Runner = cfg.Runner
 	}
@@ -97,7 +98,7 @@ func listLocal(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 }
 
 func gcLocal(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
-	found, err := local.GC(ctx, s.Local, local.GCOptions(opts))
+	found, err := local.GC(ctx, s.Local, local.GCOptions{DryRun: opts.DryRun, NoGrace: opts.NoGrace})
 	removed := make([]Garbage, 0, len(found))
 	for _, f := range found {
 		removed = append(removed, Garbage{Kind: "folder", ID: f.ID, Why: f.Why, Created: f.Created})

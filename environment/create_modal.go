@@ -146,7 +146,7 @@ func historyAtModal(ctx context.Context, s Sandbox, id string) ([]LogEntry, erro
 }
 
 func gcModal(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
-	found, err := modal.GC(ctx, s.Modal, modal.GCOptions(opts))
+	found, err := modal.GC(ctx, s.Modal, modal.GCOptions{DryRun: opts.DryRun, NoGrace: opts.NoGrace})
 	removed := make([]Garbage, 0, len(found))
 	for _, f := range found {
 		removed = append(removed, Garbage{Kind: f.Kind, ID: f.ID, Why: f.Why, Created: f.Created})

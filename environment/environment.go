@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -98,10 +99,9 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}
-	cfg = cfg.withQuietLogger()
 	e := &Environment{
 		prim: p, cfg: cfg, owner: own,
-		log:    cfg.Logger,
+		log:    cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID),
 		hide:   newRedactor(secretsOfConfig(cfg)),
 		grace:  interruptGrace,
 		probe:  probeTimeout,
@@ -111,10 +111,6 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		calls:  make(map[int]context.CancelCauseFunc),
 		procs:  make(map[*process]struct{}),
 	}
-	if e.log == nil {
-		e.log = hclog.NewNullLogger()
-	}
-	e.log = e.log.With("sandbox", p.ID(), "session", cfg.SessionID)
 	if !own.placed {
 		if err := e.place(ctx, cfg.Workspace); err != nil {
 			return nil, err
@@ -197,6 +193,11 @@ func (e *Environment) Close() error {
 			e.ended = e.end()
 		}
 		e.ended = errors.Join(e.ended, e.base.close())
+		if e.ended != nil {
+			e.log.Warn("environment closed with an error", eventlog.Error, e.ended)
+			return
+		}
+		e.log.Info("environment closed", "kept", e.owner.kept)
 	})
 	return e.ended
 }

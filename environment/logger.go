@@ -6,12 +6,34 @@ import (
 	"log"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 )
 
 // quietLogger blots secrets out of what is logged.
 type quietLogger struct {
 	hclog.Logger
 	hide redactor
+}
+
+// SafeLogger returns a logger that writes to c.Logger and replaces the secrets of c, as
+// events do. Without a Logger it writes nothing; it is never nil.
+func (c Config) SafeLogger() hclog.Logger {
+	if c = c.withQuietLogger(); c.Logger != nil {
+		return c.Logger
+	}
+	return hclog.NewNullLogger()
+}
+
+// logOf returns the logger of what is done with a sandbox.
+func (c Config) logOf(sandbox string) hclog.Logger {
+	log := c.SafeLogger().With(eventlog.Sandbox, sandbox)
+	for key, value := range map[string]string{eventlog.Type: c.Sandbox.Type, eventlog.Agent: c.Agent.Name} {
+		if value != "" {
+			log = log.With(key, value)
+		}
+	}
+	return log
 }
 
 // withQuietLogger returns the configuration with a Logger that does not see its

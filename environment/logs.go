@@ -146,7 +146,11 @@ func readEvents(r io.Reader, maxLine int, send func(LogEntry) bool) {
 		if err != nil {
 			return // its end, or that nobody reads any more
 		}
-		if message := logMessage(ev); message != "" && !send(LogEntry{Time: ev.Time, Source: logRunner, Message: message}) {
+		entry := LogEntry{Time: ev.Time, Source: logRunner, Message: logMessage(ev)}
+		if l, err := runnerscripts.Payload[runnerscripts.Log](ev); ev.Type == runnerscripts.TypeLog && err == nil && l.Stream != "" {
+			entry.Source, entry.Message = l.Stream, l.Message
+		}
+		if entry.Message != "" && !send(entry) {
 			return
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -168,6 +169,7 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event) {
 		if policy.Timeout >= 0 {
 			r.asks.Go(func() {
 				if d, ok := policy.Expire(waiting, req); ok {
+					r.env.log.Warn("permission request timed out and was rejected", eventlog.Query, r.query.ID, eventlog.Request, req.ID)
 					r.decide(ctx, req, d)
 				}
 			})

@@ -109,15 +109,12 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 func newPool(ctx context.Context, cfg Config, create func(context.Context) (warm, error), patience time.Duration) *Pool {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p := &Pool{
-		cfg: cfg, make: create, log: cfg.Logger, patience: patience, stop: stop,
+		cfg: cfg, make: create, log: cfg.SafeLogger(), patience: patience, stop: stop,
 		ready: make(chan warm, cfg.Pool.Size), need: make(chan struct{}, cfg.Pool.Size),
 		done: make(chan struct{}), closing: ctx.Done(),
 	}
 	if cfg.Pool.Max > 0 {
 		p.open = make(chan struct{}, cfg.Pool.Max)
-	}
-	if p.log == nil {
-		p.log = hclog.NewNullLogger()
 	}
 	for range cfg.Pool.Size {
 		p.need <- struct{}{}
@@ -153,7 +150,7 @@ func (p *Pool) fill(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.log.Warn("a sandbox for the pool could not be made", "error", err, "next_try", patience)
+		p.log.Warn("sandbox for the pool cannot be made", "error", err, "next_try", patience)
 		timer := time.NewTimer(patience)
 		select {
 		case <-ctx.Done():

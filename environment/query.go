@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -175,6 +176,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 			done = nil
 			interrupt()
 		case <-grace:
+			r.env.log.Warn("agent killed: it did not heed the interrupt", eventlog.Query, r.query.ID)
 			r.env.release(p)
 			if cause := context.Cause(ctx); cause != nil {
 				return &ScriptError{Script: p.script, Err: errors.Join(cause, errNotHeeded)}
@@ -285,6 +287,7 @@ func (r *queryRun) drop(p *process) {
 
 // report gives an event to the caller unless it has left.
 func (r *queryRun) report(ev runnerscripts.Event) {
+	eventlog.Write(r.env.log, ev)
 	if !r.left && !r.yield(ev, nil) {
 		r.left = true
 	}
@@ -349,7 +352,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 		if !errors.Is(err, errScriptExited) {
 			return nil, false, err
 		}
-		e.log.Debug("the agent's runner has ended since the last query and is started again")
+		e.log.Warn("agent has ended since its last query and is started again")
 	}
 	session := e.session()
 	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
@@ -357,6 +360,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	}, func(p *process) error { return e.notePrompt(ctx, p, q.ID) }); err != nil {
 		return nil, false, err
 	}
+	e.log.Debug("agent started", eventlog.Query, q.ID)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.agent = p

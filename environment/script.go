@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -238,9 +239,5 @@ func (e *Environment) event(typ runnerscripts.EventType, queryID string, payload
 
 // logEvent keeps what a script says to nobody in particular.
 func (e *Environment) logEvent(script string, ev runnerscripts.Event) {
-	if l, err := runnerscripts.Payload[runnerscripts.Log](ev); err == nil && ev.Type == runnerscripts.TypeLog {
-		e.log.Debug("runner script logs", "script", script, "level", l.Level, "message", l.Message)
-		return
-	}
-	e.log.Debug("event of a runner script", "script", script, "type", ev.Type)
+	eventlog.Write(e.log.With("script", script), e.hidden(ev))
 }

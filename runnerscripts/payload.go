@@ -317,9 +317,12 @@ type OptionsChanged struct {
 
 // Log is a diagnostic message.
 type Log struct {
-	Level   string          `json:"level"` // "debug", "info", "warn", "error"
-	Message string          `json:"message"`
-	Data    json.RawMessage `json:"data,omitempty"`
+	Level   string `json:"level"` // "debug", "info", "warn", "error"
+	Message string `json:"message"`
+	// Stream is "stderr" for a line that an executor has printed to standard error,
+	// else empty.
+	Stream string          `json:"stream,omitempty"`
+	Data   json.RawMessage `json:"data,omitempty"`
 }
 
 // ErrorInfo is something that went wrong without ending the query.

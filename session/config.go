@@ -24,7 +24,8 @@ type Config struct {
 	// [AgentSession.Respond]. Its SessionID is replaced by the session's; Keep is
 	// refused, because what a session needs of a sandbox it stores. Its From is that of
 	// the last sandbox, so that a less isolated one needs its Trust. A Tar source must
-	// be given by its path, because it may be needed again.
+	// be given by its path, because it may be needed again. Its Logger takes the
+	// session's records, too.
 	Environment environment.Config
 	// Create makes an environment, for sandboxes that environment.Create does
 	// not know. Closing that environment must end its sandbox. Nil means

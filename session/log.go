@@ -7,6 +7,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -32,6 +33,17 @@ func (s *AgentSession) append(ctx context.Context, events ...runnerscripts.Event
 	}
 	s.logMu.Lock()
 	defer s.logMu.Unlock()
+	err := s.appendLocked(ctx, events)
+	for _, ev := range events {
+		if err == nil && ev.Source == runnerscripts.SourceSession { // others are in the environment's records
+			eventlog.Write(s.log, ev)
+		}
+	}
+	return err
+}
+
+// appendLocked is append for a caller that holds logMu.
+func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.Event) error {
 	s.mu.Lock()
 	last, broken := s.state.LastSeq, s.broken
 	s.mu.Unlock()
@@ -53,6 +65,7 @@ func (s *AgentSession) append(ctx context.Context, events ...runnerscripts.Event
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
+		s.log.Error("session cannot be stored and ends", eventlog.Error, err)
 		s.broken = fmt.Errorf("session %s cannot go on, because its events cannot be stored: %w", s.id, err)
 		if s.cancel != nil {
 			s.cancel()

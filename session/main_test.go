@@ -23,6 +23,9 @@ import (
 var runnerBinary string
 
 func TestMain(m *testing.M) {
+	if root := os.Getenv(orphanIn); root != "" {
+		leaveOrphan(root)
+	}
 	dir, err := os.MkdirTemp("", "session-test-")
 	if err == nil {
 		runnerBinary = filepath.Join(dir, "envrunner")

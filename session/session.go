@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -27,6 +29,7 @@ type AgentSession struct {
 	cfg    Config
 	store  store.Store
 	create createFunc
+	log    hclog.Logger
 
 	// logMu keeps the events in order: it is held while they are numbered,
 	// stored and folded into the state.
@@ -96,8 +99,11 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 		done:    make(chan struct{}),
 	}
 	if s.id == "" {
+		s.id = uuid.NewString()
+		s.setLog()
 		err = s.begin(ctx)
 	} else {
+		s.setLog()
 		err = s.resume(ctx, b)
 	}
 	if err == nil && b != nil && b.sandbox != nil {
@@ -108,12 +114,21 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 	}
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
+	s.log.Info("session opened", "events", s.lastSeq())
 	go s.work(work)
 	return s, nil
 }
 
+// setLog makes the logger of the session, which is that of its environments.
+func (s *AgentSession) setLog() {
+	cfg := s.cfg.Environment
+	s.log = cfg.SafeLogger().With(eventlog.Session, s.id, eventlog.Agent, cfg.Agent.Name)
+	if cfg.Sandbox.Type != "" {
+		s.log = s.log.With(eventlog.Type, cfg.Sandbox.Type)
+	}
+}
+
 func (s *AgentSession) begin(ctx context.Context) error {
-	s.id = uuid.NewString()
 	s.state.ID, s.state.Agent = s.id, s.cfg.Environment.Agent.Name
 	return s.store.Create(ctx, store.Record{
 		ID: s.id, Agent: s.cfg.Environment.Agent.Name, Metadata: s.cfg.Metadata, CreatedAt: time.Now(),

@@ -285,6 +285,7 @@ func (s *AgentSession) shutdown(ctx context.Context, left error) {
 	}
 	err := s.endSandbox(ctx, reasonManual)
 	s.err = errors.Join(left, err)
+	s.log.Info("session closed")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, reply := range s.terminations {

@@ -111,7 +111,7 @@ func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
 	case cfg.Keep:
 		return cfg, usagef("remove keep from the configuration: sandboxes end with their sessions")
 	}
-	cfg.Raw = cfg.Raw || f.verbose
+	cfg.Raw = cfg.Raw || f.log.verbose
 	return cfg, nil
 }
 

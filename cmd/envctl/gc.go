@@ -50,6 +50,7 @@ func (f *gcFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	f.Logger = cfg.Logger
 	var removed []environment.Garbage
 	var errs []error
 	for _, s := range choices(cfg.Sandbox) {

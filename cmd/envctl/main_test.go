@@ -82,6 +82,9 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 		if err := containers(e, busybox); err != nil {
 			return err
 		}
+		if err := os.CopyFS(filepath.Join(e.WorkDir, "executor"), os.DirFS("../../examples/executor")); err != nil {
+			return err
+		}
 		return os.WriteFile(filepath.Join(e.WorkDir, "sandbox.yaml"), []byte(config), 0o600)
 	}
 	p.Cmds = map[string]func(*testscript.TestScript, bool, []string){"seqs": checkSeqs}

@@ -45,7 +45,7 @@ keeps its permission mode.`,
 	fl := cmd.Flags()
 	fl.StringVar(&f.sandbox, "to", "", "kind of the new sandbox: "+strings.Join(types, ", "))
 	fl.StringVarP(&f.config, "config", "c", "", "configuration file of the new sandbox (YAML or JSON)")
-	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log what agentenv does to standard error")
+	f.log.flags(cmd)
 	f.envFlag(cmd)
 	f.agentFlag(cmd)
 	fl.BoolVar(&f.trust, "trust", false, "move also to a sandbox that is less isolated, as from a container to this machine")

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -20,7 +19,7 @@ type target struct {
 	sandbox string
 	config  string
 	env     []string
-	verbose bool
+	log     logFlags
 	named   string // the agent that runs in a sandbox which this machine does not remember
 }
 
@@ -29,7 +28,7 @@ func (t *target) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+" (default local for a new one)")
 	f.StringVarP(&t.config, "config", "c", "", "configuration file (YAML or JSON)")
-	f.BoolVarP(&t.verbose, "verbose", "v", false, "log what agentenv does to standard error")
+	t.log.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("sandbox", cobra.FixedCompletions(environment.SandboxTypes(), cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -77,8 +76,8 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 	if t.named != "" {
 		cfg.Agent.Name = t.named
 	}
-	cfg.Logger = t.logger()
-	return cfg, nil
+	cfg.Logger, err = t.log.logger(t.app.err)
+	return cfg, err
 }
 
 // maxInput is how much is read of a pipe or of a scenario: 4 MiB.
@@ -95,13 +94,6 @@ func readConfig(ctx context.Context, name string) (environment.Config, error) {
 		return environment.Config{}, fmt.Errorf("read the configuration: %w", err)
 	}
 	return environment.ParseConfig(data)
-}
-
-func (t *target) logger() hclog.Logger {
-	if !t.verbose {
-		return nil
-	}
-	return hclog.New(&hclog.LoggerOptions{Name: "agentenv", Level: hclog.Debug, Output: t.app.err})
 }
 
 // variables reads KEY=VALUE and KEY.

@@ -69,6 +69,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
+	"github.com/hashicorp/go-hclog"
 )
 
 const backend = "docker"
@@ -130,11 +131,13 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	if name == "" {
 		name = namePrefix + newID()
 	}
+	cfg.Logger = logOf(cfg, name)
 	cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
 	put := func(id string) error { return install(ctx, eng, id, cfg) }
 	l, err := launch(ctx, eng, name, cfg, img, put)
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
 		cfg.sharedRunner, cfg.NoSocket = "", true
+		cfg.Logger.Debug("container is made again, without mounts", "error", err)
 		// If this fails as well the first error is about what cfg says.
 		if again, aerr := launch(ctx, eng, name, cfg, img, put); aerr == nil {
 			l, err = again, nil
@@ -158,7 +161,16 @@ func launch(ctx context.Context, eng *client.Client, name string, cfg Config, im
 		if cfg.Network != "" || !missesNetwork(err) || attempt == launchAttempts || ctx.Err() != nil {
 			return l, err
 		}
+		cfg.Logger.Debug("container is made again: its network was removed", "attempt", attempt, "error", err)
 	}
+}
+
+// logOf returns the logger of one sandbox; never nil.
+func logOf(cfg Config, id string) hclog.Logger {
+	if cfg.Logger == nil {
+		return hclog.NewNullLogger()
+	}
+	return cfg.Logger.With("sandbox", id, "type", backend)
 }
 
 // launchAttempts bounds how often the network of sandboxes may be removed meanwhile.
@@ -248,7 +260,7 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 		}
 	}
 	made := configOf(found.Config.Labels)
-	made.Host, made.Logger = cfg.Host, cfg.Logger
+	made.Host, made.Logger = cfg.Host, logOf(cfg, strings.TrimPrefix(found.Name, "/"))
 	var err error
 	if made.folders, err = foldersOf(found.Config.Labels); err != nil {
 		return nil, err

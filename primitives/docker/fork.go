@@ -118,6 +118,7 @@ func (s *Sandbox) forkOne(ctx context.Context, img image.InspectResponse) (_ *Sa
 		}
 		return installRunner(ctx, eng, id, program)
 	}
+	cfg.Logger = logOf(cfg, cfg.Name)
 	l, err := launch(ctx, eng, cfg.Name, cfg, img, put)
 	// What could be mounted when this sandbox was made may be gone.
 	if cfg.sharedRunner != "" && mayBeMounts(err) {

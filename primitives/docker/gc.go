@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/docker/client"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -57,7 +58,8 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 type collector struct {
 	eng     *client.Client
 	opts    GCOptions
-	inNew   bool // it runs in New, which is about to use the network
+	inNew   bool         // it runs in New, which is about to use the network
+	log     hclog.Logger // nil: the caller of GC gets what was removed
 	removed []Garbage
 	errs    []error
 	clock   time.Time // of the engine, when it was first asked
@@ -75,15 +77,23 @@ func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
 
 // take removes something and makes a note of it.
 func (g *collector) take(found Garbage, remove func() error) {
+	log := g.log
+	if log == nil {
+		log = hclog.NewNullLogger()
+	}
+	log = log.With("sandbox", found.ID, "type", backend, "kind", found.Kind, "why", found.Why)
+	log.Debug("orphan found")
 	if !g.opts.DryRun {
 		err := remove()
 		switch {
 		case cerrdefs.IsNotFound(err), cerrdefs.IsConflict(err):
 			return // somebody else has it, or has removed it
 		case err != nil:
+			log.Warn("orphan cannot be removed", "error", err)
 			g.errs = append(g.errs, err)
 			return
 		}
+		log.Info("orphan removed")
 	}
 	g.removed = append(g.removed, found)
 }

@@ -60,6 +60,7 @@ func (s *Sandbox) freeze(ctx context.Context, pause bool) error {
 			s.setPaused(before)
 			return s.explain(err)
 		}
+		s.cfg.Logger.Debug("engine is asked again to pause or resume the container", "attempt", try, "error", err)
 		select {
 		case <-time.After(fatePause):
 			err = do(patient, s.link.container)

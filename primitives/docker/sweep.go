@@ -39,20 +39,14 @@ func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *swee
 	s := &sweep{cancel, make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		g := &collector{eng: eng, inNew: true}
-		removed, err := g.collect(ctx)
+		g := &collector{eng: eng, inNew: true, log: log}
+		_, err := g.collect(ctx)
 		if ctx.Err() != nil {
 			forgetSweep(host)
 			return
 		}
-		if log == nil {
-			return
-		}
-		for _, r := range removed {
-			log.Info("removed what a program that died has left", "kind", r.Kind, "id", r.ID, "why", r.Why)
-		}
-		if err != nil {
-			log.Warn("could not remove what programs that died have left", "error", err)
+		if err != nil && log != nil {
+			log.Warn("orphans cannot be removed", "type", backend, "error", err)
 		}
 	}()
 	return s

@@ -60,6 +60,7 @@ type Client struct {
 
 	mu         sync.Mutex
 	closed     bool
+	ending     bool // Close or Terminate was called
 	terminated bool
 	paused     bool
 	grace      time.Duration // the longest of the commands so far
@@ -93,7 +94,7 @@ func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, erro
 	if err != nil {
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
-	cfg.Logger.Debug("guest answered", "socket", agreed.rw != rw, "pipes", agreed.pipes != nil, "stays_because", agreed.why)
+	cfg.Logger.Debug("connected to the guest", "socket", agreed.rw != rw, "pipes", agreed.pipes != nil, "stays_because", agreed.why)
 	cfg.Socket = nil // it is closed
 	c, err := newClient(agreed, cfg)
 	if err != nil {
@@ -115,7 +116,11 @@ func newClient(agreed *agreed, cfg Config) (*Client, error) {
 			<-mux.CloseChan()
 			// Returns when yamux's goroutines have seen it, too.
 			_ = mux.Close()
-			log.Debug("guest stream ended")
+			if c.isEnding() {
+				log.Debug("connection to the guest closed")
+			} else {
+				log.Warn("connection to the guest lost")
+			}
 			close(c.done)
 		})
 	})
@@ -230,6 +235,18 @@ func (c *Client) remote(w *wireError) error {
 	return err
 }
 
+func (c *Client) setEnding() {
+	c.mu.Lock()
+	c.ending = true
+	c.mu.Unlock()
+}
+
+func (c *Client) isEnding() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ending || c.closed || c.terminated
+}
+
 func (c *Client) setTerminated() {
 	c.mu.Lock()
 	c.terminated = true
@@ -286,6 +303,7 @@ func (c *Client) Terminate(ctx context.Context) (primitives.TerminateReport, err
 	if errors.Is(c.Err(), primitives.ErrTerminated) {
 		return primitives.TerminateReport{}, nil
 	}
+	c.setEnding()
 	// Terminating runs to its end even if ctx is done, so the answer is worth
 	// waiting for.
 	k, err := c.begin(ctx, beginning{op: "terminate", request: requestFrame(opTerminate, &empty{}), confirm: maxConfirm, always: true})
@@ -322,6 +340,7 @@ func (c *Client) HangUp() bool {
 // and the stream. It waits for the guest to confirm that, but not for ever.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
+		c.setEnding()
 		if !c.isPaused() && (c.Err() == nil || errors.Is(c.Err(), primitives.ErrTerminated)) {
 			c.sayBye()
 		}

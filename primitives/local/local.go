@@ -34,6 +34,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
@@ -78,6 +80,16 @@ type Config struct {
 	// offers its commands to the kernel to be killed before it when memory runs out,
 	// and starts no collector process: the container that it serves ends with it.
 	ReapOrphans bool `json:"-"`
+	// Logger takes diagnostics; nil means silence.
+	Logger hclog.Logger `json:"-"`
+}
+
+// logOf returns the logger of one sandbox; never nil.
+func (c Config) logOf(id string) hclog.Logger {
+	if c.Logger == nil {
+		return hclog.NewNullLogger()
+	}
+	return c.Logger.With("sandbox", id, "type", backend)
 }
 
 // New makes a sandbox. ctx covers the making only.
@@ -108,6 +120,9 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 	}
 	if err != nil {
 		return nil, wrap("create", st.Session, errors.Join(err, unmake(&st)))
+	}
+	if st.NoGroup != "" {
+		cfg.logOf(s.ID()).Debug("processes are found without a control group", "why", st.NoGroup)
 	}
 	return s, nil
 }

@@ -233,6 +233,18 @@ func TestNoiseOfAPersistentExecutorIsLogged(t *testing.T) {
 	}
 }
 
+func TestStandardErrorOfAnExecutorIsLogged(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "", "")
+	// Without a configuration the program is all that there is.
+	f.session.Agent.Config, f.session.Agent.Command = nil, []string{"/bin/sh", "-c", `cat > /dev/null; echo 'here I am' >&2; echo answer`}
+	f.prompt(f.start(), "go")
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || logs[0].Stream != "stderr" || logs[0].Message != "here I am" || f.said() != "answer\n\n" {
+		t.Errorf("it said %q, logs: %+v", f.said(), logs)
+	}
+}
+
 func TestExecutorThatFailsFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 	t.Parallel()
 	for prompt, word := range map[string]string{"crash": "exit status 3: the real reason", "leave": "turn_complete"} {
@@ -311,10 +323,9 @@ func TestProfileThatMakesNoSenseIsRefused(t *testing.T) {
 		code    runnerscripts.FailureCode
 		word    string
 	}{
-		"none":           {``, nil, runnerscripts.FailInvalidRequest, "agent.config"},
+		"none":           {``, nil, runnerscripts.FailInvalidRequest, "agent.command"},
 		"unknown field":  {`{"type":"x","command":"/bin/sh","x":1}`, nil, runnerscripts.FailInvalidRequest, `"x"`},
-		"no type":        {`{"command":"/bin/sh"}`, nil, runnerscripts.FailInvalidRequest, `"type"`},
-		"no command":     {`{"type":"x"}`, nil, runnerscripts.FailInvalidRequest, `"command"`},
+		"no command":     {`{"type":"x"}`, nil, runnerscripts.FailInvalidRequest, "agent.command"},
 		"two commands":   {`{"type":"x","command":"/bin/sh"}`, func(a *runnerscripts.Agent) { a.Command = []string{"/bin/sh"} }, runnerscripts.FailInvalidRequest, "not in both"},
 		"life":           {`{"type":"x","command":"/bin/sh","lifecycle":"for ever"}`, nil, runnerscripts.FailInvalidRequest, "one_shot"},
 		"agents folder":  {`{"type":"x","command":"/bin/sh","agents_dir":"a"}`, nil, runnerscripts.FailUnsupported, "agents_dir"},

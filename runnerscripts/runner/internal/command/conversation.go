@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -100,13 +101,21 @@ func (c *conversation) choose(resumed bool, text string) (*child.Process, any, e
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd.Read = c.read
+	cmd.Read, cmd.Stderr = c.read, c.printed
 	p, err := child.Start(cmd, nil)
 	if err != nil {
 		return nil, nil, agent.Failed("check that the executor's command can run on this platform: %v", err)
 	}
 	c.process = p
 	return p, newInvocation(c.session, c.profile, c.servers, resumed, text), nil
+}
+
+// printed passes on a line of standard error, which helps the author of an executor.
+func (c *conversation) printed(line []byte) bool {
+	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+		Level: "info", Message: strings.ToValidUTF8(string(line), "\uFFFD"), Stream: "stderr",
+	})
+	return true
 }
 
 // send writes a message on a goroutine of its own, as a program that works before

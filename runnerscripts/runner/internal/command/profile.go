@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -16,8 +17,8 @@ const name = "command"
 
 // profile is an executor's.
 type profile struct {
-	// Type names the kind of executor, for people.
-	Type string `json:"type"`
+	// Type names the kind of executor, for people; empty means "command".
+	Type string `json:"type,omitempty"`
 	// Command is the program, without arguments as a string, or with them as a
 	// list. It may be in agent.command instead.
 	Command argv `json:"command,omitempty"`
@@ -52,14 +53,14 @@ func (a *argv) UnmarshalJSON(data []byte) error {
 func check(s runnerscripts.Session) (profile, error) {
 	var p profile
 	a := s.Agent
-	if len(a.Config) == 0 {
-		return p, agent.Invalid(`give the executor's profile in agent.config: {"type": "...", "command": "...", "lifecycle": "one_shot" or "persistent"}`)
+	if len(a.Config) > 0 {
+		dec := json.NewDecoder(bytes.NewReader(a.Config))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&p); err != nil {
+			return p, agent.Invalid("agent.config of an executor: %v; it may have type, command, config, lifecycle", err)
+		}
 	}
-	dec := json.NewDecoder(bytes.NewReader(a.Config))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&p); err != nil {
-		return p, agent.Invalid("correct the executor's profile in agent.config, which may have type, command, config, lifecycle: %v", err)
-	}
+	p.Type = cmp.Or(strings.TrimSpace(p.Type), name)
 	if len(a.Command) > 0 {
 		if len(p.Command) > 0 {
 			return p, agent.Invalid("name the executor's program in agent.command or in agent.config.command, not in both")
@@ -76,10 +77,8 @@ func check(s runnerscripts.Session) (profile, error) {
 		{p.AgentsDir != "", "agent.config.agents_dir"},
 	}
 	switch {
-	case strings.TrimSpace(p.Type) == "":
-		return p, agent.Invalid(`give the executor's profile in agent.config a "type"`)
 	case len(p.Command) == 0 || p.Command[0] == "":
-		return p, agent.Invalid(`give the executor's profile in agent.config a "command"`)
+		return p, agent.Invalid("agent.command is empty: name the executor's program in it, such as [python3, executor.py]")
 	case p.Lifecycle != "" && p.Lifecycle != oneShot && p.Lifecycle != persistent:
 		return p, agent.Invalid("give agent.config.lifecycle as %q or %q, not %q", oneShot, persistent, p.Lifecycle)
 	}
