@@ -36,9 +36,9 @@ type realAgent struct {
 func realAgents(t *testing.T) []realAgent {
 	t.Helper()
 	env := func(cfg *environment.Config, vars ...string) {
-		cfg.Env = map[string]string{}
+		cfg.Agent.Env = map[string]string{}
 		for i := 0; i < len(vars); i += 2 {
-			cfg.Env[vars[i]] = vars[i+1]
+			cfg.Agent.Env[vars[i]] = vars[i+1]
 		}
 	}
 	return []realAgent{

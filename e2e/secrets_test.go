@@ -20,9 +20,9 @@ func TestTheKeyOfNoAgentIsInItsEvents(t *testing.T) {
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
 			cfg := a.config(api.URL)
-			for _, name := range slices.Collect(maps.Keys(cfg.Env)) {
+			for _, name := range slices.Collect(maps.Keys(cfg.Agent.Env)) {
 				if strings.HasSuffix(name, "_KEY") {
-					cfg.Env[name] = "sk-QASECRET-123456"
+					cfg.Agent.Env[name] = "sk-QASECRET-123456"
 				}
 			}
 			cfg.Raw = true

@@ -103,7 +103,7 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 // install runs a command as root where the sandbox can, else as its own user.
 func (e *Environment) install(ctx context.Context, command string) error {
 	cmd := primitives.Command{Args: []string{"/bin/sh", "-c", command}, User: "0"}
-	for key, value := range e.cfg.Env {
+	for key, value := range e.cfg.Agent.Env {
 		cmd.Env = append(cmd.Env, key+"="+value)
 	}
 	r, err := primitives.Run(ctx, e.prim, cmd, primitives.RunOptions{})

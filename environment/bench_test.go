@@ -62,7 +62,7 @@ func benchmarkEvents(b *testing.B, vars map[string]string) {
 	const events = 100_000
 	env, err := Create(b.Context(), Config{
 		Sandbox: Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(b.TempDir(), "boxes")}},
-		Env:     vars,
+		Agent:   Agent{Env: vars},
 		Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(fmt.Sprintf(`read -r line
 			yes '{"type":"agent_message_chunk","payload":{"blockId":"1","content":{"type":"text","text":"some words"}}}' | head -n %d
 			echo '{"type":"query_completed"}'`, events))},

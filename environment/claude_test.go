@@ -55,7 +55,7 @@ func agentWorks(t *testing.T, cfg Config, model string, variables func(url strin
 			t.Error(err)
 		}
 	})
-	cfg.Env = variables(api.URL)
+	cfg.Agent.Env = variables(api.URL)
 	env := create(t, cfg)
 	ask := func(env *Environment, prompt string) (text string, done []runnerscripts.ToolStatus) {
 		t.Helper()

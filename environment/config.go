@@ -29,7 +29,14 @@ type Config struct {
 	// Pool is for [NewPool] only.
 	Pool PoolConfig `json:"pool,omitzero"`
 	// Agent chooses what runs in it. Its Name may be empty if only files and
-	// commands of the sandbox are wanted.
+	// commands of the sandbox are wanted. Its Env is for the runner scripts and the
+	// agent alone, and written down nowhere; the environment of all commands is a setting
+	// of the Sandbox. Nothing of the host's environment reaches either.
+	//
+	// Secrets among the values are shown as "[redacted]" in events, log records and
+	// errors: those of names such as API_KEY, GITHUB_TOKEN or PASSWORD, tokens of
+	// well-known vendors, and the credentials in URLs, from 8 bytes on. That
+	// prevents accidents; it does not keep a secret from an agent that encodes it.
 	Agent Agent `json:"agent,omitzero"`
 	// Profile makes the agent a particular one. In a file it may be the path of
 	// what [LoadProfile] reads.
@@ -41,14 +48,6 @@ type Config struct {
 	// [Environment.Patch], in the syntax of primitives.WatchOptions.Ignore:
 	// folders of dependencies, for example. What is in .git never is.
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
-	// Env is added to the environment of the runner scripts and so of the
-	// agent. Nothing else of the host's environment reaches them.
-	//
-	// Secrets among the values are shown as "[redacted]" in events, log records and
-	// errors: those of names such as API_KEY, GITHUB_TOKEN or PASSWORD, tokens of
-	// well-known vendors, and the credentials in URLs, from 8 bytes on. That
-	// prevents accidents; it does not keep a secret from an agent that encodes it.
-	Env map[string]string `json:"env,omitempty"`
 	// SessionID names the conversation; it should be a UUID, because some
 	// agents take nothing else. Empty means a new one.
 	SessionID string `json:"session_id,omitempty"`
@@ -132,9 +131,9 @@ func (c Config) check() error {
 	if err := c.Profile.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	for key := range c.Env {
+	for key := range c.Agent.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
-			return fmt.Errorf("%w: env: %q cannot be the name of a variable", ErrConfig, key)
+			return fmt.Errorf("%w: agent.env: %q cannot be the name of a variable", ErrConfig, key)
 		}
 	}
 	if err := checkPatterns(c.IgnoreChanges); err != nil {

@@ -104,10 +104,9 @@ func waiting(file string) runnerscripts.ScenarioTurn {
 
 func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
-		id := killedHost(t, Config{
-			Sandbox: box, Keep: true, Env: map[string]string{"SECRET": "hunter2"},
-			Agent: scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "second after {{history}}"})),
-		}, "before")
+		agent := scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "second after {{history}}"}))
+		agent.Env = map[string]string{"SECRET": "hunter2"}
+		id := killedHost(t, Config{Sandbox: box, Keep: true, Agent: agent}, "before")
 		env := attach(t, id, box)
 		unattended(t, env, true)
 		var seen strings.Builder

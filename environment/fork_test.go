@@ -71,8 +71,10 @@ func changes(t *testing.T, env *Environment) string {
 func TestCopiesRememberAndGoSeparateWays(t *testing.T) {
 	for name, box := range boxes(t) {
 		t.Run(name, func(t *testing.T) {
+			agent := remembering(t)
+			agent.Env = map[string]string{"MINE": "yes"}
 			env := create(t, Config{
-				Sandbox: box, Agent: remembering(t), Env: map[string]string{"MINE": "yes"},
+				Sandbox: box, Agent: agent,
 				Workspace: []Source{{Files: []File{{Path: "old", Content: "1\n"}}}},
 			})
 			say(t, env, "in common")

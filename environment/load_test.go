@@ -35,7 +35,7 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"second after an empty one":   {"---\n--- # here it is\nsandbox: local", []string{"more than one document"}},
 		"second after an end":         {"sandbox: local\n...\nsandbox: local", []string{"more than one document"}},
 		"no YAML":                     {"a: [", []string{"yaml"}},
-		"bad environment":             {"env: {'A=B': c}", []string{"A=B"}},
+		"bad environment":             {"agent: {env: {'A=B': c}}", []string{"A=B"}},
 		"source without a kind":       {"workspace: [{into: x}]", []string{"workspace[0]", "exactly one"}},
 		"source of two kinds":         {"workspace: [{folder: {path: .}, tar: {path: x}}]", []string{"workspace[0]", "exactly one"}},
 		"path that leads out":         {"workspace: [{files: [{path: ../x}]}]", []string{"workspace[0]", "files[0]", "../x"}},
@@ -89,7 +89,6 @@ workspace:
   - {git: {url: "https://example.com/x.git"}}
   - {tar: {path: x.tar.gz}}
 ignore_changes: [vendor]
-env: {B: "1"}
 session_id: 0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11
 keep: true
 raw: true
@@ -122,7 +121,6 @@ func TestLoadConfigReadsEverything(t *testing.T) {
 			{Tar: &Tar{Path: filepath.Join(conf, "x.tar.gz")}},
 		},
 		IgnoreChanges: []string{"vendor"},
-		Env:           map[string]string{"B": "1"},
 		SessionID:     "0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11",
 		Keep:          true,
 		Raw:           true,

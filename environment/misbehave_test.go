@@ -112,7 +112,7 @@ func TestMisbehavingScripts(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			env := create(t, Config{
-				Env:     map[string]string{"API_KEY": "hunter2hunter2"},
+				Agent:   Agent{Env: map[string]string{"API_KEY": "hunter2hunter2"}},
 				Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(c.script)},
 			})
 			if strings.Contains(name, "over the limit") {

@@ -248,9 +248,6 @@ func (e *Environment) moving(to Config) (Config, error) {
 	if reflect.ValueOf(to.Profile).IsZero() {
 		to.Profile = e.cfg.Profile
 	}
-	if to.Env == nil {
-		to.Env = e.cfg.Env
-	}
 	if to.IgnoreChanges == nil {
 		to.IgnoreChanges = e.cfg.IgnoreChanges
 	}

@@ -169,7 +169,7 @@ func (p *Pool) Ready() int { return len(p.ready) }
 // died while it waited is never handed out. When none is ready it makes one, and its
 // errors are those of Create.
 //
-// Of cfg count what belongs to the conversation: Workspace, Agent, Env, SessionID
+// Of cfg count what belongs to the conversation: Workspace, Agent, SessionID
 // and the like. Sandbox, Pool and Runner are the pool's; each must be left out or be
 // the same, and so must the name of the Agent if the pool has one. An Agent without a
 // name, a Logger and an OnPermission that are nil are the pool's. Otherwise, with
@@ -234,8 +234,10 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 		return cfg, fmt.Errorf("%w: agent: the pool's sandboxes are made for %q, not for %q", ErrConfig, own.Agent.Name, cfg.Agent.Name)
 	}
 	cfg.Sandbox, cfg.Runner, cfg.Pool = own.Sandbox, own.Runner, PoolConfig{}
-	if cfg.Agent.Name == "" {
-		cfg.Agent = own.Agent
+	if env := cfg.Agent.Env; cfg.Agent.Name == "" {
+		if cfg.Agent = own.Agent; env != nil {
+			cfg.Agent.Env = env
+		}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = own.Logger

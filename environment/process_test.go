@@ -44,7 +44,7 @@ func TestSecretsOfTheSandboxAreBlottedOutToo(t *testing.T) {
 }
 
 func TestSecretsAreBlottedOutOfWhatEventsTellOfTheProgram(t *testing.T) {
-	env := create(t, Config{Env: map[string]string{"KEY": `sk"0123456789`}, Scripts: Scripts{
+	env := create(t, Config{Agent: Agent{Env: map[string]string{"KEY": `sk"0123456789`}}, Scripts: Scripts{
 		SetupSession: fine(), ReadTranscript: fine(), ExecuteQuery: shell(started + `
 			echo '{"type":"log","payload":{"level":"warn","message":"with sk\"0123456789"}}'
 			echo '{"type":"query_failed","payload":{"code":"agent_error","message":"no money: sk\"0123456789","http_status":402}}'`),

@@ -72,7 +72,7 @@ func (c Config) wantsProgram() bool {
 // lacks returns those of some commands that a sandbox does not have.
 func lacks(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, names ...string) ([]string, error) {
 	var env []string
-	for key, value := range cfg.Env {
+	for key, value := range cfg.Agent.Env {
 		env = append(env, key+"="+value)
 	}
 	slices.Sort(env)

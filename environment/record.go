@@ -66,7 +66,7 @@ func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error
 func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o600} }
 
 // leaveNote writes the note in the sandbox, and what this machine is to remember of it.
-// Config.Env and Agent.Env are in neither: they may be secrets. The profile is in the
+// Agent.Env is in neither: it may hold secrets. The profile is in the
 // host's as it is, so that a profile does better to name variables.
 func (e *Environment) leaveNote(ctx context.Context) error {
 	n := note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges}

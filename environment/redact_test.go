@@ -13,6 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
+func withEnv(env map[string]string) Config { return Config{Agent: Agent{Env: env}} }
+
 func TestWhatOfTheConfigurationIsSecret(t *testing.T) {
 	const long = "0123456789abcdef"
 	secret := map[string]string{
@@ -21,7 +23,7 @@ func TestWhatOfTheConfigurationIsSecret(t *testing.T) {
 		"ANYTHING": "sk-ant-" + long, "OTHER": "ghp_" + long + long, "MORE": "-----BEGIN PRIVATE KEY-----\n" + long,
 	}
 	for name, value := range secret {
-		if got := secretsOfConfig(Config{Env: map[string]string{name: value}}); len(got) == 0 || got[len(got)-1] != value && got[0] != value {
+		if got := secretsOfConfig(withEnv(map[string]string{name: value})); len(got) == 0 || got[len(got)-1] != value && got[0] != value {
 			t.Errorf("%s: the secrets are %q", name, got)
 		}
 	}
@@ -31,7 +33,7 @@ func TestWhatOfTheConfigurationIsSecret(t *testing.T) {
 		"API_KEY": "short", "TOKEN": "${OTHER_TOKEN}", "HTTPS_PROXY": "http://proxy.example.com:3128", "LANG": "en_US.UTF-8",
 		"DATABASE_URL": "postgres://postgres@db.example.com/things", "IMAGE": "ghcr.io/example/image:2025-01-01",
 	}
-	if got := secretsOfConfig(Config{Env: setting}); len(got) != 0 {
+	if got := secretsOfConfig(withEnv(setting)); len(got) != 0 {
 		t.Errorf("settings are secret: %q", got)
 	}
 	for raw, want := range map[string]string{
@@ -40,7 +42,7 @@ func TestWhatOfTheConfigurationIsSecret(t *testing.T) {
 		"https://" + long + "@git.example.com/x.git":         "at https://[redacted]@git.example.com/x.git",
 		"https://example.com/x?api_key=" + long + "&a=b":     "at https://example.com/x?api_key=[redacted]&a=b",
 	} {
-		if got := newRedactor(secretsOfConfig(Config{Env: map[string]string{"SOME_URL": raw}})).redact("at " + raw); got != want {
+		if got := newRedactor(secretsOfConfig(withEnv(map[string]string{"SOME_URL": raw}))).redact("at " + raw); got != want {
 			t.Errorf("%s is shown as %q", raw, got)
 		}
 	}
@@ -51,7 +53,7 @@ func TestSecretsAreFoundWhereverTheyAreConfigured(t *testing.T) {
 	var box Sandbox
 	box.Local.Env, box.Docker.Env, box.Modal.Env = env, []string{"API_KEY=of-the-container"}, []string{"API_KEY=of-modal's"}
 	got := secretsOfConfig(Config{
-		Env: map[string]string{"A_TOKEN": "of-the-scripts"}, Sandbox: box,
+		Sandbox: box,
 		Agent: Agent{
 			Env:    map[string]string{"A_TOKEN": "of-the-agent"},
 			Config: json.RawMessage(`{"provider":{"x":{"options":[{"apiKey":"of-its-settings","baseURL":"https://example.com"}]}}}`),
@@ -63,7 +65,7 @@ func TestSecretsAreFoundWhereverTheyAreConfigured(t *testing.T) {
 		Workspace: []Source{{Git: &Git{URL: "https://me:of-the-repository@example.com"}}},
 	})
 	for _, want := range []string{
-		"of-the-sandbox", "of-the-container", "of-modal's", "of-the-scripts", "of-the-agent", "of-its-settings", "of-the-server",
+		"of-the-sandbox", "of-the-container", "of-modal's", "of-the-agent", "of-its-settings", "of-the-server",
 		"of-its-header", "of-its-command", "of-its-url", "of-the-repository",
 	} {
 		if !reflect.DeepEqual(newRedactor(got).redact("<"+want+">"), "<[redacted]>") {
@@ -159,7 +161,7 @@ func TestNoSecretIsInAnyFieldOfAnyEvent(t *testing.T) {
 			line := `{"type":"` + string(typ) + `","source":"sk-QASECRET/123456","conversation_id":"c-sk-QASECRET/123456","payload":` + payload + `}`
 			says := shell("cat >/dev/null; cat <<'END'\n" + line + "\n{\"type\":\"result\",\"ok\":true}\nEND\n")
 			env := create(t, Config{
-				Env:    map[string]string{"OPENAI_API_KEY": secret, "OPENAI_BASE_URL": address},
+				Agent:  Agent{Env: map[string]string{"OPENAI_API_KEY": secret, "OPENAI_BASE_URL": address}},
 				Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &records}),
 				Scripts: Scripts{
 					SetupSession: says, ReadTranscript: says,
@@ -199,7 +201,7 @@ func TestNoSecretIsInAnyFieldOfAnyEvent(t *testing.T) {
 func TestNoSecretIsInALogRecord(t *testing.T) {
 	var records bytes.Buffer
 	log := Config{
-		Env:    map[string]string{"API_KEY": "hunter2hunter2"},
+		Agent:  Agent{Env: map[string]string{"API_KEY": "hunter2hunter2"}},
 		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &records}),
 	}.withQuietLogger().withQuietLogger().Logger.Named("a").ResetNamed("b").With("with", "hunter2hunter2")
 	log.Trace("hunter2hunter2", "a", errors.New("with hunter2hunter2"))

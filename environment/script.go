@@ -67,7 +67,7 @@ func (e *Environment) launch(ctx context.Context, script string, args []string) 
 // environ is the environment of the scripts beside the sandbox's own.
 func (e *Environment) environ() []string {
 	env := []string{"HOME=" + e.prim.Paths().Home}
-	for key, value := range e.cfg.Env {
+	for key, value := range e.cfg.Agent.Env {
 		env = append(env, key+"="+value)
 	}
 	slices.Sort(env[1:])

@@ -43,9 +43,7 @@ type secrets struct{ values []string }
 // settings, such as the address of an API or the name of a model.
 func secretsOfConfig(cfg Config) []string {
 	var s secrets
-	for _, env := range []map[string]string{cfg.Env, cfg.Agent.Env} {
-		s.addAll(env)
-	}
+	s.addAll(cfg.Agent.Env)
 	for _, server := range cfg.Profile.MCPServers {
 		s.addAll(server.Env)
 		s.addAll(server.Headers)

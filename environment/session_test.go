@@ -301,7 +301,7 @@ func TestNewInstallsTheRunnerAndReplacesAStaleOne(t *testing.T) {
 func TestTheEnvironmentOfAScriptIsAnAllowList(t *testing.T) {
 	t.Setenv("AGENTENV_TEST_SECRET", "hunter2")
 	env := create(t, Config{
-		Env: map[string]string{"GIVEN": "yes"},
+		Agent: Agent{Env: map[string]string{"GIVEN": "yes"}},
 		Scripts: Scripts{SetupSession: shell(`cat >/dev/null
 			[ "$GIVEN" = yes ] && [ -z "$AGENTENV_TEST_SECRET" ] && [ -d "$HOME" ] && [ "$HOME" != "` + os.Getenv("HOME") + `" ] &&
 			echo '{"type":"result","ok":true}'`)},

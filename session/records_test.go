@@ -135,7 +135,7 @@ func TestWhatHappensIsLogged(t *testing.T) {
 		runnerscripts.ScenarioStep{Print: json.RawMessage(`{"type":"log","payload":` + string(retry) + `}`)},
 		ask(write("f", "yes"))), steps(say("again")))
 	cfg.Environment.Logger = logger
-	cfg.Environment.Env = map[string]string{"API_KEY": secret}
+	cfg.Environment.Agent.Env = map[string]string{"API_KEY": secret}
 	cfg.Environment.Sandbox = inDocker(docker.Config{
 		Host: busyEngine(t), Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
 	})

@@ -68,10 +68,10 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 		return cfg, err
 	}
 	for key, value := range env {
-		if cfg.Env == nil {
-			cfg.Env = make(map[string]string)
+		if cfg.Agent.Env == nil {
+			cfg.Agent.Env = make(map[string]string)
 		}
-		cfg.Env[key] = value
+		cfg.Agent.Env[key] = value
 	}
 	if t.named != "" {
 		cfg.Agent.Name = t.named

@@ -225,8 +225,8 @@ func medianOf(list []dialogue, of func(dialogue) time.Duration) time.Duration {
 // throughUs has an environment of its own answer both prompts.
 func throughUs(ctx context.Context, a realAgent, at place, vars map[string]string) (d dialogue, err error) {
 	agent := a.agent
-	agent.Command = []string{a.program}
-	env, err := environment.New(ctx, at.box, environment.Config{Agent: agent, Env: vars, Runner: at.runner})
+	agent.Command, agent.Env = []string{a.program}, vars
+	env, err := environment.New(ctx, at.box, environment.Config{Agent: agent, Runner: at.runner})
 	if err != nil {
 		return d, err
 	}
