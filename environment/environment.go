@@ -25,6 +25,7 @@ type Environment struct {
 	hide  redactor
 	grace time.Duration // of an interrupt
 	probe time.Duration // how long the sandbox may take to say that it lives
+	most  int64         // bytes of the contents that WorkspaceFiles returns
 	// maxLine bounds a line of a script; zero is the default of runnerscripts.
 	maxLine int
 	owner   owner
@@ -105,6 +106,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		hide:   newRedactor(secretsOfConfig(cfg)),
 		grace:  interruptGrace,
 		probe:  probeTimeout,
+		most:   maxListedContent,
 		busy:   make(chan struct{}, 1),
 		setup:  make(chan struct{}, 1),
 		runner: runner{turn: make(chan struct{}, 1)},

@@ -3,6 +3,7 @@ package environment
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,8 @@ type gitCommand struct {
 	complete bool
 	// listed takes the output in place of what is returned.
 	listed *treeMeter
+	// most bounds the output in bytes; zero means maxGitOutput.
+	most int
 	// input is what git reads; nil is nothing.
 	input io.Reader
 }
@@ -83,7 +86,8 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	stdout := &boundedBuffer{left: maxGitOutput}
+	most := cmp.Or(g.most, maxGitOutput)
+	stdout := &boundedBuffer{left: most}
 	stderr := &tail{hide: newRedactor(g.secrets)}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	if g.listed != nil {
@@ -96,7 +100,7 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	case g.listed != nil && g.listed.err != nil:
 		return "", g.listed.err
 	case stdout.left < 0:
-		return "", fmt.Errorf("git %s: %w: it printed more than %d MiB", args[0], primitives.ErrLimit, maxGitOutput>>20)
+		return "", fmt.Errorf("git %s: %w: it printed more than %d MiB", args[0], primitives.ErrLimit, most>>20)
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w; install git on this machine", ErrGit, err)
 	case err != nil:

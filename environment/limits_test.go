@@ -183,3 +183,34 @@ func TestAPipeInTheFilesOfAConfigurationIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestTheContentsOfAWorkspaceAreBounded(t *testing.T) {
+	env := create(t, Config{})
+	for _, name := range []string{"a", "b"} {
+		put(t, env, name, "12345")
+	}
+	for most, want := range map[int64]error{5: primitives.ErrLimit, 1 << 20: nil} {
+		env.most = most
+		files, err := env.WorkspaceFiles(t.Context(), FilesOptions{MaxContent: 5})
+		if !errors.Is(err, want) || (files != nil) != (want == nil) {
+			t.Errorf("of at most %d bytes: %v, %v", most, files, err)
+		}
+	}
+}
+
+func TestTheOutputOfGitIsBounded(t *testing.T) {
+	g := gitCommand{dir: t.TempDir()}
+	if _, err := g.run(t.Context(), "init", "--quiet", "--template="); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(g.dir, "a file of the folder"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for most, want := range map[int]error{5: primitives.ErrLimit, 100: nil} {
+		g.most = most
+		out, err := g.run(t.Context(), "ls-files", "--others")
+		if !errors.Is(err, want) || (out != "") != (want == nil) {
+			t.Errorf("of at most %d bytes: %q, %v", most, out, err)
+		}
+	}
+}

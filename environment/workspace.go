@@ -86,9 +86,9 @@ func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]
 				return nil, fmt.Errorf("workspace files: %w", err)
 			}
 		}
-		if total += int64(cap(file.Content)); total > maxListedContent {
+		if total += int64(cap(file.Content)); total > e.most {
 			return nil, fmt.Errorf("workspace files: %w: their contents are larger than %d MiB; lower MaxContent or ignore more",
-				primitives.ErrLimit, maxListedContent>>20)
+				primitives.ErrLimit, e.most>>20)
 		}
 		files = append(files, file)
 	}

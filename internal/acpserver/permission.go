@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -110,20 +109,26 @@ func optionName(o runnerscripts.PermissionOption) string {
 }
 
 // decision is what the editor has chosen. An editor that cannot ask has not allowed
-// anything.
+// anything, and neither has one whose answer could mean several options.
 func decision(req runnerscripts.PermissionRequest, o acp.RequestPermissionOutcome, err error) runnerscripts.PermissionDecision {
-	refused := runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}
 	switch {
 	case err != nil:
-		refused.Message = fmt.Sprintf("The editor could not ask the user: %v", err)
-	case o.Selected != nil:
-		id := string(o.Selected.OptionId)
-		if slices.ContainsFunc(req.Options, func(p runnerscripts.PermissionOption) bool { return p.OptionID == id }) {
-			return runnerscripts.PermissionDecision{OptionID: id}
-		}
-		refused.Message = fmt.Sprintf("The editor answered with an option that was not offered: %q", id)
-	default:
-		refused.Message = "The user has dismissed the question."
+		return req.Reject(fmt.Sprintf("The editor could not ask the user: %v", err))
+	case o.Selected == nil:
+		return req.Reject("The user has dismissed the question.")
 	}
-	return refused
+	id := string(o.Selected.OptionId)
+	var chosen []runnerscripts.PermissionOption
+	for _, p := range req.Options {
+		if p.OptionID == id {
+			chosen = append(chosen, p)
+		}
+	}
+	switch {
+	case len(chosen) > 1:
+		return req.Reject(fmt.Sprintf("The agent offered several options %q: what the user has chosen is not known.", id))
+	case len(chosen) == 0 || chosen[0].Kind.Effect() == "":
+		return req.Reject(fmt.Sprintf("The editor answered with an option that was not offered: %q", id))
+	}
+	return runnerscripts.PermissionDecision{OptionID: id, Kind: chosen[0].Kind}
 }

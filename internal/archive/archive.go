@@ -13,15 +13,15 @@ import (
 
 // The limits of a zero [Limit].
 const (
-	MaxBytes   = 16 << 30  // 16 GiB of content
-	MaxEntries = 1 << 20   // files, folders and links
+	maxBytes   = 16 << 30  // 16 GiB of content
+	maxEntries = 1 << 20   // files, folders and links
 	maxNames   = 256 << 20 // bytes of all names and targets
 )
 
 // Limit bounds what one archive unpacks to. Holes count: a sparse file counts with
 // its size.
 type Limit struct {
-	// Bytes is the most content in bytes. Zero means [MaxBytes], and a negative
+	// Bytes is the most content in bytes. Zero means 16 GiB, and a negative
 	// number no limit.
 	Bytes int64
 	// Advice ends the error's message.
@@ -30,7 +30,7 @@ type Limit struct {
 
 func (l Limit) bytes() int64 {
 	if l.Bytes == 0 {
-		return MaxBytes
+		return maxBytes
 	}
 	return l.Bytes
 }
@@ -55,8 +55,8 @@ func (m *meter) add(h *tar.Header) error {
 	switch {
 	case most >= 0 && h.Size > most-m.bytes:
 		what = "more than " + size(most) + " of content"
-	case m.entries > MaxEntries:
-		what = fmt.Sprintf("more than %d files", MaxEntries)
+	case m.entries > maxEntries:
+		what = fmt.Sprintf("more than %d files", maxEntries)
 	case m.names > maxNames:
 		what = fmt.Sprintf("more than %d MiB of names", maxNames>>20)
 	default:
@@ -94,7 +94,7 @@ type Reader struct {
 func NewReader(r io.Reader, l Limit) *Reader {
 	if most := l.bytes(); most >= 0 {
 		// Headers that only prepare an entry are not seen one by one.
-		r = &rawLimit{r: r, left: most + 4096*MaxEntries, limit: l}
+		r = &rawLimit{r: r, left: most + 4096*maxEntries, limit: l}
 	}
 	return &Reader{Reader: tar.NewReader(r), meter: meter{limit: l}}
 }

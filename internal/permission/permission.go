@@ -80,14 +80,17 @@ func Unset(req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision
 func Check(req runnerscripts.PermissionRequest, d runnerscripts.PermissionDecision) (runnerscripts.PermissionKind, error) {
 	kind := d.Kind
 	if d.OptionID != "" {
-		i := slices.IndexFunc(req.Options, func(o runnerscripts.PermissionOption) bool { return o.OptionID == d.OptionID })
-		if i < 0 {
+		offered := kinds(req, d.OptionID)
+		switch {
+		case len(offered) == 0:
 			return "", fmt.Errorf("%w: request %q has no option %q", fs.ErrInvalid, req.ID, d.OptionID)
+		case kind == "" && len(offered) > 1:
+			return "", fmt.Errorf("%w: request %q has several options %q; say the kind, too", fs.ErrInvalid, req.ID, d.OptionID)
+		case kind == "":
+			kind = offered[0]
+		case !slices.Contains(offered, kind):
+			return "", fmt.Errorf("%w: option %q is %s, not %s", fs.ErrInvalid, d.OptionID, offered[0], kind)
 		}
-		if offered := req.Options[i].Kind; kind != "" && kind != offered {
-			return "", fmt.Errorf("%w: option %q is %s, not %s", fs.ErrInvalid, d.OptionID, offered, kind)
-		}
-		kind = req.Options[i].Kind
 	}
 	switch kind {
 	case runnerscripts.AllowOnce, runnerscripts.AllowAlways, runnerscripts.RejectOnce, runnerscripts.RejectAlways:
@@ -104,6 +107,18 @@ func Check(req runnerscripts.PermissionRequest, d runnerscripts.PermissionDecisi
 		return "", fmt.Errorf("%w: updated_input goes with an allowing decision only", fs.ErrInvalid)
 	}
 	return kind, nil
+}
+
+// kinds returns the kinds of the options with an ID, each once. The IDs are the agent's,
+// which may give the same one twice.
+func kinds(req runnerscripts.PermissionRequest, id string) []runnerscripts.PermissionKind {
+	var all []runnerscripts.PermissionKind
+	for _, o := range req.Options {
+		if o.OptionID == id && !slices.Contains(all, o.Kind) {
+			all = append(all, o.Kind)
+		}
+	}
+	return all
 }
 
 func offers(req runnerscripts.PermissionRequest, kind runnerscripts.PermissionKind) bool {
