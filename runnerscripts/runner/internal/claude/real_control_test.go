@@ -344,7 +344,7 @@ func TestAgentThatIsNotLoggedInSaysWhatToDo(t *testing.T) {
 			c := f.start()
 			_, err = c.Prompt(t.Context(), "q", "plain-text")
 			failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
-			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status || !strings.HasPrefix(failure.Message, "give the agent a key") {
+			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status || !strings.Contains(failure.Message, "give the agent a key") {
 				t.Errorf("error %#v", err)
 			}
 			if refuses.Swap(false) {
