@@ -1,16 +1,21 @@
 package examples_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
 // TestReadmeShowsTheHelloProgram keeps the two the same.
@@ -67,7 +72,7 @@ var programs = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	status := m.Run()
+	status := testdocker.Main(m)
 	if dir, err := programs(); err == nil {
 		_ = os.RemoveAll(dir)
 	}
@@ -139,5 +144,69 @@ func TestForkPrintsTheSmallestPatch(t *testing.T) {
 	if !strings.HasPrefix(out, "# the smallest patch is that of \"try it in place\"\ndiff --git a/way.txt") ||
 		!strings.Contains(out, "+read the task\n+try it in place\n") {
 		t.Errorf("it prints:\n%s", out)
+	}
+}
+
+// TestAShippedProgramNeedsNeitherGoNorASecondFile builds one with the runner in it and
+// runs it in a container that has nothing else, and here without Go, cache and home.
+func TestAShippedProgramNeedsNeitherGoNorASecondFile(t *testing.T) {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Fatal("the example carries a runner for linux/amd64 only")
+	}
+	dir := t.TempDir()
+	here, err := filepath.Abs("shipping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runner, program := filepath.Join(dir, "envrunner"), filepath.Join(dir, "bin", "shipping")
+	// As "go generate" puts it there, without writing to this repository.
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, "runners", "envrunner-linux-amd64"): runner}})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"-ldflags", "-s -w", "-o", runner, "github.com/agentenv-dev/agentenv/runnerscripts/runner"},
+		{"-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./shipping"},
+	} {
+		cmd := exec.CommandContext(t.Context(), "go", append([]string{"build", "-trimpath"}, args...)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	const want = "hello.txt is in the workspace"
+	box, err := docker.New(t.Context(), docker.Config{
+		Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Runner: runner, Labels: testdocker.Labels(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := box.Terminate(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := box.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	file, err := os.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := box.WriteFile(t.Context(), "shipping", file, primitives.WriteOptions{Mode: 0o755}); err != nil {
+		t.Fatal(err)
+	}
+	result, err := primitives.Run(t.Context(), box, primitives.Command{Args: []string{"./shipping"}}, primitives.RunOptions{})
+	if err != nil || !strings.Contains(string(result.Stdout), want) {
+		t.Errorf("in a clean container: %v, %v\n%s%s", result.Status, err, result.Stdout, result.Stderr)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "docker", testdocker.Busybox(t))
+	cmd.Env = []string{"PATH=" + dir, "HOME=" + filepath.Join(dir, "home"), "DOCKER_HOST=" + os.Getenv("DOCKER_HOST")}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("with a container: %v\n%s", err, out)
 	}
 }

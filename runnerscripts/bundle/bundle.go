@@ -150,13 +150,19 @@ func (f *finder) beside() (string, bool) {
 
 // kept returns the binary from the cache, and puts it there first if need be.
 func (f *finder) kept(ctx context.Context) (string, error) {
-	if content, ok := embedded(f.fileName()); ok {
+	if content, ok := content(f.fileName()); ok {
 		check := func(name string) error { return same(name, content) }
 		return f.cached(ctx, "embedded-"+digest(content), check, func(_ context.Context, to string) error {
-			return os.WriteFile(to, content, 0o700)
+			if err := os.WriteFile(to, content, 0o700); err != nil {
+				return err
+			}
+			if err := f.isRunner(to); err != nil {
+				return fmt.Errorf("the runner that this program carries as %s cannot be used: %w", f.fileName(), err)
+			}
+			return nil
 		})
 	}
-	f.try("embedded: %s", notEmbedded)
+	f.try("embedded: %s", f.notCarried())
 	if f.source == "" && f.version == "" {
 		return "", errors.New("this program knows neither where agentenv's source is nor which release it uses (was it built with -trimpath from a changed copy?)")
 	}
@@ -180,6 +186,6 @@ func (f *finder) try(format string, args ...any) {
 }
 
 func (f *finder) notFound() error {
-	return fmt.Errorf("%w for %s: mend what kept it from being built (the last point), put %s beside the program, or name one in %s (or bundle.Config.Explicit); tried:\n  - %s",
-		ErrNotFound, f.platform(), f.fileName(), ExplicitVariable, strings.Join(f.tried, "\n  - "))
+	return fmt.Errorf("%w for %s; tried:\n  - %s\ncarry one with bundle.Embed, put %s beside the program, name one in %s (or bundle.Config.Explicit), or mend what kept it from being built (the last point)",
+		ErrNotFound, f.platform(), strings.Join(f.tried, "\n  - "), f.fileName(), ExplicitVariable)
 }

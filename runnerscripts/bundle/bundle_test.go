@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"go.uber.org/goleak"
 )
@@ -176,14 +177,14 @@ func TestErrorListsAllThatWasTriedAndHowToMend(t *testing.T) {
 		t.Fatalf("find = %v, want ErrNotFound", err)
 	}
 	for _, part := range []string{
-		"linux/arm64", "install go1.", "envrunner-linux-arm64 beside", ExplicitVariable,
+		"linux/arm64", "install go1.", "bundle.Embed", "envrunner-linux-arm64 beside", ExplicitVariable,
 		filepath.Dir(f.executable), "embedrunner", "there is no go command",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not say %q:\n%v", part, err)
 		}
 	}
-	if strings.Count(err.Error(), "\n") != 3 {
+	if strings.Count(err.Error(), "\n") != 4 {
 		t.Errorf("each try is one line:\n%v", err)
 	}
 	t.Setenv("HOME", "")
@@ -197,6 +198,44 @@ func TestErrorListsAllThatWasTriedAndHowToMend(t *testing.T) {
 	f.source, f.version = "", ""
 	if _, err := f.find(t.Context()); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "-trimpath") {
 		t.Errorf("without source and version: %v", err)
+	}
+}
+
+func TestARunnerThatTheProgramCarriesIsUsedWithoutTheGoCommand(t *testing.T) {
+	f := search(t, Config{})
+	built, err := f.find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	runner, err := os.ReadFile(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("GOROOT", "")
+	t.Cleanup(func() { carried.Store(nil) })
+	Embed(fstest.MapFS{"some/folder/" + f.fileName(): {Data: runner}})
+	f = search(t, Config{})
+	found, err := f.find(t.Context())
+	if err != nil || f.isRunner(found) != nil || !strings.HasPrefix(filepath.Base(filepath.Dir(found)), "embedded-") {
+		t.Errorf("found %q, %v", found, err)
+	}
+	// The cache holds what the program carries, or it is written again.
+	if err := os.WriteFile(found, []byte("damaged"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := f.find(t.Context()); err != nil || f.isRunner(again) != nil {
+		t.Errorf("after damage: %q, %v", again, err)
+	}
+	for name, files := range map[string]fstest.MapFS{
+		"cannot be used":         {f.fileName(): {Data: []byte("#!/bin/sh\n")}},
+		"has no " + f.fileName(): {"envrunner-plan9-amd64": {Data: runner}},
+	} {
+		Embed(files)
+		f := search(t, Config{})
+		if _, err := f.find(t.Context()); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -2,6 +2,6 @@
 
 package bundle
 
-const notEmbedded = "this program was built without the tag embedrunner"
+const notEmbedded = "this program carries no runner: neither bundle.Embed nor the build tag embedrunner"
 
 func embedded(string) ([]byte, bool) { return nil, false }
