@@ -142,9 +142,6 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 		moved, err = Create(ctx, to)
 		return err
 	})
-	if errors.Is(err, primitives.ErrPathEscape) {
-		err = fmt.Errorf("remove the symbolic link, which means nothing in another sandbox: %w", err)
-	}
 	if err = errors.Join(err, packed.Close()); err != nil {
 		if moved != nil {
 			err = errors.Join(err, moved.discard(ctx))

@@ -40,11 +40,8 @@ func (e *Environment) placeOne(ctx context.Context, s Source) error {
 	switch {
 	case s.Folder != nil:
 		err := e.placeFolder(ctx, into, *s.Folder)
-		switch {
-		case errors.Is(err, primitives.ErrPathEscape):
-			return fmt.Errorf("%w; remove the symbolic link or add it to ignore", err)
-		case errors.Is(err, primitives.ErrNotRegular):
-			return fmt.Errorf("%w; remove it or add it to ignore", err)
+		if errors.Is(err, primitives.ErrNotRegular) {
+			err = fmt.Errorf("%w; remove it or leave it out with ignore or gitignore", err)
 		}
 		return err
 	case s.Git != nil:

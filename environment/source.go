@@ -29,8 +29,8 @@ type File struct {
 }
 
 // Folder is a folder of this machine that is copied into the workspace: regular
-// files, folders, and symbolic links that do not lead out of it. What leads out
-// of it, and FIFOs, sockets and devices, are an error unless they are ignored.
+// files, folders, and symbolic links as they are, wherever they lead. FIFOs, sockets
+// and devices are an error unless they are ignored.
 type Folder struct {
 	Path string `json:"path"`
 	// Ignore leaves out what matches one of these patterns, in the syntax of
@@ -61,8 +61,9 @@ type Git struct {
 	History bool `json:"history,omitempty"`
 }
 
-// Tar is a tar archive, plain or compressed with gzip. What leads out of the
-// folder that takes it is refused.
+// Tar is a tar archive, plain or compressed with gzip. Links are kept as they are. An
+// entry that leads out of the folder that takes it, by its name or through a link, is
+// refused.
 type Tar struct {
 	// Path is a file of this machine.
 	Path string `json:"path,omitempty"`

@@ -41,8 +41,9 @@ func Pack(ctx context.Context, f Files, dir string, opts PackOptions) (io.ReadCl
 
 // Unpack writes an uncompressed tar stream below dir, which is made if it is
 // missing. Nothing is written outside dir: an entry with an absolute path, with
-// ".." or below a symbolic link that leads out is [ErrPathEscape], and so is a
-// link whose target is outside. Set-user-id, set-group-id and sticky bits and
+// ".." or below a symbolic link that leads out is [ErrPathEscape]. A link's target is
+// data and kept as it is, wherever it leads. A file in the place of a link replaces
+// it. Set-user-id, set-group-id and sticky bits and
 // owners are not taken over. Hard links become copies. FIFOs, sockets and
 // devices are [ErrNotRegular]. What was unpacked before an error stays. A sandbox that cannot unpack
 // returns errors.ErrUnsupported.

@@ -201,7 +201,7 @@ func packEndRules() []rule {
 			expect(t, "error of Close", r.Close(), nil)
 		}),
 		archiveRule("what Pack packs, Unpack unpacks", func(t testingT, s *sandbox) {
-			s.probed(t, "mkdir", "d/sub/empty", "write", "d/sub/f", "one", "chmod", "700", "d/sub/f", "symlink", "f", "d/sub/link", "many", "500", "d/many")
+			s.probed(t, "mkdir", "d/sub/empty", "write", "d/sub/f", "one", "chmod", "700", "d/sub/f", "symlink", "f", "d/sub/link", "symlink", "/usr/bin/python3", "d/sub/python", "symlink", "../../../..", "d/up", "many", "500", "d/many")
 			r, err := primitives.Pack(t.Context(), s.EnvironmentPrimitive, s.in("d"), primitives.PackOptions{})
 			if err != nil {
 				t.Fatalf("Pack: %v", err)
@@ -211,6 +211,7 @@ func packEndRules() []rule {
 			all := primitives.ListOptions{Depth: -1}
 			expect(t, "list", s.list(t, "copy", all), s.list(t, "d", all))
 			expect(t, "content", s.read(t, "copy/sub/link"), "one")
+			expect(t, "targets", s.stat(t, "copy/sub/python").Target+" "+s.stat(t, "copy/up").Target, "/usr/bin/python3 ../../../..")
 			expect(t, "mode", s.lstat(t, "copy/sub/f").Mode, 0o700)
 		}),
 	}
@@ -241,14 +242,17 @@ func unpackRules() []rule {
 			expect(t, "content", s.read(t, "d/g"), "x")
 			expect(t, "links", s.lstat(t, "d/g").Links, 1)
 		}),
-		archiveRule("Unpack keeps links that stay inside", func(t testingT, s *sandbox) {
-			err := s.unpack(
-				t, "d",
-				entry{name: "a/f", content: "x", kind: tar.TypeReg},
-				entry{name: "b/link", link: "../a/f", kind: tar.TypeSymlink, mode: 0o777},
-			)
-			expect(t, "error", err, nil)
-			expect(t, "target", s.stat(t, "d/b/link").Target, "../a/f")
+		archiveRule("Unpack keeps the targets of links, wherever they lead", func(t testingT, s *sandbox) {
+			targets := map[string]string{"in": "../a/f", "up": "../../../../x", "absolute": "/etc/passwd", "dangling": "no/../where", "self": "self"}
+			entries := []entry{{name: "a/f", content: "x", kind: tar.TypeReg}}
+			for name, target := range targets {
+				entries = append(entries, entry{name: "b/" + name, link: target, kind: tar.TypeSymlink, mode: 0o777})
+			}
+			expect(t, "error", s.unpack(t, "d", entries...), nil)
+			expect(t, "error of unpacking again", s.unpack(t, "d", entries...), nil)
+			for name, target := range targets {
+				expect(t, "target of "+name, s.stat(t, "d/b/"+name).Target, target)
+			}
 		}),
 		archiveRule("Unpack keeps what came before an error", func(t testingT, s *sandbox) {
 			err := s.unpack(t, "d", entry{name: "f", content: "x", kind: tar.TypeReg}, entry{name: "../g", kind: tar.TypeReg})
@@ -278,8 +282,6 @@ func hostileArchiveRules() []rule {
 	}{
 		{"an absolute path", entry{name: "/pt-evil", kind: tar.TypeReg}, primitives.ErrPathEscape},
 		{"a path with ..", entry{name: "a/../../evil", kind: tar.TypeReg}, primitives.ErrPathEscape},
-		{"a link to an absolute path outside", entry{name: "l", link: "/etc", kind: tar.TypeSymlink}, primitives.ErrPathEscape},
-		{"a link that climbs out", entry{name: "a/l", link: "../../evil", kind: tar.TypeSymlink}, primitives.ErrPathEscape},
 		{"a hard link to a file outside", entry{name: "l", link: "../secret", kind: tar.TypeLink}, primitives.ErrPathEscape},
 		{"a FIFO", entry{name: "p", kind: tar.TypeFifo}, primitives.ErrNotRegular},
 		{"a device", entry{name: "p", kind: tar.TypeChar}, primitives.ErrNotRegular},
@@ -293,9 +295,29 @@ func hostileArchiveRules() []rule {
 			}
 		}))
 	}
-	return append(rules, archiveRule("Unpack refuses a file below a link that leads out", func(t testingT, s *sandbox) {
-		s.probed(t, "mkdir", "outside", "mkdir", "d", "symlink", s.abs("outside"), "d/link")
-		expectError(t, "Unpack", s.unpack(t, "d", entry{name: "link/evil", kind: tar.TypeReg}), primitives.ErrPathEscape)
-		expect(t, "files outside", s.names(t, "outside"), "")
-	}))
+	return append(rules, []rule{
+		archiveRule("Unpack refuses a file below a link that leads out", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "outside", "mkdir", "d", "symlink", s.abs("outside"), "d/link")
+			expectError(t, "Unpack", s.unpack(t, "d", entry{name: "link/evil", kind: tar.TypeReg}), primitives.ErrPathEscape)
+			expect(t, "files outside", s.names(t, "outside"), "")
+		}),
+		archiveRule("Unpack writes nothing through a link of its own archive that leads out", func(t testingT, s *sandbox) {
+			s.write(t, "outside/f", "untouched")
+			for _, target := range []string{s.abs("outside"), "../outside", "deep/../../outside"} {
+				link := entry{name: "link", link: target, kind: tar.TypeSymlink}
+				for _, evil := range []entry{
+					{name: "link/f", content: "evil", kind: tar.TypeReg}, {name: "link/evil/", kind: tar.TypeDir},
+					{name: "link/", kind: tar.TypeDir, mode: 0o700}, {name: "link/l", link: "x", kind: tar.TypeSymlink},
+					{name: "copy", link: "link/f", kind: tar.TypeLink},
+				} {
+					deep := entry{name: "deep/", kind: tar.TypeDir, mode: 0o755}
+					expectError(t, evil.name+" with "+target, s.unpack(t, "d", deep, link, evil), primitives.ErrPathEscape)
+				}
+				file := entry{name: "link", content: "mine", kind: tar.TypeReg}
+				expect(t, "error of a file in the place of the link", s.unpack(t, "d", link, file), nil)
+			}
+			expect(t, "outside", s.probed(t, "names", "outside", "show", "outside/f"), "[\"f\"]\nuntouched")
+			expect(t, "mode of the folder outside", s.lstat(t, "outside").Mode, 0o755)
+		}),
+	}...)
 }

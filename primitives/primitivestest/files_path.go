@@ -69,10 +69,13 @@ func pathRules() []rule {
 			s.probed(t, "mkdir", outside, "write", outside+"/f", "untouched")
 			up := path.Join("..", path.Base(s.Paths().Home), path.Base(outside))
 			s.probed(t, "symlink", outside, "way-out", "write", "../"+moveSource, "")
-			for _, name := range []string{"..", "../", up, up + "/f", up + "/new", s.dir + "/../../" + path.Base(s.Paths().Home) + "/" + path.Base(outside), s.in("way-out", "f"), s.in("way-out", "new"), s.in("way-out", "new", "deep")} {
+			for _, name := range []string{"..", "../", up, up + "/f", up + "/new", s.dir + "/../../" + path.Base(s.Paths().Home) + "/" + path.Base(outside), s.in("way-out", "f"), s.in("way-out", "new"), s.in("way-out", "new", "deep"), s.dir + "/missing/../../../x", "missing/../.."} {
 				expectError(t, op.name+" "+name, op.do(t.Context(), s.EnvironmentPrimitive, name), primitives.ErrPathEscape)
 			}
 			expect(t, "outside", s.probed(t, "names", outside, "show", outside+"/f"), "[\"f\"]\nuntouched")
+			if _, err := s.Stat(t.Context(), s.in("missing")); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("a folder on the way out: %v, want %v", err, fs.ErrNotExist)
+			}
 		}})
 	}
 	return append(rules, []rule{

@@ -1,6 +1,7 @@
 package primitivestest
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -275,6 +276,67 @@ func brokenPaths(change func(f *faults, name string) string) func(p primitives.E
 	})
 }
 
+// brokenUnpack changes what is unpacked and what comes of it. The archive is read twice.
+func brokenUnpack(unpack func(ctx context.Context, f *faults, dir string, archive []byte) error) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.unpack = func(ctx context.Context, dir string, r io.Reader) error {
+			archive, err := io.ReadAll(r)
+			if err != nil {
+				return err
+			}
+			return unpack(ctx, f, dir, archive)
+		}
+	})
+}
+
+// eachEntry calls do with the entries of an archive until it fails.
+func eachEntry(archive []byte, do func(h *tar.Header, content io.Reader) error) error {
+	for in := tar.NewReader(bytes.NewReader(archive)); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = do(h, in)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func unpackMutants() []mutant {
+	whole := func(ctx context.Context, f *faults, dir string, archive []byte) error {
+		return primitives.Unpack(ctx, f.EnvironmentPrimitive, dir, bytes.NewReader(archive))
+	}
+	return []mutant{
+		{"Unpack refuses links to absolute paths", "Unpack keeps the targets of links, wherever they lead", brokenUnpack(func(ctx context.Context, f *faults, dir string, archive []byte) error {
+			err := eachEntry(archive, func(h *tar.Header, _ io.Reader) error {
+				if path.IsAbs(h.Linkname) {
+					return &primitives.Error{Op: "unpack", Err: primitives.ErrPathEscape}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return whole(ctx, f, dir, archive)
+		})},
+		{"Unpack follows the links of its archive", "Unpack writes nothing through a link of its own archive that leads out", brokenUnpack(func(ctx context.Context, f *faults, dir string, archive []byte) error {
+			err := whole(ctx, f, dir, archive)
+			if !errors.Is(err, primitives.ErrPathEscape) {
+				return err
+			}
+			return eachEntry(archive, func(h *tar.Header, content io.Reader) error {
+				if h.Typeflag != tar.TypeReg {
+					return nil
+				}
+				return f.WriteFile(ctx, path.Join(f.Paths().Workspace, dir, h.Name), content, primitives.WriteOptions{})
+			})
+		})},
+	}
+}
+
 func pathMutants() []mutant {
 	escape := func(f *faults, name string) string {
 		if path.IsAbs(name) || strings.Contains(name, "\x00") {
@@ -288,6 +350,26 @@ func pathMutants() []mutant {
 		{"a relative path may leave the workspace when removing", "Remove refuses a relative path that leaves the workspace", brokenPaths(escape)},
 		{"a relative path may leave the workspace when moving", "Move to refuses a relative path that leaves the workspace", brokenPaths(escape)},
 		{"a link may lead out of the workspace", "a file that is a link out of the workspace is ErrPathEscape", brokenPaths(escape)},
+		{"a path that leads out behind a missing folder is missing", "Open refuses a relative path that leaves the workspace", broken(func(f *faults) {
+			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
+				r, err := f.Open(ctx, name)
+				if first, _, _ := strings.Cut(name, "/../"); errors.Is(err, primitives.ErrPathEscape) {
+					if _, serr := f.Stat(ctx, first); errors.Is(serr, fs.ErrNotExist) {
+						return r, serr
+					}
+				}
+				return r, err
+			}
+		})},
+		{"a refused write makes folders", "WriteFile refuses a relative path that leaves the workspace", broken(func(f *faults) {
+			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+				err := f.WriteFile(ctx, name, r, opts)
+				if first, _, out := strings.Cut(name, "/../"); out && errors.Is(err, primitives.ErrPathEscape) {
+					_ = f.Mkdir(ctx, first, 0) // the fault
+				}
+				return err
+			}
+		})},
 		{"a path is decoded like a URL", "a path is not decoded like a URL", brokenPaths(func(_ *faults, name string) string {
 			if decoded, err := url.PathUnescape(name); err == nil {
 				return decoded

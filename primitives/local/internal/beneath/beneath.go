@@ -149,6 +149,8 @@ func (w *walk) step(name string) error {
 		return nil
 	case errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP):
 		return w.link(name)
+	case errors.Is(err, unix.ENOENT) && w.escapes():
+		return primitives.ErrPathEscape
 	case errors.Is(err, unix.ENOENT) && w.opts.Mkdir != nil:
 		if err := w.opts.Mkdir(w.at(), name); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
@@ -161,6 +163,32 @@ func (w *walk) step(name string) error {
 		return nil
 	}
 	return err
+}
+
+// escapes reports whether the path leads out although its next name is missing: that
+// name and the ".." that leads back from it are left out then.
+func (w *walk) escapes() bool {
+	depth := 1
+	for i, name := range w.rest {
+		switch name {
+		case "", ".":
+		case "..":
+			depth--
+		default:
+			depth++
+		}
+		if depth > 0 {
+			continue
+		}
+		back := walk{root: w.root, opts: w.opts, rest: append(slices.Clone(w.names), w.rest[i+1:]...), fd: -1, links: w.links}
+		back.opts.Mkdir = nil
+		fd, err := back.run()
+		if err == nil {
+			unix.Close(fd)
+		}
+		return errors.Is(err, primitives.ErrPathEscape)
+	}
+	return false
 }
 
 // link goes on at the target of the symbolic link name.

@@ -185,23 +185,30 @@ func TestUnpackNeverLeavesItsDirectory(t *testing.T) {
 		{"absolute name", []tarEntry{entryOf(outside+"/new", fileEntry, "x", 0o644)}, primitives.ErrPathEscape},
 		{"dotdot", []tarEntry{entryOf("../new", fileEntry, "x", 0o644)}, primitives.ErrPathEscape},
 		{"dotdot that stays inside", []tarEntry{entryOf("a/../new", fileEntry, "x", 0o644)}, primitives.ErrPathEscape},
-		{"absolute link", []tarEntry{entryOf("l", linkEntry, outside, 0)}, primitives.ErrPathEscape},
-		{"link that leads out", []tarEntry{entryOf("a/l", linkEntry, "../../x", 0)}, primitives.ErrPathEscape},
-		{"link through a link that comes later", []tarEntry{entryOf("a", linkEntry, "b/..", 0), entryOf("b", linkEntry, ".", 0)}, primitives.ErrPathEscape},
+		{"below an absolute link", []tarEntry{entryOf("l", linkEntry, outside, 0), entryOf("l/new", fileEntry, "x", 0o644)}, primitives.ErrPathEscape},
+		{"below a link that leads out", []tarEntry{entryOf("a/l", linkEntry, "../..", 0), entryOf("a/l/x", fileEntry, "x", 0o644)}, primitives.ErrPathEscape},
 		{
-			"link through a link that came before",
-			[]tarEntry{entryOf("d/e/", dirEntry, "", 0o755), entryOf("up", linkEntry, "d/e", 0), entryOf("l", linkEntry, "up/../../..", 0)},
+			"below a link through a link that comes later",
+			[]tarEntry{entryOf("a", linkEntry, "b/..", 0), entryOf("b", linkEntry, ".", 0), entryOf("a/x", fileEntry, "x", 0o644)},
 			primitives.ErrPathEscape,
 		},
 		{
-			"link counted from where its directory really is",
-			[]tarEntry{entryOf("d/e/", dirEntry, "", 0o755), entryOf("d/e/top", linkEntry, "../..", 0), entryOf("d/e/top/l", linkEntry, "../x", 0)},
+			"below a link through a link that came before",
+			[]tarEntry{entryOf("d/e/", dirEntry, "", 0o755), entryOf("up", linkEntry, "d/e", 0), entryOf("l", linkEntry, "up/../../..", 0), entryOf("l/x", fileEntry, "x", 0o644)},
 			primitives.ErrPathEscape,
 		},
+		{
+			"below a link counted from where its directory really is",
+			[]tarEntry{entryOf("d/e/", dirEntry, "", 0o755), entryOf("d/e/top", linkEntry, "../..", 0), entryOf("d/e/top/l", linkEntry, "..", 0), entryOf("l/x", fileEntry, "x", 0o644)},
+			primitives.ErrPathEscape,
+		},
+		{"directory in place of a link of the archive", []tarEntry{entryOf("l", linkEntry, outside, 0), entryOf("l/", dirEntry, "", 0o700)}, primitives.ErrPathEscape},
+		{"hard link through a link of the archive", []tarEntry{entryOf("l", linkEntry, outside, 0), entryOf("h", hardEntry, "l/victim", 0o644)}, primitives.ErrPathEscape},
+		{"a link without a target", []tarEntry{entryOf("l", linkEntry, "", 0)}, fs.ErrInvalid},
+		{"links that lead out", []tarEntry{entryOf("a", linkEntry, outside+"/victim", 0), entryOf("b", linkEntry, "../../x", 0), entryOf("a", fileEntry, "x", 0o644)}, nil},
 		{"below a link that was there", []tarEntry{entryOf("out/new", fileEntry, "x", 0o644)}, primitives.ErrPathEscape},
 		{"directory below a link that was there", []tarEntry{entryOf("out/new/", dirEntry, "", 0o755)}, primitives.ErrPathEscape},
 		{"directory in place of a link that was there", []tarEntry{entryOf("out/", dirEntry, "", 0o700)}, primitives.ErrPathEscape},
-		{"link through a link that was there", []tarEntry{entryOf("l", linkEntry, "out/victim", 0)}, primitives.ErrPathEscape},
 		{"hard link to the outside", []tarEntry{entryOf("h", hardEntry, "../../victim", 0o644)}, primitives.ErrPathEscape},
 		{"hard link by absolute path", []tarEntry{entryOf("h", hardEntry, outside+"/victim", 0o644)}, primitives.ErrPathEscape},
 		{"hard link through a link", []tarEntry{entryOf("h", hardEntry, "out/victim", 0o644)}, primitives.ErrPathEscape},
@@ -306,6 +313,7 @@ func FuzzUnpack(f *testing.F) {
 		f.Add(b)
 	}
 	seed(entryOf("a/b", fileEntry, "x", 0o644))
+	seed(entryOf("l", linkEntry, "out/..", 0), entryOf("l/x", fileEntry, "x", 0o644))
 	seed(entryOf("l", linkEntry, "a/..", 0), entryOf("l/x", fileEntry, "x", 0o644))
 	seed(entryOf("../x", fileEntry, "x", 0o644))
 	seed(entryOf("h", hardEntry, "out/victim", 0o644), entryOf("d/", dirEntry, "", 0o7777))
@@ -323,24 +331,7 @@ func FuzzUnpack(f *testing.F) {
 		if got := entries(t, paths.Workspace); len(got) != 1 {
 			t.Errorf("beside: %q", got)
 		}
-		noWayOut(t, paths.Workspace+"/dst")
 	})
-}
-
-// noWayOut checks that no link below dir, apart from the one that was there,
-// leads out of it.
-func noWayOut(t *testing.T, dir string) {
-	t.Helper()
-	must(t, filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.Type() != fs.ModeSymlink || name == dir+"/out" {
-			return nil //nolint:nilerr // unpacked without the right to read it
-		}
-		real, err := filepath.EvalSymlinks(name)
-		if err == nil && real != dir && !strings.HasPrefix(real, dir+"/") {
-			t.Errorf("%s leads to %s", name, real)
-		}
-		return nil
-	}))
 }
 
 // A hole of a file in one place takes no disk in another.
