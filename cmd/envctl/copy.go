@@ -6,20 +6,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/input"
-	"github.com/agentenv-dev/agentenv/internal/sparse"
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 func (a *app) newCopyCmd() *cobra.Command {
@@ -28,12 +24,23 @@ func (a *app) newCopyCmd() *cobra.Command {
 		Use:   "cp [flags] SRC DST",
 		Short: "Copy files and folders into or out of a sandbox",
 		Long: `Copy a file or a folder between this machine and a sandbox. One of the two is
-ID:PATH; a relative PATH starts at the workspace. A folder's content is copied into
-DST, which is made if it is missing. "-" is standard input or output. Nothing is
-written through a link that leads out of DST's folder, and no more than --max-size.`,
+ID:PATH; a relative PATH starts at the workspace, an absolute one at the root. "-" is
+standard input or output.
+
+A file is copied into DST if that is a folder or ends with a slash, else to that
+name. A folder's content is copied into DST. What is missing of DST is made. Contents,
+permissions and times of modification are kept, owners are not.
+
+Links below SRC are copied as they are, wherever they lead. SRC itself is followed, and
+so is DST if it is a link in the sandbox. On this machine a link in DST is followed only
+within the folder that holds it: the sandbox may have made it. Nothing is written
+outside of DST, and no more than --max-size comes out of a sandbox.
+
+FIFOs, sockets and devices cannot be copied: a folder of this machine with one is
+refused, and those of a sandbox are left out with a warning.`,
 		Example: `  envctl cp 3f2a:report.md .
   envctl cp ./fixtures 3f2a:tests/fixtures
-  envctl cp 3f2a:app.log -`,
+  envctl cp 3f2a:/var/log/app.log -`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, dst := parsePlace(args[0]), parsePlace(args[1])
@@ -87,53 +94,100 @@ func (t *target) completePlaces(cmd *cobra.Command, args []string, to string) ([
 }
 
 func (t *copyFlags) copyIn(ctx context.Context, src string, dst place) (err error) {
+	if src == "-" && (dst.path == "" || strings.HasSuffix(dst.path, "/")) {
+		return usagef("give the file that standard input is copied to as ID:PATH")
+	}
+	var info fs.FileInfo
+	if src != "-" {
+		if info, err = os.Stat(src); err != nil {
+			return copyError(src, err)
+		}
+	}
 	env, err := t.attach(ctx, dst.id)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
 	p := env.Primitive()
-	if src == "-" {
-		return p.WriteFile(ctx, dst.path, t.app.in, primitives.WriteOptions{})
+	switch {
+	case src == "-":
+		err = p.WriteFile(ctx, dst.path, t.app.in, primitives.WriteOptions{})
+	case info.IsDir():
+		err = unpackFolder(ctx, p, src, firstOf(dst.path, "."))
+	default:
+		err = unpackFile(ctx, p, src, info, dst.path)
 	}
-	info, err := os.Stat(src)
+	if ctx.Err() != nil {
+		return ctx.Err() // not that the file was closed
+	}
+	return copyError(src+" to "+dst.id+":"+dst.path, err)
+}
+
+// copyError says what was copied instead of the operation that failed.
+func copyError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	cause := err
+	if where, ok := errors.AsType[*primitives.Error](err); ok {
+		cause = where.Err
+	} else if where, ok := errors.AsType[*fs.PathError](err); ok && where == err { //nolint:errorlint // the outermost
+		cause = where.Err
+	}
+	if errors.Is(err, primitives.ErrPathEscape) {
+		return fmt.Errorf("copy %s: %w; give an absolute path for what is outside of the workspace", what, cause)
+	}
+	return fmt.Errorf("copy %s: %w", what, cause)
+}
+
+// unpackFile copies a file of this machine into the sandbox: through an archive, which
+// keeps its time. A pipe has none, and a link in the sandbox is written through.
+func unpackFile(ctx context.Context, p primitives.Files, src string, info fs.FileInfo, dst string) error {
+	dir, name, through, err := destination(ctx, p, dst, filepath.Base(src))
 	if err != nil {
 		return err
 	}
-	if info.IsDir() {
-		return unpackFolder(ctx, p, src, firstOf(dst.path, "."))
+	if through || !info.Mode().IsRegular() {
+		file, err := input.OpenStream(ctx, src)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return p.WriteFile(ctx, path.Join(dir, name), file, primitives.WriteOptions{Mode: info.Mode().Perm()})
 	}
-	file, err := input.OpenStream(ctx, src)
+	file, err := input.Open(src)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	name, err := fileIn(ctx, p, dst.path, filepath.Base(src))
-	if err != nil {
-		return err
-	}
-	err = p.WriteFile(ctx, name, file, primitives.WriteOptions{Mode: info.Mode().Perm()})
-	if ctx.Err() != nil {
-		return ctx.Err() // not that the file was closed
-	}
-	return err
+	return archive.Pipe(func(w io.Writer) error { return archive.PackFile(ctx, w, file, name) },
+		func(r io.Reader) error { return primitives.Unpack(ctx, p, dir, r) })
 }
 
-// fileIn is where a file goes: into an existing folder, else to that very name.
-func fileIn(ctx context.Context, p primitives.Files, dst, base string) (string, error) {
+// destination is where a file goes in the sandbox: into an existing folder, else to that
+// very name. A link to a folder is one; another link is written through.
+func destination(ctx context.Context, p primitives.Files, dst, base string) (dir, name string, through bool, err error) {
 	if dst == "" || strings.HasSuffix(dst, "/") {
-		return path.Join(dst, base), nil
+		return firstOf(dst, "."), base, false, nil
 	}
 	info, err := p.Stat(ctx, dst)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return dst, nil
-	case err != nil:
-		return "", err
-	case info.IsDir():
-		return path.Join(dst, base), nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", "", false, err
 	}
-	return dst, nil
+	link := info.Mode&fs.ModeSymlink != 0
+	if link {
+		if behind, err := p.Stat(ctx, dst+"/."); err == nil {
+			info = behind
+		}
+	}
+	if info.IsDir() {
+		return dst, base, false, nil
+	}
+	if err == nil && !link && !info.Mode.IsRegular() {
+		return "", "", false, primitives.ErrNotRegular
+	}
+	dir, name = path.Split(dst)
+	return firstOf(dir, "."), name, link, nil
 }
 
 // unpackFolder streams a folder of this machine into the sandbox.
@@ -145,92 +199,4 @@ func unpackFolder(ctx context.Context, p primitives.Files, src, dst string) erro
 		err = fmt.Errorf("%w; remove it, or copy the folder in parts", err)
 	}
 	return err
-}
-
-func (t *copyFlags) copyOut(ctx context.Context, src place, dst string) (err error) {
-	env, err := t.attach(ctx, src.id)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, env.Close()) }()
-	p := env.Primitive()
-	from := firstOf(src.path, ".")
-	info, err := p.Stat(ctx, from)
-	if err != nil {
-		return err
-	}
-	if info.IsDir() {
-		if dst == "-" {
-			return usagef("give a folder to copy the folder %s into", from)
-		}
-		return t.packFolder(ctx, p, from, dst)
-	}
-	if t.limit.Bytes >= 0 && info.Size > t.limit.Bytes {
-		return t.tooLarge(from) // before DST is touched
-	}
-	r, err := p.Open(ctx, from)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	if dst == "-" {
-		return t.copyFile(t.app.out, r, from)
-	}
-	if st, err := os.Stat(dst); err == nil && st.IsDir() {
-		dst = filepath.Join(dst, path.Base(from))
-	}
-	return t.writeLocal(dst, r, info.Mode.Perm())
-}
-
-// writeLocal writes a file of this machine, where it is zero with holes. A link in the
-// place of the file is followed only within its folder: an earlier copy may have made
-// it.
-func (t *copyFlags) writeLocal(name string, r io.Reader, mode fs.FileMode) (err error) {
-	root, err := os.OpenRoot(filepath.Dir(name))
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	base := filepath.Base(name)
-	if info, err := root.Stat(base); err == nil && !info.Mode().IsRegular() {
-		return &fs.PathError{Op: "write", Path: name, Err: primitives.ErrNotRegular}
-	}
-	file, err := root.OpenFile(base, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, mode)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	w := sparse.NewWriter(file)
-	return errors.Join(t.copyFile(w, r, name), w.Close())
-}
-
-// copyFile copies the content of one file within the limit.
-func (t *copyFlags) copyFile(w io.Writer, r io.Reader, name string) error {
-	most := t.limit.Bytes
-	if most < 0 {
-		most = math.MaxInt64
-	}
-	if n, err := io.Copy(w, io.LimitReader(r, most)); err != nil || n < most {
-		return err
-	}
-	if n, err := io.Copy(io.Discard, io.LimitReader(r, 1)); err != nil || n == 0 {
-		return err
-	}
-	return t.tooLarge(name)
-}
-
-func (t *copyFlags) tooLarge(name string) error {
-	return &fs.PathError{Op: "copy", Path: name, Err: fmt.Errorf("%w: there is more than %d bytes; %s", primitives.ErrLimit, t.limit.Bytes, t.limit.Advice)}
-}
-
-// packFolder streams a folder of the sandbox to this machine. The sandbox is not
-// trusted: the archive is unpacked below dst only, and within the limit.
-func (t *copyFlags) packFolder(ctx context.Context, p primitives.Files, src, dst string) (err error) {
-	r, err := primitives.Pack(ctx, p, src, primitives.PackOptions{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	return archive.Pipe(func(w io.Writer) error { return archive.Copy(w, r, t.limit) },
-		func(r io.Reader) error { return local.Unpack(ctx, dst, r) })
 }

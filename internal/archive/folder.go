@@ -113,7 +113,7 @@ func (p *packer) add(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	h := &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	h := header(name, info)
 	switch {
 	case info.IsDir():
 		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
@@ -130,6 +130,10 @@ func (p *packer) add(ctx context.Context, name string) error {
 	return p.addFile(ctx, name, h)
 }
 
+func header(name string, info fs.FileInfo) *tar.Header {
+	return &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+}
+
 func (p *packer) header(h *tar.Header) error {
 	if err := p.meter.add(h); err != nil {
 		return err
@@ -143,6 +147,11 @@ func (p *packer) addFile(ctx context.Context, name string, h *tar.Header) error 
 		return err
 	}
 	defer func() { _ = f.Close() }() // it was only read
+	return p.content(ctx, f, h)
+}
+
+// content packs an open file.
+func (p *packer) content(ctx context.Context, f *os.File, h *tar.Header) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -155,9 +164,22 @@ func (p *packer) addFile(ctx context.Context, name string, h *tar.Header) error 
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("%s: changed while it was copied: %w", name, err)
+		return fmt.Errorf("%s: changed while it was copied: %w", f.Name(), err)
 	}
 	return nil
+}
+
+// PackFile writes an open regular file as a tar stream of one entry of that name.
+func PackFile(ctx context.Context, w io.Writer, f *os.File, name string) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	p := &packer{tw: tar.NewWriter(w), meter: meter{limit: Limit{Bytes: -1}}}
+	if err := p.content(ctx, f, header(name, info)); err != nil {
+		return err
+	}
+	return p.tw.Close()
 }
 
 // until is a reader that ends with a context.

@@ -64,6 +64,8 @@ type Client struct {
 	terminated bool
 	paused     bool
 	grace      time.Duration // the longest of the commands so far
+	uploads    map[*call]struct{}
+	leaving    bool // Close has begun
 	closing    sync.Once
 	watcher    sync.WaitGroup
 	done       chan struct{}
@@ -110,7 +112,7 @@ func newClient(agreed *agreed, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, errors.Join(err, agreed.rw.Close())
 	}
-	c := &Client{cfg: cfg, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{})}
+	c := &Client{cfg: cfg, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{}), uploads: make(map[*call]struct{})}
 	mux.whenEnded(func() {
 		c.watcher.Go(func() {
 			<-mux.CloseChan()
@@ -169,7 +171,7 @@ func (c *Client) Err() error {
 	c.mu.Unlock()
 	switch {
 	case closed:
-		return fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
+		return errWasClosed
 	case terminated:
 		return primitives.ErrTerminated
 	case !ended:
@@ -249,9 +251,43 @@ func (c *Client) isEnding() bool {
 
 func (c *Client) setTerminated() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.terminated = true
-	c.mu.Unlock()
+	c.endUploads()
 }
+
+// endUploads ends what reads from the caller, who may never have more to say. The caller
+// holds c.mu and has said why.
+func (c *Client) endUploads() {
+	for k := range c.uploads {
+		_ = k.SetReadDeadline(past())
+	}
+}
+
+// taking counts an upload. The function that it returns says whether the sandbox was
+// terminated or the Client closed meanwhile.
+func (c *Client) taking(k *call) (why func() error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.uploads[k] = struct{}{}
+	if c.terminated || c.leaving {
+		_ = k.SetReadDeadline(past())
+	}
+	return func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.uploads, k)
+		switch {
+		case c.terminated:
+			return primitives.ErrTerminated
+		case c.leaving:
+			return errWasClosed
+		}
+		return nil
+	}
+}
+
+var errWasClosed = fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
 
 // Poll asks the guest for the sandbox's state. When the stream has ended it is
 // StatusTerminated after Terminate, else StatusLost. It waits at most
@@ -341,6 +377,10 @@ func (c *Client) HangUp() bool {
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		c.setEnding()
+		c.mu.Lock()
+		c.leaving = true
+		c.endUploads()
+		c.mu.Unlock()
 		if !c.isPaused() && (c.Err() == nil || errors.Is(c.Err(), primitives.ErrTerminated)) {
 			c.sayBye()
 		}

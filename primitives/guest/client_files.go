@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -146,6 +147,7 @@ func (c *Client) upload(ctx context.Context, op, target string, request []byte, 
 		return err
 	}
 	defer k.end()
+	ended := c.taking(k)
 	sent := make(chan error, 1)
 	go func() {
 		err := k.sendAll(r, func() *os.File {
@@ -156,36 +158,50 @@ func (c *Client) upload(ctx context.Context, op, target string, request []byte, 
 			_ = k.halfClose() // data without an end is never taken as whole
 		}
 	}()
+	err = k.uploaded(onItem)
+	if why := ended(); err != nil && why != nil {
+		return c.fail(op, target, why) // neither the reader nor the guest is to blame
+	}
+	// What the guest says about data that was cut off is less than why.
+	select {
+	case sendErr := <-sent:
+		if source, ok := errors.AsType[*sourceError](sendErr); ok {
+			return c.fail(op, target, source.err)
+		}
+	default:
+	}
+	return err
+}
+
+// uploaded waits for the answer to an upload.
+func (k *call) uploaded(onItem func([]byte) error) error {
 	for {
 		kind, payload, err := k.readMessage(maxReply)
 		switch {
 		case err != nil:
-			err = k.failed(err)
+			return k.failed(err)
 		case kind == frameItem && onItem != nil:
-			if err = onItem(payload); err == nil {
-				continue
-			}
-			if !errors.Is(err, primitives.ErrLimit) {
-				err = k.failed(err)
+			if err = onItem(payload); errors.Is(err, primitives.ErrLimit) {
+				return err
+			} else if err != nil {
+				return k.failed(err)
 			}
 		case kind == frameError:
 			err = k.answered(payload)
-			if cause := ctx.Err(); cause != nil && errors.Is(err, io.ErrUnexpectedEOF) {
-				err = c.fail(op, target, cause) // it was cut off for that
+			if cause := k.ctx.Err(); cause != nil && isAny(err, io.ErrUnexpectedEOF, context.Canceled) {
+				return k.c.fail(k.op, k.target, cause) // it was cut off for that
 			}
+			return err
 		case kind != frameReply || len(payload) > 0:
-			err = k.failed(unexpected(kind))
-		}
-		// What the guest says about data that was cut off is less than why.
-		select {
-		case sendErr := <-sent:
-			if source, ok := errors.AsType[*sourceError](sendErr); ok {
-				return c.fail(op, target, source.err)
-			}
+			return k.failed(unexpected(kind))
 		default:
+			return nil
 		}
-		return err
 	}
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // WriteFiles writes many files in one round trip.

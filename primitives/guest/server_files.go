@@ -113,11 +113,15 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// stopReading ends a Read that the sandbox has given up.
+func (op *operation) stopReading() { _ = op.SetReadDeadline(past()) }
+
 func (s *server) write(ctx context.Context, op *operation) error {
 	var req writeRequest
 	if err := op.request(&req); err != nil {
 		return err
 	}
+	defer op.stopReading()
 	if err := s.p.WriteFile(ctx, req.Path, op.upload(), req.Opts); err != nil {
 		return err
 	}
@@ -129,6 +133,7 @@ func (s *server) unpack(ctx context.Context, op *operation) error {
 	if err := op.request(&req); err != nil {
 		return err
 	}
+	defer op.stopReading()
 	up := op.upload()
 	if err := primitives.Unpack(ctx, s.p, req.Path, up); err != nil {
 		return err

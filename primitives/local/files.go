@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"iter"
@@ -22,12 +23,25 @@ func (s *Sandbox) Open(ctx context.Context, name string) (io.ReadCloser, error) 
 
 // WriteFile implements primitives.Files.
 func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-	end, err := s.begin("write", name)
+	return s.taking("write", name, func() error { return s.files.WriteFile(ctx, name, r, opts) })
+}
+
+// taking does what reads from the caller, for as long as that takes: Terminate and Close
+// do not wait for it, they end it.
+func (s *Sandbox) taking(op, target string, do func() error) error {
+	end, err := s.begin(op, target)
 	if err != nil {
 		return err
 	}
-	end() // r may block for long: Terminate must not wait for it
-	return s.files.WriteFile(ctx, name, r, opts)
+	end()
+	err = do()
+	if err == nil {
+		return nil
+	}
+	if why := s.whyDown(); why != nil {
+		return s.fail(op, target, why) // whatever came of it
+	}
+	return err
 }
 
 // WriteFiles implements primitives.BatchWriter.
@@ -43,13 +57,17 @@ func (s *Sandbox) WriteFiles(ctx context.Context, batch []primitives.File) ([]er
 // WriteFilesSeq is WriteFiles for files that become known one after another, as a
 // guest gets them. It is done with a file's content when it takes the next. The
 // slice has one entry per file that it has taken.
-func (s *Sandbox) WriteFilesSeq(ctx context.Context, batch iter.Seq[primitives.File]) ([]error, error) {
+func (s *Sandbox) WriteFilesSeq(ctx context.Context, batch iter.Seq[primitives.File]) (errs []error, err error) {
 	end, err := s.begin("write", "")
 	if err != nil {
 		return nil, err
 	}
-	end() // as in WriteFile
-	return s.files.WriteFilesSeq(ctx, batch)
+	end() // as in taking
+	errs, err = s.files.WriteFilesSeq(ctx, batch)
+	if why := s.whyDown(); why != nil && errors.Join(append([]error{err}, errs...)...) != nil {
+		err = s.fail("write", "", why)
+	}
+	return errs, err
 }
 
 // Stat implements primitives.Files.
@@ -114,12 +132,7 @@ func (s *Sandbox) Pack(ctx context.Context, dir string, opts primitives.PackOpti
 
 // Unpack implements primitives.Unpacker.
 func (s *Sandbox) Unpack(ctx context.Context, dir string, r io.Reader) error {
-	end, err := s.begin("unpack", dir)
-	if err != nil {
-		return err
-	}
-	end() // as in WriteFile
-	return s.files.Unpack(ctx, dir, r)
+	return s.taking("unpack", dir, func() error { return s.files.Unpack(ctx, dir, r) })
 }
 
 // Watch implements primitives.EnvironmentPrimitive.
@@ -138,7 +151,7 @@ func (s *Sandbox) Watch(ctx context.Context, dir string, opts primitives.WatchOp
 	})
 }
 
-// whyDown is the error of what ends with the handle.
+// whyDown is the error of what ends with the sandbox or its handle.
 func (s *Sandbox) whyDown() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -290,9 +290,11 @@ func TestAnotherUserMayNotEnterWhatIsForbidden(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Exec(t.Context(), primitives.Command{Args: []string{"/bin/true"}, Dir: dir, User: "nobody"})
-	if !errors.Is(err, primitives.ErrWorkingDir) || !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("forbidden folder: %v", err)
+	for _, dir := range []string{dir, ""} { // the workspace is the first user's
+		_, err := s.Exec(t.Context(), primitives.Command{Args: []string{"/bin/true"}, Dir: dir, User: "nobody"})
+		if !errors.Is(err, primitives.ErrWorkingDir) || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "for the user 65534; make the sandbox for that user") {
+			t.Errorf("forbidden folder: %v", err)
+		}
 	}
 	res := run(t, s, primitives.Command{Args: []string{"/bin/sh", "-c", "id -un; id -G; echo $USER"}, Dir: "/", User: "nobody"})
 	if lines := strings.Fields(string(res.Stdout)); len(lines) != 3 || lines[0] != "nobody" || lines[2] != "nobody" {

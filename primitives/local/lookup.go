@@ -133,7 +133,11 @@ func (s *Sandbox) probeDir(spec *spawnSpec) error {
 	if uerr := tryStart(probe); uerr != nil && !errors.Is(uerr, syscall.ENAMETOOLONG) {
 		return fmt.Errorf("cannot become the user of the command: %w", uerr)
 	}
-	return workingDir(spec.dir, err)
+	err = workingDir(spec.dir, err)
+	if spec.cred != nil && errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w for the user %d; make the sandbox for that user, or give the command a directory that it may enter", err, spec.cred.Uid)
+	}
+	return err
 }
 
 // tryStart starts what cannot be started and returns why. A child that somebody kills

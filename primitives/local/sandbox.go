@@ -98,7 +98,7 @@ func openWith(st *state, who identity, reapOrphans bool, life *os.File) (*Sandbo
 		return nil, errors.Join(err, s.life.Close())
 	}
 	var err error
-	cfg := files.Config{Backend: s.backend, Paths: s.paths, UID: -1, GID: -1}
+	cfg := files.Config{Backend: s.backend, Paths: s.paths, UID: -1, GID: -1, Gone: s.alive}
 	if who.cred != nil {
 		cfg.UID, cfg.GID = int(who.cred.Uid), int(who.cred.Gid)
 	}

@@ -36,8 +36,10 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	// From here on nobody starts anything: calls under way held s.mu.
 	procs, durables := s.processes()
 	s.mu.Unlock()
+	_ = s.files.Close() // which ends what is being written; its error is always nil
 	if elsewhere {
-		return primitives.TerminateReport{}, s.release(procs, durables)
+		s.release(procs, durables)
+		return primitives.TerminateReport{}, nil
 	}
 
 	for d := range durables {
@@ -49,7 +51,8 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 		// The sandbox stays to be looked at; its handle is of no more use.
 		return report, s.fail("terminate", s.id, fmt.Errorf("%d processes cannot be ended; the kernel holds them", len(report.Survivors)))
 	}
-	return report, s.fail("terminate", s.id, errors.Join(s.release(procs, durables), s.remove()))
+	s.release(procs, durables)
+	return report, s.fail("terminate", s.id, s.remove())
 }
 
 // blameAll says that the commands end by Terminate and returns the longest grace
@@ -78,7 +81,7 @@ func (s *Sandbox) processes() (map[*process]struct{}, map[*durable]struct{}) {
 
 // release waits for the commands, all of which have been ended, and closes what
 // this handle holds. Their streams stay open: what they printed can be read.
-func (s *Sandbox) release(procs map[*process]struct{}, durables map[*durable]struct{}) error {
+func (s *Sandbox) release(procs map[*process]struct{}, durables map[*durable]struct{}) {
 	for p := range procs {
 		p.end(primitives.ReasonCancelled)
 		<-p.done
@@ -89,7 +92,6 @@ func (s *Sandbox) release(procs map[*process]struct{}, durables map[*durable]str
 	if s.group != nil {
 		s.group.Close()
 	}
-	return s.files.Close()
 }
 
 // remove tells the other handles and takes away what New made.
@@ -165,11 +167,11 @@ func (s *Sandbox) Close() error {
 	}
 	procs, durables := s.processes()
 	s.mu.Unlock()
+	errs := []error{s.files.Close()}
 	// All ladders at once, not one grace after the other.
 	for p := range procs {
 		p.end(primitives.ReasonCancelled)
 	}
-	var errs []error
 	for p := range procs {
 		errs = append(errs, p.Close())
 	}
@@ -180,7 +182,7 @@ func (s *Sandbox) Close() error {
 	if s.group != nil {
 		s.group.Close()
 	}
-	errs = append(errs, s.files.Close(), s.life.Close())
+	errs = append(errs, s.life.Close())
 	s.st.collector.tell(handleClosed, s.st.Session)
 	return s.fail("close", s.id, errors.Join(errs...))
 }

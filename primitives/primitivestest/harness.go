@@ -121,7 +121,7 @@ func groups() []group {
 		{"streams", concat(outputRules(), inputRules(), unreadRules(), flowRules())},
 		{"ending", concat(endingRules(), treeRules(), terminateRules())},
 		{"terminal", terminalRules()},
-		{"files", concat(readRules(), writeRules(), atomicRules(), batchRules(), statRules(), listRules(), changeRules(), pathRules(), nameRules())},
+		{"files", concat(readRules(), writeRules(), atomicRules(), batchRules(), statRules(), listRules(), changeRules(), pathRules(), nameRules(), writeEndingRules())},
 		{"archive", archiveRules()},
 		{"watch", concat(watchRules(), watchFilterRules())},
 		{"lifecycle", concat(lifecycleRules(), durableRules(), clientRules())},

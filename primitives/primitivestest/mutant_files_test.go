@@ -305,11 +305,35 @@ func eachEntry(archive []byte, do func(h *tar.Header, content io.Reader) error) 
 	}
 }
 
+// blamedReader blames the reader of a write for the end of its sandbox.
+func blamedReader(end error) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
+	return broken(func(f *faults) {
+		f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+			err := f.WriteFile(ctx, name, r, opts)
+			if errors.Is(err, end) {
+				err = &primitives.Error{Op: "write", Target: name, Err: io.ErrUnexpectedEOF}
+			}
+			return err
+		}
+	})
+}
+
 func unpackMutants() []mutant {
 	whole := func(ctx context.Context, f *faults, dir string, archive []byte) error {
 		return primitives.Unpack(ctx, f.EnvironmentPrimitive, dir, bytes.NewReader(archive))
 	}
 	return []mutant{
+		{"a write whose sandbox is terminated is cut off", "what is being written when the sandbox is terminated is ErrTerminated", blamedReader(primitives.ErrTerminated)},
+		{"a write whose handle is closed is cut off", "what is being written when the handle is closed is ErrUnavailable", blamedReader(primitives.ErrUnavailable)},
+		{"Unpack waits for its reader when the handle is closed", "what is being written when the handle is closed is ErrUnavailable", broken(func(f *faults) {
+			f.unpack = func(ctx context.Context, dir string, r io.Reader) error {
+				archive, err := io.ReadAll(r)
+				if err != nil {
+					return err
+				}
+				return primitives.Unpack(ctx, f.EnvironmentPrimitive, dir, bytes.NewReader(archive))
+			}
+		})},
 		{"Unpack refuses links to absolute paths", "Unpack keeps the targets of links, wherever they lead", brokenUnpack(func(ctx context.Context, f *faults, dir string, archive []byte) error {
 			err := eachEntry(archive, func(h *tar.Header, _ io.Reader) error {
 				if path.IsAbs(h.Linkname) {

@@ -35,10 +35,12 @@ type Config struct {
 	Paths primitives.Paths
 	// UID and GID own what is newly made; -1 leaves it to the process.
 	UID, GID int
-	// Umask makes Unpack give new files and folders the mode that the umask of the
-	// process leaves, and folders that its owner may enter and write. Folders that
-	// exist stay as they are.
-	Umask bool
+	// Gone says why the sandbox is gone, or nil. It is asked between two pieces of what
+	// is being written. Nil means that it never is.
+	Gone func() error
+	// umask leaves the mode of what is new to the umask of the process, and that of what
+	// exists as it is. New folders can be entered and written by their owner.
+	umask bool
 }
 
 // FS implements the files of a sandbox. Its methods may be called from several
@@ -57,6 +59,9 @@ type FS struct {
 	commit sync.RWMutex
 
 	freeing sync.WaitGroup // large files that were replaced
+
+	done    chan struct{}  // closed by Close, which ends what is being written
+	writing sync.WaitGroup // Add with mu
 
 	chunks sync.Pool // of *[]byte, for copying
 }
@@ -82,8 +87,7 @@ func New(cfg Config) (*FS, error) {
 		return fail(err)
 	}
 	names := slices.Compact([]string{path.Clean(cfg.Paths.Workspace), real})
-	f := &FS{cfg: cfg, names: names, leaf: path.Base(real), anchor: anchor}
-	f.chunks.New = func() any { b := make([]byte, chunkSize); return &b }
+	f := newFS(cfg, names, anchor, path.Base(real))
 	root, err := f.workspace()
 	if err != nil {
 		_ = f.Close()
@@ -93,7 +97,14 @@ func New(cfg Config) (*FS, error) {
 	return f, nil
 }
 
-// Close releases what the FS holds. Later calls return
+func newFS(cfg Config, names []string, anchor int, leaf string) *FS {
+	f := &FS{cfg: cfg, names: names, leaf: leaf, anchor: anchor, done: make(chan struct{})}
+	f.chunks.New = func() any { b := make([]byte, chunkSize); return &b }
+	return f
+}
+
+// Close ends what is being written, waits for that, and releases what the FS holds. It
+// does not wait for a reader of the caller that blocks. Later calls return
 // primitives.ErrUnavailable; readers that are open stay usable. It may be called
 // more than once.
 func (f *FS) Close() error {
@@ -101,10 +112,23 @@ func (f *FS) Close() error {
 	if f.anchor >= 0 {
 		unix.Close(f.anchor)
 		f.anchor = -1
+		close(f.done)
 	}
 	f.mu.Unlock()
+	f.writing.Wait()
 	f.freeing.Wait()
 	return nil
+}
+
+// beginWrite has Close wait until end is called.
+func (f *FS) beginWrite() (end func(), err error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.anchor < 0 {
+		return nil, errClosed()
+	}
+	f.writing.Add(1)
+	return f.writing.Done, nil
 }
 
 // workspace opens the workspace. It is looked up anew each time, because a
@@ -223,7 +247,7 @@ func (f *FS) own(fd int) error {
 
 // mkdirAt makes one directory with exactly this mode, whatever the umask is.
 func (f *FS) mkdirAt(dir int, name string, mode fs.FileMode) error {
-	if err := unix.Mkdirat(dir, name, uint32(mode.Perm())); err != nil || f.cfg.Umask {
+	if err := unix.Mkdirat(dir, name, uint32(mode.Perm())); err != nil || f.cfg.umask {
 		return err
 	}
 	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -189,10 +189,16 @@ func (p *packer) piece() error {
 	return file.Close()
 }
 
-// Unpack implements primitives.Unpacker. ctx is looked at between two reads
-// from r.
+// Unpack implements primitives.Unpacker.
 func (f *FS) Unpack(ctx context.Context, dir string, r io.Reader) error {
-	return f.fail("unpack", dir, f.unpack(ctx, dir, r))
+	end, err := f.beginWrite()
+	if err != nil {
+		return f.fail("unpack", dir, err)
+	}
+	defer end()
+	src, release := f.source(ctx, r)
+	defer release()
+	return f.fail("unpack", dir, f.unpack(ctx, dir, src))
 }
 
 func (f *FS) unpack(ctx context.Context, dir string, r io.Reader) error {
@@ -212,24 +218,10 @@ func (f *FS) unpack(ctx context.Context, dir string, r io.Reader) error {
 		return err
 	}
 	defer unix.Close(fd)
-	u := unpacker{f: f, t: tree{root: beneath.Root{FD: fd}, mkdir: t.mkdir}, tar: tar.NewReader(stoppable{r, ctx.Err})}
+	u := unpacker{f: f, t: tree{root: beneath.Root{FD: fd}, mkdir: t.mkdir}, tar: tar.NewReader(r)}
 	err = u.all(ctx)
 	if derr := u.finish(); err == nil {
 		err = derr
 	}
 	return err
-}
-
-// stoppable is a reader that ends with a context.
-type stoppable struct {
-	io.Reader
-	stop func() error
-}
-
-// Read implements io.Reader.
-func (s stoppable) Read(p []byte) (int, error) {
-	if err := s.stop(); err != nil {
-		return 0, err
-	}
-	return s.Reader.Read(p)
 }

@@ -36,15 +36,34 @@ func (u *unpacker) all(ctx context.Context) error {
 			return nil
 		case errors.Is(err, tar.ErrHeader):
 			return fmt.Errorf("%w: %w", fs.ErrInvalid, err)
-		case err != nil && ctx.Err() != nil:
-			return ctx.Err()
+		case err != nil && u.f.stopped(ctx) != nil:
+			return u.f.stopped(ctx)
 		case err != nil:
-			return fmt.Errorf("read the archive: %w", err)
+			return readError(err)
 		}
 		if err := u.entry(ctx, h); err != nil {
-			return fmt.Errorf("entry %q: %w", h.Name, Classify(err))
+			if u.f.stopped(ctx) != nil {
+				return u.f.stopped(ctx)
+			}
+			return entryError(h, err)
 		}
 	}
+}
+
+// readError says that the archive could not be read, not who is to blame for it: a
+// source does.
+func readError(err error) error {
+	if _, ok := errors.AsType[*sourceError](err); ok {
+		return err
+	}
+	return fmt.Errorf("read the archive: %w", err)
+}
+
+const entryOp = "entry"
+
+// entryError says which entry an error is about.
+func entryError(h *tar.Header, err error) error {
+	return &fs.PathError{Op: entryOp, Path: h.Name, Err: Classify(err)}
 }
 
 func (u *unpacker) entry(ctx context.Context, h *tar.Header) error {
@@ -105,7 +124,7 @@ func (u *unpacker) dir(p place, name string, h *tar.Header) error {
 			return derr
 		}
 		unix.Close(fd)
-		if u.f.cfg.Umask {
+		if u.f.cfg.umask {
 			return nil // it is not the archive's
 		}
 		err = nil
@@ -120,7 +139,7 @@ func (u *unpacker) finish() error {
 	var first error
 	for _, h := range slices.Backward(u.dirs) {
 		if err := u.finishDir(h); err != nil && first == nil {
-			first = fmt.Errorf("entry %q: %w", h.Name, Classify(err))
+			first = entryError(h, err)
 		}
 	}
 	return first
@@ -139,7 +158,7 @@ func (u *unpacker) finishDir(h *tar.Header) error {
 	if err := setTime(p.dir, p.leaf, h.ModTime); err != nil {
 		return err
 	}
-	if u.f.cfg.Umask {
+	if u.f.cfg.umask {
 		return nil
 	}
 	return chmodDir(p.dir, p.leaf, uint32(h.Mode)&0o777) //nolint:gosec // only the lowest bits count
@@ -159,7 +178,7 @@ func (u *unpacker) file(ctx context.Context, p place, h *tar.Header, content io.
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
 	name, mode := p.leaf, uint32(h.Mode)&0o777 //nolint:gosec // only the lowest bits count
 	made := uint32(0o600)
-	if u.f.cfg.Umask {
+	if u.f.cfg.umask {
 		made = mode
 	}
 	fd, err := openat(p.dir, name, flags, made)
@@ -174,7 +193,7 @@ func (u *unpacker) file(ctx context.Context, p place, h *tar.Header, content io.
 	if err == nil {
 		err = u.f.own(fd)
 	}
-	if err == nil && !u.f.cfg.Umask {
+	if err == nil && !u.f.cfg.umask {
 		err = unix.Fchmod(fd, mode)
 	}
 	if cerr := unix.Close(fd); err == nil {

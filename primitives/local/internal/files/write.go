@@ -2,14 +2,15 @@ package files
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,17 +23,31 @@ import (
 const defaultMode fs.FileMode = 0o644
 
 // WriteFile implements primitives.Files. Where the content is zero a new file has holes.
-// ctx is looked at between two reads
-// from r: an r whose Read blocks for ever is the caller's to unblock.
 //
 // Of two writes by this FS with the same IfRevision one wins. A program in the
 // sandbox that writes to the file in the moment between the last check and the
 // rename goes unnoticed. Exclusive has no such gap.
 func (f *FS) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-	return f.fail("write", name, f.writeFile(ctx, name, r, opts))
+	return f.WriteFileAt(ctx, name, r, opts, time.Time{})
+}
+
+// WriteFileAt is WriteFile that gives the file a modification time, unless that is zero.
+func (f *FS) WriteFileAt(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions, modTime time.Time) error {
+	end, err := f.beginWrite()
+	if err != nil {
+		return f.fail("write", name, err)
+	}
+	defer end()
+	src, release := f.source(ctx, r)
+	defer release()
+	return f.fail("write", name, f.writeDated(ctx, name, src, opts, modTime))
 }
 
 func (f *FS) writeFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+	return f.writeDated(ctx, name, r, opts, time.Time{})
+}
+
+func (f *FS) writeDated(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions, modTime time.Time) error {
 	if err := f.begin(ctx, name); err != nil {
 		return err
 	}
@@ -49,7 +64,7 @@ func (f *FS) writeFile(ctx context.Context, name string, r io.Reader, opts primi
 		return err
 	}
 	defer p.close()
-	j := job{f: f, dir: p.dir, leaf: p.leaf, opts: opts}
+	j := job{f: f, dir: p.dir, leaf: p.leaf, opts: opts, modTime: modTime}
 	if err == nil {
 		j.old = &st
 	}
@@ -82,6 +97,8 @@ type job struct {
 	leaf string
 	opts primitives.WriteOptions
 	old  *unix.Stat_t // what is there; nil: nothing
+
+	modTime time.Time // that the file gets, unless it is zero or the file is appended to
 }
 
 // check refuses what must not be written. Replacing a file would only need a
@@ -116,7 +133,10 @@ func (j *job) replace(ctx context.Context, r io.Reader) error {
 		return err
 	}
 	defer j.f.freeLater(j.hold())
-	if err = j.commit(temp); err != nil {
+	if err = setTime(j.dir, temp, j.modTime); err == nil {
+		err = j.commit(temp)
+	}
+	if err != nil {
 		_ = unix.Unlinkat(j.dir, temp, 0)
 	}
 	return err
@@ -124,7 +144,11 @@ func (j *job) replace(ctx context.Context, r io.Reader) error {
 
 // create writes a new file.
 func (j *job) create(ctx context.Context, name string, r io.Reader) error {
-	fd, err := openat(j.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	made := fs.FileMode(0o600)
+	if j.f.cfg.umask && j.old == nil {
+		made = cmp.Or(j.opts.Mode, defaultMode)
+	}
+	fd, err := openat(j.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, uint32(made))
 	if err != nil {
 		return err
 	}
@@ -151,12 +175,12 @@ func (j *job) dress(fd int) error {
 		if err := j.f.own(fd); err != nil {
 			return err
 		}
-		if mode == 0 {
-			mode = defaultMode
+		if j.f.cfg.umask {
+			return nil
 		}
-		return unix.Fchmod(fd, uint32(mode))
+		return unix.Fchmod(fd, uint32(cmp.Or(mode, defaultMode)))
 	}
-	if mode == 0 {
+	if mode == 0 || j.f.cfg.umask {
 		mode = fs.FileMode(j.old.Mode) & fs.ModePerm
 	}
 	var made unix.Stat_t
@@ -267,7 +291,7 @@ func (f *FS) copyIn(ctx context.Context, w io.Writer, r io.Reader) error {
 	buf := f.chunks.Get().(*[]byte)
 	defer f.chunks.Put(buf)
 	for {
-		if err := ctx.Err(); err != nil {
+		if err := f.stopped(ctx); err != nil {
 			return err
 		}
 		n, err := r.Read(*buf)
@@ -280,7 +304,7 @@ func (f *FS) copyIn(ctx context.Context, w io.Writer, r io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read what is to be written: %w", err)
+			return err
 		}
 	}
 }

@@ -1,0 +1,64 @@
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/beneath"
+)
+
+// OpenHost returns the files of a folder of this machine, which is made if it is
+// missing, with the umask of this process. Absolute paths are not meant for it. A
+// symbolic link in the path of the folder is followed as far as it stays in the folder
+// that holds it: a sandbox may have made it. The error is an *fs.PathError with the
+// part of the path that it is about.
+func OpenHost(dir string) (*FS, error) {
+	at, begin := ".", dir
+	if path.IsAbs(dir) {
+		at, begin = "/", dir[1:]
+	}
+	fd, err := openPath(at)
+	for part := range strings.SplitSeq(filepath.Clean(begin), "/") {
+		if err != nil {
+			break
+		}
+		at = path.Join(at, part)
+		fd, err = openStep(fd, part)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: at, Err: Classify(err)}
+	}
+	return newFS(Config{UID: -1, GID: -1, umask: true}, nil, fd, "."), nil
+}
+
+// openStep opens a folder of an open one, which it closes.
+func openStep(dir int, name string) (int, error) {
+	defer unix.Close(dir)
+	if name == ".." {
+		return openat(dir, name, dirFlags, 0)
+	}
+	mkdir := func(dir int, name string) error { return unix.Mkdirat(dir, name, 0o777) }
+	return beneath.Root{FD: dir}.OpenDir(name, beneath.Options{Mkdir: mkdir})
+}
+
+// Cause takes an error of these files apart: the path that it is about, which may be that
+// of an entry of an archive, and what happened. It is not ours if it is the error of a
+// reader that was to be written.
+func Cause(err error) (name string, cause error, ours bool) {
+	if source, ok := errors.AsType[*sourceError](err); ok {
+		return "", source.err, false
+	}
+	if where, ok := errors.AsType[*primitives.Error](err); ok {
+		name, err = where.Target, where.Err
+	}
+	if entry, ok := errors.AsType[*fs.PathError](err); ok && entry.Op == entryOp {
+		name, err = entry.Path, entry.Err
+	}
+	return name, err, true
+}
