@@ -50,12 +50,17 @@ func TestOnPermissionDecides(t *testing.T) {
 		on   func(context.Context, PermissionRequest) PermissionDecision
 		want tree
 	}{
-		"all are allowed":            {AllowAll, tree{"f": "1"}},
-		"all are rejected":           {RejectAll, tree{}},
-		"by the kind, allowed":       {asked(runnerscripts.ToolEdit), tree{"f": "1"}},
-		"by the kind, rejected":      {asked(runnerscripts.ToolRead), tree{}},
-		"what is not offered":        {func(context.Context, PermissionRequest) PermissionDecision { return PermissionDecision{OptionID: "x"} }, tree{}},
-		"what is no kind of answer":  {func(context.Context, PermissionRequest) PermissionDecision { return PermissionDecision{Kind: "x"} }, tree{}},
+		"all are allowed":           {AllowAll, tree{"f": "1"}},
+		"all are rejected":          {RejectAll, tree{}},
+		"by the kind, allowed":      {asked(runnerscripts.ToolEdit), tree{"f": "1"}},
+		"by the kind, rejected":     {asked(runnerscripts.ToolRead), tree{}},
+		"what is not offered":       {func(context.Context, PermissionRequest) PermissionDecision { return PermissionDecision{OptionID: "x"} }, tree{}},
+		"what is no kind of answer": {func(context.Context, PermissionRequest) PermissionDecision { return PermissionDecision{Kind: "x"} }, tree{}},
+		"an input that does not fit": {func(_ context.Context, req PermissionRequest) PermissionDecision {
+			d := req.Allow()
+			d.UpdatedInput = []byte(`[]`)
+			return d
+		}, tree{}},
 		"when its time has run out":  {func(ctx context.Context, req PermissionRequest) PermissionDecision { <-ctx.Done(); return req.Allow() }, tree{}},
 		"never, and nobody responds": {AnswerLater, tree{}},
 	} {

@@ -96,28 +96,24 @@ func (f *resultFold) add(ev runnerscripts.Event) {
 		f.permission(ev)
 		return
 	}
-	switch ev.Type {
-	case runnerscripts.TypeAgentMessage:
-		if c, err := runnerscripts.Payload[runnerscripts.ContentChunk](ev); err == nil {
-			f.say(c)
+	switch v := ev.Value().(type) {
+	case *runnerscripts.ContentChunk:
+		if ev.Type == runnerscripts.TypeAgentMessage {
+			f.say(v)
 		}
-	case runnerscripts.TypeToolCall:
-		f.tool = true
-	case runnerscripts.TypeQueryCompleted:
-		if done, err := runnerscripts.Payload[runnerscripts.QueryCompleted](ev); err == nil {
-			f.StopReason, f.Usage = done.StopReason, done.Usage
-		}
-	case runnerscripts.TypeQueryFailed:
-		if failed, err := runnerscripts.Payload[runnerscripts.QueryFailed](ev); err == nil {
-			f.Usage = failed.Usage
-		}
+	case *runnerscripts.ToolCall:
+		f.tool = f.tool || ev.Type == runnerscripts.TypeToolCall
+	case *runnerscripts.QueryCompleted:
+		f.StopReason, f.Usage = v.StopReason, v.Usage
+	case *runnerscripts.QueryFailed:
+		f.Usage = v.Usage
 	default:
 		f.permission(ev)
 	}
 }
 
 // say adds to the block that a chunk belongs to.
-func (f *resultFold) say(c runnerscripts.ContentChunk) {
+func (f *resultFold) say(c *runnerscripts.ContentChunk) {
 	text := c.Content.Text
 	if f.tool && text != "" {
 		f.blocks, f.index, f.size, f.dropped, f.tool = nil, nil, 0, 0, false
@@ -149,19 +145,16 @@ func (f *resultFold) say(c runnerscripts.ContentChunk) {
 
 // permission notes which requests were rejected.
 func (f *resultFold) permission(ev runnerscripts.Event) {
-	switch ev.Type {
-	case runnerscripts.TypePermissionRequest:
-		if req, err := runnerscripts.Payload[PermissionRequest](ev); err == nil {
-			f.asked.Put(req.ID, req.ToolCall.Title, len(req.ToolCall.Title))
-		}
-	case runnerscripts.TypePermissionResolved:
-		done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
-		title, known := f.asked.Get(done.ID)
-		if err == nil && known && done.Kind != "" && !done.Kind.Allows() && f.titles+blockSize+len(title) <= maxRejected {
+	switch v := ev.Value().(type) {
+	case *runnerscripts.PermissionRequest:
+		f.asked.Put(v.ID, v.ToolCall.Title, len(v.ToolCall.Title))
+	case *runnerscripts.PermissionResolved:
+		title, known := f.asked.Get(v.ID)
+		if known && v.Kind != "" && !v.Kind.Allows() && f.titles+blockSize+len(title) <= maxRejected {
 			f.titles += blockSize + len(title)
 			f.Rejected = append(f.Rejected, title)
 		}
-		f.asked.Delete(done.ID)
+		f.asked.Delete(v.ID)
 	}
 }
 

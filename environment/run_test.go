@@ -52,6 +52,7 @@ func TestTheTextOfAResultIsWhatWasSaidLast(t *testing.T) {
 		"a block that is withdrawn": {[]string{chunk("1", "x", ""), chunk("2", "two", ""), chunk("1", "", `,"snapshot":true`)}, "two"},
 		"after a tool":              {[]string{chunk("1", "I will", ""), tool, chunk("2", "I did", "")}, "I did"},
 		"nothing after a tool":      {[]string{chunk("1", "I will", ""), tool}, "I will"},
+		"an update between":         {[]string{tool, chunk("1", "one", ""), strings.Replace(tool, "tool_call", "tool_call_update", 1), chunk("1", " two", "")}, "one two"},
 		"a subagent's":              {[]string{chunk("1", "mine", ""), strings.Replace(chunk("2", "other", ""), "{", `{"conversation_id":"c",`, 1)}, "mine"},
 		"nothing":                   {nil, ""},
 	} {

@@ -45,8 +45,8 @@ const (
 	SourceSession     Source = "session"
 )
 
-// Payload decodes the payload of an event into the struct that belongs to its
-// type: Payload[ContentChunk](ev).
+// Payload decodes the payload of an event into a struct of the caller's choice, or says
+// why it cannot. [Event.Value] chooses the struct that belongs to the type.
 func Payload[T any](e Event) (T, error) {
 	var v T
 	err := json.Unmarshal(e.Payload, &v)

@@ -11,7 +11,8 @@ import (
 type eventKind struct {
 	typ     EventType
 	payload reflect.Type
-	host    bool // only the host makes such events
+	value   func(json.RawMessage) Value // nil where the shape is not known
+	host    bool                        // only the host makes such events
 }
 
 // eventKinds is the one place that says which payload belongs to which type, and
@@ -23,7 +24,7 @@ var eventKinds = map[EventType]eventKind{
 	TypeToolCall:           kindOf[ToolCall](TypeToolCall),
 	TypeToolCallUpdate:     kindOf[ToolCall](TypeToolCallUpdate),
 	TypePlan:               kindOf[Plan](TypePlan),
-	TypeCommands:           kindOf[json.RawMessage](TypeCommands),
+	TypeCommands:           rawKind[json.RawMessage](TypeCommands, false),
 	TypeModeUpdate:         kindOf[ModeUpdate](TypeModeUpdate),
 	TypeUsageUpdate:        kindOf[UsageUpdate](TypeUsageUpdate),
 	TypePermissionRequest:  kindOf[PermissionRequest](TypePermissionRequest),
@@ -46,28 +47,45 @@ var eventKinds = map[EventType]eventKind{
 	TypeFileRenamed:  hostKind[FileChange](TypeFileRenamed),
 
 	TypeTranscriptChanged:  hostKind[TranscriptChanged](TypeTranscriptChanged),
-	TypeTranscriptRestored: hostKind[struct{}](TypeTranscriptRestored),
+	TypeTranscriptRestored: rawKind[struct{}](TypeTranscriptRestored, true),
 
 	TypeSubagentStarted:   kindOf[SubagentStarted](TypeSubagentStarted),
 	TypeSubagentCompleted: kindOf[SubagentCompleted](TypeSubagentCompleted),
 
 	TypeSessionInitialized: kindOf[SessionInitialized](TypeSessionInitialized),
-	TypeSessionIdle:        hostKind[struct{}](TypeSessionIdle),
+	TypeSessionIdle:        rawKind[struct{}](TypeSessionIdle, true),
 	TypeOptionsChanged:     kindOf[OptionsChanged](TypeOptionsChanged),
 
 	TypeLog:   kindOf[Log](TypeLog),
 	TypeError: kindOf[ErrorInfo](TypeError),
-	TypeRaw:   kindOf[json.RawMessage](TypeRaw),
+	TypeRaw:   rawKind[json.RawMessage](TypeRaw, false),
 }
 
-func kindOf[T any](t EventType) eventKind {
-	return eventKind{typ: t, payload: reflect.TypeFor[T]()}
+func kindOf[T any, P interface {
+	*T
+	Value
+}](t EventType) eventKind {
+	return eventKind{typ: t, payload: reflect.TypeFor[T](), value: func(data json.RawMessage) Value {
+		v := P(new(T))
+		if json.Unmarshal(data, v) != nil {
+			return nil
+		}
+		return v
+	}}
 }
 
-func hostKind[T any](t EventType) eventKind {
-	k := kindOf[T](t)
+func hostKind[T any, P interface {
+	*T
+	Value
+}](t EventType) eventKind {
+	k := kindOf[T, P](t)
 	k.host = true
 	return k
+}
+
+// rawKind is for a payload that is not of a struct of this package.
+func rawKind[T any](t EventType, host bool) eventKind {
+	return eventKind{typ: t, payload: reflect.TypeFor[T](), host: host}
 }
 
 // HostOnly reports whether only the host makes events of a type. One that a script
