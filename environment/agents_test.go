@@ -102,3 +102,32 @@ func TestAnAgentIsInstalledInALiveSandbox(t *testing.T) {
 		t.Errorf("without npm: %v", err)
 	}
 }
+
+// TestTheRealNPMInstallsAgents installs two agents from the registries of Debian and npm,
+// which the set-up of the tests needs, too. The other agents come the same way.
+func TestTheRealNPMInstallsAgents(t *testing.T) {
+	t.Parallel()
+	cfg := inContainer(t, testdocker.Node(t))
+	cfg.Agent, cfg.Sandbox.Docker.Network = Agent{}, ""
+	env := create(t, cfg)
+	all, err := Agents(t.Context(), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed := 0
+	for _, a := range all {
+		if a.Agent != "gemini" && a.Agent != "opencode" {
+			continue
+		}
+		if err := env.InstallAgent(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := env.AgentVersion(t.Context(), a); err != nil || v != a.Version {
+			t.Errorf("%s is %q, %v; want %s", a.Agent, v, err, a.Version)
+		}
+		installed++
+	}
+	if installed != 2 {
+		t.Errorf("%d agents were installed", installed)
+	}
+}
