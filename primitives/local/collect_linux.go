@@ -112,7 +112,7 @@ func (c *collection) collect(sessions map[string]int) {
 		}
 		c.work.Go(func() {
 			<-time.After(grace)
-			_, _ = clean(context.Background(), session, GCOptions{NoGrace: true}) // another program tries again
+			_, _ = clean(context.Background(), session, GCOptions{NoGrace: true}) //nolint:forbidigo // a process of its own; another program tries again
 		})
 	}
 	endAbandoned(left...)

@@ -87,6 +87,15 @@ func watchMutants() []mutant {
 				}, nil
 			}
 		})},
+		{"the hundredth watch is refused", "there can be many watches at once, of one folder or of several", broken(func(f *faults) {
+			n := 0
+			f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
+				if n++; n >= 100 {
+					return nil, &primitives.Error{Op: "watch", Err: primitives.ErrLimit}
+				}
+				return f.Watch(ctx, dir, opts)
+			}
+		})},
 		{"Ignore is ignored", "Ignore leaves out a name at any depth", brokenWatch(func(opts *primitives.WatchOptions) { opts.Ignore = nil })},
 		{"Include is ignored", "Include reports only what matches", brokenWatch(func(opts *primitives.WatchOptions) { opts.Include = nil })},
 		{"only the directory itself is watched", "changes deep in the tree are reported", brokenWatch(func(opts *primitives.WatchOptions) { opts.Shallow = true })},

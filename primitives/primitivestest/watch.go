@@ -2,6 +2,7 @@ package primitivestest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -302,6 +303,7 @@ func treeEventRules() []rule {
 				return len(want) == 0
 			})
 		}},
+		{name: "there can be many watches at once, of one folder or of several", own: true, check: checkManyWatches},
 		{name: "nothing is created twice", check: func(t testingT, s *sandbox) {
 			w := s.watch(t, ".", whole)
 			s.probed(t, "many", "200", "a/b")
@@ -349,4 +351,52 @@ func treeEventRules() []rule {
 			expect(t, "removed", fmt.Sprint(gone), "map[a:true a/b:true a/b/f:true]")
 		}},
 	}
+}
+
+// manyWatches are more than the instances of inotify that Linux lets a user have.
+const manyWatches = 200
+
+// checkManyWatches has every second watch watch the same folder.
+func checkManyWatches(t testingT, s *sandbox) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	first := make(chan string, manyWatches)
+	for i := range manyWatches {
+		dir := fmt.Sprintf("dir-%d", i*(i%2))
+		if err := s.Mkdir(ctx, s.in(dir), 0); err != nil {
+			t.Fatalf("Mkdir: %v", err)
+		}
+		seq, err := s.Watch(ctx, s.in(dir), primitives.WatchOptions{})
+		if err != nil {
+			t.Fatalf("Watch %d: %v", i, err)
+		}
+		s.suite.strays.Go(func() {
+			for ev, err := range seq {
+				if err != nil {
+					first <- fmt.Sprintf("watch %d: %v", i, err)
+				} else {
+					first <- string(ev.Op) + " " + ev.Path
+				}
+				return
+			}
+		})
+	}
+	for i := range manyWatches {
+		if i == 0 || i%2 == 1 {
+			s.write(t, fmt.Sprintf("dir-%d/f", i), "")
+		}
+	}
+	s.within(t, "the first event of each watch", func() error {
+		for range manyWatches {
+			select {
+			case got := <-first:
+				if got != "create f" {
+					return errors.New(got)
+				}
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
 }

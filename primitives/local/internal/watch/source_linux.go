@@ -4,9 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,14 +25,60 @@ const (
 	maxEvent = unix.SizeofInotifyEvent + unix.NAME_MAX + 1
 )
 
-// inotify is the source on Linux.
+// maxQueued is how many changes a watch may leave unread, as many as the kernel keeps by
+// default.
+const maxQueued = 16384
+
+// inotify is the source on Linux: what one watch gets of the instance of this process, of
+// which a user has few.
 type inotify struct {
+	inst *instance
+	more chan struct{} // has a value if the queue may have got something
+
+	// For these the caller holds inst.mu.
+	wds    map[int]bool
+	queue  []raw
+	full   bool // the last in the queue is an overflow
+	closed chan struct{}
+}
+
+// instance reads for all watches of this process as soon as there is something: one that
+// is slow holds up none of the others.
+type instance struct {
 	file  *os.File
-	buf   []byte
-	timed bool // a deadline is set
+	conn  syscall.RawConn
+	ended chan struct{} // closed when run has returned
+
+	mu      sync.Mutex
+	buf     []byte
+	sources map[*inotify]bool
+	watched map[int][]*inotify // by the kernel's number of the watch
+}
+
+// shared is the instance while there is a watch.
+var shared struct {
+	sync.Mutex
+	inst *instance
 }
 
 func newSource() (source, error) {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.inst == nil {
+		inst, err := newInstance()
+		if err != nil {
+			return nil, err
+		}
+		shared.inst = inst
+	}
+	s := &inotify{inst: shared.inst, more: make(chan struct{}, 1), closed: make(chan struct{}), wds: make(map[int]bool)}
+	s.inst.mu.Lock()
+	defer s.inst.mu.Unlock()
+	s.inst.sources[s] = true
+	return s, nil
+}
+
+func newInstance() (*instance, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if errors.Is(err, unix.EMFILE) {
 		return nil, fmt.Errorf("raise fs.inotify.max_user_instances (sysctl) or the limit of open files (ulimit -n): %w: %w", primitives.ErrLimit, err)
@@ -36,87 +86,199 @@ func newSource() (source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start inotify: %w", err)
 	}
-	return &inotify{file: os.NewFile(uintptr(fd), "inotify")}, nil
+	i := &instance{
+		file: os.NewFile(uintptr(fd), "inotify"), ended: make(chan struct{}), buf: make([]byte, readSize),
+		sources: make(map[*inotify]bool), watched: make(map[int][]*inotify),
+	}
+	if i.conn, err = i.file.SyscallConn(); err != nil {
+		return nil, errors.Join(err, i.file.Close())
+	}
+	go i.run()
+	return i, nil
+}
+
+// run returns when the file is closed.
+func (i *instance) run() {
+	defer close(i.ended)
+	_ = i.conn.Read(func(fd uintptr) bool {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.pump(int(fd))
+		return false // wait for more
+	})
+}
+
+// maxReads bounds how many reads others wait for. Then there may be more.
+const maxReads = 16
+
+// pump hands on what the kernel has, and reports whether that was all. The caller holds mu.
+func (i *instance) pump(fd int) (drained bool) {
+	for range maxReads {
+		n, err := unix.Read(fd, i.buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n <= 0 {
+			return true
+		}
+		for _, ev := range parse(i.buf[:n]) {
+			i.deliver(ev)
+		}
+		if len(i.buf)-n > maxEvent {
+			return true
+		}
+	}
+	return false
+}
+
+func (i *instance) deliver(ev raw) {
+	if ev.kind == rawOverflow {
+		for s := range i.sources {
+			s.put(ev)
+		}
+		return
+	}
+	for _, s := range i.watched[ev.wd] {
+		s.put(ev)
+		if ev.kind == rawEnd {
+			delete(s.wds, ev.wd)
+		}
+	}
+	if ev.kind == rawEnd {
+		delete(i.watched, ev.wd)
+	}
+}
+
+// put queues a change, but not twice, just as the kernel does.
+func (s *inotify) put(ev raw) {
+	n := len(s.queue)
+	switch {
+	case s.full, n > 0 && s.queue[n-1] == ev:
+		return
+	case n == maxQueued:
+		ev, s.full = raw{kind: rawOverflow, wd: -1}, true
+	}
+	s.queue = append(s.queue, ev)
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
 }
 
 // add watches through the open directory and not by its path, which another
 // process could have made lead somewhere else.
 func (s *inotify) add(dir int, path string) (int, error) {
-	wd, err := s.watch("/proc/self/fd/"+strconv.Itoa(dir), watchMask)
-	if errors.Is(err, unix.ENOENT) { // no /proc
-		wd, err = s.watch(path, watchMask|unix.IN_DONT_FOLLOW)
-	}
+	wd := -1
+	err := s.do(func(fd int) error {
+		var err error
+		wd, err = unix.InotifyAddWatch(fd, "/proc/self/fd/"+strconv.Itoa(dir), watchMask)
+		if errors.Is(err, unix.ENOENT) { // no /proc
+			wd, err = unix.InotifyAddWatch(fd, path, watchMask|unix.IN_DONT_FOLLOW)
+		}
+		if err != nil || s.wds[wd] {
+			return err
+		}
+		if len(s.inst.watched[wd]) > 0 {
+			s.inst.pump(fd) // what the others are still to be told came before
+		}
+		s.wds[wd] = true
+		s.inst.watched[wd] = append(s.inst.watched[wd], s)
+		return nil
+	})
 	if errors.Is(err, unix.ENOSPC) {
 		err = limitReached()
 	}
 	return wd, err
 }
 
-func (s *inotify) watch(path string, mask uint32) (int, error) {
-	wd := -1
-	err := s.control(func(fd int) (err error) {
-		wd, err = unix.InotifyAddWatch(fd, path, mask)
-		return err
-	})
-	return wd, err
-}
-
 // remove reports nothing: the kernel drops watches by itself, too.
 func (s *inotify) remove(wd int) {
-	_ = s.control(func(fd int) error {
-		_, err := unix.InotifyRmWatch(fd, uint32(wd)) //nolint:gosec // the kernel's own number
-		return err
+	_ = s.do(func(fd int) error {
+		s.drop(fd, wd)
+		return nil
 	})
 }
 
-// control runs a system call on the descriptor while nobody can close it.
-func (s *inotify) control(call func(fd int) error) error {
-	conn, err := s.file.SyscallConn()
-	if err != nil {
-		return err
+// drop ends the kernel's watch if no other one needs it. The caller holds inst.mu.
+func (s *inotify) drop(fd, wd int) {
+	if !s.wds[wd] {
+		return
+	}
+	delete(s.wds, wd)
+	others := slices.DeleteFunc(s.inst.watched[wd], func(o *inotify) bool { return o == s })
+	s.inst.watched[wd] = others
+	if len(others) == 0 {
+		delete(s.inst.watched, wd)
+		_, _ = unix.InotifyRmWatch(fd, uint32(wd)) //nolint:gosec // the kernel's own number
+	}
+}
+
+// do runs call with the lock of the instance, while nobody can close that.
+func (s *inotify) do(call func(fd int) error) error {
+	s.inst.mu.Lock()
+	defer s.inst.mu.Unlock()
+	if isClosed(s.closed) {
+		return os.ErrClosed
 	}
 	var cerr error
-	err = conn.Control(func(fd uintptr) { cerr = call(int(fd)) })
+	err := s.inst.conn.Control(func(fd uintptr) { cerr = call(int(fd)) })
 	return errors.Join(err, cerr)
 }
 
 func (s *inotify) read(until time.Time) ([]raw, bool, error) {
-	if s.buf == nil {
-		s.buf = make([]byte, readSize)
+	var timeout <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		timeout = timer.C
 	}
-	if s.timed || !until.IsZero() {
-		if err := s.file.SetReadDeadline(until); err != nil {
-			return nil, false, err
+	for over := false; ; {
+		var raws []raw
+		var drained bool
+		err := s.do(func(fd int) error {
+			drained = s.inst.pump(fd)
+			raws, s.queue, s.full = s.queue, nil, false
+			return nil
+		})
+		if err != nil || len(raws) > 0 {
+			return raws, drained, err
 		}
-		s.timed = !until.IsZero()
+		if over {
+			return nil, drained, os.ErrDeadlineExceeded
+		}
+		select {
+		case <-s.more:
+		case <-s.closed:
+		case <-timeout:
+			over = true // a program that stood still finds both
+		}
 	}
-	n, err := s.file.Read(s.buf)
-	if isTimeout(err) {
-		n, err = s.readNow()
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	return parse(s.buf[:n]), len(s.buf)-n > maxEvent, nil
 }
 
-// readNow takes what has come although the time is over: a program that stood still
-// finds both.
-func (s *inotify) readNow() (n int, err error) {
-	cerr := s.control(func(fd int) error {
-		n, err = unix.Read(fd, s.buf)
+func (s *inotify) close() error {
+	shared.Lock()
+	err := s.do(func(fd int) error {
+		close(s.closed)
+		delete(s.inst.sources, s)
+		if len(s.inst.sources) == 0 {
+			shared.inst = nil
+			return nil
+		}
+		for wd := range maps.Clone(s.wds) {
+			s.drop(fd, wd)
+			s.inst.pump(fd) // the kernel tells of it, and its queue is short
+		}
 		return nil
 	})
-	if cerr != nil {
-		return 0, cerr
+	last := err == nil && shared.inst != s.inst
+	shared.Unlock()
+	if !last {
+		return nil
 	}
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-		return 0, os.ErrDeadlineExceeded
-	}
-	return max(n, 0), err
+	err = s.inst.file.Close()
+	<-s.inst.ended
+	return err
 }
-
-func (s *inotify) close() error { return s.file.Close() }
 
 // parse reads the kernel's struct inotify_event.
 func parse(buf []byte) []raw {

@@ -7,9 +7,9 @@
 // without reporting anything twice, to follow renamed directories, and, when the
 // kernel had to drop changes, to find out what they were.
 //
-// There is no goroutine between the kernel and the caller's loop: the loop
-// itself reads. The kernel's queue is the buffer, and its overflow is
-// primitives.OpOverflow.
+// All watches of a process share one inotify instance, of which a user has few. It
+// is read as soon as there is something, and each watch has a queue of what is its
+// own: that it is full, or was the kernel's, is primitives.OpOverflow.
 //
 // On Linux inotify is read directly, because fsnotify does not hand out what
 // pairs the two halves of a rename (its renamedFrom is private). Elsewhere
@@ -50,8 +50,8 @@ type Config struct {
 }
 
 // Watch does what primitives.EnvironmentPrimitive.Watch promises. Until the
-// sequence has ended, or ctx or cfg.Done, the watch holds a file descriptor and
-// a goroutine.
+// sequence has ended, or ctx or cfg.Done, the watch holds a goroutine and its part
+// of the process's inotify instance.
 //
 // After primitives.OpOverflow a file may be reported as modified although its
 // change was reported before. A directory that is moved within the tree is one
