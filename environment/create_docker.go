@@ -2,11 +2,13 @@ package environment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
@@ -27,7 +29,13 @@ func dockerBackend() backend {
 		attach: func(ctx context.Context, cfg Config, id string) (primitives.EnvironmentPrimitive, error) {
 			c := cfg.Sandbox.Docker
 			c.Logger = cfg.Logger
-			return asPrimitive(docker.Attach(ctx, c, id))
+			s, err := docker.Attach(ctx, c, id)
+			if _, is := errors.AsType[*guest.VersionError](err); is && c.Runner == "" {
+				if c, err = dockerConfig(ctx, cfg); err == nil {
+					s, err = docker.Attach(ctx, c, id)
+				}
+			}
+			return asPrimitive(s, err)
 		},
 		remove: func(ctx context.Context, s Sandbox, id string) error {
 			return docker.Remove(ctx, s.Docker, id)

@@ -70,6 +70,8 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 const backend = "docker"
@@ -198,8 +200,11 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config
 }
 
 // Attach returns a live sandbox of [New] by its ID, also one that another program
-// made. Both share it. One that is paused is resumed. Of cfg only Host and Logger
-// count.
+// made. Both share it. One that is paused is resumed. Of cfg only Host, Logger, NoSocket
+// and Runner count. Runner is used if the sandbox was made by another release of this
+// package, whose guest speaks another version of the protocol: it is installed beside
+// that one, which goes on serving the programs that use it. Without a Runner such a
+// sandbox is a [*guest.VersionError].
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a container that
 // this package did not make. A sandbox whose container does not run is
@@ -267,13 +272,20 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	}
 	joined := made
 	joined.NoSocket = cfg.NoSocket
+	program := guestProgram
 	enter := func() (*link, error) {
-		return joinContainer(ctx, eng, found.ID, linkOf(eng, found.Config.Labels), joined)
+		return joinContainer(ctx, eng, found.ID, program, linkOf(eng, found.Config.Labels), joined)
 	}
 	if found.State.Paused {
 		enter = afterResume(ctx, enter)
 	}
 	l, err := enter()
+	if other, is := errors.AsType[*guest.VersionError](err); is && cfg.Runner != "" {
+		made.Logger.Info("guest of this release is installed beside another", "ours", other.Ours, "theirs", other.Theirs)
+		if program, err = installBeside(ctx, eng, found.ID, cfg.Runner); err == nil {
+			l, err = enter()
+		}
+	}
 	if err != nil {
 		return nil, explainJoin(ctx, eng, found.ID, err)
 	}

@@ -3,6 +3,8 @@ package docker
 import (
 	"archive/tar"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -43,6 +45,33 @@ func installRunner(ctx context.Context, eng *client.Client, id string, open runn
 			return err
 		}
 		if _, err := io.Copy(tw, f); err != nil {
+			return err
+		}
+		return tw.Close()
+	})
+}
+
+// installBeside copies a runner of this machine into a container that has a guest of
+// another release, and returns its path there. The name is that of its content.
+func installBeside(ctx context.Context, eng *client.Client, id, runner string) (program string, err error) {
+	f, err := openRunnerFile(runner)
+	if err != nil {
+		return "", fmt.Errorf("runner: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return "", fmt.Errorf("runner: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	program = guestProgram + "-" + hex.EncodeToString(sum[:8])
+	return program, unpackInto(ctx, eng, id, guestDir, func(w io.Writer) error {
+		tw := tar.NewWriter(w)
+		h := &tar.Header{Name: path.Base(program), Mode: 0o755, Typeflag: tar.TypeReg, Size: int64(len(data))}
+		if err := tw.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := tw.Write(data); err != nil {
 			return err
 		}
 		return tw.Close()

@@ -50,12 +50,13 @@ func startGuest(ctx context.Context, eng *client.Client, id, name string, cfg Co
 	return l, err
 }
 
-// joinContainer starts one more guest beside the first one, for this program. folder
-// is where the container expects a socket; empty for nowhere.
-func joinContainer(ctx context.Context, eng *client.Client, id, folder string, cfg Config) (*link, error) {
+// joinContainer starts one more guest beside the first one, for this program. program is
+// its path in the container, and folder is where the container expects a socket; empty
+// for nowhere.
+func joinContainer(ctx context.Context, eng *client.Client, id, program, folder string, cfg Config) (*link, error) {
 	made, err := eng.ContainerExecCreate(ctx, id, container.ExecOptions{
 		AttachStdin: true, AttachStdout: true, AttachStderr: true,
-		Cmd: []string{guestProgram, "guest", "--root", guestRoot, "--attach", "-", "--linger"},
+		Cmd: []string{program, "guest", "--root", guestRoot, "--attach", "-", "--linger"},
 	})
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ type VersionError struct {
 
 // Error names both versions.
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("guest protocol version mismatch: this side speaks %d, the other %d; install the matching guest", e.Ours, e.Theirs)
+	return fmt.Sprintf("guest protocol version mismatch: this side speaks %d, the other %d; use the release of agentenv that made the sandbox", e.Ours, e.Theirs)
 }
 
 // HandshakeError says that the other end of the stream is not a guest, or not

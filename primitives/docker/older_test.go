@@ -1,0 +1,120 @@
+package docker_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+// olderRunner builds a runner whose guest speaks the version before this one.
+func olderRunner(t *testing.T) []byte {
+	t.Helper()
+	source, err := filepath.Abs("../guest/handshake.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := bytes.Replace(code, []byte("const Version = "), []byte("const Version = -1 + "), 1)
+	if bytes.Equal(older, code) {
+		t.Fatal("handshake.go declares no const Version")
+	}
+	dir := t.TempDir()
+	changed, runner := filepath.Join(dir, "handshake.go"), filepath.Join(dir, "envrunner")
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source: changed}})
+	if err == nil {
+		err = errors.Join(os.WriteFile(changed, older, 0o600), os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w",
+		"-overlay", filepath.Join(dir, "overlay.json"), "-o", runner, "github.com/agentenv-dev/agentenv/runnerscripts/runner")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(runner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// unshared is a copy of the runner that containers do not mount but get a copy of.
+func unshared(t *testing.T, runner string) string {
+	t.Helper()
+	data, err := os.ReadFile(runner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "envrunner")
+	if err := os.WriteFile(name, data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Runner = unshared(t, cfg.Runner)
+	s := open(t, cfg)
+	if err := s.WriteFile(t.Context(), "work", strings.NewReader("of hours"), primitives.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	older := olderRunner(t)
+	var packed bytes.Buffer
+	w := tar.NewWriter(&packed)
+	err := w.WriteHeader(&tar.Header{Name: "envrunner", Mode: 0o755, Typeflag: tar.TypeReg, Size: int64(len(older))})
+	if err == nil {
+		_, err = w.Write(older)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := testdocker.Engine(t).CopyToContainer(t.Context(), s.ID(), "/agentenv", &packed, container.CopyToContainerOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = docker.Attach(t.Context(), docker.Config{}, s.ID())
+	if v, is := errors.AsType[*guest.VersionError](err); !is || v.Theirs != guest.Version-1 {
+		t.Fatalf("without a runner: %v", err)
+	}
+	for range 2 { // the second installs it while the first runs
+		joined, err := docker.Attach(t.Context(), docker.Config{Runner: cfg.Runner}, s.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := primitives.ReadFile(t.Context(), joined, "work", 100)
+		if err != nil || string(data) != "of hours" {
+			t.Errorf("read %q, %v", data, err)
+		}
+		result, err := primitives.Run(t.Context(), joined, primitives.Command{Args: []string{"cat", "work"}}, primitives.RunOptions{})
+		if err != nil || string(result.Stdout) != "of hours" {
+			t.Errorf("command: %q, %v", result.Stdout, err)
+		}
+		defer func() {
+			if err := joined.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	// The guest of before goes on serving the program that made the sandbox.
+	if data, err := primitives.ReadFile(t.Context(), s, "work", 100); err != nil || string(data) != "of hours" {
+		t.Errorf("with the first guest: %q, %v", data, err)
+	}
+}
