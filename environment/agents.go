@@ -42,7 +42,7 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: []string{a.Program, "--version"}, Timeout: versionTimeout}, primitives.RunOptions{})
 	switch {
 	case errors.Is(err, primitives.ErrCommandNotFound):
-		return "", fmt.Errorf("install %s in the sandbox, with InstallAgent or 'envctl agents install': %w: %w", a.Agent, fs.ErrNotExist, err)
+		return "", fmt.Errorf("%s is not in the sandbox: %w: %w; install it, with InstallAgent or 'envctl agents install'", a.Agent, fs.ErrNotExist, err)
 	case err != nil:
 		return "", fmt.Errorf("version of %s: %w", a.Agent, err)
 	case !r.Status.Success():
@@ -80,16 +80,16 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 	}
 	defer leave()
 	if onThisMachine(e.prim) {
-		return fmt.Errorf("install %s on this machine, for example with 'npm install --global %s': a local sandbox uses what is there: %w",
-			a.Agent, strings.Join(a.NPM, " "), errors.ErrUnsupported)
+		return fmt.Errorf("a local sandbox uses what is on this machine: %w; install %s there, for example with 'npm install --global %s'",
+			errors.ErrUnsupported, a.Agent, strings.Join(a.NPM, " "))
 	}
 	missing, err := lacks(ctx, e.prim, e.cfg, installers(a)...)
 	if err != nil {
 		return err
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("make the sandbox of an image of a Debian system with npm, such as %s: it lacks %s: %w",
-			DefaultImage, strings.Join(missing, " and "), errors.ErrUnsupported)
+		return fmt.Errorf("the sandbox lacks %s: %w; make it of an image of a Debian system with npm, such as %s",
+			strings.Join(missing, " and "), errors.ErrUnsupported, DefaultImage)
 	}
 	for _, command := range installation(a) {
 		e.cfg.tell("installing " + a.Agent + ": " + firstWords(command))

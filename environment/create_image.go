@@ -75,7 +75,7 @@ func (s Sandbox) images() (*imageStore, error) {
 	case err != nil:
 		return nil, err
 	case b.images == nil:
-		return nil, fmt.Errorf("%w: sandbox: choose a type with images, such as docker: %s has none", ErrConfig, s.Type)
+		return nil, fmt.Errorf("%w: sandbox: the type %s has no images; choose one that has, such as docker", ErrConfig, s.Type)
 	}
 	return b.images, nil
 }
@@ -93,7 +93,7 @@ func buildImage(ctx context.Context, cfg Config) (Image, error) {
 	case err != nil:
 		return Image{}, err
 	case with.Ref == "":
-		return Image{}, fmt.Errorf("use %s as it is, it has all that %s needs: %w", c.Image, cfg.Agent.Name, fs.ErrExist)
+		return Image{}, fmt.Errorf("%s has all that %s needs: %w; use it as it is", c.Image, cfg.Agent.Name, fs.ErrExist)
 	}
 	return describeImage(with), nil
 }

@@ -115,8 +115,8 @@ func addition(r runnerscripts.Recipe) string {
 
 // cannotAdd says what to do about an image that an agent cannot be added to.
 func cannotAdd(image, program string, err error) error {
-	return fmt.Errorf("%w: sandbox: image: choose an image that has %s, or one of a Debian system with npm to add it to, such as %s: %s: %w",
-		ErrConfig, program, DefaultImage, image, err)
+	return fmt.Errorf("%w: sandbox: image: %s: %w; choose an image that has %s, or one of a Debian system with npm to add it to, such as %s",
+		ErrConfig, image, err, program, DefaultImage)
 }
 
 func listModal(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
@@ -160,7 +160,7 @@ func buildModalImage(ctx context.Context, cfg Config) (Image, error) {
 		return Image{}, err
 	}
 	if program == "" && len(c.Dockerfile) == 0 {
-		return Image{}, fmt.Errorf("use %s as it is, %s needs nothing: %w", c.Image, cfg.Agent.Name, fs.ErrExist)
+		return Image{}, fmt.Errorf("%s: %s needs nothing: %w; use it as it is", c.Image, cfg.Agent.Name, fs.ErrExist)
 	}
 	id, err := modal.BuildImage(ctx, c)
 	switch {
@@ -174,7 +174,7 @@ func buildModalImage(ctx context.Context, cfg Config) (Image, error) {
 }
 
 func listModalImages(context.Context, Sandbox) ([]Image, error) {
-	return nil, fmt.Errorf("look at them in Modal's dashboard: Modal has no list of images: %w", errors.ErrUnsupported)
+	return nil, fmt.Errorf("Modal has no list of images: %w; look at them in its dashboard", errors.ErrUnsupported)
 }
 
 func removeModalImage(ctx context.Context, s Sandbox, ref string) error {

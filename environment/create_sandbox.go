@@ -45,7 +45,7 @@ func (s Sandbox) backend() (backend, error) {
 	b, ok := all[s.Type]
 	switch {
 	case s.Type == "":
-		return b, fmt.Errorf("%w: sandbox: choose a type: %s", ErrConfig, strings.Join(names, ", "))
+		return b, fmt.Errorf("%w: sandbox: it has no type that is known; choose one of %s", ErrConfig, strings.Join(names, ", "))
 	case !ok:
 		return b, fmt.Errorf("%w: sandbox: there is no type %q; choose one of: %s", ErrConfig, s.Type, strings.Join(names, ", "))
 	}
@@ -64,7 +64,7 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 	data = bytes.TrimSpace(data)
 	if len(data) == 0 || data[0] != '{' {
 		if err := json.Unmarshal(data, &s.Type); err != nil {
-			return fmt.Errorf("%w: sandbox: give one type, or a mapping with a type and its settings", ErrConfig)
+			return fmt.Errorf("%w: sandbox: it is no type and no mapping; give a type, as in 'sandbox: docker', or a mapping with a type and its settings", ErrConfig)
 		}
 		return nil
 	}

@@ -264,7 +264,7 @@ func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
 			err = errors.New("it names no query")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("delete %s in the sandbox: this list of its queries is damaged: %w", name, err)
+			return nil, fmt.Errorf("the list of the sandbox's queries is damaged: %w; delete %s in it", err, name)
 		}
 		if one.Seen {
 			if n := len(all); n > 0 && all[n-1].QueryID == one.QueryID {

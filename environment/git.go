@@ -103,6 +103,8 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 		return "", fmt.Errorf("git %s: %w: it printed more than %d MiB", args[0], primitives.ErrLimit, most>>20)
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w; install git on this machine", ErrGit, err)
+	case err != nil && g.fetches:
+		return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, fatalLine(stderr.String()))
 	case err != nil:
 		return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, lastLines(stderr.String()))
 	case g.complete && lacksObjects(stderr.String()):
@@ -157,6 +159,17 @@ func (m *treeMeter) Write(p []byte) (int, error) {
 
 // maxTreeEntry is how long an entry may be: more than a path that Linux takes.
 const maxTreeEntry = 64 << 10
+
+// fatalLine returns what git says that it ended for, without its advice for people at a
+// terminal.
+func fatalLine(stderr string) string {
+	for line := range strings.Lines(stderr) {
+		if strings.HasPrefix(line, "fatal: ") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return lastLines(stderr)
+}
 
 // lacksObjects reports whether git, which goes on then, could not read an object
 // because it must not fetch it: it says so itself, or the fetch does that it started.

@@ -234,3 +234,20 @@ func (tr tree) mustHave(t *testing.T, name string) {
 		t.Errorf("%q is missing", name)
 	}
 }
+
+func TestAMissingRefIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range [][]string{{"init", "--quiet", dir}, {"-C", dir, "-c", "user.name=n", "-c", "user.email=e@example.com", "commit", "--quiet", "--allow-empty", "-m", "first"}} {
+		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	_, err := Create(t.Context(), Config{Sandbox: sandbox(t), Workspace: []Source{{Git: &Git{URL: dir, Ref: "nosuch"}}}})
+	if !errors.Is(err, ErrGit) || !strings.HasSuffix(err.Error(), `there is no branch, tag or commit "nosuch" in the repository`) {
+		t.Errorf("error %v", err)
+	}
+	_, err = Create(t.Context(), Config{Sandbox: sandbox(t), Workspace: []Source{{Git: &Git{URL: filepath.Join(dir, "nosuch")}}}})
+	if !errors.Is(err, ErrGit) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "fatal: ") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -23,6 +23,9 @@ const maxConfig = 4 << 20
 // primitives.ErrNotRegular: read it and call [ParseConfig]. More than 4 MiB are
 // primitives.ErrLimit. Errors beside those of reading are [ErrConfig], as from
 // [ParseConfig].
+//
+// There are short forms: "agent: claude", and in the workspace "folder: .", which leaves out
+// what git ignores, "git: URL#REF" and "tar: FILE".
 func LoadConfig(name string) (Config, error) {
 	data, err := input.ReadFile(name, maxConfig)
 	if err != nil {
@@ -53,6 +56,9 @@ func ParseConfig(data []byte) (Config, error) {
 func parseConfig(data []byte, dir string) (Config, error) {
 	asJSON, err := configJSON(data)
 	if err != nil {
+		return Config{}, err
+	}
+	if asJSON, err = expandShort(asJSON); err != nil {
 		return Config{}, err
 	}
 	asJSON, profile := cutProfile(asJSON)
@@ -108,6 +114,37 @@ func cutProfile(data []byte) (rest []byte, path string) {
 		return data, ""
 	}
 	return rest, path
+}
+
+// expandShort writes short forms out: the name of an agent, and what a source is, as the
+// flags of envctl have them.
+func expandShort(data []byte) ([]byte, error) {
+	var tree map[string]any
+	if json.Unmarshal(data, &tree) != nil {
+		return data, nil // which is refused later
+	}
+	if name, ok := tree["agent"].(string); ok {
+		tree["agent"] = map[string]any{"name": name}
+	}
+	if text, ok := tree["workspace"].(string); ok {
+		return nil, fmt.Errorf("%w: workspace: it is a list of sources, not a text; give one, as in 'workspace: [{folder: %[2]s}]', "+
+			"or, for a folder of this machine that the agent itself works in, 'sandbox: {type: docker, workspace: %[2]s}'", ErrConfig, text)
+	}
+	sources, _ := tree["workspace"].([]any)
+	for _, one := range sources {
+		source, _ := one.(map[string]any)
+		if path, ok := source["folder"].(string); ok {
+			source["folder"] = map[string]any{"path": path, "gitignore": true}
+		}
+		if address, ok := source["git"].(string); ok {
+			url, ref, _ := strings.Cut(address, "#")
+			source["git"] = map[string]any{"url": url, "ref": ref}
+		}
+		if path, ok := source["tar"].(string); ok {
+			source["tar"] = map[string]any{"path": path}
+		}
+	}
+	return json.Marshal(tree)
 }
 
 // severalDocuments reports whether a YAML stream holds more than one document, all

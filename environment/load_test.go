@@ -26,7 +26,7 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"duplicate key":               {"sandbox: local\nsandbox: local", []string{"sandbox"}},
 		"duplicate key in JSON":       {`{"agent": {"name": "a", "name": "b"}}`, []string{"agent.name", "twice"}},
 		"two sandbox types":           {"sandbox: {type: local, docker: {image: x}}", []string{"two types", "local", "docker"}},
-		"two sandbox types in a list": {"sandbox: [local, docker]", []string{"sandbox", "one type"}},
+		"two sandbox types in a list": {"sandbox: [local, docker]", []string{"sandbox", "give a type"}},
 		"unknown sandbox type":        {"sandbox: lokal", []string{"lokal", "choose one of: docker, local"}},
 		"sandbox without a type":      {"sandbox: {root: /x}", []string{"sandbox.type"}},
 		"another type of a value":     {"agent: {max_turns: many}", []string{"agent.max_turns", "give a number, not a text"}},
@@ -193,5 +193,17 @@ func TestSizesMayHaveUnits(t *testing.T) {
 	_, err = ParseConfig([]byte("sandbox: {type: docker, image: x, memory: lots}"))
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "sandbox.memory: ") || !strings.Contains(err.Error(), "512m") {
 		t.Errorf("a memory of lots: %v", err)
+	}
+}
+
+func TestShortFormsOfAConfiguration(t *testing.T) {
+	short, err := ParseConfig([]byte("agent: claude\nworkspace: [{folder: ., into: a}, {git: 'https://example.com/r#v1'}, {tar: x.tar}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long, err := ParseConfig([]byte(`agent: {name: claude}
+workspace: [{folder: {path: ., gitignore: true}, into: a}, {git: {url: 'https://example.com/r', ref: v1}}, {tar: {path: x.tar}}]`))
+	if err != nil || !reflect.DeepEqual(short, long) {
+		t.Errorf("%+v\nand\n%+v, %v", short, long, err)
 	}
 }

@@ -97,7 +97,7 @@ func tarStream(r io.Reader) (io.Reader, error) {
 	}
 	_, err = tar.NewReader(bytes.NewReader(head)).Next()
 	if errors.Is(err, tar.ErrHeader) || 0 < len(head) && len(head) < block {
-		return nil, fmt.Errorf("give a tar archive, plain or compressed with gzip: %w", tar.ErrHeader)
+		return nil, fmt.Errorf("%w; give a tar archive, plain or compressed with gzip", tar.ErrHeader)
 	}
 	return buffered, nil
 }

@@ -110,6 +110,9 @@ func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
 	if _, err := git.run(ctx, "rev-parse", "--quiet", "--verify", branch); err == nil {
 		return git.checkout(ctx, branch, "-B", ref, "--track", branch)
 	}
+	if _, err := git.run(ctx, "rev-parse", "--quiet", "--verify", ref+"^{commit}"); errors.Is(err, ErrGit) {
+		return fmt.Errorf("%w: there is no branch, tag or commit %q in the repository", ErrGit, ref)
+	}
 	return git.checkout(ctx, ref, "--detach", ref, "--")
 }
 

@@ -103,7 +103,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 		err = errors.New("its session_id cannot be that of a session")
 	}
 	if err != nil {
-		return cfg, fmt.Errorf("end the sandbox with Remove, or delete %s in it: this record of what it was made with is damaged: %w", name, err)
+		return cfg, fmt.Errorf("the record of what the sandbox was made with is damaged: %w; delete %s in it, or end the sandbox with Remove", err, name)
 	}
 	k, err := recall(cfg.Sandbox.Type, p.ID())
 	switch {
@@ -139,21 +139,21 @@ func (e *Environment) checkAgent() error {
 	if e.owner.unknown == nil || e.cfg.Agent.Name != "" {
 		return nil
 	}
-	return fmt.Errorf("%w: agent: name it, with --agent or in the configuration: %w", ErrConfig, e.owner.unknown)
+	return fmt.Errorf("%w: agent: %w; name it, with --agent or in the configuration", ErrConfig, e.owner.unknown)
 }
 
 // readBaseline reads the workspace as it was when the sandbox was made.
 func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own owner) (_ *snapshot, err error) {
 	r, err := p.Open(ctx, path.Join(p.Paths().App, baselineFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("make the sandbox with Keep to compare it with its beginning: this one has no record of it: %w", errors.ErrUnsupported)
+		return nil, fmt.Errorf("the sandbox has no record of its beginning: %w; make it with Keep to compare it with that", errors.ErrUnsupported)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	if own.unknown != nil {
-		return nil, fmt.Errorf("compare it where it was made: its own word for its beginning does not count: %w: %w", errors.ErrUnsupported, own.unknown)
+		return nil, fmt.Errorf("its own word for its beginning does not count: %w: %w; compare it where it was made", errors.ErrUnsupported, own.unknown)
 	}
 	sum := sha256.New()
 	all := io.TeeReader(r, sum)

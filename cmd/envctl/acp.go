@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -103,13 +102,13 @@ func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
 		return cfg, err
 	}
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {
-		return cfg, usagef("give --agent as one of %s: there is no agent %q", strings.Join(agentNames(), ", "), cfg.Agent.Name)
+		return cfg, noAgent(cfg.Agent.Name)
 	}
 	switch s := cfg.Sandbox; {
 	case len(cfg.Workspace) > 0, s.Local.Workspace != "", s.Docker.Workspace != "":
-		return cfg, usagef("remove the workspace from the configuration: the editor's folder is the workspace")
+		return cfg, usagef("workspace: the editor's folder is the workspace; remove it from the configuration")
 	case cfg.Keep:
-		return cfg, usagef("remove keep from the configuration: sandboxes end with their sessions")
+		return cfg, usagef("keep: sandboxes end with their sessions; remove it from the configuration")
 	}
 	cfg.Raw = cfg.Raw || f.log.verbose
 	return cfg, nil

@@ -133,11 +133,11 @@ func TestWhatAFailureIsCanBeReadFromItsData(t *testing.T) {
 func TestAConfigurationThatTheEditorDecidesAboutIsRefused(t *testing.T) {
 	alone(t)
 	for says, args := range map[string][]string{
-		"remove the workspace":            {"--config", file(t, "c.yaml", "workspace: [{folder: {path: /}}]")},
-		"remove keep":                     {"--config", file(t, "c.yaml", "keep: true")},
+		"workspace: the editor":           {"--config", file(t, "c.yaml", "workspace: [{folder: {path: /}}]")},
+		"keep: sandboxes end":             {"--config", file(t, "c.yaml", "keep: true")},
 		"there is no agent":               {"--agent", "smith"},
-		"give --scenario":                 {"--scenario", "none.json"},
-		"use --image with":                {"--sandbox", "local", "--image", "x"},
+		"--scenario: ":                    {"--scenario", "none.json"},
+		"--image is for containers":       {"--sandbox", "local", "--image", "x"},
 		"call it as 'envctl acp [flags]'": {"argument"},
 	} {
 		var out, errOut bytes.Buffer

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -44,6 +45,9 @@ func (f *agentFlags) apply(ctx context.Context, cfg *environment.Config) error {
 	if cfg.Agent.Name == "" {
 		cfg.Agent.Name = "script"
 	}
+	if !slices.Contains(agentNames(), cfg.Agent.Name) {
+		return noAgent(cfg.Agent.Name)
+	}
 	if f.profile != "" {
 		var err error
 		if cfg.Profile, err = environment.LoadProfile(f.profile); err != nil {
@@ -58,10 +62,10 @@ func (f *agentFlags) apply(ctx context.Context, cfg *environment.Config) error {
 		return err
 	}
 	if err != nil {
-		return usagef("give --scenario an existing file: %w", err)
+		return usagef("--scenario: %w; give an existing file", err)
 	}
 	if !json.Valid(data) {
-		return usagef("give --scenario a JSON file: %s is none", f.scenario)
+		return usagef("--scenario: %s is no JSON; give a JSON file", f.scenario)
 	}
 	cfg.Agent.Config = data
 	return nil

@@ -91,7 +91,7 @@ quicker: see 'envctl image build'.`,
 
 // noAgent says of a name that it is none of an agent.
 func noAgent(name string) error {
-	return usagef("choose one of %s: there is no agent %q", strings.Join(agentNames(), ", "), name)
+	return usagef("there is no agent %q; %s", name, meant(name, agentNames()))
 }
 
 func (t *target) installAgent(ctx context.Context, name, id string) (err error) {

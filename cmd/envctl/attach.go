@@ -32,13 +32,15 @@ the last one. Ctrl-C lets go of it: the query goes on.
 
 With prompts, go on with the conversation of a sandbox that 'envctl run --keep' has
 left. A query whose end nobody has seen yet comes first. Ctrl-C interrupts. Variables
-that --env gave are stored nowhere: give them again.
+that --env gave are stored nowhere: give them again. With --agent, a first query can be
+begun in a sandbox of 'envctl create'.
 
 When the agent asks for permission and this is no terminal, it is denied, unless the
 program that made the sandbox is there to answer. The exit status is 1 if a query
 failed, also one that somebody else began.`,
 		Example: `  envctl attach 3f2a
   envctl attach 3f2a -e ANTHROPIC_API_KEY "Now add a test"
+  envctl attach web --agent codex -e OPENAI_API_KEY "Explain this code"
   envctl attach --json 3f2a | jq -r .type`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -79,7 +81,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	show := f.app.newTranscriptPrinter(f.asJSON)
 	answer.printer = show
 	defer func() { err = errors.Join(err, show.finish()) }()
-	w := &attachment{env: env, show: show, answer: answer, asJSON: f.asJSON}
+	w := &attachment{env: env, show: show, answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(f.env) == 0}
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err
@@ -94,7 +96,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	case errors.Is(err, environment.ErrNoQuery) && w.agentless(ctx):
 		return w.withoutAgent()
 	case errors.Is(err, environment.ErrNoQuery):
-		return usagef("give a prompt: no query has been begun in %s that could be followed", env.ID())
+		return usagef("no query has been begun in %s that could be followed; give a prompt", env.ID())
 	case ctx.Err() != nil:
 		fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl attach %s'\n", env.ID())
 		return err
@@ -116,6 +118,9 @@ type attachment struct {
 	answer *answerer // nil leaves questions to others
 	asJSON bool
 	seq    uint64
+	app    *app
+	// withoutEnv says that no variables were given.
+	withoutEnv bool
 
 	asking sync.WaitGroup
 }
@@ -200,8 +205,13 @@ func invalid(err error) bool {
 	return ok && failure.Code == runnerscripts.FailInvalidRequest
 }
 
+// agentless says that there is no agent to go on with.
+func agentless(id string) error {
+	return usagef("no agent is known to have run in %s; name one with --agent, or choose a sandbox that 'envctl run --keep' has left", id)
+}
+
 func (w *attachment) withoutAgent() error {
-	return usagef("choose a sandbox that 'envctl run --keep' has left: no agent is known to have run in %s", w.env.ID())
+	return agentless(w.env.ID())
 }
 
 // reported tells people of a query's failure, and is its error, which is not printed
@@ -210,6 +220,9 @@ func (w *attachment) reported(ctx context.Context, err error, failed runnerscrip
 	if !w.asJSON {
 		if err := w.show.event(failed); err != nil {
 			return err
+		}
+		if f, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](failed); malformed == nil && f.Code == runnerscripts.FailAPI && w.withoutEnv {
+			fmt.Fprintln(w.app.err, "the variables of the agent are stored nowhere: give them again, as in -e ANTHROPIC_API_KEY")
 		}
 	}
 	switch {

@@ -53,7 +53,7 @@ refused, and those of a sandbox are left out with a warning.`,
 			case src.id == "" && dst.id != "":
 				return t.copyIn(cmd.Context(), src.path, dst)
 			}
-			return usagef("give exactly one of SRC and DST as ID:PATH")
+			return usagef("one of SRC and DST must be a path of a sandbox, and the other one of this machine; give exactly one as ID:PATH")
 		},
 	}
 	t.flags(cmd)
@@ -73,7 +73,7 @@ type copyFlags struct {
 func (t *copyFlags) check() error {
 	size, err := primitives.ParseSize(t.maxSize)
 	if err != nil || size == 0 {
-		return usagef("give --max-size as a number with a unit, such as 512m or 32g, or none, not %q", t.maxSize)
+		return usagef("--max-size: %q is no size; give a number with a unit, such as 512m or 32g, or none", t.maxSize)
 	}
 	t.limit = archive.Limit{Bytes: int64(size), Advice: "give a larger --max-size, or copy less"}
 	return nil

@@ -50,7 +50,7 @@ func remedy(err error) (detail, fix string) {
 		return err.Error(), ""
 	}
 	fix = advised.Advice()
-	return strings.Replace(err.Error(), fix+": ", "", 1), fix
+	return strings.Replace(err.Error(), "; "+fix, "", 1), fix
 }
 
 func checkStorage(info docker.EngineInfo) finding {

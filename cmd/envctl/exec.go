@@ -53,11 +53,11 @@ The command's output is not filtered: a terminal obeys the escape sequences in i
 			id := ""
 			if dash == 1 {
 				if id = args[0]; id == "" {
-					return usagef("give the ID of a sandbox, or leave it out for a new one: it is empty, perhaps from a variable that is not set")
+					return usagef("the ID is empty, perhaps from a variable that is not set; give the ID of a sandbox, or leave it out for a new one")
 				}
 			}
 			if f.timeout < 0 {
-				return usagef("give --timeout a positive duration, such as 90s or 5m, or 0 for no limit: %v is negative", f.timeout)
+				return usagef("--timeout: %v is negative; give a positive duration, such as 90s or 5m, or 0 for no limit", f.timeout)
 			}
 			return f.run(cmd.Context(), id, args[dash:])
 		},
@@ -104,7 +104,7 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 	}
 	proc, err := env.Primitive().Exec(ctx, cmd)
 	if f.user != "" && errors.Is(err, primitives.ErrWorkingDir) && errors.Is(err, fs.ErrPermission) {
-		err = fmt.Errorf("make the sandbox for that user (sandbox: {type: local, user: %s}) or give --workdir a folder that %[1]s may enter: %w", f.user, err)
+		err = fmt.Errorf("%w; make the sandbox for that user (sandbox: {type: local, user: %s}) or give --workdir a folder that %[2]s may enter", err, f.user)
 	}
 	if err != nil {
 		return execFailure(besideSandbox(env.ID(), err))
@@ -125,7 +125,7 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 		}
 	}
 	if status.Reason == primitives.ReasonOOM {
-		fmt.Fprintln(f.app.err, "envctl: give the sandbox more memory, for example with --memory: it ran out of it")
+		fmt.Fprintln(f.app.err, "envctl: the sandbox ran out of memory; give it more memory, for example with --memory")
 	}
 	if code := exitCode(status); code != exitOK {
 		return &exitError{code: code}
@@ -138,9 +138,9 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 func besideSandbox(id string, err error) error {
 	switch {
 	case errors.Is(err, primitives.ErrTerminated), errors.Is(err, os.ErrProcessDone):
-		return fmt.Errorf("see 'envctl logs %s' for what happened: the sandbox ended before the command: %w", id, err)
+		return fmt.Errorf("the sandbox ended before the command: %w; 'envctl logs %s' tells what happened", err, id)
 	case errors.Is(err, primitives.ErrUnavailable):
-		return fmt.Errorf("see 'envctl ls' whether sandbox %s still runs: it could not be reached to the end of the command: %w", id, err)
+		return fmt.Errorf("sandbox %s could not be reached to the end of the command: %w; 'envctl ls' tells whether it still runs", id, err)
 	}
 	return err
 }

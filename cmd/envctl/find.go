@@ -137,9 +137,9 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 	case len(found) == 0 && failed != nil:
 		return location{}, fmt.Errorf("no sandbox %q among those that could be asked for: %w", id, failed)
 	case len(found) == 0:
-		return location{}, fmt.Errorf("run 'envctl ls' to see the sandboxes there are: %w %q%s", errNoSandbox, id, ofType(from))
+		return location{}, fmt.Errorf("%w %q%s; 'envctl ls' shows those there are", errNoSandbox, id, ofType(from))
 	case len(found) > 1:
-		return location{}, fmt.Errorf("give more of the ID: %q fits %s", id, ids(found))
+		return location{}, fmt.Errorf("%q is the beginning of several IDs: %s; give more of it", id, ids(found))
 	}
 	return locations(from, found)[0], nil
 }

@@ -216,7 +216,7 @@ func completeImages(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completio
 
 func (f *imageRemoveFlags) remove(ctx context.Context, names []string) error {
 	if named := len(names) > 0; named == (f.all || f.unused) || f.all && f.unused {
-		return usagef("say which images to remove: name them, or give --unused or --all")
+		return usagef("no image is named; name those to remove, or give --unused or --all")
 	}
 	cfg, err := f.load(ctx)
 	if err != nil {
@@ -281,7 +281,7 @@ func findImage(list []environment.Image, name string) (environment.Image, error)
 	}
 	switch len(found) {
 	case 0:
-		return environment.Image{}, fmt.Errorf("run 'envctl image ls' to see the images there are: there is no %q", name)
+		return environment.Image{}, fmt.Errorf("there is no image %q; 'envctl image ls' shows those there are", name)
 	case 1:
 		return found[0], nil
 	}
@@ -289,5 +289,5 @@ func findImage(list []environment.Image, name string) (environment.Image, error)
 	for _, i := range found {
 		refs = append(refs, i.Ref)
 	}
-	return environment.Image{}, fmt.Errorf("give more of the name: %q fits %s", name, strings.Join(refs, " and "))
+	return environment.Image{}, fmt.Errorf("%q is the beginning of several names: %s; give more of it", name, strings.Join(refs, " and "))
 }

@@ -31,7 +31,7 @@ func (p *processors) Type() string   { return "float" }
 func (p *processors) Set(text string) error {
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsInf(n, 0) || !(n >= 0) { // not a number, too
-		return errors.New("give a positive number, such as 1.5, or 0 for no limit")
+		return errors.New("it is no positive number; give one such as 1.5, or 0 for no limit")
 	}
 	p.n, p.given = n, true
 	return nil
@@ -73,7 +73,7 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 	case s.Type == "":
 		s.Type = "docker"
 	case s.Type == "local" && given != "":
-		return usagef("use %s with --sandbox docker or modal: the sandbox is %s", given, s.Type)
+		return usagef("%s is for containers and Modal, and the sandbox is %s; give --sandbox docker or modal", given, s.Type)
 	}
 	memory, err := m.size()
 	if err != nil {
@@ -83,7 +83,7 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 		return m.applyModal(&s.Modal, memory)
 	}
 	if memory > 0 && memory < leastMemory {
-		return usagef("give --memory at least %dm, or none for no limit, for a container", leastMemory>>20)
+		return usagef("--memory: a container needs at least %dm; give more, or none for no limit", leastMemory>>20)
 	}
 	if m.image != "" {
 		s.Docker.Image = m.image
@@ -122,7 +122,7 @@ func (m *makeFlags) applyModal(c *modal.Config, memory primitives.Size) error {
 	case "none":
 		c.BlockNetwork, c.AllowCIDRs, c.AllowDomains = true, nil, nil
 	default:
-		return usagef("give --network none, or leave it out: there is no network %q at Modal", m.network)
+		return usagef("--network: there is no network %q at Modal; give none, or leave it out", m.network)
 	}
 	switch {
 	case m.cpus.n > 0:
@@ -134,7 +134,7 @@ func (m *makeFlags) applyModal(c *modal.Config, memory primitives.Size) error {
 	case memory < 0:
 		c.MemoryLimitMiB = 0
 	case memory > 0 && mib < reservedMiB:
-		return usagef("give --memory at least %dm for a sandbox at Modal", reservedMiB)
+		return usagef("--memory: a sandbox at Modal needs at least %dm; give more", reservedMiB)
 	case memory > 0:
 		c.MemoryMiB, c.MemoryLimitMiB = min(max(c.MemoryMiB, reservedMiB), mib), mib
 	}
@@ -148,7 +148,7 @@ func (m *makeFlags) size() (primitives.Size, error) {
 	}
 	size, err := primitives.ParseSize(m.memory)
 	if err != nil || size == 0 {
-		return 0, usagef("give --memory as a number with a unit, such as 512m or 8g, or none, not %q", m.memory)
+		return 0, usagef("--memory: %q is no size; give a number with a unit, such as 512m or 8g, or none", m.memory)
 	}
 	return size, nil
 }

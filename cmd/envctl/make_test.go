@@ -29,7 +29,7 @@ func TestAnEmptyValueIsNoFlagLeftOut(t *testing.T) {
 	} {
 		var out, errOut bytes.Buffer
 		code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, args)
-		if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), "it is empty") {
+		if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), " is empty, ") {
 			t.Errorf("%q: exit status %d\n%s%s", args, code, &out, &errOut)
 		}
 	}

@@ -27,8 +27,8 @@ func (a *app) newMoveCmd() *cobra.Command {
 		Short: "Move a session to another sandbox, of another type if need be",
 		Long: `Move a session that 'envctl run --keep' has left to a new sandbox, with its workspace and
 its conversation, end the old sandbox, and print the ID of the new one. The agent
-remembers, and the name stays. What runs in the old sandbox ends, and of its files outside the workspace
-nothing comes along.
+remembers, and the name stays. What runs in the old sandbox ends, and of its files outside
+the workspace nothing comes along.
 
 The flags and the configuration are those of the new sandbox. Into one that is less
 isolated, as from a container to this machine, a session moves with --trust only: its
@@ -57,21 +57,21 @@ keeps its permission mode.`,
 
 func (f *moveFlags) run(ctx context.Context, id string) error {
 	if types := environment.SandboxTypes(); f.sandbox != "" && !slices.Contains(types, f.sandbox) {
-		return usagef("use --to %s: there is no sandbox %q", strings.Join(types, " or --to "), f.sandbox)
+		return usagef("--to: there is no sandbox %q; %s", f.sandbox, meant(f.sandbox, types))
 	}
 	to, err := f.loadNew(ctx, &f.makeFlags)
 	if err != nil {
 		return err
 	}
 	if f.sandbox == "" && f.config == "" && f.given() == "" {
-		return usagef("say where to: --to %s", strings.Join(environment.SandboxTypes(), " or --to "))
+		return usagef("no sandbox to move to was chosen; give --to %s", strings.Join(environment.SandboxTypes(), " or --to "))
 	}
 	at, err := find(ctx, environment.Sandbox{}, id)
 	if err != nil {
 		return err
 	}
 	if at.inUse {
-		return fmt.Errorf("end the program that uses %s first: its session cannot move meanwhile", at.id)
+		return fmt.Errorf("a program uses %s, and its session cannot move meanwhile; end that first", at.id)
 	}
 	env, err := environment.Attach(ctx, at.id, environment.Config{
 		Sandbox: at.sandbox, Runner: to.Runner, Logger: to.Logger, Agent: environment.Agent{Name: f.named},

@@ -47,7 +47,7 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 		}
 	case permissionAsk, permissionAllow, permissionDeny:
 	default:
-		return nil, usagef("give --permission as ask, allow or deny, not %q", policy)
+		return nil, usagef("--permission: there is no %q; choose ask, allow or deny", policy)
 	}
 	answer := &answerer{app: a, policy: policy, lines: make(chan string)}
 	if isTerminal(a.in) {

@@ -137,7 +137,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see '%s --help'", err, cmd.CommandPath())
+		return usagef("%w; %s", err, flagMeant(cmd, err))
 	})
 	root.AddCommand(
 		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newListCmd(), a.newWatchCmd(),
@@ -160,7 +160,7 @@ var named = []string{
 func refuseEmpty(cmd *cobra.Command, _ []string) error {
 	for _, name := range named {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
-			return usagef("give --%s a value, or leave it out: it is empty, perhaps from a variable that is not set; see '%s --help'",
+			return usagef("--%s is empty, perhaps from a variable that is not set; give it a value, or leave it out; see '%s --help'",
 				name, cmd.CommandPath())
 		}
 	}
@@ -222,7 +222,7 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	advice := fmt.Sprintf("see '%s --help'", cmd.CommandPath())
-	cmd.SuggestionsMinimumDistance = 1 // most commands are short
+	cmd.SuggestionsMinimumDistance = 2
 	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
 		advice = "did you mean " + strings.Join(similar, " or ") + "?"
 	}

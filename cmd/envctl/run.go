@@ -44,13 +44,16 @@ func (a *app) newRunCmd() *cobra.Command {
 
 Each argument is one prompt; they are answered in turn in one conversation. "-"
 reads a prompt from standard input. The sandbox ends with the command, unless
---keep is given. What changed in the workspace is made in the folder of --folder with
---apply, if that is as it was copied; with none of --apply, --patch and --keep it is saved
-as a patch, and where is printed. Ctrl-C interrupts the agent and waits for it, a few seconds at most;
-a second Ctrl-C does not wait.
+--keep is given. Ctrl-C interrupts the agent and waits for it, a few seconds at most; a
+second Ctrl-C does not wait.
+
+What changed in the workspace is made in the folder of --folder with --apply, if that is
+as it was copied. With none of --apply, --patch and --keep it is saved as a patch, and
+where is printed.
 
 With --json every event is one line of JSON on standard output, with its "type" and
-a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed.`,
+a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed; that
+something was denied is no failure.`,
 		Example: `  envctl run "Say hello"
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the failing test"
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --patch fix.patch "Fix the failing test"
@@ -189,10 +192,10 @@ func (f *runFlags) check(cfg environment.Config) error {
 		return usagef("--apply makes the changes in the folder of --folder, which must be all that is in the workspace; give --folder")
 	}
 	if f.raw && !f.asJSON {
-		return usagef("give --raw together with --json")
+		return usagef("--raw has no effect without --json; give both")
 	}
 	if f.asJSON && f.patch == "-" {
-		return usagef("give --patch a file: with --json standard output holds the events")
+		return usagef("--patch -: with --json standard output holds the events; give --patch a file")
 	}
 	if len(cfg.Workspace) == 0 && !f.staysOnHost && f.app.err.terminal && cfg.Agent.Name != "script" {
 		_ = f.app.err.println(dim("the workspace is empty (--folder . copies this folder)"))
@@ -201,10 +204,10 @@ func (f *runFlags) check(cfg environment.Config) error {
 		return nil
 	}
 	if info, err := os.Stat(f.patch); err == nil && info.IsDir() {
-		return usagef("give --patch a file: %s is a folder", f.patch)
+		return usagef("--patch: %s is a folder; give a file", f.patch)
 	}
 	if _, err := os.Stat(filepath.Dir(f.patch)); err != nil {
-		return usagef("give --patch a file in a folder that exists: %w", err)
+		return usagef("--patch: %w; give a file in a folder that exists", err)
 	}
 	return nil
 }
@@ -219,7 +222,7 @@ func (a *app) prompt(arg string) (string, error) {
 		arg = string(text)
 	}
 	if strings.TrimSpace(arg) == "" {
-		return "", usagef("say what the agent should do: the prompt is empty")
+		return "", usagef("the prompt is empty; say what the agent should do")
 	}
 	return arg, nil
 }

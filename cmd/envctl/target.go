@@ -40,7 +40,7 @@ func (t *target) envFlag(cmd *cobra.Command) {
 // agentFlag adds the flag that names the agent of a sandbox which this machine does not
 // remember.
 func (t *target) agentFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&t.named, "agent", "a", "", "agent of a sandbox that this machine does not remember; its settings come from --config")
+	cmd.Flags().StringVarP(&t.named, "agent", "a", "", "agent for a sandbox that has none, or that this machine does not remember; its settings come from --config")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -61,7 +61,7 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 		cfg.Sandbox = environment.Sandbox{Type: t.sandbox}
 	}
 	if typ := cfg.Sandbox.Type; typ != "" && !slices.Contains(environment.SandboxTypes(), typ) {
-		return cfg, usagef("use --sandbox %s: there is no sandbox %q", strings.Join(environment.SandboxTypes(), " or "), typ)
+		return cfg, usagef("there is no sandbox %q; %s", typ, meant(typ, environment.SandboxTypes()))
 	}
 	env, err := variables(t.env)
 	if err != nil {
@@ -102,12 +102,12 @@ func variables(list []string) (map[string]string, error) {
 	for _, entry := range list {
 		key, value, given := strings.Cut(entry, "=")
 		if key == "" {
-			return nil, usagef("give --env as KEY=VALUE or KEY")
+			return nil, usagef("--env: the name of the variable is empty; give KEY=VALUE or KEY")
 		}
 		if !given {
 			var set bool
 			if value, set = os.LookupEnv(key); !set {
-				return nil, usagef("set %s or give --env %s=VALUE: --env %s passes on a variable that is not set", key, key, key)
+				return nil, usagef("--env %s passes on a variable that is not set; set %[1]s, or give --env %[1]s=VALUE", key)
 			}
 		}
 		env[key] = value

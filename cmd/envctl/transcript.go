@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -47,7 +46,7 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 	defer func() {
 		var failure *runnerscripts.ScriptFailure
 		if errors.As(err, &failure) && failure.Code == runnerscripts.FailInvalidRequest {
-			err = fmt.Errorf("choose a sandbox that 'envctl run --keep' has left: no agent is known to have run in %s: %w", env.ID(), err)
+			err = agentless(env.ID())
 		}
 	}()
 	if f.native {

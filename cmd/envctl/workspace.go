@@ -29,7 +29,7 @@ func (w *workspaceFlags) sources() ([]environment.Source, error) {
 	var list []environment.Source
 	if w.folder != "" {
 		if info, err := os.Stat(w.folder); err != nil || !info.IsDir() {
-			return nil, usagef("give --folder an existing folder, not %q", w.folder)
+			return nil, usagef("--folder: %q is no folder of this machine; give an existing one", w.folder)
 		}
 		list = append(list, environment.Source{Folder: &environment.Folder{Path: w.folder, Gitignore: w.gitignore}})
 	}
@@ -39,7 +39,7 @@ func (w *workspaceFlags) sources() ([]environment.Source, error) {
 	}
 	if w.tar != "" {
 		if _, err := os.Stat(w.tar); err != nil {
-			return nil, usagef("give --tar an existing file: %w", err)
+			return nil, usagef("--tar: %w; give an existing file", err)
 		}
 		list = append(list, environment.Source{Tar: &environment.Tar{Path: w.tar}})
 	}

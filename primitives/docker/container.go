@@ -66,7 +66,7 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 	})
 	switch {
 	case cerrdefs.IsConflict(err):
-		return "", fmt.Errorf("choose another name: %w", err)
+		return "", fmt.Errorf("%w; choose another name", err)
 	case cerrdefs.IsInternal(err) && cfg.Disk > 0:
 		// It has no kind of error for this.
 		return "", fmt.Errorf("%w: disk: this engine cannot limit it (overlay2 can on XFS mounted with pquota); leave it out: %w", errors.ErrUnsupported, err)

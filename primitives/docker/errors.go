@@ -118,7 +118,7 @@ type unreachableError struct {
 }
 
 func (e *unreachableError) Error() string {
-	return fmt.Sprintf("%v: %s: %v", primitives.ErrUnavailable, e.advice, e.cause)
+	return fmt.Sprintf("%v: %v; %s", primitives.ErrUnavailable, e.cause, e.advice)
 }
 
 func (e *unreachableError) Unwrap() []error { return []error{primitives.ErrUnavailable, e.cause} }

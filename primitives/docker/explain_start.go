@@ -56,7 +56,7 @@ func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image
 		}
 	}
 	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet && ctx.Err() == nil {
-		return fmt.Errorf("set runner to the envrunner program of this version, unless the cause is another: the guest did not answer: %w", err)
+		return fmt.Errorf("the guest did not answer: %w; unless the cause is another, set runner to the envrunner program of this version", err)
 	}
 	switch {
 	case missesNetwork(err):

@@ -100,7 +100,7 @@ func notRunning(found container.InspectResponse) error {
 	case state == nil:
 		return errGone
 	case state.Status == container.StateCreated:
-		return fmt.Errorf("%w: remove the sandbox and make a new one: its container was never started", primitives.ErrUnavailable)
+		return fmt.Errorf("%w: its container was never started; remove the sandbox and make a new one", primitives.ErrUnavailable)
 	case state.Status == container.StateRemoving, found.HostConfig != nil && found.HostConfig.AutoRemove:
 		return fmt.Errorf("%w: its container has ended and is being removed", fs.ErrNotExist)
 	case state.Status == container.StateExited:
@@ -108,7 +108,7 @@ func notRunning(found container.InspectResponse) error {
 		if state.OOMKilled && state.ExitCode == 128+9 {
 			after = " after its memory was used up" // which may have ended only a command, long before
 		}
-		return fmt.Errorf("%w: copy what is wanted of its files with \"docker cp\", then remove it: its container has ended with status %d%s: %w",
+		return fmt.Errorf("%w: its container has ended with status %d%s (%w); copy what is wanted of its files with \"docker cp\", then remove it",
 			primitives.ErrUnavailable, state.ExitCode, after, os.ErrProcessDone)
 	}
 	return errGone

@@ -184,7 +184,7 @@ func (g *mountGuard) judge(name string) error {
 }
 
 func forbidden(what string) error {
-	return fmt.Errorf("%w: choose a folder that neither is nor holds %s, which would give the sandbox the engine's whole machine", fs.ErrInvalid, what)
+	return fmt.Errorf("%w: it is or holds %s, which would give the sandbox the engine's whole machine; choose another folder", fs.ErrInvalid, what)
 }
 
 // within reports whether a clean path is dir or below it.

@@ -16,7 +16,7 @@ type opened struct {
 
 // errLink refuses a name that is a symbolic link.
 func errLink(name string) error {
-	return fmt.Errorf("%w: name the folder itself: %s is a symbolic link, which may lead elsewhere tomorrow", fs.ErrInvalid, name)
+	return fmt.Errorf("%w: %s is a symbolic link, which may lead elsewhere tomorrow; name the folder itself", fs.ErrInvalid, name)
 }
 
 func (o opened) close() error {

@@ -93,9 +93,9 @@ func explainPull(ctx context.Context, eng *client.Client, auth registry.AuthConf
 		return &kind{fmt.Errorf("log in first (docker login %s), or check the image's name: %w", auth.ServerAddress, err), fs.ErrPermission}
 	}
 	if cerrdefs.IsNotFound(err) {
-		return fmt.Errorf("check its name and tag: %w", err)
+		return fmt.Errorf("%w; check its name and tag", err)
 	}
-	return fmt.Errorf("%w: check the image's name and the engine's network: %w", primitives.ErrUnavailable, err)
+	return fmt.Errorf("%w: %w; check the image's name and the engine's network", primitives.ErrUnavailable, err)
 }
 
 const (

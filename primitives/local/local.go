@@ -115,7 +115,7 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 	s, err := open(ctx, &st, who, cfg.ReapOrphans)
 	if err == nil && who.cred != nil {
 		if err = s.probeDir(&spawnSpec{dir: s.paths.Workspace, cred: who.cred}); err != nil {
-			err = errors.Join(fmt.Errorf("set Root to a folder that user %s may enter: %w", cfg.User, err), s.Close())
+			err = errors.Join(fmt.Errorf("%w; set Root to a folder that user %s may enter", err, cfg.User), s.Close())
 		}
 	}
 	if err != nil {
@@ -229,7 +229,7 @@ func rootFolder(cfg Config, who identity) (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("set Root, because this user has no cache directory: %w", err)
+		return "", fmt.Errorf("this user has no cache directory: %w; set Root", err)
 	}
 	return filepath.Join(cache, "agentenv", "local"), nil
 }

@@ -94,7 +94,7 @@ func goTool() (string, error) {
 			return tool, nil
 		}
 	}
-	return "", fmt.Errorf("install %s or later, there is no go command: %w", strings.TrimPrefix(runtime.Version(), "devel "), err)
+	return "", fmt.Errorf("there is no go command: %w; install %s or later", err, strings.TrimPrefix(runtime.Version(), "devel "))
 }
 
 func tail(b []byte) string {

@@ -87,7 +87,7 @@ func (f *finder) cacheDir() (string, error) {
 	if dir == "" {
 		base, err := os.UserCacheDir()
 		if err != nil {
-			return "", fmt.Errorf("set HOME, %s: %w", other, err)
+			return "", fmt.Errorf("%w; set HOME, %s", err, other)
 		}
 		dir = filepath.Join(base, "agentenv")
 	}
@@ -96,7 +96,7 @@ func (f *finder) cacheDir() (string, error) {
 		return "", err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("make the cache folder one that can be written, %s: %w", other, err)
+		return "", fmt.Errorf("the cache folder cannot be written: %w; make it one that can, %s", err, other)
 	}
 	if err := private(dir, 0o022); err != nil {
 		return "", fmt.Errorf("chmod 700 the cache folder if it is yours, %s: %w", other, err)
