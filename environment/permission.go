@@ -25,11 +25,11 @@ const (
 // [Config] does not say.
 const DefaultPermissionTimeout = permission.DefaultTimeout
 
-// What an agent asks permission for, and the answer.
-type (
-	PermissionRequest  = runnerscripts.PermissionRequest
-	PermissionDecision = runnerscripts.PermissionDecision
-)
+// PermissionRequest is what an agent asks permission for.
+type PermissionRequest = runnerscripts.PermissionRequest
+
+// PermissionDecision is the answer; use Allow and Reject of the request to make one.
+type PermissionDecision = runnerscripts.PermissionDecision
 
 // AllowAll allows each request once. It is for Config.OnPermission, in a sandbox that
 // keeps the agent in.

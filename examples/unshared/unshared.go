@@ -67,7 +67,7 @@ func New(ctx context.Context, root string) (*Sandbox, error) {
 		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
 	}
 	go func() {
-		<-s.Client.Done() // all that the guest has said was read
+		<-s.Done() // all that the guest has said was read
 		_ = cmd.Wait()
 		close(s.exited)
 	}()
