@@ -153,8 +153,10 @@ func TestWhatLeadsOutOfASourceIsRefused(t *testing.T) {
 	leading := tree{"l": "-> " + outside, "up": "-> ../../x"}
 	placed(t, Source{Folder: &Folder{Path: folderWith(t, leading)}}).mustBe(t, leading)
 	for _, later := range []Source{
-		{Into: "l", Files: []File{{Path: "g", Content: "2"}}}, {Into: "l", Folder: &Folder{Path: folderWith(t, tree{"g": "2"})}},
-		{Files: []File{{Path: "l/g", Content: "2"}}}, {Folder: &Folder{Path: folderWith(t, tree{"l/g": "2"})}},
+		{Into: "l", Files: []File{{Path: "g", Content: "2"}}},
+		{Into: "l", Folder: &Folder{Path: folderWith(t, tree{"g": "2"})}},
+		{Files: []File{{Path: "l/g", Content: "2"}}},
+		{Folder: &Folder{Path: folderWith(t, tree{"l/g": "2"})}},
 	} {
 		_, err := Create(t.Context(), Config{Sandbox: sandbox(t), Workspace: []Source{{Folder: &Folder{Path: folderWith(t, leading)}}, later}})
 		if !errors.Is(err, primitives.ErrPathEscape) {

@@ -43,10 +43,10 @@ func Pack(ctx context.Context, f Files, dir string, opts PackOptions) (io.ReadCl
 // missing. Nothing is written outside dir: an entry with an absolute path, with
 // ".." or below a symbolic link that leads out is [ErrPathEscape]. A link's target is
 // data and kept as it is, wherever it leads. A file in the place of a link replaces
-// it. Set-user-id, set-group-id and sticky bits and
-// owners are not taken over. Hard links become copies. FIFOs, sockets and
-// devices are [ErrNotRegular]. What was unpacked before an error stays. A sandbox that cannot unpack
-// returns errors.ErrUnsupported.
+// it. Set-user-id, set-group-id and sticky bits and owners are not taken over. Hard
+// links become copies. FIFOs, sockets and devices are [ErrNotRegular]. What was
+// unpacked before an error stays. It ends as Files.WriteFile does, whatever r does. A
+// sandbox that cannot unpack returns errors.ErrUnsupported.
 func Unpack(ctx context.Context, f Files, dir string, r io.Reader) error {
 	if u, ok := f.(Unpacker); ok {
 		return u.Unpack(ctx, dir, r)

@@ -16,8 +16,9 @@
 //
 //   - Paths use slashes. A relative path is relative to the workspace
 //     ([Paths].Workspace) and confined to it: one that leaves it, through ".."
-//     or through a symbolic link, is refused with [ErrPathEscape]. An absolute
-//     path names a file of the sandbox's own file system.
+//     or through a symbolic link, is refused with [ErrPathEscape], also behind a
+//     name that is missing. An absolute path names a file of the sandbox's own
+//     file system.
 //   - Errors are a [*Error] that says where, around a sentinel that says what.
 //     Test them with errors.Is. Nothing matches on error text.
 //   - What a sandbox cannot do is errors.ErrUnsupported, and its [Capabilities]

@@ -23,6 +23,9 @@ type Files interface {
 	// written through, also to a target that does not exist yet. Another hard
 	// link to the old file keeps the old content.
 	//
+	// When ctx is done or the sandbox or its handle ends, WriteFile does, too, also while
+	// a Read of r blocks. That Read is not waited for.
+	//
 	// Errors: fs.ErrPermission also when only the file, not its directory, is
 	// read-only; [ErrIsDirectory], [ErrNotRegular], [ErrNoSpace],
 	// [ErrNotDirectory] when a parent is a file, fs.ErrExist and [ErrConflict]

@@ -47,7 +47,7 @@ type outward string
 func (o outward) Error() string { return string(o) }
 
 // Is reports that it is a primitives.ErrPathEscape.
-func (o outward) Is(target error) bool { return target == primitives.ErrPathEscape } //nolint:errorlint // a sentinel
+func (o outward) Is(target error) bool { return target == primitives.ErrPathEscape }
 
 // Unpack writes an archive. The rules are those of [primitives.Unpack].
 func (f *Folder) Unpack(ctx context.Context, r io.Reader) error {
@@ -69,7 +69,7 @@ func (f *Folder) explain(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	name, cause, ours := files.Cause(err)
+	name, ours, cause := files.Cause(err)
 	if !ours {
 		return cause
 	}

@@ -306,8 +306,10 @@ func hostileArchiveRules() []rule {
 			for _, target := range []string{s.abs("outside"), "../outside", "deep/../../outside"} {
 				link := entry{name: "link", link: target, kind: tar.TypeSymlink}
 				for _, evil := range []entry{
-					{name: "link/f", content: "evil", kind: tar.TypeReg}, {name: "link/evil/", kind: tar.TypeDir},
-					{name: "link/", kind: tar.TypeDir, mode: 0o700}, {name: "link/l", link: "x", kind: tar.TypeSymlink},
+					{name: "link/f", content: "evil", kind: tar.TypeReg},
+					{name: "link/evil/", kind: tar.TypeDir},
+					{name: "link/", kind: tar.TypeDir, mode: 0o700},
+					{name: "link/l", link: "x", kind: tar.TypeSymlink},
 					{name: "copy", link: "link/f", kind: tar.TypeLink},
 				} {
 					deep := entry{name: "deep/", kind: tar.TypeDir, mode: 0o755}

@@ -50,9 +50,9 @@ func openStep(dir int, name string) (int, error) {
 // Cause takes an error of these files apart: the path that it is about, which may be that
 // of an entry of an archive, and what happened. It is not ours if it is the error of a
 // reader that was to be written.
-func Cause(err error) (name string, cause error, ours bool) {
+func Cause(err error) (name string, ours bool, cause error) {
 	if source, ok := errors.AsType[*sourceError](err); ok {
-		return "", source.err, false
+		return "", false, source.err
 	}
 	if where, ok := errors.AsType[*primitives.Error](err); ok {
 		name, err = where.Target, where.Err
@@ -60,5 +60,5 @@ func Cause(err error) (name string, cause error, ours bool) {
 	if entry, ok := errors.AsType[*fs.PathError](err); ok && entry.Op == entryOp {
 		name, err = entry.Path, entry.Err
 	}
-	return name, err, true
+	return name, true, err
 }
