@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// ErrConflict: a folder of this machine is not as the workspace began, so that changes do
-// not apply to it.
+// ErrConflict says that a folder of this machine is not as the workspace began, so that
+// changes do not apply to it.
 var ErrConflict = errors.New("the folder has changed meanwhile")
 
 // Apply makes the changes of the workspace in the folder of this machine that it was

@@ -174,7 +174,7 @@ func buildModalImage(ctx context.Context, cfg Config) (Image, error) {
 }
 
 func listModalImages(context.Context, Sandbox) ([]Image, error) {
-	return nil, fmt.Errorf("Modal has no list of images: %w; look at them in its dashboard", errors.ErrUnsupported)
+	return nil, fmt.Errorf("there is no list of the images at Modal: %w; look at them in its dashboard", errors.ErrUnsupported)
 }
 
 func removeModalImage(ctx context.Context, s Sandbox, ref string) error {

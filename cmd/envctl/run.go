@@ -111,7 +111,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 			if err != nil {
 				return nil, err
 			}
-			if err := f.identityFlags.write(env); err != nil {
+			if err := f.write(env); err != nil {
 				return nil, errors.Join(err, env.Close(), environment.Remove(ctx, cfg.Sandbox, env.ID()))
 			}
 			made.Store(env)
