@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // backend is what the environment knows of one type of sandbox. To add a type, add
@@ -40,6 +41,15 @@ func (b backend) reachIn(ctx context.Context, p primitives.EnvironmentPrimitive)
 		return nil
 	}
 	return b.reach(ctx, p)
+}
+
+// reachGuest finds the runner where the backend has put the guest.
+func reachGuest(_ context.Context, p primitives.EnvironmentPrimitive) reach {
+	s, ok := p.(*guest.Sandbox)
+	if !ok {
+		return nil
+	}
+	return s.Runner
 }
 
 // imageStore holds the images with agents of one type of sandbox.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -122,7 +123,7 @@ func describeImage(i docker.Image) Image {
 
 // newContainer makes a container of the configured image, or, if the agent is not
 // in that, of one that is built on it.
-func newContainer(ctx context.Context, cfg Config, c docker.Config) (*docker.Sandbox, error) {
+func newContainer(ctx context.Context, cfg Config, c docker.Config) (*guest.Sandbox, error) {
 	with, s, err := imageWithAgent(ctx, cfg, c)
 	switch {
 	case err != nil:
@@ -139,7 +140,7 @@ func newContainer(ctx context.Context, cfg Config, c docker.Config) (*docker.San
 // one; the zero value if that is fine. The first to ask makes a container of the
 // configured image and looks into it; if the agent is there, that is returned, to
 // be used. Later the built image shows by being there that it is needed.
-func imageWithAgent(ctx context.Context, cfg Config, c docker.Config) (docker.Image, *docker.Sandbox, error) {
+func imageWithAgent(ctx context.Context, cfg Config, c docker.Config) (docker.Image, *guest.Sandbox, error) {
 	if !cfg.wantsProgram() {
 		return docker.Image{}, nil, nil
 	}

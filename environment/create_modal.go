@@ -32,21 +32,10 @@ func modalBackend() backend {
 		gc:       gcModal,
 		images:   &imageStore{build: buildModalImage, list: listModalImages, remove: removeModalImage},
 		present:  func(Sandbox) bool { return modal.Present() },
-		reach:    reachModal,
+		reach:    reachGuest,
 		settings: func(s *Sandbox) any { return &s.Modal },
 		paths:    func(s *Sandbox) []*string { return []*string{&s.Modal.Runner} },
 		single:   func(s Sandbox) bool { return s.Modal.Name != "" },
-	}
-}
-
-// reachModal finds the runner where the guest was put.
-func reachModal(_ context.Context, p primitives.EnvironmentPrimitive) reach {
-	return func(runner string) string {
-		s, ok := p.(*modal.Sandbox)
-		if !ok {
-			return ""
-		}
-		return s.Runner(runner)
 	}
 }
 

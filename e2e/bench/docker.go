@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
@@ -114,7 +115,7 @@ func (e *engine) config(w way) docker.Config {
 // box is a sandbox and the way to it.
 type box struct {
 	way
-	*docker.Sandbox
+	*guest.Sandbox
 }
 
 func (e *engine) open(ctx context.Context, w way, change func(*docker.Config)) (box, error) {

@@ -16,6 +16,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -94,12 +95,12 @@ func (m *modalSide) create(ctx context.Context) (*sdk.Sandbox, error) {
 	return m.client.Sandboxes.Create(ctx, m.app, m.image, &sdk.SandboxCreateParams{Timeout: time.Hour})
 }
 
-func (m *modalSide) open(ctx context.Context) (*modal.Sandbox, error) {
+func (m *modalSide) open(ctx context.Context) (*guest.Sandbox, error) {
 	return modal.New(ctx, modal.Config{App: m.app.Name, Image: modalImage, Runner: m.runner, TimeoutSeconds: 3600})
 }
 
 // withBoth gives a benchmark a sandbox of each.
-func (m *modalSide) withBoth(ctx context.Context, use func(base *sdk.Sandbox, ours *modal.Sandbox) error) (err error) {
+func (m *modalSide) withBoth(ctx context.Context, use func(base *sdk.Sandbox, ours *guest.Sandbox) error) (err error) {
 	base, err := m.create(ctx)
 	if err != nil {
 		return err

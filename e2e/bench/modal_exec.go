@@ -9,7 +9,7 @@ import (
 
 	sdk "github.com/modal-labs/modal-client/go"
 
-	"github.com/agentenv-dev/agentenv/primitives/modal"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // benchModalExec compares one command after the other with the SDK's, then 32 at
@@ -17,7 +17,7 @@ import (
 // is possible.
 func benchModalExec(ctx context.Context) (rows []row, err error) {
 	err = withModal(ctx, func(m *modalSide) error {
-		return m.withBoth(ctx, func(base *sdk.Sandbox, ours *modal.Sandbox) error {
+		return m.withBoth(ctx, func(base *sdk.Sandbox, ours *guest.Sandbox) error {
 			theirs := func() error { return sdkTrue(ctx, base) }
 			mine := func() error { return runTrue(ctx, ours) }
 			reading := func() error { return sdkExec(ctx, base, io.Discard, trueCommand.Args...) }
@@ -52,7 +52,7 @@ const modalStreamSize = 128 << 20
 // benchModalStream compares reading the output of a command with the SDK's streams.
 func benchModalStream(ctx context.Context) (rows []row, err error) {
 	err = withModal(ctx, func(m *modalSide) error {
-		return m.withBoth(ctx, func(base *sdk.Sandbox, ours *modal.Sandbox) error {
+		return m.withBoth(ctx, func(base *sdk.Sandbox, ours *guest.Sandbox) error {
 			took, err := compete(4,
 				contestant{1, func() (time.Duration, error) {
 					w := &counter{}

@@ -12,14 +12,14 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/modal"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // benchModalFiles compares files with the SDK's.
 func benchModalFiles(ctx context.Context) (rows []row, err error) {
 	err = withModal(ctx, func(m *modalSide) error {
-		return m.withBoth(ctx, func(base *sdk.Sandbox, ours *modal.Sandbox) error {
-			for _, bench := range []func(context.Context, *sdk.Sandbox, *modal.Sandbox) ([]row, error){m.smallFile, m.manyFiles, m.greatFile} {
+		return m.withBoth(ctx, func(base *sdk.Sandbox, ours *guest.Sandbox) error {
+			for _, bench := range []func(context.Context, *sdk.Sandbox, *guest.Sandbox) ([]row, error){m.smallFile, m.manyFiles, m.greatFile} {
 				r, err := bench(ctx, base, ours)
 				if err != nil {
 					return err
@@ -32,7 +32,7 @@ func benchModalFiles(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-func (m *modalSide) smallFile(ctx context.Context, base *sdk.Sandbox, ours *modal.Sandbox) (rows []row, err error) {
+func (m *modalSide) smallFile(ctx context.Context, base *sdk.Sandbox, ours *guest.Sandbox) (rows []row, err error) {
 	content := make([]byte, 1024)
 	for _, c := range []struct {
 		name, base   string
@@ -63,7 +63,7 @@ func (m *modalSide) smallFile(ctx context.Context, base *sdk.Sandbox, ours *moda
 }
 
 // manyFiles takes the fastest of several rounds, in fresh folders.
-func (m *modalSide) manyFiles(ctx context.Context, base *sdk.Sandbox, ours *modal.Sandbox) (rows []row, err error) {
+func (m *modalSide) manyFiles(ctx context.Context, base *sdk.Sandbox, ours *guest.Sandbox) (rows []row, err error) {
 	round := 0
 	fresh := func() string {
 		round++
@@ -89,7 +89,7 @@ func (m *modalSide) manyFiles(ctx context.Context, base *sdk.Sandbox, ours *moda
 // modalGreat is a file that is not small.
 const modalGreat = 64 << 20
 
-func (m *modalSide) greatFile(ctx context.Context, base *sdk.Sandbox, ours *modal.Sandbox) (rows []row, err error) {
+func (m *modalSide) greatFile(ctx context.Context, base *sdk.Sandbox, ours *guest.Sandbox) (rows []row, err error) {
 	content := make([]byte, modalGreat)
 	wrote, err := compete(4,
 		clocked(1, func() error { return base.Filesystem.WriteBytes(ctx, content, "/tmp/great", nil) }),

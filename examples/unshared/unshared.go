@@ -1,36 +1,25 @@
 // Package unshared is a sandbox of one's own: a guest in its own process, IPC and host
 // name namespaces, as unshare(1) of util-linux makes them. It shows all that a backend
-// needs: start "envrunner guest" where the sandbox is, join its standard streams with
-// guest.Stdio, and answer what only the backend can know. [environment.New] takes it.
+// needs, which is a guest.Driver: start "envrunner guest" where the sandbox is, join its
+// standard streams with guest.Stdio, and answer what only the backend can know.
+// [environment.New] takes the sandbox.
 package unshared
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"sync"
+	"path/filepath"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// Sandbox is a guest in namespaces. Files, commands and watches are the Client's.
-type Sandbox struct {
-	*guest.Client
-	dir    string
-	kill   func() error
-	exited chan struct{}
-
-	mu    sync.Mutex
-	ended bool
-}
-
 // New makes a sandbox in a new folder below root. This program's end is its end, too.
-func New(ctx context.Context, root string) (*Sandbox, error) {
+func New(ctx context.Context, root string) (*guest.Sandbox, error) {
 	runner, err := bundle.Path(ctx, bundle.Config{}) // the program that works inside
 	if err != nil {
 		return nil, err
@@ -39,67 +28,74 @@ func New(ctx context.Context, root string) (*Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sandbox{dir: dir, exited: make(chan struct{})}
-	var stderr bytes.Buffer
-	life := context.WithoutCancel(ctx) // ctx covers the creation only
+	d := &driver{dir: dir, runner: runner}
+	s, err := guest.Open(ctx, d, guest.Config{
+		Backend: "unshared", Isolation: primitives.IsolationNone, // it can read what its user can
+	})
+	if err != nil {
+		return nil, errors.Join(err, d.End(ctx))
+	}
+	return s, nil
+}
+
+// driver is one guest in namespaces.
+type driver struct {
+	dir, runner string
+	cmd         *exec.Cmd
+	exited      chan struct{}
+}
+
+func (d *driver) ID() string { return filepath.Base(d.dir) }
+
+// Dial starts the guest. It ends with this program.
+func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	args := []string{"--pid", "--mount-proc", "--ipc", "--uts", "--fork", "--kill-child"}
 	if os.Geteuid() != 0 {
 		args = append(args, "--map-root-user")
 	}
-	cmd := exec.CommandContext(life, "unshare", append(args, runner, "guest", "--root", dir)...)
-	cmd.Stderr = &stderr
-	in, err := cmd.StdinPipe()
+	life := context.WithoutCancel(ctx) // ctx covers the creation only
+	cmd := exec.CommandContext(life, "unshare", append(args, d.runner, "guest", "--root", d.dir)...)
+	cmd.Stderr = os.Stderr
+	theirIn, in, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, err
 	}
-	out, err := cmd.StdoutPipe()
+	out, theirOut, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, in.Close(), theirIn.Close())
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+	cmd.Stdin, cmd.Stdout = theirIn, theirOut
+	err = errors.Join(cmd.Start(), theirIn.Close(), theirOut.Close())
+	stream := guest.Stdio(out, in)
+	if err != nil {
+		return nil, errors.Join(err, stream.Close())
 	}
-	s.kill = cmd.Process.Kill
-	if s.Client, err = guest.Dial(ctx, guest.Stdio(out, in), guest.Config{
-		Backend: "unshared", Isolation: primitives.IsolationNone, // it can read what its user can
-	}); err != nil {
-		err = errors.Join(err, cmd.Process.Kill(), cmd.Wait(), os.RemoveAll(dir))
-		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
-	}
+	d.cmd, d.exited = cmd, make(chan struct{})
 	go func() {
-		<-s.Done() // all that the guest has said was read
 		_ = cmd.Wait()
-		close(s.exited)
+		close(d.exited)
 	}()
-	return s, nil
+	return stream, nil
 }
 
-// Terminate ends all processes of the sandbox and removes its folder.
-func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return primitives.TerminateReport{}, nil
+// State says whether the guest runs; without it, nothing of the sandbox does.
+func (d *driver) State(context.Context) (guest.Status, error) {
+	select {
+	case <-d.exited:
+		return guest.Status{State: primitives.State{Status: primitives.StatusLost}}, nil
+	default:
+		return guest.Status{State: primitives.State{Status: primitives.StatusRunning}}, nil
 	}
-	report, err := s.Client.Terminate(ctx)
-	if errors.Is(err, primitives.ErrUnavailable) {
-		err = nil // the guest is dead, and with it all processes of its namespace
+}
+
+// End returns when nothing of the sandbox is left.
+func (d *driver) End(context.Context) error {
+	if d.cmd != nil {
+		_ = d.cmd.Process.Kill() // fails only if it has exited
+		<-d.exited
 	}
-	return report, errors.Join(err, s.endLocked())
+	return os.RemoveAll(d.dir)
 }
 
 // Close ends the sandbox, too, because no other program can attach to it.
-func (s *Sandbox) Close() error {
-	err := s.Client.Close()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return errors.Join(err, s.endLocked())
-}
-
-// endLocked returns when nothing of the sandbox is left.
-func (s *Sandbox) endLocked() error {
-	s.ended = true
-	_ = s.kill() // fails only if it has exited
-	<-s.exited
-	return os.RemoveAll(s.dir)
-}
+func (d *driver) Close() error { return d.End(context.Background()) }

@@ -78,16 +78,16 @@ func build(ctx context.Context, eng *client.Client, cfg Config, plan buildPlan) 
 	if plan.base.Config != nil && len(plan.base.Config.OnBuild) > 0 {
 		cfg.tell("the ONBUILD instructions of the image " + cfg.Image + " are not carried out")
 	}
-	s, err := create(ctx, cfg.forBuild(plan))
+	d, err := create(ctx, cfg.forBuild(plan))
 	if err != nil {
 		return Image{}, err
 	}
 	defer func() {
-		_, terr := s.Terminate(context.WithoutCancel(ctx))
-		err = errors.Join(err, terr, s.Close())
+		_, terr := d.sandbox.Terminate(context.WithoutCancel(ctx))
+		err = errors.Join(err, terr, d.sandbox.Close())
 	}()
 	for _, command := range plan.Commands {
-		if err := s.runBuild(ctx, command, plan.Env); err != nil {
+		if err := d.runBuild(ctx, command, plan.Env); err != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
@@ -98,20 +98,20 @@ func build(ctx context.Context, eng *client.Client, cfg Config, plan buildPlan) 
 	if img, err = findImage(ctx, eng, plan.ref); !errors.Is(err, fs.ErrNotExist) {
 		return img, err
 	}
-	if _, err := s.commitAs(ctx, plan.ref, s.builtConfig(plan)); err != nil {
+	if _, err := d.commitAs(ctx, plan.ref, d.builtConfig(plan)); err != nil {
 		return Image{}, err
 	}
 	return findImage(ctx, eng, plan.ref)
 }
 
 // runBuild runs a command of a build and passes on what it prints.
-func (s *Sandbox) runBuild(ctx context.Context, command string, env []string) error {
-	s.cfg.tell(command)
-	p, err := s.Exec(ctx, primitives.Command{Args: []string{"/bin/sh", "-c", command}, Dir: "/", Env: env, MergeStderr: true})
+func (d *driver) runBuild(ctx context.Context, command string, env []string) error {
+	d.cfg.tell(command)
+	p, err := d.sandbox.Exec(ctx, primitives.Command{Args: []string{"/bin/sh", "-c", command}, Dir: "/", Env: env, MergeStderr: true})
 	if err != nil {
 		return &BuildError{Command: command, Err: err}
 	}
-	output := &outputLines{tell: s.cfg.tell}
+	output := &outputLines{tell: d.cfg.tell}
 	_, err = io.Copy(output, p.Stdout())
 	status, werr := p.Wait(ctx)
 	if err := errors.Join(err, werr, p.Close()); err != nil {
@@ -127,7 +127,7 @@ func (s *Sandbox) runBuild(ctx context.Context, command string, env []string) er
 // builtConfig is the configuration of the image that is made of a build: that of its
 // base, with more labels. What is left out the engine takes from the container, which
 // has it from the base.
-func (s *Sandbox) builtConfig(plan buildPlan) *container.Config {
+func (d *driver) builtConfig(plan buildPlan) *container.Config {
 	c := &container.Config{User: "0", WorkingDir: "/", Cmd: []string{"/bin/sh"}, Entrypoint: []string{}}
 	if base := plan.base.Config; base != nil {
 		c.Healthcheck, c.StopSignal, c.Shell = base.Healthcheck, base.StopSignal, base.Shell
@@ -141,7 +141,7 @@ func (s *Sandbox) builtConfig(plan buildPlan) *container.Config {
 			c.Entrypoint, c.Cmd = append(c.Entrypoint, base.Entrypoint...), base.Cmd
 		}
 	}
-	c.Labels = s.imageLabels(plan.Labels)
+	c.Labels = d.imageLabels(plan.Labels)
 	c.Labels[labelImage], c.Labels[labelImageBase], c.Labels[labelSession] = plan.ref, plan.on, ""
 	if base := plan.base.Config; base != nil {
 		c.Labels[labelSnapshot] = base.Labels[labelSnapshot] // by which checkLabels knows what it is built on

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // ownRunner gives a configuration a copy of the runner that only the test's sandboxes
@@ -58,13 +59,13 @@ func TestForkWhenTheFileOfTheRunnerIsGone(t *testing.T) {
 				}
 			}()
 			remove()
-			for name, s := range map[string]*docker.Sandbox{"made": s, "attached": again} {
+			for name, s := range map[string]*guest.Sandbox{"made": s, "attached": again} {
 				copies, err := s.Fork(t.Context(), 1)
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					continue
 				}
-				f := copies[0].(*docker.Sandbox)
+				f := copies[0].(*guest.Sandbox)
 				if got := output(t, f, "cat", "file"); got != "here\n" {
 					t.Errorf("%s: the copy reads %q", name, got)
 				}

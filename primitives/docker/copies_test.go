@@ -18,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
 )
 
@@ -87,7 +88,7 @@ func TestForksOfForksLeaveNoImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := first[0].(*docker.Sandbox)
+	f := first[0].(*guest.Sandbox)
 	if f.Paths() != s.Paths() {
 		t.Errorf("paths %+v became %+v", s.Paths(), f.Paths())
 	}
@@ -113,7 +114,7 @@ func TestForksOfForksLeaveNoImages(t *testing.T) {
 	if n := len(imagesOfThisRun(t)); n != 2 {
 		t.Errorf("%d images while the fork of a fork lives, want 2", n)
 	}
-	if got := output(t, second[0].(*docker.Sandbox), "cat", "/outside"); got != "root\n" {
+	if got := output(t, second[0].(*guest.Sandbox), "cat", "/outside"); got != "root\n" {
 		t.Errorf("in the fork of the fork: %q", got)
 	}
 	end(t, second[0])
@@ -167,7 +168,7 @@ func TestWhatAnImageDoesNotHoldCannotBeCopied(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for _, s := range []*docker.Sandbox{s, again} {
+	for _, s := range []*guest.Sandbox{s, again} {
 		if _, err := s.Fork(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "workspace") {
 			t.Errorf("Fork: %v", err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // committed makes an image of a new container of another one and returns its ID. It
@@ -58,7 +59,7 @@ func TestFilesInAVolumeOfTheImageAreNotLostInACopy(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for name, s := range map[string]*docker.Sandbox{"made": s, "attached": again} {
+	for name, s := range map[string]*guest.Sandbox{"made": s, "attached": again} {
 		if c := s.Capabilities(); c.Fork || c.Snapshot || !c.Pause {
 			t.Errorf("%s: capabilities %+v", name, c)
 		}
@@ -92,7 +93,7 @@ func TestAVolumeOfTheImageThatIsMountedOverIsNoneAndShared(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer end(t, copies[0])
-	f := copies[0].(*docker.Sandbox)
+	f := copies[0].(*guest.Sandbox)
 	if got := output(t, f, "cat", "/data/x"); got != "shared\n" || !f.Capabilities().Fork {
 		t.Errorf("the copy reads %q and can do %+v", got, f.Capabilities())
 	}

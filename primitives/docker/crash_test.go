@@ -26,6 +26,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // crashVariable holds the configuration of a program that a test starts to kill it.
@@ -365,7 +366,7 @@ func TestTwoHandlesTerminateAtOnce(t *testing.T) {
 	eng := testdocker.Engine(t)
 	for range 3 {
 		s := open(t, cfg)
-		handles := []*docker.Sandbox{s}
+		handles := []*guest.Sandbox{s}
 		for range 2 {
 			other, err := docker.Attach(t.Context(), docker.Config{}, s.ID())
 			if err != nil {

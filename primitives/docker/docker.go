@@ -85,15 +85,15 @@ const backend = "docker"
 // errors.ErrUnsupported for a platform that cannot run the guest,
 // [primitives.ErrUnavailable] for an engine that does not answer and a container
 // whose guest does not.
-func New(ctx context.Context, cfg Config) (*Sandbox, error) {
-	s, err := create(ctx, cfg)
+func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
+	d, err := create(ctx, cfg)
 	if err != nil {
 		return nil, wrap("create", cfg.Image, err)
 	}
-	return s, nil
+	return d.sandbox, nil
 }
 
-func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
+func create(ctx context.Context, cfg Config) (_ *driver, err error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
@@ -136,32 +136,31 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 	cfg.Logger = logOf(cfg, name)
 	cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
 	put := func(id string) error { return install(ctx, eng, id, cfg) }
-	l, err := launch(ctx, eng, name, cfg, img, put)
+	d, err := launch(ctx, eng, name, cfg, img, put)
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
 		cfg.sharedRunner, cfg.NoSocket = "", true
 		cfg.Logger.Debug("container is made again, without mounts", "error", err)
 		// If this fails as well the first error is about what cfg says.
 		if again, aerr := launch(ctx, eng, name, cfg, img, put); aerr == nil {
-			l, err = again, nil
+			d, err = again, nil
 		}
 	}
 	if err != nil {
 		return nil, explain(eng, err)
 	}
-	l.arch = img.Architecture
-	s := newSandbox(eng, name, l, cfg)
-	s.sweep, s.volumes = sweep, cfg.imageVolumes(img)
-	return s, nil
+	d.sweep = sweep
+	d.handOver()
+	return d, nil
 }
 
 // launch makes a container, has put add to it what its guest needs, starts it and finds
 // the way into it. When it fails nothing is left.
-func launch(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*link, error) {
+func launch(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*driver, error) {
 	for attempt := 1; ; attempt++ {
-		l, err := launchOnce(ctx, eng, name, cfg, img, put)
+		d, err := launchOnce(ctx, eng, name, cfg, img, put)
 		// GC in another program may have removed the network before the start.
 		if cfg.Network != "" || !missesNetwork(err) || attempt == launchAttempts || ctx.Err() != nil {
-			return l, err
+			return d, err
 		}
 		cfg.Logger.Debug("container is made again: its network was removed", "attempt", attempt, "error", err)
 	}
@@ -178,25 +177,28 @@ func logOf(cfg Config, id string) hclog.Logger {
 // launchAttempts bounds how often the network of sandboxes may be removed meanwhile.
 const launchAttempts = 5
 
-func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*link, error) {
+func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*driver, error) {
 	id, err := makeContainer(ctx, eng, name, cfg, img)
 	if err != nil {
 		return nil, err
 	}
-	var l *link
+	d := &driver{
+		eng: eng, id: name, container: id, first: true,
+		cfg: cfg, arch: img.Architecture, volumes: cfg.imageVolumes(img),
+	}
 	if err = put(id); err == nil {
-		l, err = startGuest(ctx, eng, id, name, cfg)
+		err = d.open(ctx, linkFolder(eng, name), cfg)
 	}
 	if err == nil {
-		if err = cfg.folders.prove(ctx, l.guest); err != nil {
-			err = errors.Join(err, l.guest.Close())
+		if err = cfg.folders.prove(ctx, d.sandbox); err != nil {
+			err = errors.Join(err, d.sandbox.Close())
 		}
 	}
 	if err != nil {
 		err = explainStart(ctx, eng, cfg, img, err)
 		return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
 	}
-	return l, nil
+	return d, nil
 }
 
 // Attach returns a live sandbox of [New] by its ID, also one that another program
@@ -209,7 +211,7 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config
 // An ID without a sandbox is fs.ErrNotExist, also when it is a container that
 // this package did not make. A sandbox whose container does not run is
 // [primitives.ErrUnavailable], until it is removed.
-func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
 	s, err := attach(ctx, cfg, id)
 	if err != nil {
 		return nil, wrap("attach", id, err)
@@ -217,7 +219,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	return s, nil
 }
 
-func attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+func attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
 	eng, found, err := find(ctx, cfg, id)
 	if err != nil {
 		return nil, err
@@ -255,7 +257,7 @@ func find(ctx context.Context, cfg Config, id string) (*client.Client, container
 
 // attachTo attaches to the container that was found. When it fails eng is still
 // open.
-func attachTo(ctx context.Context, eng *client.Client, found container.InspectResponse, cfg Config) (*Sandbox, error) {
+func attachTo(ctx context.Context, eng *client.Client, found container.InspectResponse, cfg Config) (*guest.Sandbox, error) {
 	if !found.State.Running {
 		return nil, notRunning(found)
 	}
@@ -270,63 +272,56 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	if made.folders, err = foldersOf(found.Config.Labels); err != nil {
 		return nil, err
 	}
+	made.sharedRunner = mountedRunner(found.Mounts)
+	d := &driver{
+		eng: eng, id: strings.TrimPrefix(found.Name, "/"), container: found.ID, program: guestProgram,
+		cfg: made, arch: found.Config.Labels[labelArch], volumes: mountedVolumes(found.Mounts),
+	}
+	if found.Config.Labels[labelFork] != "" {
+		d.forkedFrom = found.Image
+	}
 	joined := made
 	joined.NoSocket = cfg.NoSocket
-	program := guestProgram
-	enter := func() (*link, error) {
-		return joinContainer(ctx, eng, found.ID, program, linkOf(eng, found.Config.Labels), joined)
-	}
+	enter := func() error { return d.open(ctx, linkOf(eng, found.Config.Labels), joined) }
 	if found.State.Paused {
 		enter = afterResume(ctx, enter)
 	}
-	l, err := enter()
+	err = enter()
 	if other, is := errors.AsType[*guest.VersionError](err); is && cfg.Runner != "" {
 		made.Logger.Info("guest of this release is installed beside another", "ours", other.Ours, "theirs", other.Theirs)
-		if program, err = installBeside(ctx, eng, found.ID, cfg.Runner); err == nil {
-			l, err = enter()
+		if d.program, err = installBeside(ctx, eng, found.ID, cfg.Runner); err == nil {
+			err = enter()
 		}
 	}
 	if err != nil {
 		return nil, explainJoin(ctx, eng, found.ID, err)
 	}
-	if err := made.folders.prove(ctx, l.guest); err != nil {
-		return nil, errors.Join(explain(eng, err), l.guest.Close())
+	if err := made.folders.prove(ctx, d.sandbox); err != nil {
+		return nil, errors.Join(explain(eng, err), d.sandbox.Close())
 	}
-	l.arch = found.Config.Labels[labelArch]
-	made.sharedRunner = mountedRunner(found.Mounts)
-	s := newSandbox(eng, strings.TrimPrefix(found.Name, "/"), l, made)
-	s.volumes = mountedVolumes(found.Mounts)
-	if found.Config.Labels[labelFork] != "" {
-		s.forkedFrom = found.Image
-	}
-	return s, nil
+	return d.handOver(), nil
 }
 
 // afterResume has a container that was just resumed entered again, for a moment, while
 // the engine says that it is paused: some (20.10 is one) hear late of what they have
 // done, of the pause after the end of it.
-func afterResume(ctx context.Context, enter func() (*link, error)) func() (*link, error) {
-	return func() (*link, error) {
+func afterResume(ctx context.Context, enter func() error) func() error {
+	return func() error {
 		tick := time.NewTicker(fatePause)
 		defer tick.Stop()
 		for range fateAttempts {
-			l, err := enter()
+			err := enter()
 			if !cerrdefs.IsConflict(err) {
-				return l, err
+				return err
 			}
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				return nil, err
+				return err
 			}
 		}
 		return enter()
 	}
-}
-
-// newSandbox returns the handle of a container whose guest has answered.
-func newSandbox(eng *client.Client, name string, l *link, cfg Config) *Sandbox {
-	return &Sandbox{worker: l.guest, eng: eng, id: name, link: l, cfg: cfg}
 }
 
 func newID() string {

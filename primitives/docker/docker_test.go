@@ -14,10 +14,11 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // open makes a sandbox that is terminated and closed with the test.
-func open(t *testing.T, cfg docker.Config) *docker.Sandbox {
+func open(t *testing.T, cfg docker.Config) *guest.Sandbox {
 	t.Helper()
 	s, err := docker.New(t.Context(), cfg)
 	if err != nil {
@@ -32,7 +33,7 @@ func open(t *testing.T, cfg docker.Config) *docker.Sandbox {
 	return s
 }
 
-func output(t *testing.T, s *docker.Sandbox, args ...string) string {
+func output(t *testing.T, s *guest.Sandbox, args ...string) string {
 	t.Helper()
 	res, err := primitives.Run(t.Context(), s, primitives.Command{Args: args}, primitives.RunOptions{})
 	if err != nil || !res.Status.Success() {

@@ -150,7 +150,7 @@ func TestANewerEngine(t *testing.T) {
 	if got := output(t, s, "echo", "hello"); got != "hello\n" {
 		t.Errorf("got %q", got)
 	}
-	if ports, err := s.Ports(t.Context()); err != nil || len(ports) != 1 || ports[0].Host == 0 {
+	if ports, err := s.Ports(t.Context()); err != nil || len(ports) != 1 || ports[0].Address == "" {
 		t.Errorf("ports: %+v, %v", ports, err)
 	}
 	second, err := docker.Attach(t.Context(), cfg, s.ID())

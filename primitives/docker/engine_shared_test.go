@@ -112,7 +112,7 @@ func TestASandboxThatIsClosedTakesNoClientFromOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if local := strings.HasPrefix(first.eng.DaemonHost(), "unix://"); local != (first.eng == second.eng) {
+	if local := strings.HasPrefix(driverOf(first).eng.DaemonHost(), "unix://"); local != (driverOf(first).eng == driverOf(second).eng) {
 		t.Errorf("that the engine is of this machine is %t, that its client is shared is not", local)
 	}
 	for range 2 {

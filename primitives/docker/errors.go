@@ -68,6 +68,12 @@ func explain(eng *client.Client, err error) error {
 	return err
 }
 
+// isMissingOrBusy reports whether the engine does not have what a call is about, or not in
+// the state that the call needs.
+func isMissingOrBusy(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist)
+}
+
 // brokeOff reports whether a connection could not be made, or broke.
 func brokeOff(err error) bool {
 	var network net.Error

@@ -50,12 +50,10 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 // where it has no kind of error for it, and then looks itself. The container is not
 // looked at: unless it is kept the engine has removed it already.
 func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, err error) error {
-	if said, ok := errors.AsType[*saidError](err); ok && ctx.Err() == nil {
-		if wrong := cfg.cannotServe(img, said.said); wrong != nil {
+	if unmet, ok := errors.AsType[*guest.HandshakeError](err); ok && ctx.Err() == nil {
+		if wrong := cfg.cannotServe(img, unmet.Stderr); wrong != nil {
 			return wrong
 		}
-	}
-	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet && ctx.Err() == nil {
 		return fmt.Errorf("the guest did not answer: %w; unless the cause is another, set runner to the envrunner program of this version", err)
 	}
 	switch {

@@ -16,6 +16,14 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
+const (
+	// fateTimeout is how long the engine may take to tell what became of a container.
+	fateTimeout = 5 * time.Second
+	// The engine may notice late what has happened. It is asked so often.
+	fatePause    = 50 * time.Millisecond
+	fateAttempts = 20
+)
+
 // fate asks the engine what state a container is in, or what became of it.
 func fate(ctx context.Context, eng *client.Client, id string) (primitives.State, error) {
 	found, err := eng.ContainerInspect(ctx, id)

@@ -20,31 +20,32 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 func TestASandboxThatIsEndedFromOutside(t *testing.T) {
 	eng := testdocker.Engine(t)
 	for name, c := range map[string]struct {
 		socket bool
-		end    func(t *testing.T, s *docker.Sandbox)
+		end    func(t *testing.T, s *guest.Sandbox)
 		state  func(primitives.State) bool
 	}{
-		"killed by the engine": {true, func(t *testing.T, s *docker.Sandbox) {
+		"killed by the engine": {true, func(t *testing.T, s *guest.Sandbox) {
 			if err := eng.ContainerKill(t.Context(), s.ID(), "KILL"); err != nil {
 				t.Fatal(err)
 			}
 		}, killed},
-		"killed by the engine, over its stream": {false, func(t *testing.T, s *docker.Sandbox) {
+		"killed by the engine, over its stream": {false, func(t *testing.T, s *guest.Sandbox) {
 			if err := eng.ContainerKill(t.Context(), s.ID(), "KILL"); err != nil {
 				t.Fatal(err)
 			}
 		}, killed},
-		"removed": {true, func(t *testing.T, s *docker.Sandbox) {
+		"removed": {true, func(t *testing.T, s *guest.Sandbox) {
 			if err := eng.ContainerRemove(t.Context(), s.ID(), container.RemoveOptions{Force: true}); err != nil {
 				t.Fatal(err)
 			}
 		}, killed},
-		"the guest killed by the host": {false, func(t *testing.T, s *docker.Sandbox) {
+		"the guest killed by the host": {false, func(t *testing.T, s *guest.Sandbox) {
 			found, err := eng.ContainerInspect(t.Context(), s.ID())
 			if err == nil {
 				err = syscall.Kill(found.State.Pid, syscall.SIGKILL)
@@ -106,7 +107,7 @@ func TestAStreamThatIsCut(t *testing.T) {
 }
 
 // awaitGone waits until nothing is left of a file that was not written to its end.
-func awaitGone(t *testing.T, s *docker.Sandbox, name string) {
+func awaitGone(t *testing.T, s *guest.Sandbox, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -142,7 +142,7 @@ func (f *hostFolders) mounts() []mount.Mount {
 // prove asks the guest of a container, in which nothing else runs yet, whether the opened
 // files are at their targets. A guest on another kernel, as in a virtual machine, has other
 // device and inode numbers: nothing is proven there.
-func (f *hostFolders) prove(ctx context.Context, g *guest.Client) error {
+func (f *hostFolders) prove(ctx context.Context, g *guest.Sandbox) error {
 	if f == nil {
 		return nil
 	}

@@ -17,10 +17,11 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // script runs a command of the shell, whatever its status is.
-func script(t *testing.T, s *docker.Sandbox, command string) primitives.RunResult {
+func script(t *testing.T, s *guest.Sandbox, command string) primitives.RunResult {
 	t.Helper()
 	res, err := primitives.Run(t.Context(), s, primitives.Command{Args: []string{"sh", "-c", command}}, primitives.RunOptions{})
 	if err != nil {
@@ -31,7 +32,7 @@ func script(t *testing.T, s *docker.Sandbox, command string) primitives.RunResul
 
 // outlivesCommands checks that when memory runs out the kernel ends commands before the
 // first process.
-func outlivesCommands(t *testing.T, s *docker.Sandbox) {
+func outlivesCommands(t *testing.T, s *guest.Sandbox) {
 	t.Helper()
 	for range 20 { // what a command starts at once may be faster than who looks at it
 		p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "sleep 1000 & echo $$ $!; wait"}, Grace: -1})
@@ -156,7 +157,7 @@ func TestWhatIsAddedWorks(t *testing.T) {
 	}
 
 	ports, err := s.Ports(t.Context())
-	if err != nil || len(ports) != 2 || ports[0].Protocol != "tcp" || ports[1].Protocol != "udp" || ports[0].Container != 8080 {
+	if err != nil || len(ports) != 2 || ports[0].Protocol != "tcp" || ports[1].Protocol != "udp" || ports[0].Number != 8080 {
 		t.Fatalf("ports: %+v, %v", ports, err)
 	}
 	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "echo hello from inside | busybox nc -l -p 8080"}})
@@ -164,12 +165,12 @@ func TestWhatIsAddedWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = p.Close() }()
-	if ports[0].HostIP != "127.0.0.1" || ports[0].Host == 0 {
+	if host, port, err := net.SplitHostPort(ports[0].Address); err != nil || host != "127.0.0.1" || port == "0" {
 		t.Errorf("published at %+v", ports[0])
 	}
 	var got []byte
 	for len(got) == 0 { // until nc listens
-		conn, err := net.Dial("tcp", net.JoinHostPort(ports[0].HostIP, strconv.Itoa(ports[0].Host)))
+		conn, err := net.Dial("tcp", ports[0].Address)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // aSecret is what a listening sandbox tells everyone who connects to its port.
@@ -30,7 +30,7 @@ const (
 
 // listening makes a sandbox on a network that tells its secret at a published port, and
 // returns its address there, too.
-func listening(t *testing.T, networkName string) (s *docker.Sandbox, address string) {
+func listening(t *testing.T, networkName string) (s *guest.Sandbox, address string) {
 	t.Helper()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Network, cfg.Ports = networkName, []docker.Port{{Container: secretPort}}
@@ -55,13 +55,13 @@ func listening(t *testing.T, networkName string) (s *docker.Sandbox, address str
 }
 
 // told is what the engine's machine reads from the published port.
-func told(t *testing.T, s *docker.Sandbox) string {
+func told(t *testing.T, s *guest.Sandbox) string {
 	t.Helper()
 	ports, err := s.Ports(t.Context())
 	if err != nil || len(ports) != 1 {
 		t.Fatalf("ports %v, %v", ports, err)
 	}
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0].Host)))
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", ports[0].Address)
 	if err != nil {
 		return ""
 	}
@@ -72,7 +72,7 @@ func told(t *testing.T, s *docker.Sandbox) string {
 }
 
 // asks has a sandbox connect to the port of another one.
-func asks(t *testing.T, s *docker.Sandbox, address string) string {
+func asks(t *testing.T, s *guest.Sandbox, address string) string {
 	t.Helper()
 	return strings.TrimSpace(string(script(t, s, "nc -w 3 "+address+" 8000 </dev/null").Stdout))
 }
@@ -92,14 +92,14 @@ func TestSandboxesReachEachOtherOnlyOnANetworkThatIsNamed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fork, _ := copies[0].(*docker.Sandbox)
+			fork, _ := copies[0].(*guest.Sandbox)
 			t.Cleanup(func() {
 				_, err := fork.Terminate(context.WithoutCancel(t.Context()))
 				if err := errors.Join(err, fork.Close()); err != nil {
 					t.Error(err)
 				}
 			})
-			for asking, other := range map[string]*docker.Sandbox{"another sandbox": b, "a fork": fork} {
+			for asking, other := range map[string]*guest.Sandbox{"another sandbox": b, "a fork": fork} {
 				if c.want == "" {
 					if got := asks(t, other, address); got != "" {
 						t.Errorf("%s reads %q from the port, want nothing", asking, got)

@@ -1,14 +1,18 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/docker/go-connections/nat"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // Port is a port of the container that can be reached on the engine's machine.
@@ -88,34 +92,23 @@ func (c Config) portBindings() (nat.PortSet, nat.PortMap) {
 	return exposed, bindings
 }
 
-// Ports returns the published ports, with those that the engine has chosen, by
-// their number in the container.
-func (s *Sandbox) Ports(ctx context.Context) ([]Port, error) {
-	found, err := s.eng.ContainerInspect(ctx, s.link.container)
+// Ports returns the published ports, with those that the engine has chosen.
+func (d *driver) Ports(ctx context.Context) ([]primitives.Port, error) {
+	found, err := d.eng.ContainerInspect(ctx, d.container)
 	if err != nil {
-		return nil, wrap("ports", s.id, explain(s.eng, err))
+		return nil, d.explain(ctx, err)
 	}
 	if found.NetworkSettings == nil {
 		return nil, nil
 	}
-	var ports []Port
+	var ports []primitives.Port
 	for inside, bindings := range found.NetworkSettings.Ports {
 		for _, b := range bindings {
-			host, err := strconv.Atoi(b.HostPort)
-			if err != nil {
-				return nil, wrap("ports", s.id, fmt.Errorf("the engine names a port %q: %w", b.HostPort, err))
-			}
-			ports = append(ports, Port{Container: inside.Int(), Protocol: inside.Proto(), Host: host, HostIP: b.HostIP})
+			ports = append(ports, primitives.Port{Number: inside.Int(), Protocol: inside.Proto(), Address: net.JoinHostPort(b.HostIP, b.HostPort)})
 		}
 	}
-	slices.SortFunc(ports, func(a, b Port) int {
-		if a.Container != b.Container {
-			return a.Container - b.Container
-		}
-		if by := strings.Compare(a.Protocol, b.Protocol); by != 0 {
-			return by
-		}
-		return strings.Compare(a.HostIP, b.HostIP)
+	slices.SortFunc(ports, func(a, b primitives.Port) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Address, b.Address))
 	})
 	return ports, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // hostGit runs the machine's git in a folder, without the user's configuration.
@@ -134,7 +135,7 @@ func TestASandboxCannotChangeWhatItsMachineExecutes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s = copies[0].(*docker.Sandbox) //nolint:forcetypeassert // that is what they are
+				s = copies[0].(*guest.Sandbox) //nolint:forcetypeassert // that is what they are
 				t.Cleanup(func() {
 					_, err := s.Terminate(context.WithoutCancel(t.Context()))
 					if err := errors.Join(err, s.Close()); err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // What ends a sandbox outlives the context that it was called with, and may take
-// its time. But it does not wait for an engine or a guest that is silent: those are
-// asked now and then whether they are there.
+// its time. But it does not wait for an engine that is silent: that is asked now and
+// then whether it is there.
 
 // answerInterval is how often that is, fateTimeout how long they may take.
 const answerInterval = 2 * time.Second
@@ -57,55 +57,5 @@ func askEvery(ctx context.Context, answers func() bool) {
 		if !answers() {
 			return
 		}
-	}
-}
-
-// endProcesses has the guest end all processes politely. One that does not answer is
-// not waited for; its stream is cut.
-func (s *Sandbox) endProcesses(ctx context.Context) (primitives.TerminateReport, error) {
-	g := s.link.guest
-	watched, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		askEvery(watched, func() bool {
-			answered := make(chan struct{})
-			watching.Go(func() {
-				_, _ = g.Poll(watched) // an error is an answer, too
-				close(answered)
-			})
-			patience := time.NewTimer(fateTimeout)
-			defer patience.Stop()
-			select {
-			case <-answered:
-				return true
-			case <-patience.C:
-				s.link.cut()
-				return false
-			}
-		})
-	})
-	report, err := g.Terminate(ctx)
-	cancel()
-	watching.Wait()
-	return report, err
-}
-
-// hangUp has the guest end by itself, and with it the container, when Terminate has left
-// it nothing to do. It reports whether it will.
-func (s *Sandbox) hangUp() bool {
-	return s.link.first && s.link.guest.HangUp()
-}
-
-// errSilentGuest says that the guest is there and does nothing.
-var errSilentGuest = fmt.Errorf("%w: the guest does not answer", primitives.ErrUnavailable)
-
-// cut ends the stream to a silent guest at once. One over a socket ends with the
-// container.
-func (l *link) cut() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conn != nil && l.cause == nil {
-		l.cause = errSilentGuest
-		_ = l.conn.Close()
 	}
 }

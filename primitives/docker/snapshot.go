@@ -18,8 +18,6 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
-
-	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // A snapshot is an image that was committed from a container, and so is what forks
@@ -34,8 +32,7 @@ const (
 	snapshotRepository = "agentenv-snapshot"
 )
 
-// Snapshot implements primitives.Snapshotter: it commits the container to an
-// image, frozen meanwhile so that its files fit together, and returns the image's
+// Snapshot commits the container to an image, frozen meanwhile so that its files fit together, and returns the image's
 // name. [New] with that as Config.Image makes a sandbox with these files and the
 // same Paths; all its other settings are those of its own Config. See [Snapshots]
 // and [RemoveSnapshot]. The files of the session, which are in the image, hold
@@ -44,23 +41,23 @@ const (
 // What is in volumes and mounted folders is not in an image: a sandbox with
 // ReadOnly or a Workspace is errors.ErrUnsupported, and so is one of an image that
 // has a VOLUME, unless Mounts puts something else there.
-func (s *Sandbox) Snapshot(ctx context.Context) (string, error) {
+func (d *driver) Snapshot(ctx context.Context) (string, error) {
 	name := snapshotRepository + ":" + newID()
-	if _, err := s.commit(ctx, name, map[string]string{labelSnapshot: name}); err != nil {
-		return "", wrap("snapshot", s.id, err)
+	if _, err := d.commit(ctx, name, map[string]string{labelSnapshot: name}); err != nil {
+		return "", err
 	}
 	return name, nil
 }
 
 // copyable says why the sandbox's files cannot be put into an image, or nil.
-func (s *Sandbox) copyable() error {
+func (d *driver) copyable() error {
 	switch {
-	case s.cfg.ReadOnly:
+	case d.cfg.ReadOnly:
 		return fmt.Errorf("%w: leave out read_only: the files of such a sandbox are in a volume, which an image does not hold", errors.ErrUnsupported)
-	case s.cfg.Workspace != "":
+	case d.cfg.Workspace != "":
 		return fmt.Errorf("%w: place the files inside instead of using a folder of the machine as workspace: an image does not hold that", errors.ErrUnsupported)
-	case len(s.volumes) > 0:
-		return fmt.Errorf("%w: use an image without VOLUME %s, or mount a folder of the machine there: the copy would lack the files of that volume", errors.ErrUnsupported, strings.Join(s.volumes, " "))
+	case len(d.volumes) > 0:
+		return fmt.Errorf("%w: use an image without VOLUME %s, or mount a folder of the machine there: the copy would lack the files of that volume", errors.ErrUnsupported, strings.Join(d.volumes, " "))
 	}
 	return nil
 }
@@ -96,47 +93,40 @@ func mountedVolumes(mounts []container.MountPoint) []string {
 
 // commit makes an image of the container that a sandbox continues with, with a name
 // unless that is empty, and returns its ID.
-func (s *Sandbox) commit(ctx context.Context, name string, labels map[string]string) (string, error) {
-	if err := s.live(); err != nil {
+func (d *driver) commit(ctx context.Context, name string, labels map[string]string) (string, error) {
+	if err := d.copyable(); err != nil {
 		return "", err
 	}
-	if err := s.copyable(); err != nil {
-		return "", err
-	}
-	labels = s.imageLabels(labels)
-	labels[labelFolder] = path.Base(s.Paths().Session)
-	return s.commitAs(ctx, name, &container.Config{
+	labels = d.imageLabels(labels)
+	labels[labelFolder] = path.Base(d.sandbox.Paths().Session)
+	return d.commitAs(ctx, name, &container.Config{
 		Entrypoint: []string{guestProgram}, Cmd: []string{"guest", "--root", guestRoot},
 		Labels: labels,
-		Env:    packEnv(make([]string, len(s.cfg.Env))), // takes them back
+		Env:    packEnv(make([]string, len(d.cfg.Env))), // takes them back
 	})
 }
 
 // commitAs makes an image of the container with this configuration. What is left out of
 // it is taken from the container, its labels one by one.
-func (s *Sandbox) commitAs(ctx context.Context, name string, config *container.Config) (string, error) {
-	if err := ctx.Err(); err != nil {
-		return "", err
-	}
-	defer s.link.guest.Rest()()
+func (d *driver) commitAs(ctx context.Context, name string, config *container.Config) (string, error) {
 	// The engine does not stop when it is no longer listened to: so that nothing is
 	// left behind, its answer is waited for.
 	patient, cancel := outlast(ctx, removeTimeout)
 	defer cancel()
-	made, err := s.eng.ContainerCommit(patient, s.link.container, container.CommitOptions{Reference: name, Pause: true, Config: config})
+	made, err := d.eng.ContainerCommit(patient, d.container, container.CommitOptions{Reference: name, Pause: true, Config: config})
 	if err != nil {
-		return "", errors.Join(ctx.Err(), s.explain(err))
+		return "", errors.Join(ctx.Err(), d.explain(ctx, err))
 	}
 	if err := ctx.Err(); err != nil {
-		return "", errors.Join(err, removeImage(ctx, s.eng, made.ID))
+		return "", errors.Join(err, removeImage(ctx, d.eng, made.ID))
 	}
 	return made.ID, nil
 }
 
 // imageLabels take back what the container's labels say that is not true of an
 // image of it.
-func (s *Sandbox) imageLabels(more map[string]string) map[string]string {
-	labels := ownerLabels(Config{Session: s.cfg.Session})
+func (d *driver) imageLabels(more map[string]string) map[string]string {
+	labels := ownerLabels(Config{Session: d.cfg.Session})
 	for _, other := range []string{labelSandbox, labelConfig, labelMounted, labelSnapshot, labelFork, labelImage, labelImageBase, labelLink} {
 		labels[other] = ""
 	}
@@ -162,7 +152,7 @@ func outlast(ctx context.Context, more time.Duration) (context.Context, context.
 	}
 }
 
-// SnapshotInfo describes what [Sandbox.Snapshot] has kept.
+// SnapshotInfo describes what Snapshot has kept.
 type SnapshotInfo struct {
 	ID      string    `json:"id"` // the image's name
 	Created time.Time `json:"created"`
@@ -290,10 +280,3 @@ func configOf(labels map[string]string) Config {
 	}
 	return cfg
 }
-
-var (
-	_ primitives.Snapshotter = (*Sandbox)(nil)
-	_ primitives.Forker      = (*Sandbox)(nil)
-	_ primitives.Pauser      = (*Sandbox)(nil)
-	_ primitives.UsageReader = (*Sandbox)(nil)
-)

@@ -79,8 +79,8 @@ func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 // input.
 func (s *stream) Close() error { return s.conn.Close() }
 
-// stderr returns the end of what came on standard error.
-func (s *stream) stderr() string {
+// Stderr returns the end of what came on standard error.
+func (s *stream) Stderr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.ToValidUTF8(strings.TrimSpace(string(s.tail)), "?")

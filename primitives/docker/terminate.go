@@ -39,17 +39,6 @@ func marksEnd(m events.Message) bool {
 // events, which on a busy machine are those of some seconds.
 const markLasts = time.Second
 
-// mark tells the other handles that Terminate was called, while this one goes on.
-// What it returns waits for that.
-func (s *Sandbox) mark(ctx context.Context) (wait func()) {
-	marked := make(chan struct{})
-	go func() {
-		defer close(marked)
-		markEnd(ctx, s.eng, s.link.container)
-	}()
-	return func() { <-marked }
-}
-
 // markEnd marks a container as terminated, also when ctx is done. It may fail: what
 // counts is that the container goes, and it may be going already.
 func markEnd(ctx context.Context, eng *client.Client, id string) {
@@ -69,19 +58,19 @@ const ownEndTimeout = 2 * time.Second
 // itself, before that comes, also when ctx is done. That spares the engine to kill it,
 // which is a tenth of what it takes to remove a container. What it returns waits for the
 // end if it comes now, and else gives it up.
-func (s *Sandbox) awaitOwnEnd(ctx context.Context) (wait func(comes bool)) {
-	if !s.link.first {
+func (d *driver) awaitOwnEnd(ctx context.Context) (wait func(comes bool)) {
+	if !d.first {
 		return func(bool) {}
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	condition := container.WaitConditionRemoved
-	if s.cfg.Keep {
+	if d.cfg.Keep {
 		condition = container.WaitConditionNotRunning // the engine does not remove it
 	}
 	noted := make(chan struct{})
 	go func() {
 		defer close(noted)
-		over, failed := s.eng.ContainerWait(ctx, s.link.container, condition)
+		over, failed := d.eng.ContainerWait(ctx, d.container, condition)
 		select { // the client waits until it is taken
 		case <-over:
 		case <-failed: //nolint:errcheck // whoever removes the container finds out

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // patience is when something that should have ended is taken for hung. To find out that an
@@ -32,12 +32,12 @@ func (u *underway) ended(s primitives.ExitStatus) bool {
 }
 
 // startAll starts one of everything, all of which are known to run when it returns.
-func startAll(t *testing.T, s *docker.Sandbox) *underway {
+func startAll(t *testing.T, s *guest.Sandbox) *underway {
 	t.Helper()
 	return startAllPolitely(t, s, false)
 }
 
-func startAllPolitely(t *testing.T, s *docker.Sandbox, politely bool) *underway {
+func startAllPolitely(t *testing.T, s *guest.Sandbox, politely bool) *underway {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
@@ -110,7 +110,7 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // expectUnavailable waits until all has ended, and expects that everything says
 // that the sandbox is no more.
-func (u *underway) expectUnavailable(t *testing.T, s *docker.Sandbox) {
+func (u *underway) expectUnavailable(t *testing.T, s *guest.Sandbox) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

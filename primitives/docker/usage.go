@@ -12,20 +12,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// ReadUsage implements primitives.UsageReader. The engine answers, so it works
-// whatever goes on inside. Threads are counted, the guest's own, too.
-func (s *Sandbox) ReadUsage(ctx context.Context) (primitives.Usage, error) {
-	u, err := s.readUsage(ctx)
-	return u, wrap("usage", s.id, err)
-}
-
-func (s *Sandbox) readUsage(ctx context.Context) (primitives.Usage, error) {
-	if err := s.live(); err != nil {
-		return primitives.Usage{}, err
-	}
-	answer, err := s.eng.ContainerStatsOneShot(ctx, s.link.container)
+// ReadUsage asks the engine. Threads are counted, the guest's own, too.
+func (d *driver) ReadUsage(ctx context.Context) (primitives.Usage, error) {
+	answer, err := d.eng.ContainerStatsOneShot(ctx, d.container)
 	if err != nil {
-		return primitives.Usage{}, s.explain(err)
+		return primitives.Usage{}, d.explain(ctx, err)
 	}
 	var stats container.StatsResponse
 	err = json.NewDecoder(answer.Body).Decode(&stats)
@@ -35,7 +26,7 @@ func (s *Sandbox) readUsage(ctx context.Context) (primitives.Usage, error) {
 	if stats.Read.IsZero() { // the engine's answer for one that does not run
 		return primitives.Usage{}, errGone
 	}
-	limit := s.cfg.Memory
+	limit := d.cfg.Memory
 	if limit == 0 {
 		limit = defaultMemory
 	}

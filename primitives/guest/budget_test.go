@@ -12,7 +12,7 @@ import (
 
 // endlessFolder is a guest that lists three million entries, whatever it is asked
 // for. They are small on the wire and large in memory.
-func endlessFolder(t *testing.T) *Client {
+func endlessFolder(t *testing.T) *Sandbox {
 	t.Helper()
 	const item = 4000
 	frame := appendFrame(nil, frameItem, encode(&listItem{make([]primitives.FileInfo, item)}))

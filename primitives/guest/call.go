@@ -27,7 +27,7 @@ const (
 // call is the host's end of one operation.
 type call struct {
 	*framer
-	c          *Client
+	c          *Sandbox
 	ctx        context.Context //nolint:containedctx // a call lives exactly as long as the method call that it is part of
 	op, target string
 	confirm    time.Duration
@@ -37,7 +37,7 @@ type call struct {
 // start begins an operation: it opens a stream and sends the request. When ctx
 // is done the stream is half-closed, which tells the guest, and what the guest
 // then answers is waited for, for a while.
-func (c *Client) start(ctx context.Context, op, target string, code opcode, req message) (*call, error) {
+func (c *Sandbox) start(ctx context.Context, op, target string, code opcode, req message) (*call, error) {
 	return c.begin(ctx, beginning{op: op, target: target, request: requestFrame(code, req)})
 }
 
@@ -52,7 +52,7 @@ type beginning struct {
 }
 
 // begin is start with all its possibilities.
-func (c *Client) begin(ctx context.Context, b beginning) (*call, error) {
+func (c *Sandbox) begin(ctx context.Context, b beginning) (*call, error) {
 	openCtx := ctx
 	if b.always {
 		openCtx = context.WithoutCancel(ctx)
@@ -70,7 +70,7 @@ func (c *Client) begin(ctx context.Context, b beginning) (*call, error) {
 }
 
 // open opens a stream and writes to it what comes first.
-func (c *Client) open(ctx context.Context, b beginning) (*framer, error) {
+func (c *Sandbox) open(ctx context.Context, b beginning) (*framer, error) {
 	if err := c.mayOpen(ctx, b.request); err != nil {
 		closeAll(b.files)
 		return nil, err
@@ -102,7 +102,7 @@ func (c *Client) open(ctx context.Context, b beginning) (*framer, error) {
 }
 
 // mayOpen says why no operation can begin.
-func (c *Client) mayOpen(ctx context.Context, request []byte) error {
+func (c *Sandbox) mayOpen(ctx context.Context, request []byte) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (c *Client) mayOpen(ctx context.Context, request []byte) error {
 }
 
 // openNow opens a stream. It takes files over, which go with the first frame.
-func (c *Client) openNow(first []byte, hold bool, files ...*os.File) (*framer, error) {
+func (c *Sandbox) openNow(first []byte, hold bool, files ...*os.File) (*framer, error) {
 	s, err := c.mux.OpenStream()
 	if err != nil {
 		closeAll(files)
@@ -195,7 +195,7 @@ func (k *call) reply(m message) error {
 }
 
 // ask is an operation of one request and one reply.
-func (c *Client) ask(ctx context.Context, op, target string, code opcode, req, reply message) error {
+func (c *Sandbox) ask(ctx context.Context, op, target string, code opcode, req, reply message) error {
 	k, err := c.start(ctx, op, target, code, req)
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ func unexpected(kind byte) error {
 }
 
 // sayBye has the guest end everything that this host started.
-func (c *Client) sayBye() {
+func (c *Sandbox) sayBye() {
 	if c.mux.NumStreams() == 0 {
 		return
 	}

@@ -101,7 +101,7 @@ func runnerOf(t testing.TB) string {
 
 // child is a sandbox in a process of its own.
 type child struct {
-	*guest.Client
+	*guest.Sandbox
 	cmd *exec.Cmd
 }
 
@@ -137,12 +137,12 @@ func startChild(ctx context.Context, program, root string, uid uint32, cfg guest
 		}
 		return nil, errors.Join(err, werr)
 	}
-	return &child{Client: c, cmd: cmd}, nil
+	return &child{Sandbox: c, cmd: cmd}, nil
 }
 
 // Close closes the stream and waits for the guest to leave.
 func (c *child) Close() error {
-	err := c.Client.Close()
+	err := c.Sandbox.Close()
 	if c.cmd.ProcessState == nil {
 		err = errors.Join(err, c.cmd.Wait())
 	}

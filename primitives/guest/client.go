@@ -29,12 +29,6 @@ type Config struct {
 	// lost. Zero means 30 seconds. Negative never asks; then only the end of
 	// the stream is noticed.
 	KeepAlive time.Duration
-	// Ended says why the stream has ended by itself, for a backend that can
-	// find out more than the stream tells: an error that is
-	// primitives.ErrTerminated or primitives.ErrUnavailable, and os.ErrProcessDone
-	// too if nothing runs in the sandbox any more. It is called often,
-	// from several goroutines, and must not call the Client. Nil knows no more.
-	Ended func() error
 	// Isolation is what the sandbox is given by its backend, whatever the guest
 	// says.
 	Isolation primitives.Isolation
@@ -43,76 +37,110 @@ type Config struct {
 	Socket *Socket
 }
 
-// Client is the host's end of a guest's stream: the sandbox that the guest
-// serves, as an EnvironmentPrimitive with those optional interfaces that a guest
-// can offer. It may be used by several goroutines at once.
-//
-// It knows the sandbox only through the stream. A backend wraps it and answers
-// Poll itself, because when the stream is gone ([Client.Done]) only the backend
-// can say what became of the sandbox; until then the Client says
-// [primitives.StatusLost].
-type Client struct {
+// Sandbox is a sandbox that a guest serves. It implements
+// primitives.EnvironmentPrimitive and the optional interfaces beside it. Make one with
+// [Open], or with [Dial] where there is only a stream. It may be used by several
+// goroutines at once.
+type Sandbox struct {
 	cfg    Config
+	driver Driver                 // nil: only the stream is known
+	state  func() (Status, error) // asks the driver, for as long as the sandbox is used
 	log    hclog.Logger
 	mux    *session
 	hello  hello
 	tokens atomic.Uint64
 
-	mu         sync.Mutex
-	closed     bool
-	ending     bool // Close or Terminate was called
-	terminated bool
-	paused     bool
-	grace      time.Duration // the longest of the commands so far
-	uploads    map[*call]struct{}
-	leaving    bool // Close has begun
-	closing    sync.Once
-	watcher    sync.WaitGroup
-	done       chan struct{}
+	mu          sync.Mutex
+	closed      bool
+	ending      bool // Close or Terminate was called
+	terminated  bool
+	paused      bool
+	grace       time.Duration // the longest of the commands so far
+	causing     sync.Mutex
+	cause       error // why the stream has ended; guarded by causing
+	pausing     sync.Mutex
+	terminating sync.Mutex
+	ended       bool // by the driver; guarded by terminating
+	uploads     map[*call]struct{}
+	leaving     bool // Close has begun
+	closing     sync.Once
+	closeErr    error
+	watcher     sync.WaitGroup
+	done        chan struct{}
 }
 
-// The Client is everything that package primitives has an interface for, but what
-// only a backend can do: to copy, freeze and measure the sandbox.
 var (
-	_ primitives.EnvironmentPrimitive = (*Client)(nil)
-	_ primitives.Runner               = (*Client)(nil)
-	_ primitives.BatchWriter          = (*Client)(nil)
-	_ primitives.Packer               = (*Client)(nil)
-	_ primitives.Unpacker             = (*Client)(nil)
-	_ primitives.Reattacher           = (*Client)(nil)
+	_ primitives.EnvironmentPrimitive = (*Sandbox)(nil)
+	_ primitives.Runner               = (*Sandbox)(nil)
+	_ primitives.BatchWriter          = (*Sandbox)(nil)
+	_ primitives.Packer               = (*Sandbox)(nil)
+	_ primitives.Unpacker             = (*Sandbox)(nil)
+	_ primitives.Reattacher           = (*Sandbox)(nil)
+	_ primitives.Snapshotter          = (*Sandbox)(nil)
+	_ primitives.Forker               = (*Sandbox)(nil)
+	_ primitives.Pauser               = (*Sandbox)(nil)
+	_ primitives.UsageReader          = (*Sandbox)(nil)
+	_ primitives.PortLister           = (*Sandbox)(nil)
 )
 
+// Open connects to the guest of the driver's sandbox. ctx covers that only. If Open
+// fails, it has closed the stream but not the driver. Errors are those of [Driver].Dial,
+// and a [*HandshakeError].
+func Open(ctx context.Context, driver Driver, cfg Config) (*Sandbox, error) {
+	rw, err := driver.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, rw, driver, cfg)
+}
+
 // Dial shakes hands with the guest at the other end of rw, which belongs to the
-// Client from then on. It is closed if Dial fails and when the guest has moved to
+// Sandbox from then on. It is closed if Dial fails and when the guest has moved to
 // cfg.Socket, which happens before Dial returns. Closing rw must unblock its
 // readers and writers. ctx covers the handshake only.
 //
+// Of such a sandbox only the stream is known: Terminate leaves the sandbox itself alone,
+// and Poll is [primitives.StatusLost] when the stream has ended. See [Open].
+//
 // A failed handshake is a [*HandshakeError].
-func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Client, error) {
+func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Sandbox, error) {
+	return open(ctx, rw, nil, cfg)
+}
+
+func open(ctx context.Context, rw io.ReadWriteCloser, driver Driver, cfg Config) (*Sandbox, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	agreed, err := greet(ctx, rw, cfg)
 	if err != nil {
+		if failed, ok := errors.AsType[*HandshakeError](err); ok {
+			failed.Stderr = stderrOf(rw)
+		}
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
 	cfg.Logger.Debug("connected to the guest", "socket", agreed.rw != rw, "pipes", agreed.pipes != nil, "stays_because", agreed.why)
 	cfg.Socket = nil // it is closed
-	c, err := newClient(agreed, cfg)
+	c, err := newSandbox(agreed, driver, cfg)
 	if err != nil {
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
+	}
+	outlives := context.WithoutCancel(ctx)
+	c.state = func() (Status, error) {
+		ctx, cancel := context.WithTimeout(outlives, stateTimeout)
+		defer cancel()
+		return driver.State(ctx)
 	}
 	return c, nil
 }
 
-// newClient returns the Client of what a handshake ended with.
-func newClient(agreed *agreed, cfg Config) (*Client, error) {
+// newSandbox returns the Sandbox of what a handshake ended with.
+func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
 	log := cfg.Logger
 	mux, err := newSession(agreed, true, cfg.KeepAlive, log)
 	if err != nil {
 		return nil, errors.Join(err, agreed.rw.Close())
 	}
-	c := &Client{cfg: cfg, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{}), uploads: make(map[*call]struct{})}
+	c := &Sandbox{cfg: cfg, driver: driver, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{}), uploads: make(map[*call]struct{})}
 	mux.whenEnded(func() {
 		c.watcher.Go(func() {
 			<-mux.CloseChan()
@@ -142,29 +170,17 @@ func greet(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*agreed, err
 	return a, err
 }
 
-// ID returns the sandbox's identity as the guest knows it.
-func (c *Client) ID() string { return c.hello.ID }
-
 // Paths returns where the sandbox keeps its folders.
-func (c *Client) Paths() primitives.Paths { return c.hello.Paths }
-
-// Capabilities returns what the sandbox can do. Copying, freezing and measuring it
-// is not the guest's but its backend's to offer, and so is its isolation.
-func (c *Client) Capabilities() primitives.Capabilities {
-	can := c.hello.Capabilities
-	can.Snapshot, can.Fork, can.Pause, can.Usage = false, false, false, false
-	can.Isolation = c.cfg.Isolation
-	return can
-}
+func (c *Sandbox) Paths() primitives.Paths { return c.hello.Paths }
 
 // Done is closed when the stream has ended, by Close or by itself. After that
 // every call fails with what Err returns.
-func (c *Client) Done() <-chan struct{} { return c.done }
+func (c *Sandbox) Done() <-chan struct{} { return c.done }
 
 // Err returns why calls fail: nil while the stream works,
 // primitives.ErrTerminated once the sandbox was terminated, and
-// primitives.ErrUnavailable when the stream broke or the Client was closed.
-func (c *Client) Err() error {
+// primitives.ErrUnavailable when the stream broke or the Sandbox was closed.
+func (c *Sandbox) Err() error {
 	ended := c.mux.hasEnded() // first: Close says that it closes before it does
 	c.mu.Lock()
 	closed, terminated := c.closed, c.terminated
@@ -176,31 +192,28 @@ func (c *Client) Err() error {
 		return primitives.ErrTerminated
 	case !ended:
 		return nil
-	case c.cfg.Ended != nil:
-		return c.cfg.Ended()
 	}
-	return fmt.Errorf("%w: the guest's stream ended", primitives.ErrUnavailable)
+	return c.endCause()
 }
 
-// SetPaused says whether the sandbox is frozen, which only its backend knows. As
-// long as it is, the guest is not asked whether it lives, operations that begin are
-// primitives.ErrUnavailable, and Close does not wait for the guest. What was under
-// way waits.
-func (c *Client) SetPaused(paused bool) {
+// setPaused says whether the sandbox is paused. As long as it is, the guest is not asked
+// whether it lives, operations that begin are primitives.ErrUnavailable, and Close does
+// not wait for the guest. What was under way waits.
+func (c *Sandbox) setPaused(paused bool) {
 	c.mu.Lock()
 	c.paused = paused
 	c.mu.Unlock()
 	c.mux.alive.rest(paused)
 }
 
-// Rest has the guest not asked whether it lives while its sandbox is frozen for a
-// moment, in which calls wait. The function that it returns ends that.
-func (c *Client) Rest() (wake func()) {
+// rest stops asking whether the guest lives while its sandbox is frozen for a moment, in
+// which calls wait. The function that it returns ends that.
+func (c *Sandbox) rest() (wake func()) {
 	c.mux.alive.rest(true)
 	return func() { c.mux.alive.rest(c.isPaused()) }
 }
 
-func (c *Client) isPaused() bool {
+func (c *Sandbox) isPaused() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.paused
@@ -210,7 +223,7 @@ func (c *Client) isPaused() bool {
 var errPaused = fmt.Errorf("%w: it is paused; resume it", primitives.ErrUnavailable)
 
 // broken explains an error of the stream itself.
-func (c *Client) broken(cause error) error {
+func (c *Sandbox) broken(cause error) error {
 	if errors.Is(cause, primitives.ErrUnavailable) || errors.Is(cause, primitives.ErrTerminated) {
 		return cause
 	}
@@ -221,7 +234,7 @@ func (c *Client) broken(cause error) error {
 }
 
 // fail says where err happened.
-func (c *Client) fail(op, target string, err error) error {
+func (c *Sandbox) fail(op, target string, err error) error {
 	if _, ok := errors.AsType[*primitives.Error](err); ok {
 		return err
 	}
@@ -229,7 +242,7 @@ func (c *Client) fail(op, target string, err error) error {
 }
 
 // remote rebuilds an error that the guest reported.
-func (c *Client) remote(w *wireError) error {
+func (c *Sandbox) remote(w *wireError) error {
 	err := fromWire(w, c.cfg.Backend)
 	if errors.Is(err, primitives.ErrTerminated) {
 		c.setTerminated()
@@ -237,19 +250,19 @@ func (c *Client) remote(w *wireError) error {
 	return err
 }
 
-func (c *Client) setEnding() {
+func (c *Sandbox) setEnding() {
 	c.mu.Lock()
 	c.ending = true
 	c.mu.Unlock()
 }
 
-func (c *Client) isEnding() bool {
+func (c *Sandbox) isEnding() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ending || c.closed || c.terminated
 }
 
-func (c *Client) setTerminated() {
+func (c *Sandbox) setTerminated() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.terminated = true
@@ -258,15 +271,15 @@ func (c *Client) setTerminated() {
 
 // endUploads ends what reads from the caller, who may never have more to say. The caller
 // holds c.mu and has said why.
-func (c *Client) endUploads() {
+func (c *Sandbox) endUploads() {
 	for k := range c.uploads {
 		_ = k.SetReadDeadline(past())
 	}
 }
 
 // taking counts an upload. The function that it returns says whether the sandbox was
-// terminated or the Client closed meanwhile.
-func (c *Client) taking(k *call) (why func() error) {
+// terminated or the Sandbox closed meanwhile.
+func (c *Sandbox) taking(k *call) (why func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.uploads[k] = struct{}{}
@@ -289,18 +302,9 @@ func (c *Client) taking(k *call) (why func() error) {
 
 var errWasClosed = fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
 
-// Poll asks the guest for the sandbox's state. When the stream has ended it is
-// StatusTerminated after Terminate, else StatusLost. It waits at most
-// a few seconds for an answer.
-func (c *Client) Poll(ctx context.Context) (primitives.State, error) {
-	switch err := c.Err(); {
-	case errors.Is(err, primitives.ErrTerminated):
-		return primitives.State{Status: primitives.StatusTerminated}, nil
-	case err != nil && c.isClosed():
-		return primitives.State{}, c.fail("poll", "", err)
-	case err != nil:
-		return primitives.State{Status: primitives.StatusLost}, nil
-	}
+// pollGuest asks the guest for the sandbox's state. It waits at most a few seconds for
+// an answer.
+func (c *Sandbox) pollGuest(ctx context.Context) (primitives.State, error) {
 	bounded, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	var reply stateReply
@@ -316,8 +320,8 @@ func (c *Client) Poll(ctx context.Context) (primitives.State, error) {
 	return reply.State, err
 }
 
-// endedState is the state when the stream has ended under a call of Poll.
-func (c *Client) endedState() (primitives.State, bool) {
+// endedState is the state when the stream has ended under a call.
+func (c *Sandbox) endedState() (primitives.State, bool) {
 	switch err := c.Err(); {
 	case err == nil || c.isClosed():
 		return primitives.State{}, false
@@ -327,15 +331,14 @@ func (c *Client) endedState() (primitives.State, bool) {
 	return primitives.State{Status: primitives.StatusLost}, true
 }
 
-func (c *Client) isClosed() bool {
+func (c *Sandbox) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
 }
 
-// Terminate has the guest terminate the sandbox. The stream stays open until
-// Close.
-func (c *Client) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
+// terminateGuest ends all processes of the sandbox. The stream stays open until Close.
+func (c *Sandbox) terminateGuest(ctx context.Context) (primitives.TerminateReport, error) {
 	if errors.Is(c.Err(), primitives.ErrTerminated) {
 		return primitives.TerminateReport{}, nil
 	}
@@ -358,10 +361,10 @@ func (c *Client) Terminate(ctx context.Context) (primitives.TerminateReport, err
 	return reply.Report, nil
 }
 
-// HangUp closes the stream after Terminate, if nothing is open on it any more, and
+// hangUp closes the stream after Terminate, if nothing is open on it any more, and
 // reports whether it has now. A guest without a host and a sandbox ends by itself, which
-// can be faster than to have it ended. Calls say what they said before.
-func (c *Client) HangUp() bool {
+// can be faster than to end it. Calls say what they said before.
+func (c *Sandbox) hangUp() bool {
 	c.mu.Lock()
 	done := c.terminated && !c.closed && !c.paused
 	c.mu.Unlock()
@@ -372,9 +375,10 @@ func (c *Client) HangUp() bool {
 	return true
 }
 
-// Close ends the commands that this Client started and that are not durable,
-// and the stream. It waits for the guest to confirm that, but not for ever.
-func (c *Client) Close() error {
+// Close ends the commands that this Sandbox started and that are not durable,
+// the stream and the driver. It waits for the guest to confirm that, but not for ever.
+// The sandbox lives on, for as long as its backend says.
+func (c *Sandbox) Close() error {
 	c.closing.Do(func() {
 		c.setEnding()
 		c.mu.Lock()
@@ -392,7 +396,10 @@ func (c *Client) Close() error {
 		if err := c.mux.Close(); err != nil {
 			c.log.Debug("closing the guest stream", "error", err)
 		}
+		if c.driver != nil {
+			c.closeErr = c.driver.Close()
+		}
 	})
 	c.watcher.Wait()
-	return nil
+	return c.wrap("close", c.closeErr)
 }

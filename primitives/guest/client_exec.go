@@ -13,7 +13,7 @@ import (
 )
 
 // Exec starts a command.
-func (c *Client) Exec(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+func (c *Sandbox) Exec(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
 	if err := cmd.Check(); err != nil {
 		return nil, c.fail("exec", program(cmd), err)
 	}
@@ -25,7 +25,7 @@ func (c *Client) Exec(ctx context.Context, cmd primitives.Command) (primitives.P
 }
 
 // Reattach returns a durable command again.
-func (c *Client) Reattach(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
+func (c *Sandbox) Reattach(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 	token := c.tokens.Add(1)
 	return c.process(ctx, starting{
 		op: "reattach", target: id, token: token, cmd: primitives.Command{Durable: true},
@@ -34,7 +34,7 @@ func (c *Client) Reattach(ctx context.Context, id string, from primitives.Offset
 }
 
 // keepGrace remembers how long Close may have to wait.
-func (c *Client) keepGrace(cmd primitives.Command) {
+func (c *Sandbox) keepGrace(cmd primitives.Command) {
 	c.mu.Lock()
 	c.grace = max(c.grace, cmd.GracePeriod())
 	c.mu.Unlock()
@@ -63,7 +63,7 @@ type starting struct {
 	files          []*os.File
 }
 
-func (c *Client) process(ctx context.Context, s starting) (primitives.Process, error) {
+func (c *Sandbox) process(ctx context.Context, s starting) (primitives.Process, error) {
 	patience := s.cmd.GracePeriod() + byeTimeout
 	k, err := c.begin(ctx, beginning{op: s.op, target: s.target, request: s.request, confirm: patience, files: s.files})
 	if err != nil {
@@ -111,7 +111,7 @@ func (p *process) streams(s *starting) (stdout, stderr stream) {
 // process is a started command. Its stream carries control only; the command's
 // own streams are attached when they are first used.
 type process struct {
-	c        *Client
+	c        *Sandbox
 	f        *framer
 	token    uint64
 	id       string

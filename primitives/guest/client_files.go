@@ -20,38 +20,38 @@ import (
 const maxFailures = 16 << 20
 
 // Stat describes what is at the path.
-func (c *Client) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {
+func (c *Sandbox) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {
 	var reply fileInfoReply
 	err := c.ask(ctx, "stat", name, opStat, &pathRequest{name}, &reply)
 	return reply.Info, err
 }
 
 // Mkdir makes a directory and its missing parents.
-func (c *Client) Mkdir(ctx context.Context, name string, mode fs.FileMode) error {
+func (c *Sandbox) Mkdir(ctx context.Context, name string, mode fs.FileMode) error {
 	return c.ask(ctx, "mkdir", name, opMkdir, &mkdirRequest{name, mode}, &empty{})
 }
 
 // Remove removes a file, a link or a directory.
-func (c *Client) Remove(ctx context.Context, name string, recursive bool) error {
+func (c *Sandbox) Remove(ctx context.Context, name string, recursive bool) error {
 	return c.ask(ctx, "remove", name, opRemove, &removeRequest{name, recursive}, &empty{})
 }
 
 // Move renames a file, link or directory.
-func (c *Client) Move(ctx context.Context, from, to string) error {
+func (c *Sandbox) Move(ctx context.Context, from, to string) error {
 	return c.ask(ctx, "move", from, opMove, &moveRequest{from, to}, &empty{})
 }
 
 // Open reads a file as a stream. ctx covers the whole of it.
-func (c *Client) Open(ctx context.Context, name string) (io.ReadCloser, error) {
+func (c *Sandbox) Open(ctx context.Context, name string) (io.ReadCloser, error) {
 	return c.download(ctx, "open", name, opOpen, &pathRequest{name})
 }
 
 // Pack returns a directory as a tar stream. ctx covers the whole of it.
-func (c *Client) Pack(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
+func (c *Sandbox) Pack(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
 	return c.download(ctx, "pack", dir, opPack, &packRequest{dir, opts})
 }
 
-func (c *Client) download(ctx context.Context, op, target string, code opcode, req message) (io.ReadCloser, error) {
+func (c *Sandbox) download(ctx context.Context, op, target string, code opcode, req message) (io.ReadCloser, error) {
 	b := beginning{op: op, target: target, request: requestFrame(code, req)}
 	mine := c.bulkPipe(true, func(theirs *os.File) error { b.files = []*os.File{theirs}; return nil })
 	k, err := c.begin(ctx, b)
@@ -73,7 +73,7 @@ func (c *Client) download(ctx context.Context, op, target string, code opcode, r
 
 // bulkPipe makes a pipe for much data, if the guest takes such, and passes on the
 // guest's end. Without one the data goes over the stream.
-func (c *Client) bulkPipe(reads bool, pass func(theirs *os.File) error) *os.File {
+func (c *Sandbox) bulkPipe(reads bool, pass func(theirs *os.File) error) *os.File {
 	if c.mux.guard.pass == nil {
 		return nil
 	}
@@ -127,12 +127,12 @@ func (d *download) Close() error {
 }
 
 // WriteFile writes what it reads from r.
-func (c *Client) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+func (c *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 	return c.upload(ctx, "write", name, requestFrame(opWrite, &writeRequest{name, opts}), r, nil)
 }
 
 // Unpack writes a tar stream below dir.
-func (c *Client) Unpack(ctx context.Context, dir string, r io.Reader) error {
+func (c *Sandbox) Unpack(ctx context.Context, dir string, r io.Reader) error {
 	return c.upload(ctx, "unpack", dir, requestFrame(opUnpack, &pathRequest{dir}), r, nil)
 }
 
@@ -141,7 +141,7 @@ func (c *Client) Unpack(ctx context.Context, dir string, r io.Reader) error {
 //
 // r is read in a goroutine that is not waited for while r blocks: the caller's
 // reader is the caller's to end.
-func (c *Client) upload(ctx context.Context, op, target string, request []byte, r io.Reader, onItem func([]byte) error) error {
+func (c *Sandbox) upload(ctx context.Context, op, target string, request []byte, r io.Reader, onItem func([]byte) error) error {
 	k, err := c.begin(ctx, beginning{op: op, target: target, request: request, hold: true})
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func isAny(err error, targets ...error) bool {
 }
 
 // WriteFiles writes many files in one round trip.
-func (c *Client) WriteFiles(ctx context.Context, files []primitives.File) ([]error, error) {
+func (c *Sandbox) WriteFiles(ctx context.Context, files []primitives.File) ([]error, error) {
 	errs := make([]error, len(files))
 	request := requestFrame(opWriteFiles, &empty{})
 	total := 0
@@ -256,7 +256,7 @@ func (b *batchReader) Read(p []byte) (int, error) {
 }
 
 // List describes what is below a directory.
-func (c *Client) List(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error) {
+func (c *Sandbox) List(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error) {
 	k, err := c.start(ctx, "list", dir, opList, &listRequest{dir, opts})
 	if err != nil {
 		return nil, err
@@ -288,7 +288,7 @@ func (c *Client) List(ctx context.Context, dir string, opts primitives.ListOptio
 }
 
 // Watch reports changes below dir.
-func (c *Client) Watch(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
+func (c *Sandbox) Watch(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
 	k, err := c.start(ctx, "watch", dir, opWatch, &watchRequest{dir, opts})
 	if err != nil {
 		return nil, err

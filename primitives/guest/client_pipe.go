@@ -13,7 +13,7 @@ import (
 // newPipes makes the pipes for a command's output, if the guest takes such. The
 // host makes them: so it never reads from a descriptor that the sandbox chose.
 // Out of descriptors the output comes over the stream.
-func (c *Client) newPipes(cmd primitives.Command) (stdout, stderr *os.File, theirs []*os.File) {
+func (c *Sandbox) newPipes(cmd primitives.Command) (stdout, stderr *os.File, theirs []*os.File) {
 	if c.mux.guard.pass == nil || cmd.TTY != nil || cmd.Durable {
 		return nil, nil, nil
 	}

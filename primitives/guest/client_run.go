@@ -11,7 +11,7 @@ import (
 
 // Run runs a command to its end in one round trip. Output over the limit stays
 // with the guest.
-func (c *Client) Run(ctx context.Context, cmd primitives.Command, opts primitives.RunOptions) (primitives.RunResult, error) {
+func (c *Sandbox) Run(ctx context.Context, cmd primitives.Command, opts primitives.RunOptions) (primitives.RunResult, error) {
 	if err := primitives.CheckRun(cmd); err != nil {
 		return primitives.RunResult{}, c.fail("run", program(cmd), err)
 	}

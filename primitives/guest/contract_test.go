@@ -15,7 +15,7 @@ import (
 
 // served is a sandbox of the engine, reached through a guest in this program.
 type served struct {
-	*guest.Client
+	*guest.Sandbox
 	engine *local.Sandbox
 	cut    func() error
 	ended  chan struct{}
@@ -34,7 +34,7 @@ func serveLocal(ctx context.Context, cfg guest.Config, engine *local.Sandbox, er
 		defer close(s.ended)
 		s.err = guest.Serve(context.WithoutCancel(ctx), inside, engine, guest.ServeConfig{})
 	}()
-	s.Client, err = guest.Dial(ctx, host, cfg)
+	s.Sandbox, err = guest.Dial(ctx, host, cfg)
 	if err != nil {
 		<-s.ended
 		return nil, errors.Join(err, engine.Close())
@@ -46,7 +46,7 @@ func serveLocal(ctx context.Context, cfg guest.Config, engine *local.Sandbox, er
 func (s *served) Close() error {
 	var err error
 	s.once.Do(func() {
-		err = s.Client.Close()
+		err = s.Sandbox.Close()
 		<-s.ended
 		err = errors.Join(err, s.err, s.engine.Close())
 	})

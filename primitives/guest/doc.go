@@ -1,6 +1,6 @@
 // Package guest serves an EnvironmentPrimitive over a byte stream and dials it
-// from the other end. Remote backends use it: they create a sandbox, start the
-// guest in it, and wrap the [Client] that [Dial] returns.
+// from the other end. Remote backends use it: a [Sandbox] is a sandbox that a guest
+// serves, whole and portable, over a small [Driver] that each backend writes.
 //
 // # A backend
 //
@@ -8,11 +8,12 @@
 //
 //	envrunner guest --root FOLDER [--workspace FOLDER] [--user USER] [--env KEY=value]
 //
-// and gives the standard streams of that program to [Dial] by [Stdio]. The sandbox is a
-// new one below the root and ends with the stream, unless --stay or --linger is given;
+// Its [Driver] returns the standard streams of that program as one stream, see [Stdio],
+// and says whether the sandbox lives and how to end it. [Open] does the rest. The sandbox
+// is a new one below the root and ends with the stream, unless --stay or --linger is given;
 // --attach ID serves it again. "envrunner guest --help" explains all flags, and
-// bundle.Path finds the program for a platform. The [Client] then does all but to end
-// what the backend has made; examples/unshared is a whole backend with its test.
+// bundle.Path finds the program for a platform. docs/new-backend.md walks through package
+// ssh; examples/unshared is a whole backend with its test.
 //
 // # Protocol
 //

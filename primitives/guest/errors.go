@@ -33,15 +33,22 @@ type HandshakeError struct {
 	// Output is what the other end sent before or instead of a handshake, cut
 	// to a length that fits a message: the place to look for the cause.
 	Output string
+	// Stderr is the end of what came on standard error, if the stream has one. See
+	// [Driver].Dial.
+	Stderr string
 	Err    error
 }
 
 // Error quotes what the other end sent.
 func (e *HandshakeError) Error() string {
-	if e.Output == "" {
-		return "guest handshake: " + e.Err.Error()
+	said := "guest handshake: " + e.Err.Error()
+	if e.Output != "" {
+		said += fmt.Sprintf("; the other end sent %q", e.Output)
 	}
-	return fmt.Sprintf("guest handshake: %v; the other end sent %q", e.Err, e.Output)
+	if e.Stderr != "" {
+		said += "; the guest wrote: " + e.Stderr
+	}
+	return said
 }
 
 // Unwrap returns the cause and primitives.ErrUnavailable.

@@ -36,7 +36,7 @@ const bound = time.Minute
 
 // connect serves p over a pipe and dials it. Serve's result is checked at the
 // end.
-func connect(t testing.TB, p primitives.EnvironmentPrimitive, cfg Config) *Client {
+func connect(t testing.TB, p primitives.EnvironmentPrimitive, cfg Config) *Sandbox {
 	t.Helper()
 	host, guest := net.Pipe()
 	served := make(chan error, 1)

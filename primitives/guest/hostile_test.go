@@ -205,7 +205,7 @@ func TestStreamsThatStaySilentAreLimited(t *testing.T) {
 }
 
 // scriptedGuest is a guest whose operations are answered by script.
-func scriptedGuest(t *testing.T, script func(f *framer)) *Client {
+func scriptedGuest(t *testing.T, script func(f *framer)) *Sandbox {
 	t.Helper()
 	host, guest := net.Pipe()
 	go func() {
@@ -241,31 +241,31 @@ func scriptedGuest(t *testing.T, script func(f *framer)) *Client {
 }
 
 // calls are the operations as a caller makes them.
-func calls() map[string]func(ctx context.Context, c *Client) error {
+func calls() map[string]func(ctx context.Context, c *Sandbox) error {
 	cmd := primitives.Command{Args: []string{"x"}}
-	return map[string]func(ctx context.Context, c *Client) error{
-		"stat":  func(ctx context.Context, c *Client) error { _, err := c.Stat(ctx, "x"); return err },
-		"mkdir": func(ctx context.Context, c *Client) error { return c.Mkdir(ctx, "x", 0) },
-		"list": func(ctx context.Context, c *Client) error {
+	return map[string]func(ctx context.Context, c *Sandbox) error{
+		"stat":  func(ctx context.Context, c *Sandbox) error { _, err := c.Stat(ctx, "x"); return err },
+		"mkdir": func(ctx context.Context, c *Sandbox) error { return c.Mkdir(ctx, "x", 0) },
+		"list": func(ctx context.Context, c *Sandbox) error {
 			_, err := c.List(ctx, "x", primitives.ListOptions{})
 			return err
 		},
-		"open": func(ctx context.Context, c *Client) error {
+		"open": func(ctx context.Context, c *Sandbox) error {
 			_, err := primitives.ReadFile(ctx, c, "x", 0)
 			return err
 		},
-		"write": func(ctx context.Context, c *Client) error {
+		"write": func(ctx context.Context, c *Sandbox) error {
 			return c.WriteFile(ctx, "x", strings.NewReader("content"), primitives.WriteOptions{})
 		},
-		"write files": func(ctx context.Context, c *Client) error {
+		"write files": func(ctx context.Context, c *Sandbox) error {
 			_, err := c.WriteFiles(ctx, []primitives.File{{Path: "x"}})
 			return err
 		},
-		"run": func(ctx context.Context, c *Client) error {
+		"run": func(ctx context.Context, c *Sandbox) error {
 			_, err := c.Run(ctx, cmd, primitives.RunOptions{MaxOutput: 1})
 			return err
 		},
-		"exec": func(ctx context.Context, c *Client) error {
+		"exec": func(ctx context.Context, c *Sandbox) error {
 			p, err := c.Exec(ctx, cmd)
 			if err != nil {
 				return err
@@ -273,7 +273,7 @@ func calls() map[string]func(ctx context.Context, c *Client) error {
 			_, err = p.Wait(ctx)
 			return errors.Join(err, p.Close())
 		},
-		"watch": func(ctx context.Context, c *Client) error {
+		"watch": func(ctx context.Context, c *Sandbox) error {
 			events, err := c.Watch(ctx, "x", primitives.WatchOptions{})
 			if err != nil {
 				return err
@@ -285,7 +285,7 @@ func calls() map[string]func(ctx context.Context, c *Client) error {
 			}
 			return nil
 		},
-		"terminate": func(ctx context.Context, c *Client) error { _, err := c.Terminate(ctx); return err },
+		"terminate": func(ctx context.Context, c *Sandbox) error { _, err := c.Terminate(ctx); return err },
 	}
 }
 

@@ -23,7 +23,7 @@ type FileIdentity struct {
 
 // Identify tells what is at absolute paths of the sandbox, at the end of links. A path
 // where nothing is is fs.ErrNotExist.
-func (c *Client) Identify(ctx context.Context, paths []string) (Identity, error) {
+func (c *Sandbox) Identify(ctx context.Context, paths []string) (Identity, error) {
 	var reply identifyReply
 	err := c.ask(ctx, "identify", "", opIdentify, &identifyRequest{paths}, &reply)
 	if err == nil && len(reply.Files) != len(paths) {

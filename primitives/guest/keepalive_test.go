@@ -53,7 +53,7 @@ func (f *freezer) Write(p []byte) (int, error) {
 }
 
 // frozen serves a fake over a connection that can be frozen.
-func frozen(t *testing.T, every time.Duration) (*Client, *freezer) {
+func frozen(t *testing.T, every time.Duration) (*Sandbox, *freezer) {
 	t.Helper()
 	host, guest := net.Pipe()
 	way := &freezer{Conn: guest}
@@ -79,7 +79,7 @@ func TestAPausedGuestIsNotLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetPaused(true)
+	c.setPaused(true)
 	way.freeze()
 	if _, err := c.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("Stat of a paused sandbox: %v", err)
@@ -93,7 +93,7 @@ func TestAPausedGuestIsNotLost(t *testing.T) {
 	case <-time.After(3 * every): // what must not happen would happen after twice that
 	}
 	way.thaw()
-	c.SetPaused(false)
+	c.setPaused(false)
 	if _, err := io.WriteString(p.Stdin(), "still here"); err != nil {
 		t.Error(err)
 	}
@@ -120,10 +120,10 @@ func TestAGuestThatStopsBehindOurBackIsLost(t *testing.T) {
 
 func TestAGuestThatDoesNotComeBackIsLost(t *testing.T) {
 	c, way := frozen(t, 40*time.Millisecond)
-	c.SetPaused(true)
+	c.setPaused(true)
 	way.freeze()
 	defer way.thaw()
-	c.SetPaused(false)
+	c.setPaused(false)
 	within(t, c.Done())
 }
 
@@ -133,7 +133,7 @@ func TestClosingAPausedSandboxDoesNotWaitForIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetPaused(true)
+	c.setPaused(true)
 	way.freeze()
 	done := make(chan error, 1)
 	go func() { done <- c.Close() }()

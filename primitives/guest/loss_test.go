@@ -22,7 +22,7 @@ import (
 
 // cuttable is a served fake whose stream can be cut.
 type cuttable struct {
-	*Client
+	*Sandbox
 	fake   *fake
 	cut    func()
 	sent   *atomic.Int64 // bytes, by the host
@@ -47,7 +47,7 @@ func connectCuttableTo(t *testing.T, f *fake, p primitives.EnvironmentPrimitive)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return &cuttable{Client: c, fake: f, cut: func() { _ = host.Close() }, sent: &conn.bytes, served: served}
+	return &cuttable{Sandbox: c, fake: f, cut: func() { _ = host.Close() }, sent: &conn.bytes, served: served}
 }
 
 // counted counts what is written to a connection.
@@ -144,7 +144,7 @@ func TestTerminatedIsNotUnavailable(t *testing.T) {
 
 func TestHangUpEndsTheStreamOfATerminatedSandboxOnly(t *testing.T) {
 	c := connect(t, newFake(t), Config{})
-	if c.HangUp() {
+	if c.hangUp() {
 		t.Fatal("the sandbox lives")
 	}
 	p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "60"}})
@@ -154,13 +154,13 @@ func TestHangUpEndsTheStreamOfATerminatedSandboxOnly(t *testing.T) {
 	if _, err := c.Terminate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if c.HangUp() {
+	if c.hangUp() {
 		t.Error("a command is open")
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if !c.HangUp() {
+	if !c.hangUp() {
 		t.Fatal("nothing is open")
 	}
 	within(t, c.Done())
@@ -368,12 +368,12 @@ func TestLeavingTheLoopEndsTheWatch(t *testing.T) {
 		}
 		break
 	}
-	noStreams(t, c.Client) // when the guest has left its loop, too
+	noStreams(t, c.Sandbox) // when the guest has left its loop, too
 }
 
 // noStreams waits until the guest has ended all operations, too, and given back their
 // streams.
-func noStreams(t *testing.T, c *Client) {
+func noStreams(t *testing.T, c *Sandbox) {
 	t.Helper()
 	for deadline := time.Now().Add(bound); c.mux.NumStreams() > 0; {
 		if time.Now().After(deadline) {

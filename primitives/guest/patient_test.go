@@ -33,7 +33,7 @@ func (c *writesConn) count() int {
 }
 
 // servedBy starts a guest on a connection that counts what it writes.
-func servedBy(t *testing.T) (*Client, *writesConn) {
+func servedBy(t *testing.T) (*Sandbox, *writesConn) {
 	t.Helper()
 	here, there := net.Pipe()
 	conn := &writesConn{Conn: there}

@@ -65,7 +65,7 @@ func dup(f *os.File) (*os.File, error) {
 }
 
 // overSocket serves p over a socket pair that descriptors can be passed over.
-func overSocket(t *testing.T, p primitives.EnvironmentPrimitive) (*Client, *net.UnixConn) {
+func overSocket(t *testing.T, p primitives.EnvironmentPrimitive) (*Sandbox, *net.UnixConn) {
 	t.Helper()
 	host, guest := socketPair(t)
 	served := make(chan error, 1)
@@ -73,7 +73,7 @@ func overSocket(t *testing.T, p primitives.EnvironmentPrimitive) (*Client, *net.
 		a := &agreed{rw: guest, in: guest, pipes: guest}
 		served <- serve(context.WithoutCancel(t.Context()), a, p, ServeConfig{Logger: hclog.NewNullLogger()})
 	}()
-	c, err := newClient(&agreed{rw: host, in: host, pipes: host}, Config{Logger: hclog.NewNullLogger()})
+	c, err := newSandbox(&agreed{rw: host, in: host, pipes: host}, nil, Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestTheEndOfAPipeIsOnlyBelievedIfTheGuestLives(t *testing.T) {
 
 func TestWhatAGuestPassesIsThrownAway(t *testing.T) {
 	host, guest := socketPair(t)
-	c, err := newClient(&agreed{rw: host, in: host, pipes: host}, Config{Logger: hclog.NewNullLogger()})
+	c, err := newSandbox(&agreed{rw: host, in: host, pipes: host}, nil, Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func newSocket(t testing.TB) (*Socket, string) {
 
 // offered serves a fake that is offered a socket, after before was called. moved
 // reports whether it took it.
-func offered(t *testing.T, socket *Socket, before func()) (c *Client, stdio net.Conn, moved bool) {
+func offered(t *testing.T, socket *Socket, before func()) (c *Sandbox, stdio net.Conn, moved bool) {
 	t.Helper()
 	host, guest := net.Pipe()
 	dialed := make(chan error, 1)

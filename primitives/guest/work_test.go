@@ -34,7 +34,7 @@ func (w *toldWork) told() (little, much int) {
 }
 
 // connectWorking is connect with a guest that tells its work.
-func connectWorking(t *testing.T) (*Client, *toldWork) {
+func connectWorking(t *testing.T) (*Sandbox, *toldWork) {
 	t.Helper()
 	host, guest := net.Pipe()
 	work, served := &toldWork{}, make(chan error, 1)
@@ -85,15 +85,15 @@ func TestOneCommandIsLittleWork(t *testing.T) {
 
 func TestMuchWorkIsTold(t *testing.T) {
 	large := strings.Repeat("x", 4*smallBody)
-	for name, do := range map[string]func(c *Client) error{
-		"tree of files": func(c *Client) error {
+	for name, do := range map[string]func(c *Sandbox) error{
+		"tree of files": func(c *Sandbox) error {
 			_, err := c.Watch(t.Context(), ".", primitives.WatchOptions{})
 			return err
 		},
-		"large input": func(c *Client) error {
+		"large input": func(c *Sandbox) error {
 			return c.WriteFile(t.Context(), "f", strings.NewReader(large), primitives.WriteOptions{})
 		},
-		"often two at once": func(c *Client) error {
+		"often two at once": func(c *Sandbox) error {
 			p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
 			if err != nil {
 				return err
@@ -106,7 +106,7 @@ func TestMuchWorkIsTold(t *testing.T) {
 			}
 			return nil
 		},
-		"several commands": func(c *Client) error {
+		"several commands": func(c *Sandbox) error {
 			for range 3 {
 				p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
 				if err != nil {

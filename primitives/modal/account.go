@@ -101,5 +101,5 @@ func look(ctx context.Context, cfg Config, id string) (primitives.State, error) 
 	if err != nil {
 		return primitives.State{}, explain(err)
 	}
-	return fateOf(result).state, nil
+	return statusOf(result).State, nil
 }

@@ -9,6 +9,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
@@ -16,7 +17,7 @@ import (
 // the same sandbox: "ours" and "sdk" of each.
 
 // both opens a sandbox with its guest and with Modal's calls alone.
-func both(b *testing.B) (*modal.Sandbox, *sdk.Sandbox) {
+func both(b *testing.B) (*guest.Sandbox, *sdk.Sandbox) {
 	b.Helper()
 	newServer(b)
 	ours := open(b, config(b))

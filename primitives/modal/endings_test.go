@@ -12,13 +12,14 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
 func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		end    func(t *testing.T, s *testmodal.Server, box *modal.Sandbox)
+		end    func(t *testing.T, s *testmodal.Server, box *guest.Sandbox)
 		want   error
 		status primitives.Status
 		reason primitives.ExitReason // of a command, if that is known
@@ -66,7 +67,7 @@ func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 }
 
 // expectAnotherGuest attaches to a sandbox that lives and has lost its guest.
-func expectAnotherGuest(t *testing.T, cfg modal.Config, box *modal.Sandbox) {
+func expectAnotherGuest(t *testing.T, cfg modal.Config, box *guest.Sandbox) {
 	t.Helper()
 	again, err := modal.Attach(t.Context(), cfg, box.ID())
 	if err != nil {
@@ -82,14 +83,14 @@ func expectAnotherGuest(t *testing.T, cfg modal.Config, box *modal.Sandbox) {
 
 // outlive has a sandbox reach the end of its time, for which a busy machine might not make
 // it fast enough.
-func outlive(t *testing.T, s *testmodal.Server, box *modal.Sandbox) {
+func outlive(t *testing.T, s *testmodal.Server, box *guest.Sandbox) {
 	t.Helper()
 	if err := s.Outlive(box.ID()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func terminateElsewhere(t *testing.T, _ *testmodal.Server, box *modal.Sandbox) {
+func terminateElsewhere(t *testing.T, _ *testmodal.Server, box *guest.Sandbox) {
 	t.Helper()
 	mc, err := sdk.NewClient()
 	if err != nil {
@@ -108,7 +109,7 @@ func terminateElsewhere(t *testing.T, _ *testmodal.Server, box *modal.Sandbox) {
 	}
 }
 
-func killGuest(t *testing.T, _ *testmodal.Server, box *modal.Sandbox) {
+func killGuest(t *testing.T, _ *testmodal.Server, box *guest.Sandbox) {
 	t.Helper()
 	if err := signalGuests(t.Context(), box.ID(), "KILL"); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // wrap says where an error came from.
@@ -127,32 +128,27 @@ var (
 	errGone    = fmt.Errorf("%w: Modal has ended it: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 )
 
-// fate is what became of a sandbox.
-type fate struct {
-	state primitives.State
-	cause error // why calls fail; nil while it runs
-}
-
 // Exit codes of sandboxes that were ended, as the SDK gives them.
 const timeoutCode = 124
 
-// fateOf reads a result; nil is that of a sandbox that runs.
-func fateOf(r *pb.GenericResult) fate {
+// statusOf reads a result; nil is that of a sandbox that runs.
+func statusOf(r *pb.GenericResult) guest.Status {
 	switch r.GetStatus() {
 	case pb.GenericResult_GENERIC_STATUS_UNSPECIFIED:
-		return fate{state: primitives.State{Status: primitives.StatusRunning}}
+		return guest.Status{State: primitives.State{Status: primitives.StatusRunning}}
 	case pb.GenericResult_GENERIC_STATUS_TERMINATED:
-		return fate{primitives.State{Status: primitives.StatusTerminated}, primitives.ErrTerminated}
+		return guest.Status{State: primitives.State{Status: primitives.StatusTerminated}}
 	case pb.GenericResult_GENERIC_STATUS_TIMEOUT:
-		return fate{exited(timeoutCode), errTimeout}
+		return exited(timeoutCode, errTimeout)
 	case pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT:
-		return fate{exited(timeoutCode), errIdle}
+		return exited(timeoutCode, errIdle)
 	case pb.GenericResult_GENERIC_STATUS_SUCCESS, pb.GenericResult_GENERIC_STATUS_FAILURE:
-		return fate{exited(int(r.GetExitcode())), errGone}
+		return exited(int(r.GetExitcode()), errGone)
 	}
-	return fate{primitives.State{Status: primitives.StatusLost}, fmt.Errorf("%w: %s", errGone, r.GetException())}
+	return guest.Status{State: primitives.State{Status: primitives.StatusLost}, Cause: fmt.Errorf("%w: %s", errGone, r.GetException())}
 }
 
-func exited(code int) primitives.State {
-	return primitives.State{Status: primitives.StatusExited, Exit: primitives.ExitStatus{Code: code, Reason: primitives.ReasonExited}}
+func exited(code int, cause error) guest.Status {
+	exit := primitives.ExitStatus{Code: code, Reason: primitives.ReasonExited}
+	return guest.Status{State: primitives.State{Status: primitives.StatusExited, Exit: exit}, Cause: cause}
 }

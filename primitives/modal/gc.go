@@ -106,7 +106,7 @@ func (c *client) inUse(ctx context.Context, box *sdk.Sandbox) (bool, error) {
 	}
 	result, rerr := c.result(ctx, box.SandboxID)
 	switch {
-	case rerr == nil && fateOf(result).cause != nil:
+	case rerr == nil && statusOf(result).EndCause() != nil:
 		return true, nil // it has ended: not our business any more
 	case errors.Is(explain(err), fs.ErrInvalid), errors.Is(explain(err), fs.ErrNotExist):
 		return false, nil // it has no guest that could be started

@@ -11,6 +11,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
@@ -134,7 +135,7 @@ func TestGCEndsOnlyWhatProgramsHaveLeftThatDied(t *testing.T) {
 	if state, err := abandoned.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
 		t.Errorf("what was ended is %+v, %v", state, err)
 	}
-	for name, box := range map[string]*modal.Sandbox{"of a program that lives": alive, "of another machine": elsewhere, "that is kept": kept} {
+	for name, box := range map[string]*guest.Sandbox{"of a program that lives": alive, "of another machine": elsewhere, "that is kept": kept} {
 		if state, err := box.Poll(t.Context()); err != nil || !state.Running() {
 			t.Errorf("the sandbox %s is %+v, %v", name, state, err)
 		}

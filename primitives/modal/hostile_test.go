@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
@@ -24,7 +25,7 @@ func hostile(cfg modal.Config) modal.Config {
 }
 
 // expectGenuine checks that the guest of a sandbox is the runner, and nothing else.
-func expectGenuine(t *testing.T, cfg modal.Config, box *modal.Sandbox) {
+func expectGenuine(t *testing.T, cfg modal.Config, box *guest.Sandbox) {
 	t.Helper()
 	content, err := os.ReadFile(cfg.Runner)
 	if err != nil {

@@ -114,7 +114,7 @@ func describe(f *pb.SandboxInfo) Info {
 		Session: tags[tagSession], Owner: describeOwner(tags),
 	}
 	if r := f.GetTaskInfo().GetResult(); r != nil {
-		info.Status = fateOf(r).state.Status
+		info.Status = statusOf(r).Status
 	}
 	return info
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -74,7 +75,7 @@ func config(t testing.TB) modal.Config {
 }
 
 // open makes a sandbox that ends with the test.
-func open(t testing.TB, cfg modal.Config) *modal.Sandbox {
+func open(t testing.TB, cfg modal.Config) *guest.Sandbox {
 	t.Helper()
 	s, err := modal.New(t.Context(), cfg)
 	if err != nil {

@@ -43,6 +43,8 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 const backend = "modal"
@@ -55,7 +57,7 @@ const backend = "modal"
 // for a name that is taken, fs.ErrPermission for a token that is missing or refused,
 // [primitives.ErrUnavailable] if Modal does not answer, has no room, or the sandbox
 // ends at once.
-func New(ctx context.Context, cfg Config) (*Sandbox, error) {
+func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
 	s, err := create(ctx, cfg)
 	if err != nil {
 		return nil, wrap("create", cfg.Image, err)
@@ -63,7 +65,7 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 	return s, nil
 }
 
-func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
+func create(ctx context.Context, cfg Config) (_ *guest.Sandbox, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -102,18 +104,26 @@ func create(ctx context.Context, cfg Config) (_ *Sandbox, err error) {
 			err = errors.Join(err, endSandbox(ctx, box), box.Detach())
 		}
 	}()
+	d := &driver{client: c, box: box, cfg: cfg, program: program, args: guestArgs(cfg), env: guestEnv(cfg)}
 	again, err := program.install(ctx, publisher, box)
 	if err != nil {
-		return nil, explainStart(ctx, c, box, err)
+		return nil, d.explainStart(ctx, err)
 	}
-	s := &Sandbox{client: c, box: box, cfg: cfg, program: program}
-	if err := s.begin(ctx, guestArgs(cfg), guestEnv(cfg), again); err != nil {
-		return nil, explainStart(ctx, c, box, err)
+	err = d.open(ctx)
+	if err != nil && again != nil && ctx.Err() == nil {
+		if aerr := again(ctx); aerr != nil {
+			return nil, d.explainStart(ctx, errors.Join(err, aerr))
+		}
+		err = d.open(ctx)
 	}
-	if err := s.settle(ctx, written, tags); err != nil {
-		return nil, errors.Join(explainStart(ctx, c, box, err), s.letGo())
+	if err != nil {
+		return nil, d.explainStart(ctx, err)
 	}
-	return s, nil
+	if err := d.settle(ctx, written, tags); err != nil {
+		return nil, errors.Join(d.explainStart(ctx, err), d.sandbox.Close())
+	}
+	d.owned.Store(true)
+	return d.sandbox, nil
 }
 
 // makeSandbox makes the sandbox itself.
@@ -215,7 +225,7 @@ func (c *client) image(ctx context.Context, app *sdk.App, cfg Config) (*sdk.Imag
 // An ID without a sandbox is fs.ErrNotExist, also when it is a sandbox that this
 // package did not make. One that has ended is that, too, and
 // [primitives.ErrTerminated] or [primitives.ErrUnavailable].
-func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
+func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
 	s, err := attach(ctx, cfg, id)
 	if err != nil {
 		return nil, wrap("attach", id, err)
@@ -223,7 +233,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	return s, nil
 }
 
-func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) {
+func attach(ctx context.Context, cfg Config, id string) (_ *guest.Sandbox, err error) {
 	if !validName(id) {
 		return nil, fmt.Errorf("%w: no sandbox can have this ID or name", fs.ErrNotExist)
 	}
@@ -248,10 +258,11 @@ func attach(ctx context.Context, cfg Config, id string) (_ *Sandbox, err error) 
 	if err := takeOver(ctx, box, tags); err != nil {
 		return nil, explain(err)
 	}
-	s := &Sandbox{client: c, box: box, cfg: cfg}
-	if err := s.begin(ctx, attachArgs(), nil, nil); err != nil {
-		return nil, explainStart(ctx, c, box, err)
+	d := &driver{client: c, box: box, cfg: cfg, args: attachArgs()}
+	if err := d.open(ctx); err != nil {
+		return nil, d.explainStart(ctx, err)
 	}
-	s.recall(ctx, tags[tagSettings], cfg)
-	return s, nil
+	d.recall(ctx, tags[tagSettings], cfg)
+	d.owned.Store(true)
+	return d.sandbox, nil
 }

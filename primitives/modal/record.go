@@ -31,14 +31,14 @@ func (c Config) record() ([]byte, error) {
 	return b, nil
 }
 
-func (s *Sandbox) writeRecord(ctx context.Context, settings []byte) error {
-	return s.WriteFile(ctx, guestSettings, bytes.NewReader(settings), primitives.WriteOptions{Mode: 0o600})
+func (d *driver) writeRecord(ctx context.Context, settings []byte) error {
+	return d.sandbox.WriteFile(ctx, guestSettings, bytes.NewReader(settings), primitives.WriteOptions{Mode: 0o600})
 }
 
 // recall reads what the sandbox was made with. What cannot be read, or was changed,
 // is no reason not to work with the sandbox; it cannot be copied.
-func (s *Sandbox) recall(ctx context.Context, sum string, ours Config) {
-	b, err := primitives.ReadFile(ctx, s, guestSettings, maxRecord)
+func (d *driver) recall(ctx context.Context, sum string, ours Config) {
+	b, err := primitives.ReadFile(ctx, d.sandbox, guestSettings, maxRecord)
 	if err == nil && digest(b) != sum {
 		err = errors.New("somebody in the sandbox has changed it")
 	}
@@ -47,12 +47,12 @@ func (s *Sandbox) recall(ctx context.Context, sum string, ours Config) {
 		err = json.Unmarshal(b, &cfg)
 	}
 	if err != nil {
-		s.strange = fmt.Errorf("%w: the record of what the sandbox was made with cannot be used: %w", errors.ErrUnsupported, err)
+		d.strange = fmt.Errorf("%w: the record of what the sandbox was made with cannot be used: %w", errors.ErrUnsupported, err)
 		return
 	}
 	cfg.App, cfg.Environment, cfg.Profile = ours.App, ours.Environment, ours.Profile
 	cfg.Runner, cfg.Logger, cfg.Progress, cfg.keepAlive = ours.Runner, ours.Logger, ours.Progress, ours.keepAlive
-	s.cfg = cfg
+	d.cfg = cfg
 }
 
 // takeOver makes this program the sandbox's if its own has died.

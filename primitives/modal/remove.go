@@ -49,8 +49,8 @@ func (c *client) findSandbox(ctx context.Context, cfg Config, id string) (*sdk.S
 	if err != nil {
 		return nil, nil, errors.Join(explain(err), box.Detach())
 	}
-	if f := fateOf(result); f.cause != nil {
-		return nil, nil, errors.Join(&kind{f.cause, fs.ErrNotExist}, box.Detach())
+	if cause := statusOf(result).EndCause(); cause != nil {
+		return nil, nil, errors.Join(&kind{cause, fs.ErrNotExist}, box.Detach())
 	}
 	return box, tags, nil
 }

@@ -98,15 +98,6 @@ func (d *digested) put(file string, info fs.FileInfo, name string) {
 	d.files[file] = digestedFile{info, name}
 }
 
-// Runner returns where in the sandbox a runner of this machine lies; empty if it is
-// not the one that the sandbox was made with, or somebody there may not run it.
-func (s *Sandbox) Runner(file string) string {
-	if s.program == nil || s.program.file != file || s.cfg.User != "" {
-		return ""
-	}
-	return guestProgram
-}
-
 // install puts the runner into a sandbox: it mounts the published one, or uploads it if
 // that is not possible. again uploads it over a mounted one that cannot be run; it is nil
 // if nothing was mounted.

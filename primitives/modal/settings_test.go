@@ -140,9 +140,9 @@ func TestPortsHaveAddresses(t *testing.T) {
 	cfg := config(t)
 	cfg.Ports = []int{8080}
 	box := open(t, cfg)
-	urls, err := box.URLs(t.Context())
-	if err != nil || !strings.HasPrefix(urls[8080], "https://") {
-		t.Errorf("%v, %v", urls, err)
+	ports, err := box.Ports(t.Context())
+	if err != nil || len(ports) != 1 || ports[0].Number != 8080 || !strings.HasPrefix(ports[0].Address, "https://") {
+		t.Errorf("%v, %v", ports, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -13,8 +14,9 @@ import (
 // what is written meanwhile goes with the next call, so that a call carries as much
 // as there is.
 type stream struct {
-	in  io.WriteCloser // every Write is a call of Modal
-	out io.ReadCloser
+	in     io.WriteCloser // every Write is a call of Modal
+	out    io.ReadCloser
+	stderr io.ReadCloser
 
 	mu     sync.Mutex
 	change sync.Cond
@@ -36,8 +38,8 @@ const (
 	laziness = 10 * time.Millisecond
 )
 
-func newStream(in io.WriteCloser, out io.ReadCloser) *stream {
-	s := &stream{in: in, out: out, done: make(chan struct{})}
+func newStream(in io.WriteCloser, out, stderr io.ReadCloser) *stream {
+	s := &stream{in: in, out: out, stderr: stderr, done: make(chan struct{})}
 	s.change.L = &s.mu
 	s.timer = time.AfterFunc(time.Hour, s.wake)
 	s.timer.Stop()
@@ -167,4 +169,19 @@ func (s *stream) join(patience time.Duration) {
 	case <-s.done:
 	case <-timer.C:
 	}
+}
+
+const (
+	maxStderr     = 4 << 10
+	stderrTimeout = 2 * time.Second
+)
+
+// Stderr returns what a guest that failed has written on standard error.
+func (s *stream) Stderr() string {
+	s.join(sendTimeout)
+	timer := time.AfterFunc(stderrTimeout, func() { _ = s.stderr.Close() })
+	defer timer.Stop()
+	b, _ := io.ReadAll(io.LimitReader(s.stderr, maxStderr))
+	_ = s.stderr.Close()
+	return strings.ToValidUTF8(strings.TrimSpace(string(b)), "?")
 }

@@ -30,7 +30,7 @@ func (c *calls) Close() error { close(c.ended); return nil }
 func open(t *testing.T) (*calls, *stream) {
 	t.Helper()
 	in := newCalls()
-	s := newStream(in, io.NopCloser(bytes.NewReader(nil)))
+	s := newStream(in, io.NopCloser(bytes.NewReader(nil)), io.NopCloser(bytes.NewReader(nil)))
 	t.Cleanup(func() { s.join(time.Minute) })
 	return in, s
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // serveGuestWith starts a guest with these flags and this environment.
-func serveGuestWith(t *testing.T, env []string, flags ...string) (*exec.Cmd, *guest.Client) {
+func serveGuestWith(t *testing.T, env []string, flags ...string) (*exec.Cmd, *guest.Sandbox) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), runnerFile(t), append([]string{"guest"}, flags...)...)
 	cmd.Env = env

@@ -17,13 +17,13 @@ import (
 
 // guestProcess is a sandbox that "envrunner guest" serves.
 type guestProcess struct {
-	*guest.Client
+	*guest.Sandbox
 	cmd *exec.Cmd
 }
 
 // Close closes the stream and waits for the guest to leave.
 func (g *guestProcess) Close() error {
-	err := g.Client.Close()
+	err := g.Sandbox.Close()
 	if g.cmd.ProcessState == nil {
 		err = errors.Join(err, g.cmd.Wait())
 	}
@@ -75,7 +75,7 @@ func guestKeeps(t *testing.T, groups []string, change func(cmd *exec.Cmd, dir st
 			if err != nil {
 				return nil, errors.Join(err, cmd.Wait())
 			}
-			return &guestProcess{Client: client, cmd: cmd}, nil
+			return &guestProcess{Sandbox: client, cmd: cmd}, nil
 		},
 	})
 }

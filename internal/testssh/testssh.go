@@ -1,0 +1,127 @@
+// Package testssh is an ssh server for tests.
+package testssh
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Alias is a name by which the ssh command knows the server.
+const Alias = "agentenv-test-machine"
+
+// Start starts a real sshd on the loopback device, with keys of its own, and puts an ssh
+// command that knows them first in PATH. It returns the server's host:port. The user is
+// the one that runs the test.
+func Start(t testing.TB) (address string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"host", "user"} {
+		if out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name)).CombinedOutput(); err != nil {
+			t.Fatalf("ssh-keygen: %v: %s", err, out)
+		}
+	}
+	address = freeAddress(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostKey, err := os.ReadFile(filepath.Join(dir, "host.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "known_hosts"), fmt.Sprintf("[127.0.0.1]:%s %s", port, hostKey))
+	writeFile(t, filepath.Join(dir, "sshd_config"), strings.Join([]string{
+		"ListenAddress " + address, "HostKey " + filepath.Join(dir, "host"), "AuthorizedKeysFile " + filepath.Join(dir, "user.pub"),
+		"PidFile none", "LogLevel ERROR", "UsePAM no", "StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password",
+		"SetEnv DOCKER_CONFIG=" + dir + " XDG_CACHE_HOME=" + filepath.Join(dir, "cache"), "MaxStartups 200", "MaxSessions 200", "",
+	}, "\n"))
+	writeFile(t, filepath.Join(dir, "ssh_config"), strings.Join([]string{
+		"IdentityFile " + filepath.Join(dir, "user"), "IdentitiesOnly yes", "UserKnownHostsFile " + filepath.Join(dir, "known_hosts"),
+		"GlobalKnownHostsFile /dev/null", "Host " + Alias, "HostName 127.0.0.1", "Port " + port, "",
+	}, "\n"))
+	ssh, err := exec.LookPath("ssh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sshd, err := exec.LookPath("/usr/sbin/sshd") // it insists on its absolute path
+	if err != nil {
+		t.Fatal("run the set-up first: ", err)
+	}
+	wrapper := filepath.Join(dir, "bin", "ssh")
+	writeFile(t, wrapper, fmt.Sprintf("#!/bin/sh\nexec %s -F %s \"$@\"\n", ssh, filepath.Join(dir, "ssh_config")))
+	if err := os.Chmod(wrapper, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", filepath.Dir(wrapper)+":"+os.Getenv("PATH"))
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // where a boot would make it
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), sshd, "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("sshd: %s", text)
+		}
+	})
+	awaitAddress(t, address)
+	return address
+}
+
+func awaitAddress(t testing.TB, address string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal(err)
+		}
+	}
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func writeFile(t testing.TB, name, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,209 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/docker/docker/api/types"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+// driver is one container.
+type driver struct {
+	eng       *client.Client
+	id        string // the sandbox's, and the container's name
+	container string // the engine's ID
+	cfg       Config // what it was made with
+	arch      string // of the image's programs; empty if it is not known
+	volumes   []string
+	program   string // the guest's path in the container, for one more
+	// first says that the guest is the container's first process, which Dial starts.
+	first bool
+	// forkedFrom is the image that is removed with the last sandbox made of it; empty if
+	// there is none.
+	forkedFrom string
+
+	sandbox *guest.Sandbox
+	sweep   *sweep      // what New has started; nil for none
+	owned   atomic.Bool // Close gives up the client: New and Attach do that until they have succeeded
+
+	paused atomic.Bool               // by this handle
+	frozen atomic.Pointer[time.Time] // when this handle has paused or resumed it; nil: never
+}
+
+var (
+	_ guest.Driver           = (*driver)(nil)
+	_ guest.Ender            = (*driver)(nil)
+	_ guest.Refiner          = (*driver)(nil)
+	_ guest.Copier           = (*driver)(nil)
+	_ primitives.Snapshotter = (*driver)(nil)
+	_ primitives.Pauser      = (*driver)(nil)
+	_ primitives.UsageReader = (*driver)(nil)
+	_ primitives.PortLister  = (*driver)(nil)
+)
+
+// open connects to the guest, which may move to a socket in the folder; empty is none.
+func (d *driver) open(ctx context.Context, folder string, cfg Config) (err error) {
+	meeting := expect(folder, cfg)
+	defer meeting.close()
+	d.sandbox, err = guest.Open(ctx, d, guest.Config{Backend: backend, Logger: cfg.Logger, Socket: meeting.socket, Isolation: cfg.isolation()})
+	return err
+}
+
+// handOver returns the sandbox to its user.
+func (d *driver) handOver() *guest.Sandbox {
+	d.owned.Store(true)
+	return d.sandbox
+}
+
+// ID returns the container's name.
+func (d *driver) ID() string { return d.id }
+
+// Dial starts the container that the guest is in, or one more guest beside the first
+// one, for this program.
+func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
+	if !d.first {
+		return d.join(ctx)
+	}
+	// Before the start, so that nothing is missed.
+	conn, err := hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
+		return d.eng.ContainerAttach(ctx, d.container, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("attach to the container: %w", err)
+	}
+	if err := d.eng.ContainerStart(ctx, d.container, container.StartOptions{}); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start the container: %w", err)
+	}
+	return newStream(conn), nil
+}
+
+func (d *driver) join(ctx context.Context) (io.ReadWriteCloser, error) {
+	made, err := d.eng.ContainerExecCreate(ctx, d.container, container.ExecOptions{
+		AttachStdin: true, AttachStdout: true, AttachStderr: true,
+		Cmd: []string{d.program, "guest", "--root", guestRoot, "--attach", "-", "--linger"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
+		return d.eng.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newStream(conn), nil
+}
+
+// Refine names the architecture, and takes copies from a sandbox that cannot be copied.
+func (d *driver) Refine(c primitives.Capabilities) primitives.Capabilities {
+	if d.arch != "" {
+		c.Arch = d.arch // the guest knows its own
+	}
+	c.Snapshot = d.copyable() == nil
+	c.Fork = c.Snapshot
+	return c
+}
+
+// State asks the engine. A container that has ended is [primitives.StatusExited] with the
+// status of its first process, as long as the engine knows it, else
+// [primitives.StatusLost]. Of whether it is paused this handle may know more than the
+// engine for a moment, which is then asked again.
+func (d *driver) State(ctx context.Context) (guest.Status, error) {
+	tick := time.NewTicker(fatePause)
+	defer tick.Stop()
+	for {
+		state, err := fate(ctx, d.eng, d.container)
+		if err != nil {
+			return guest.Status{}, err
+		}
+		paused := state.Status == primitives.StatusPaused
+		if !paused && !state.Running() || paused == d.paused.Load() || !d.justFrozen() {
+			return guest.Status{State: state, Cause: gone(state)}, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return guest.Status{State: state}, nil
+		}
+	}
+}
+
+// errGone says that nothing runs any more.
+var errGone = fmt.Errorf("%w: the container has ended: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+
+// gone is why a container that does not run has ended.
+func gone(state primitives.State) error {
+	if state.Exit.Reason == primitives.ReasonOOM {
+		return fmt.Errorf("%w: the container has ended because it had used up its memory (%w); set a higher memory limit", primitives.ErrUnavailable, os.ErrProcessDone)
+	}
+	return errGone
+}
+
+// BeginEnd tells the other handles that Terminate was called, resumes the container if
+// another handle has paused it, and waits for the end of the guest.
+func (d *driver) BeginEnd(ctx context.Context) (finish func(hangUp func() bool)) {
+	began := time.Now()
+	stop := d.thaw(ctx)
+	var marking sync.WaitGroup
+	marked := d.sandbox.Err() == nil
+	if marked {
+		marking.Go(func() { markEnd(ctx, d.eng, d.container) })
+	}
+	waitEnd := d.awaitOwnEnd(ctx)
+	return func(hangUp func() bool) {
+		stop()
+		marking.Wait()
+		if marked && time.Since(began) > markLasts {
+			markEnd(ctx, d.eng, d.container)
+		}
+		waitEnd(d.first && hangUp())
+	}
+}
+
+// End removes the container.
+func (d *driver) End(ctx context.Context) error {
+	if err := errors.Join(removeContainer(ctx, d.eng, d.container), dropLink(d.eng, d.id)); err != nil {
+		return err
+	}
+	return d.dropForkImage(ctx)
+}
+
+// Close gives up the client. The container lives on for its grace, see [Config].
+func (d *driver) Close() error {
+	if !d.owned.Load() {
+		return nil
+	}
+	d.sweep.stop()
+	return leave(d.eng)
+}
+
+// explain turns an error of the engine about a container that is no more into what
+// became of it.
+func (d *driver) explain(ctx context.Context, err error) error {
+	err = explain(d.eng, err)
+	if !isMissingOrBusy(err) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
+	defer cancel()
+	status, serr := d.State(ctx)
+	if serr != nil {
+		return errors.Join(err, serr)
+	}
+	if cause := status.EndCause(); cause != nil {
+		return cause
+	}
+	return err
+}
