@@ -65,6 +65,7 @@ func backends() map[string]backend {
 		"local":  localBackend(),
 		"docker": dockerBackend(),
 		"modal":  modalBackend(),
+		"ssh":    sshBackend(),
 	}
 }
 

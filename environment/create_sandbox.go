@@ -12,17 +12,19 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
+	"github.com/agentenv-dev/agentenv/primitives/ssh"
 )
 
 // Sandbox chooses the kind of sandbox and its settings. In a configuration file
-// it is either the type alone, or a mapping of the type and the settings of that
+// it is either one word, as [Sandbox.UnmarshalText] reads it, or a mapping of the type and the settings of that
 // type:
 //
 //	sandbox: local
 //	sandbox: {type: docker, image: golang:1.26, network: none}
 //	sandbox: {type: modal, image: golang:1.26, cpu: 2}
+//	sandbox: ssh:build1
 type Sandbox struct {
-	// Type is the kind: "local", "docker" or "modal".
+	// Type is the kind: "local", "docker", "modal" or "ssh".
 	Type string
 	// Local is for the type "local": processes of this machine.
 	Local local.Config
@@ -36,6 +38,19 @@ type Sandbox struct {
 	// made of [DefaultImage]; if the agent is missing, Modal adds it to the image,
 	// once. Runner, Logger and Keep are as for Docker.
 	Modal modal.Config
+	// SSH is for the type "ssh": another machine, which the ssh command reaches. Runner,
+	// Logger and Keep are as for Docker.
+	SSH ssh.Config
+}
+
+// UnmarshalText reads a sandbox that is one word: its type, or "ssh:" and the machine.
+func (s *Sandbox) UnmarshalText(text []byte) error {
+	typ, host, given := strings.Cut(string(text), ":")
+	if given && typ != "ssh" {
+		return fmt.Errorf("%w: sandbox: there is no type %q; only ssh takes a machine after a colon", ErrConfig, text)
+	}
+	*s = Sandbox{Type: typ, SSH: ssh.Config{Host: host}}
+	return nil
 }
 
 // backend checks the choice and returns what makes such sandboxes.
@@ -63,10 +78,11 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 	*s = Sandbox{}
 	data = bytes.TrimSpace(data)
 	if len(data) == 0 || data[0] != '{' {
-		if err := json.Unmarshal(data, &s.Type); err != nil {
+		var word string
+		if err := json.Unmarshal(data, &word); err != nil {
 			return fmt.Errorf("%w: sandbox: it is no type and no mapping; give a type, as in 'sandbox: docker', or a mapping with a type and its settings", ErrConfig)
 		}
-		return nil
+		return s.UnmarshalText([]byte(word))
 	}
 	var settings map[string]json.RawMessage
 	if err := json.Unmarshal(data, &settings); err != nil {

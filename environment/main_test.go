@@ -12,9 +12,11 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/testssh"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/ssh"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -59,7 +61,14 @@ func sandbox(t *testing.T) Sandbox {
 // boxes are the configurations of sandboxes of all types.
 func boxes(t *testing.T) map[string]Sandbox {
 	t.Helper()
-	return map[string]Sandbox{"local": sandbox(t), "docker": container(t), "modal": atModal(t)}
+	return map[string]Sandbox{"local": sandbox(t), "docker": container(t), "modal": atModal(t), "ssh": onAnotherMachine(t)}
+}
+
+// onAnotherMachine returns the configuration of a sandbox that a real sshd leads to.
+func onAnotherMachine(t *testing.T) Sandbox {
+	t.Helper()
+	testssh.Start(t)
+	return Sandbox{Type: "ssh", SSH: ssh.Config{Host: testssh.Alias, Root: t.TempDir()}}
 }
 
 // container returns the configuration of a small sandbox in a container.

@@ -98,7 +98,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	case errors.Is(err, environment.ErrNoQuery):
 		return usagef("no query has been begun in %s that could be followed; give a prompt", env.ID())
 	case ctx.Err() != nil:
-		fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl attach %s'\n", env.ID())
+		fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl attach %s'\n", whereFlag(found.sandbox)+env.ID())
 		return err
 	}
 	w.answer = answer

@@ -87,6 +87,15 @@ type location struct {
 	status  primitives.Status
 }
 
+// whereFlag is the flag, with a space after it, without which a sandbox is not found by its
+// ID: the one that names its machine.
+func whereFlag(s environment.Sandbox) string {
+	if s.Type != "ssh" {
+		return ""
+	}
+	return "--sandbox ssh:" + s.SSH.Host + " "
+}
+
 // locations are where the sandboxes of a list are.
 func locations(from []environment.Sandbox, list []environment.SandboxInfo) []location {
 	found := make([]location, 0, len(list))

@@ -72,7 +72,7 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 		s.Type = "local"
 	case s.Type == "":
 		s.Type = "docker"
-	case s.Type == "local" && given != "":
+	case (s.Type == "local" || s.Type == "ssh") && given != "":
 		return usagef("%s is for containers and Modal, and the sandbox is %s; give --sandbox docker or modal", given, s.Type)
 	}
 	memory, err := m.size()

@@ -129,7 +129,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	if env := made.Load(); env != nil {
 		err = errors.Join(err, f.bringOut(context.WithoutCancel(ctx), env, err))
 		if f.keep {
-			err = errors.Join(err, f.printKept(env.ID()))
+			err = errors.Join(err, f.printKept(cfg.Sandbox, env.ID()))
 		} else if f.app.hurried() {
 			err = errors.Join(err, env.Close()) // the session would wait for the agent
 		}
@@ -144,14 +144,14 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 // pointToLogs names the sandbox of a run that failed, where something is known of it.
 func (f *runFlags) pointToLogs(ctx context.Context, s environment.Sandbox, id string) {
 	if entries, err := environment.History(ctx, s, id); f.keep || err == nil && len(entries) > 0 {
-		fmt.Fprintf(f.app.err, "sandbox %s: 'envctl logs %[1]s' tells what happened there\n", id)
+		fmt.Fprintf(f.app.err, "sandbox %s: 'envctl logs %s' tells what happened there\n", id, whereFlag(s)+id)
 	}
 }
 
 // printKept prints the ID of a sandbox that stays, as create does, and what it is for.
-func (f *runFlags) printKept(id string) error {
-	fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n",
-		firstOf(f.name, id))
+func (f *runFlags) printKept(s environment.Sandbox, id string) error {
+	name := whereFlag(s) + firstOf(f.name, id)
+	fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n", name)
 	if f.asJSON || f.patch == "-" {
 		return nil // standard output is for something else
 	}

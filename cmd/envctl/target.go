@@ -26,7 +26,7 @@ type target struct {
 // flags adds the flags that choose a sandbox.
 func (t *target) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+" (default local for a new one)")
+	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+"; ssh:HOST names the machine (default local for a new one)")
 	f.StringVarP(&t.config, "config", "c", "", "configuration file (YAML or JSON)")
 	t.log.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("sandbox", cobra.FixedCompletions(environment.SandboxTypes(), cobra.ShellCompDirectiveNoFileComp))
@@ -56,9 +56,17 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 			return cfg, &exitError{code: exitUsage, err: err}
 		}
 	}
-	if t.sandbox != "" && t.sandbox != cfg.Sandbox.Type {
-		// Settings of one kind mean nothing to another.
-		cfg.Sandbox = environment.Sandbox{Type: t.sandbox}
+	if t.sandbox != "" {
+		var chosen environment.Sandbox
+		if err := chosen.UnmarshalText([]byte(t.sandbox)); err != nil {
+			return cfg, &exitError{code: exitUsage, err: err}
+		}
+		switch {
+		case chosen.Type != cfg.Sandbox.Type:
+			cfg.Sandbox = chosen // settings of one kind mean nothing to another
+		case chosen.SSH.Host != "":
+			cfg.Sandbox.SSH.Host = chosen.SSH.Host
+		}
 	}
 	if typ := cfg.Sandbox.Type; typ != "" && !slices.Contains(environment.SandboxTypes(), typ) {
 		return cfg, usagef("there is no sandbox %q; %s", typ, meant(typ, environment.SandboxTypes()))

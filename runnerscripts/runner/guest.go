@@ -31,6 +31,7 @@ type guestFlags struct {
 	ask     bool
 	stay    time.Duration
 	minAge  time.Duration
+	keeping housekeeping
 }
 
 func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
@@ -62,6 +63,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.BoolVar(&g.ask, "attended", false, "serve nothing: exit with 0 if guests are attached to the sandbox of --attach, and with 1 if not")
 	fs.DurationVar(&g.stay, "stay", 0, "when the host has gone stay, to be attached to, until nobody was for so `long`; negative is for ever")
 	fs.DurationVar(&g.minAge, "min-age", 0, "stay in any case until the sandbox is so `old`")
+	g.keeping.addFlags(fs)
 	if err := fs.Parse(args); err != nil {
 		return g, err
 	}
@@ -94,7 +96,11 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 		return exitOK
 	}
 	err = boundFiles()
-	if err == nil {
+	switch {
+	case err != nil:
+	case g.keeping.wanted():
+		err = g.keeping.run(ctx, g.cfg, stdout)
+	default:
 		err = g.serve(ctx, stdin, stdout, stderr)
 	}
 	if err != nil {

@@ -1,0 +1,198 @@
+package ssh
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+// driver is one sandbox of another machine.
+type driver struct {
+	cfg     Config
+	id      string // known when the guest has answered
+	program string // the name of the runner over there
+	args    []string
+	env     string // a script that exports the variables of Config.Env
+
+	sandbox *guest.Sandbox
+	conn    *conn
+	ended   bool // by its guest
+}
+
+var (
+	_ guest.Driver       = (*driver)(nil)
+	_ guest.Ender        = (*driver)(nil)
+	_ guest.RunnerHolder = (*driver)(nil)
+)
+
+// The scripts of the other machine's shell. The first argument is Config.Root, the second
+// the name of the runner.
+const (
+	folders = `r=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/agentenv/ssh}; p=$r/bin/$2; `
+	// serve runs the guest, once it has read the script with the environment, of $3 bytes.
+	serve = folders + `[ -x "$p" ] || { echo ` + missing + `; exit 1; }; ` +
+		`[ "$3" = 0 ] || eval "$(dd bs=1 count="$3" 2>/dev/null)"; ` +
+		`shift 3; exec "$p" guest --root "$r/sandboxes" "$@"`
+	// install reads the runner, of $3 bytes, from standard input. A copy that was cut off
+	// is not put into place.
+	install = folders + `umask 077; mkdir -p "$r/bin" && t=$p.$$ && trap 'rm -f "$t"' EXIT && cat >"$t" && [ "$(wc -c <"$t")" -eq "$3" ] && chmod 700 "$t" && mv "$t" "$p"`
+)
+
+// missing is what serve prints where there is no runner.
+const missing = "agentenv: no runner"
+
+// envPrefix begins the variables in which the guest gets Config.Env.
+const envPrefix = "AGENTENV_SSH_ENV_"
+
+// newDriver returns a driver for a guest with these arguments.
+func newDriver(cfg Config, args ...string) (*driver, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(cfg.Runner)
+	if err != nil {
+		return nil, fmt.Errorf("runner: %w; name the envrunner program for the platform of %s", err, cfg.Host)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return nil, fmt.Errorf("runner: %w", err)
+	}
+	d := &driver{cfg: cfg, args: args, program: "envrunner-" + hex.EncodeToString(sum.Sum(nil)[:16])}
+	var env strings.Builder
+	for i, entry := range cfg.Env {
+		fmt.Fprintf(&env, "export %s%d=%s\n", envPrefix, i, quote(entry))
+	}
+	if d.env = env.String(); d.env != "" {
+		d.args = append(d.args, "--env-from", envPrefix)
+	}
+	return d, nil
+}
+
+// open connects to the guest. If the machine has no runner it is copied there first.
+func (d *driver) open(ctx context.Context) (*guest.Sandbox, error) {
+	s, err := d.openOnce(ctx)
+	if failed, ok := errors.AsType[*guest.HandshakeError](err); ok && strings.Contains(failed.Output, missing) {
+		if err := d.install(ctx); err != nil {
+			return nil, err
+		}
+		s, err = d.openOnce(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.sandbox, d.id = s, path.Base(s.Paths().Session)
+	return s, nil
+}
+
+func (d *driver) openOnce(ctx context.Context) (*guest.Sandbox, error) {
+	s, err := guest.Open(ctx, d, guest.Config{Backend: backend, Isolation: primitives.IsolationNone, Logger: d.cfg.Logger, HandshakeTimeout: handshakeTimeout})
+	if err != nil && d.conn != nil {
+		d.conn.join()
+	}
+	return s, err
+}
+
+// install copies the runner to the other machine.
+func (d *driver) install(ctx context.Context) error {
+	f, err := os.Open(d.cfg.Runner)
+	if err != nil {
+		return fmt.Errorf("runner: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("runner: %w", err)
+	}
+	if d.cfg.Progress != nil {
+		d.cfg.Progress("the runner is copied to " + d.cfg.Host)
+	}
+	if _, err := run(ctx, d.cfg.Host, f, install, d.cfg.Root, d.program, strconv.FormatInt(info.Size(), 10)); err != nil {
+		return fmt.Errorf("copy the runner: %w", err)
+	}
+	return nil
+}
+
+// ID returns the sandbox's ID, which is unique on its machine.
+func (d *driver) ID() string { return d.id }
+
+// Dial starts the guest, or a further one beside it.
+func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
+	c, err := start(ctx, d.cfg.Host, serve, append([]string{d.cfg.Root, d.program, strconv.Itoa(len(d.env))}, d.args...)...)
+	if err != nil {
+		return nil, err
+	}
+	d.conn = c
+	if _, err := io.WriteString(c, d.env); err != nil {
+		_ = c.Close()
+		said := c.Stderr()
+		c.join()
+		return nil, fmt.Errorf("%w: %w: %s", primitives.ErrUnavailable, err, said)
+	}
+	return c, nil
+}
+
+// ask runs the runner over there to its end.
+func (d *driver) ask(ctx context.Context, args ...string) ([]byte, error) {
+	return run(ctx, d.cfg.Host, nil, serve, append([]string{d.cfg.Root, d.program, "0"}, args...)...)
+}
+
+// State looks for the sandbox on its machine. One that is not there any more was
+// terminated, by a program or because its grace was over.
+func (d *driver) State(ctx context.Context) (guest.Status, error) {
+	info, err := d.find(ctx, d.id)
+	state := primitives.StatusRunning
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		state = primitives.StatusTerminated
+	case err != nil:
+		return guest.Status{}, err
+	case !info.Owned:
+		state = primitives.StatusLost
+	}
+	return guest.Status{State: primitives.State{Status: state}}, nil
+}
+
+// BeginEnd lets the guest end the sandbox, which spares a second connection.
+func (d *driver) BeginEnd(context.Context) (finish func(hangUp func() bool)) {
+	return func(hangUp func() bool) {
+		d.ended = hangUp() && d.conn.awaitEnd() && d.conn.err == nil
+	}
+}
+
+// End removes the sandbox.
+func (d *driver) End(ctx context.Context) error {
+	if d.ended {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	_, err := d.ask(ctx, "--remove", d.id)
+	return err
+}
+
+// Close waits for the ssh command. The sandbox lives on for its grace, see [Config].
+func (d *driver) Close() error {
+	d.conn.join()
+	return nil
+}
+
+// Runner returns where a runner of this machine lies on the other one; empty if it is
+// another one, or another user may not run it.
+func (d *driver) Runner(file string) string {
+	if file != d.cfg.Runner || d.cfg.User != "" {
+		return ""
+	}
+	return path.Join(path.Dir(path.Dir(d.sandbox.Paths().Session)), "bin", d.program)
+}

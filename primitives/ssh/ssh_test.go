@@ -1,0 +1,187 @@
+package ssh_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/internal/testssh"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
+	"github.com/agentenv-dev/agentenv/primitives/ssh"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// config is that of sandboxes below a folder of the machine.
+func config(t *testing.T, root string) ssh.Config {
+	t.Helper()
+	runner, err := bundle.Path(t.Context(), bundle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ssh.Config{Host: testssh.Alias, Root: root, Runner: runner}
+}
+
+// open makes a sandbox that ends with the test.
+func open(t *testing.T, cfg ssh.Config) *guest.Sandbox {
+	t.Helper()
+	s, err := ssh.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, err := s.Terminate(context.WithoutCancel(t.Context()))
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func output(t *testing.T, s *guest.Sandbox, args ...string) string {
+	t.Helper()
+	res, err := primitives.Run(t.Context(), s, primitives.Command{Args: args}, primitives.RunOptions{})
+	if err != nil || !res.Status.Success() {
+		t.Fatalf("%q: %+v, %v", args, res, err)
+	}
+	return strings.TrimSpace(string(res.Stdout))
+}
+
+// TestContract runs the whole contract through a real sshd.
+func TestContract(t *testing.T) {
+	if os.Getenv("PRIMITIVESTEST_CLIENT") == "" { // other programs that take part use this one's
+		testssh.Start(t)
+	}
+	primitivestest.Run(t, primitivestest.Harness{
+		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
+			return ssh.New(ctx, config(t, dir))
+		},
+		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
+			return ssh.Attach(ctx, config(t, dir), id)
+		},
+	})
+}
+
+func TestTheRunnerIsCopiedOnce(t *testing.T) {
+	testssh.Start(t)
+	cfg := config(t, filepath.Join(t.TempDir(), "a root"))
+	copied := 0
+	cfg.Progress = func(string) { copied++ }
+	first := open(t, cfg)
+	second := open(t, cfg)
+	if copied != 1 {
+		t.Errorf("it is copied %d times", copied)
+	}
+	if first.ID() == second.ID() {
+		t.Errorf("both sandboxes are %s", first.ID())
+	}
+	at := first.Runner(cfg.Runner)
+	if info, err := os.Stat(at); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the runner: %v, %v", info, err)
+	}
+	if left, err := filepath.Glob(at + ".*"); err != nil || len(left) > 0 {
+		t.Errorf("left of the copy: %q, %v", left, err)
+	}
+}
+
+func TestTheEnvironmentIsInNoCommandLine(t *testing.T) {
+	testssh.Start(t)
+	cfg := config(t, t.TempDir())
+	const secret = "it's a \"$secret\"\nof two lines" //nolint:gosec // made up
+	cfg.Env = []string{"SECRET=" + secret, "OTHER="}
+	s := open(t, cfg)
+	if got := output(t, s, "sh", "-c", `echo "$SECRET$OTHER"; env | grep -c AGENTENV_SSH || true`); got != secret+"\n0" {
+		t.Errorf("got %q", got)
+	}
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range lines {
+		if text, err := os.ReadFile(name); err == nil && strings.Contains(string(text), "of two lines") {
+			t.Errorf("%s: %q", name, text)
+		}
+	}
+}
+
+func TestSandboxesOfAMachine(t *testing.T) {
+	testssh.Start(t)
+	ctx, cfg := t.Context(), config(t, t.TempDir())
+	if list, err := ssh.List(ctx, cfg); err != nil || len(list) > 0 {
+		t.Errorf("List without a runner: %+v, %v", list, err)
+	}
+	cfg.Keep = true
+	s := open(t, cfg)
+	list, err := ssh.List(ctx, cfg)
+	if err != nil || len(list) != 1 || list[0].ID != s.ID() || !list[0].Owned || list[0].Created.IsZero() {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	if removed, err := ssh.GC(ctx, cfg, ssh.GCOptions{NoGrace: true}); err != nil || len(removed) > 0 {
+		t.Errorf("GC: %+v, %v", removed, err)
+	}
+	if err := ssh.Remove(ctx, cfg, s.ID()); err != nil {
+		t.Error(err)
+	}
+	if state, err := s.Poll(ctx); err != nil || state.Status != primitives.StatusTerminated {
+		t.Errorf("Poll: %+v, %v", state, err)
+	}
+	for name, err := range map[string]error{
+		"Remove":  ssh.Remove(ctx, cfg, s.ID()),
+		"no ID":   ssh.Remove(ctx, cfg, "../x"),
+		"Attach":  second(ssh.Attach(ctx, cfg, s.ID())),
+		"attach-": second(ssh.Attach(ctx, cfg, "--list")),
+	} {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func second(_ any, err error) error { return err }
+
+func TestWhatIsWrongIsSaid(t *testing.T) {
+	address := testssh.Start(t)
+	good := config(t, t.TempDir())
+	for name, c := range map[string]struct {
+		change func(*ssh.Config)
+		is     error
+		says   string
+	}{
+		"no host":             {func(c *ssh.Config) { c.Host = "" }, fs.ErrInvalid, "host"},
+		"an option":           {func(c *ssh.Config) { c.Host = "-oProxyCommand=true" }, fs.ErrInvalid, "host"},
+		"a relative root":     {func(c *ssh.Config) { c.Root = "x" }, fs.ErrInvalid, "root"},
+		"a variable":          {func(c *ssh.Config) { c.Env = []string{"=x"} }, fs.ErrInvalid, ""},
+		"no runner":           {func(c *ssh.Config) { c.Runner = "/nosuch" }, fs.ErrNotExist, "runner"},
+		"no machine":          {func(c *ssh.Config) { c.Host = "nosuch.invalid" }, primitives.ErrUnavailable, "without questions"},
+		"another host key":    {func(c *ssh.Config) { c.Host = "ssh://localhost" + strings.TrimPrefix(address, "127.0.0.1") }, primitives.ErrUnavailable, "ssh"},
+		"no such workspace":   {func(c *ssh.Config) { c.Workspace = "/nosuch" }, primitives.ErrUnavailable, "/nosuch"},
+		"no such user":        {func(c *ssh.Config) { c.User = "nosuch-user" }, primitives.ErrUnavailable, "nosuch-user"},
+		"a program, no guest": {func(c *ssh.Config) { c.Runner = "/bin/true" }, primitives.ErrUnavailable, "handshake"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := good
+			c.change(&cfg)
+			_, err := ssh.New(t.Context(), cfg)
+			if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want %v and %q", err, c.is, c.says)
+			}
+		})
+	}
+}
+
+func TestPlatform(t *testing.T) {
+	testssh.Start(t)
+	goos, goarch, err := ssh.Platform(t.Context(), ssh.Config{Host: testssh.Alias})
+	if err != nil || goos != "linux" || goarch == "" {
+		t.Errorf("%s/%s, %v", goos, goarch, err)
+	}
+}
