@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -199,6 +200,7 @@ containers stays, and is an error unless --unused is given.`,
 // of the command say.
 func completeImages(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var f imageFlags
+	f.app = newApp(nil, io.Discard, io.Discard) // only refs are printed
 	for flag, value := range map[string]*string{"sandbox": &f.sandbox, "to": &f.sandbox, "config": &f.config} {
 		if given := cmd.Flags().Lookup(flag); given != nil {
 			*value = given.Value.String()
