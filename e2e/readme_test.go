@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// capabilities are the rows of README's table.
+// capabilities are the rows of the table of docs/agents.md.
 func capabilities() []struct {
 	title    string
 	features []runnerscripts.Feature
@@ -45,9 +45,9 @@ func capabilities() []struct {
 	}
 }
 
-// TestREADMEsTableIsWhatTheAgentsSay: that is in turn what the tests of the drivers
+// TestTheTableOfAgentsIsWhatTheAgentsSay: that is in turn what the tests of the drivers
 // prove with the real programs, and everything else is refused.
-func TestREADMEsTableIsWhatTheAgentsSay(t *testing.T) {
+func TestTheTableOfAgentsIsWhatTheAgentsSay(t *testing.T) {
 	agents, err := environment.Agents(t.Context(), environment.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestREADMEsTableIsWhatTheAgentsSay(t *testing.T) {
 			}
 		}
 	}
-	const file, begin, end = "../README.md", "<!-- agents -->\n", "<!-- /agents -->"
+	const file, begin, end = "../docs/agents.md", "<!-- agents -->\n", "<!-- /agents -->"
 	readme, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestREADMEsTableIsWhatTheAgentsSay(t *testing.T) {
 	before, rest, found := strings.Cut(string(readme), begin)
 	old, after, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		t.Fatal("README.md has no table between its marks")
+		t.Fatal("agents.md has no table between its marks")
 	}
 	if *update {
 		if err := os.WriteFile(file, []byte(before+begin+table.String()+end+after), 0o644); err != nil {
@@ -102,6 +102,6 @@ func TestREADMEsTableIsWhatTheAgentsSay(t *testing.T) {
 		return
 	}
 	if old != table.String() {
-		t.Errorf("README.md has\n%swant\n%s", old, table.String())
+		t.Errorf("agents.md has\n%swant\n%s", old, table.String())
 	}
 }

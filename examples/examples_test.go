@@ -39,21 +39,51 @@ func TestReadmeShowsTheHelloProgram(t *testing.T) {
 	}
 }
 
-// TestTheConfigurationsOfTheReadmeAreValid reads each; a key that does not exist is an
+// TestTheConfigurationsOfTheDocsAreValid reads each; a key that does not exist is an
 // error.
-func TestTheConfigurationsOfTheReadmeAreValid(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+func TestTheConfigurationsOfTheDocsAreValid(t *testing.T) {
+	docs, err := filepath.Glob("../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := strings.Split(string(readme), "```yaml\n")[1:]
-	if len(blocks) == 0 {
-		t.Fatal("README.md has no configuration")
+	count := 0
+	for _, name := range append(docs, "../README.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range strings.Split(string(text), "```yaml\n")[1:] {
+			config, _, _ := strings.Cut(block, "```\n")
+			if _, err := environment.ParseConfig([]byte(config)); err != nil {
+				t.Errorf("%s: %v in:\n%s", name, err, config)
+			}
+			count++
+		}
 	}
-	for _, block := range blocks {
-		text, _, _ := strings.Cut(block, "```\n")
-		if _, err := environment.ParseConfig([]byte(text)); err != nil {
-			t.Errorf("%v in:\n%s", err, text)
+	if count < 5 {
+		t.Errorf("there are %d configurations", count)
+	}
+}
+
+// TestTheLinksOfTheDocsLeadSomewhere: to files of the repository.
+func TestTheLinksOfTheDocsLeadSomewhere(t *testing.T) {
+	docs, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^):#]+)[^)]*\)`)
+	for _, name := range append(docs, "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.HasPrefix(found[0], "](http") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(name), found[1])); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	}
 }

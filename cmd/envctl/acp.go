@@ -35,7 +35,7 @@ workspace is the session's folder: the folder itself in a local sandbox and in a
 container, where it has the same path, and a copy of it, without .git and what git
 ignores, at Modal, where nothing is copied back. A container's commands run as the
 folder's owner, if the configuration names no user, and cannot change what git and editors
-would execute there, see the README. The editor answers what the agent
+would execute there, see docs/docker.md. The editor answers what the agent
 asks, chooses the mode, and adds MCP servers, whose commands run in the sandbox.
 
 All sandboxes end when the editor closes standard input. What the protocol has no word
