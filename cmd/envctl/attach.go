@@ -80,6 +80,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	defer func() { err = errors.Join(err, env.Close()) }()
 	show := f.app.newTranscriptPrinter(f.asJSON)
 	answer.printer = show
+	answer.inside(env)
 	defer func() { err = errors.Join(err, show.finish()) }()
 	w := &attachment{env: env, show: show, answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(f.env) == 0}
 	unseen, err := env.Unattended(ctx)

@@ -7,14 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -30,6 +33,8 @@ type answerer struct {
 	app     *app
 	policy  string
 	printer printer
+	// workspace is where the agent works; its paths are shown relative to that.
+	workspace atomic.Pointer[string]
 
 	asking   sync.Mutex // one question at a time
 	terminal *os.File   // where a person reads the questions; nil: the answers are not typed
@@ -54,6 +59,12 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 		answer.terminal, _ = a.in.(*os.File) // as isTerminal says
 	}
 	return answer, nil
+}
+
+// inside says in which sandbox the agent works.
+func (a *answerer) inside(env *environment.Environment) {
+	workspace := env.Primitive().Paths().Workspace
+	a.workspace.Store(&workspace)
 }
 
 // timeout is how long a question may stand: a person is given time.
@@ -91,9 +102,13 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 			_ = a.app.err.println(dim("what was typed before this question was not used"))
 		}
 	}
+	var workspace string
+	if at := a.workspace.Load(); at != nil {
+		workspace = *at
+	}
+	a.printer.question(permissionPrompt(req, workspace))
 	defer a.printer.answered()
 	for {
-		a.printer.question(req)
 		line, ok := a.line(ctx)
 		if !ok && ctx.Err() != nil { // permission_resolved will say whether it was the time-out
 			_ = a.app.err.println(plain("\n"), dim("withdrawn: an answer is no longer awaited"))
@@ -107,9 +122,7 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 		if err == nil {
 			return d
 		}
-		if line != "" {
-			fmt.Fprintf(a.app.err, "%v:\n", err)
-		}
+		a.printer.again(err)
 	}
 }
 
@@ -209,10 +222,26 @@ func readable(timeout *unix.Timeval, files ...*os.File) bool {
 	}
 }
 
-// choose understands the number of an option, y and n, and anything longer as the reason
-// of a refusal. What y and n mean is decided by the kinds of the options alone.
+// rejection is the index of the option that an empty answer chooses, or -1.
+func rejection(options []runnerscripts.PermissionOption) int {
+	shown := options[:min(len(options), mostOptions)]
+	for _, kind := range []runnerscripts.PermissionKind{runnerscripts.RejectOnce, runnerscripts.RejectAlways} {
+		if i := slices.IndexFunc(shown, func(o runnerscripts.PermissionOption) bool { return o.Kind == kind }); i >= 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// choose understands the number of an option, y and n, nothing as a refusal, and anything
+// longer as the reason of one. What y and n mean is decided by the kinds of the options alone.
 func choose(options []runnerscripts.PermissionOption, line string) (runnerscripts.PermissionDecision, error) {
 	switch strings.ToLower(line) {
+	case "":
+		if i := rejection(options); i >= 0 {
+			return runnerscripts.PermissionDecision{OptionID: options[i].OptionID, Kind: options[i].Kind}, nil
+		}
+		return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}, nil
 	case "y", "yes":
 		return only(options, runnerscripts.AllowOnce, line)
 	case "n", "no":

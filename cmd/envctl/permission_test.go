@@ -92,7 +92,7 @@ func TestAnAnswerIsForTheQuestionThatWasShown(t *testing.T) {
 			before(p)
 			decided := p.ask(ctx, "rm -rf /")
 			<-p.shown
-			p.typeIn("\n") // no answer: it is asked again
+			p.typeIn("q\n") // no answer: it is asked again
 			select {
 			case <-p.shown:
 			case d := <-decided:
@@ -202,7 +202,7 @@ func TestADenialForWantOfAnAnswerSaysSo(t *testing.T) {
 	var errOut bytes.Buffer
 	show := newApp(nil, io.Discard, &errOut).newPrinter(false)
 	req := runnerscripts.PermissionRequest{ID: "1", ToolCall: runnerscripts.ToolCall{Title: "go test ./..."}}
-	show.question(req)
+	show.question(permissionPrompt(req, ""))
 	show.answered()
 	for _, ev := range []struct {
 		typ     runnerscripts.EventType

@@ -17,9 +17,11 @@ import (
 // printer shows the events of a run.
 type printer interface {
 	event(ev runnerscripts.Event) error
-	// question shows a permission request to a person. Until answered is called nothing
-	// else of the agent is shown below it.
-	question(req runnerscripts.PermissionRequest)
+	// question shows a prompt to a person. Until answered is called nothing else of the
+	// agent is shown below it.
+	question(about prompt)
+	// again says why an answer is none; only the line that awaits one is shown again.
+	again(problem error)
 	answered()
 	// waiting shows a message if it is not stopped within two seconds.
 	waiting(message string) (stop func())
@@ -62,9 +64,9 @@ type peoplePrinter struct {
 	requests    boundedmap.Map[string] // titles of what waits for permission
 	interactive bool                   // somebody was asked
 	mu          sync.Mutex
-	asked       *runnerscripts.PermissionRequest // the question that stands
-	held        []runnerscripts.Event            // what has happened since
-	heldSize    int                              // of their payloads
+	asked       *prompt               // the question that stands
+	held        []runnerscripts.Event // what has happened since
+	heldSize    int                   // of their payloads
 	out, err    *output
 	user        bool // show the user's messages, too
 	block       string

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"path"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -28,14 +30,29 @@ const (
 // mark begins every row of foreign text in a question, and no other row.
 const mark = "  │ "
 
-// question shows a permission request and holds other events back until it is answered:
-// what the agent says below a question could look like another one.
-func (p *peoplePrinter) question(req runnerscripts.PermissionRequest) {
+// prompt is a question to a person: its rows, and the line that awaits the answer.
+type prompt struct {
+	most  int // rows of a text
+	title string
+	rows  func(*questionText)
+	line  string
+}
+
+// question shows a prompt and holds other events back until it is answered: what the
+// agent says below a question could look like another one.
+func (p *peoplePrinter) question(about prompt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.interactive = true
-	p.asked = &req
+	p.asked = &about
 	p.ask()
+}
+
+// again says why an answer is none, and awaits another one.
+func (p *peoplePrinter) again(problem error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.err.print(plain(problem.Error()+"\n"), plain(p.asked.line)) // the answer tells who reads it
 }
 
 // answered shows what has happened since the question was shown.
@@ -59,31 +76,35 @@ func (p *peoplePrinter) release() error {
 // ask prints the question that stands. The caller holds mu.
 func (p *peoplePrinter) ask() {
 	_ = p.endLine()
-	call := p.asked.ToolCall
-	q := &questionText{width: p.err.width() - utf8.RuneCountInString(mark) - 1, most: mostRows}
-	if call.Kind == runnerscripts.ToolExecute {
-		q.most = mostCommandRows
+	q := &questionText{width: p.err.width() - utf8.RuneCountInString(mark) - 1, most: p.asked.most}
+	q.add(bold(p.asked.title))
+	p.asked.rows(q)
+	q.add(plain("\n" + p.asked.line))
+	_ = p.err.print(q.spans...) // the answer tells who reads it
+}
+
+// permissionPrompt asks whether a tool may be called. Paths in the workspace are shown
+// relative to it.
+func permissionPrompt(req runnerscripts.PermissionRequest, workspace string) prompt {
+	most := mostRows
+	if req.ToolCall.Kind == runnerscripts.ToolExecute {
+		most = mostCommandRows
 	}
-	q.add(plain("\n"), bold("Allow?"))
-	q.foreign(firstOf(call.Title, call.Name), false)
-	q.input(call.RawInput)
-	if len(call.RawInput) == 0 {
-		q.content(call.Content)
+	return prompt{
+		most: most, title: "Allow?", line: "number, y, n, Enter = " + onEnter(req.Options) + ", or what the agent should do instead: ",
+		rows: func(q *questionText) {
+			q.call(req.ToolCall, workspace)
+			q.options(req.Options)
+		},
 	}
-	for i, o := range p.asked.Options {
-		if i == mostOptions {
-			q.hide("%d more options cannot be chosen", len(p.asked.Options)-i)
-			break
-		}
-		effect := o.Kind.Effect()
-		if effect == "" {
-			effect = "cannot be chosen: its effect is not known"
-		}
-		q.add(plain(fmt.Sprintf("\n  %d  %s", i+1, effect)))
-		q.foreign(fmt.Sprintf("the agent calls it %q", cut(o.Name, mostName)), false)
+}
+
+// onEnter says what an empty answer chooses.
+func onEnter(options []runnerscripts.PermissionOption) string {
+	if i := rejection(options); i >= 0 {
+		return fmt.Sprintf("%d (%s)", i+1, options[i].Kind.Effect())
 	}
-	q.add(plain("\nnumber, y, n, or what the agent should do instead: "))
-	_ = p.err.print(q.spans[1:]...) // without the first line break; the answer tells who reads it
+	return runnerscripts.RejectOnce.Effect()
 }
 
 // questionText is the text of a question while it is made.
@@ -124,9 +145,104 @@ func (q *questionText) foreign(text string, field bool) {
 	}
 }
 
+// call adds a tool call: what it would change, and what it is called with as far as that
+// does not say it already.
+func (q *questionText) call(call runnerscripts.ToolCall, workspace string) {
+	title := firstOf(call.Title, call.Name)
+	paths := pathsOf(call)
+	for _, path := range paths {
+		if before, ok := strings.CutSuffix(title, " "+path); ok {
+			title = before + " " + within(path, workspace)
+			break
+		}
+	}
+	q.foreign(title, false)
+	shown := make(map[string]bool) // values of fields that only repeat a change
+	switch diffs := diffsOf(call); {
+	case len(call.RawInput) == 0:
+		q.content(call.Content, workspace)
+	case len(diffs) > 0:
+		q.content(diffs, workspace)
+		for _, d := range diffs[:min(len(diffs), mostFields)] {
+			shown[d.Path], shown[d.NewText] = true, true
+			if d.OldText != nil {
+				shown[*d.OldText] = true
+			}
+		}
+	}
+	q.input(call.RawInput, func(key, text string) (string, bool) {
+		if shown[text] && slices.Contains(changeFields(), key) {
+			return "", false
+		}
+		if slices.Contains(paths, text) {
+			text = within(text, workspace)
+		}
+		return text, true
+	})
+}
+
+// changeFields are the fields in which tools take a change of a file.
+func changeFields() []string {
+	return []string{
+		"file_path", "filePath", "path", "content",
+		"old_string", "oldString", "new_string", "newString",
+	}
+}
+
+// options adds the possible answers.
+func (q *questionText) options(options []runnerscripts.PermissionOption) {
+	for i, o := range options {
+		if i == mostOptions {
+			q.hide("%d more options cannot be chosen", len(options)-i)
+			break
+		}
+		effect := o.Kind.Effect()
+		if effect == "" {
+			effect = "cannot be chosen: its effect is not known"
+		}
+		q.add(plain(fmt.Sprintf("\n  %d  %s", i+1, effect)))
+		q.foreign(fmt.Sprintf("the agent calls it %q", cut(o.Name, mostName)), false)
+	}
+}
+
+// diffsOf are the changes of files that a tool call shows.
+func diffsOf(call runnerscripts.ToolCall) []runnerscripts.ToolCallContent {
+	var list []runnerscripts.ToolCallContent
+	for _, c := range call.Content {
+		if c.Type == "diff" {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// pathsOf are the files that a tool call names. A command names none: a path in it is
+// what is executed.
+func pathsOf(call runnerscripts.ToolCall) []string {
+	if call.Kind == runnerscripts.ToolExecute {
+		return nil
+	}
+	var list []string
+	for _, l := range call.Locations {
+		list = append(list, l.Path)
+	}
+	for _, c := range diffsOf(call) {
+		list = append(list, c.Path)
+	}
+	return list
+}
+
+// within is a path relative to the workspace, if it is plainly in it.
+func within(file, workspace string) string {
+	if below, ok := strings.CutPrefix(file, workspace+"/"); ok && workspace != "" && path.Clean(file) == file {
+		return below
+	}
+	return file
+}
+
 // input adds what a tool is called with, field by field, so that a long one hides no
-// other.
-func (q *questionText) input(raw json.RawMessage) {
+// other. show returns how a text is shown, and whether it is.
+func (q *questionText) input(raw json.RawMessage, show func(key, text string) (string, bool)) {
 	if len(raw) == 0 {
 		return
 	}
@@ -146,14 +262,18 @@ func (q *questionText) input(raw json.RawMessage) {
 			q.hide("%d more bytes of fields are not shown", int64(len(raw))-from)
 			return
 		}
-		text := string(value)
-		_ = json.Unmarshal(value, &text) // only text becomes another one
-		q.foreign(fmt.Sprintf("%s: %s", cut(visible.Line(fmt.Sprint(key)), mostName), text), true)
+		text, shown := string(value), true
+		if json.Unmarshal(value, &text) == nil { // only text becomes another one
+			text, shown = show(fmt.Sprint(key), text)
+		}
+		if shown {
+			q.foreign(fmt.Sprintf("%s: %s", cut(visible.Line(fmt.Sprint(key)), mostName), text), true)
+		}
 	}
 }
 
-// content adds what a tool call shows, for agents that do not say what they call it with.
-func (q *questionText) content(parts []runnerscripts.ToolCallContent) {
+// content adds what a tool call shows.
+func (q *questionText) content(parts []runnerscripts.ToolCallContent, workspace string) {
 	for i, part := range parts {
 		if i == mostFields {
 			q.hide("%d more parts are not shown", len(parts)-i)
@@ -162,7 +282,7 @@ func (q *questionText) content(parts []runnerscripts.ToolCallContent) {
 		switch {
 		case part.Type == "diff":
 			var text strings.Builder
-			text.WriteString("in " + part.Path)
+			text.WriteString("in " + within(part.Path, workspace))
 			for line := range rows(part, plain) {
 				text.WriteString("\n" + line.text)
 			}

@@ -115,6 +115,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 				return nil, errors.Join(err, env.Close(), environment.Remove(ctx, cfg.Sandbox, env.ID()))
 			}
 			made.Store(env)
+			answer.inside(env)
 			return env, nil
 		},
 		Store:        store.NewStream(log.event),
