@@ -17,10 +17,26 @@ import (
 // Alias is a name by which the ssh command knows the server.
 const Alias = "agentenv-test-machine"
 
+// Server is a running sshd.
+type Server struct {
+	Address string // host:port
+
+	log string
+}
+
+// Logins counts the connections that the server has accepted.
+func (s *Server) Logins(t testing.TB) int {
+	t.Helper()
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(text), "Accepted publickey")
+}
+
 // Start starts a real sshd on the loopback device, with keys of its own, and puts an ssh
-// command that knows them first in PATH. It returns the server's host:port. The user is
-// the one that runs the test.
-func Start(t testing.TB) (address string) {
+// command that knows them first in PATH. The user is the one that runs the test.
+func Start(t testing.TB) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"host", "user"} {
@@ -28,7 +44,7 @@ func Start(t testing.TB) (address string) {
 			t.Fatalf("ssh-keygen: %v: %s", err, out)
 		}
 	}
-	address = freeAddress(t)
+	address := freeAddress(t)
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +56,7 @@ func Start(t testing.TB) (address string) {
 	writeFile(t, filepath.Join(dir, "known_hosts"), fmt.Sprintf("[127.0.0.1]:%s %s", port, hostKey))
 	writeFile(t, filepath.Join(dir, "sshd_config"), strings.Join([]string{
 		"ListenAddress " + address, "HostKey " + filepath.Join(dir, "host"), "AuthorizedKeysFile " + filepath.Join(dir, "user.pub"),
-		"PidFile none", "LogLevel ERROR", "UsePAM no", "StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password",
+		"PidFile none", "UsePAM no", "StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password",
 		"SetEnv DOCKER_CONFIG=" + dir + " XDG_CACHE_HOME=" + filepath.Join(dir, "cache"), "MaxStartups 200", "MaxSessions 200", "",
 	}, "\n"))
 	writeFile(t, filepath.Join(dir, "ssh_config"), strings.Join([]string{
@@ -83,7 +99,7 @@ func Start(t testing.TB) (address string) {
 		}
 	})
 	awaitAddress(t, address)
-	return address
+	return &Server{Address: address, log: log.Name()}
 }
 
 func awaitAddress(t testing.TB, address string) {

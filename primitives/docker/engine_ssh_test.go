@@ -19,7 +19,7 @@ func TestAnEngineBehindSSH(t *testing.T) {
 	cleanEngineEnv(t)
 	cfg := config(t, testdocker.Busybox(t))
 	socket := strings.TrimPrefix(testdocker.NewProxy(t).Host(), "unix://")
-	address := testssh.Start(t)
+	address := testssh.Start(t).Address
 
 	t.Run("a sandbox", func(t *testing.T) {
 		cfg := cfg

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -95,6 +96,9 @@ type conn struct {
 	ended   chan struct{} // closed when the command has ended
 	err     error         // of the command; valid then
 	closing sync.Once
+	// polite says that the guest ends by itself when the stream is closed, and the
+	// command with it.
+	polite atomic.Bool
 }
 
 // start starts a script. The stream lives until it is closed, whatever ctx was for.
@@ -135,7 +139,9 @@ func (c *conn) Stderr() string {
 func (c *conn) Close() error {
 	c.closing.Do(func() {
 		_ = c.ReadWriteCloser.Close()
-		_ = c.cmd.Process.Signal(syscall.SIGTERM) // the guest over there may wait for another program
+		if !c.polite.Load() {
+			_ = c.cmd.Process.Signal(syscall.SIGTERM) // the guest over there may wait for another program
+		}
 	})
 	return nil
 }

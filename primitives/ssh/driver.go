@@ -167,6 +167,7 @@ func (d *driver) State(ctx context.Context) (guest.Status, error) {
 // BeginEnd lets the guest end the sandbox, which spares a second connection.
 func (d *driver) BeginEnd(context.Context) (finish func(hangUp func() bool)) {
 	return func(hangUp func() bool) {
+		d.conn.polite.Store(true)
 		d.ended = hangUp() && d.conn.awaitEnd() && d.conn.err == nil
 	}
 }

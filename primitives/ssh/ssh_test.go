@@ -113,6 +113,26 @@ func TestTheEnvironmentIsInNoCommandLine(t *testing.T) {
 	}
 }
 
+func TestASandboxNeedsOneConnection(t *testing.T) {
+	server := testssh.Start(t)
+	cfg := config(t, t.TempDir())
+	if _, err := open(t, cfg).Terminate(t.Context()); err != nil { // which copies the runner
+		t.Fatal(err)
+	}
+	before := server.Logins(t)
+	s := open(t, cfg)
+	output(t, s, "true")
+	if _, err := s.Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := server.Logins(t) - before; n != 1 {
+		t.Errorf("%d connections", n)
+	}
+	if list, err := ssh.List(t.Context(), cfg); err != nil || len(list) > 0 {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+}
+
 func TestSandboxesOfAMachine(t *testing.T) {
 	testssh.Start(t)
 	ctx, cfg := t.Context(), config(t, t.TempDir())
@@ -149,7 +169,7 @@ func TestSandboxesOfAMachine(t *testing.T) {
 func second(_ any, err error) error { return err }
 
 func TestWhatIsWrongIsSaid(t *testing.T) {
-	address := testssh.Start(t)
+	address := testssh.Start(t).Address
 	good := config(t, t.TempDir())
 	for name, c := range map[string]struct {
 		change func(*ssh.Config)
