@@ -65,8 +65,10 @@ func TestClaudeInAContainerWorksAsTheFoldersOwner(t *testing.T) {
 		"sandbox": environment.Sandbox{Type: "docker", Docker: docker.Config{
 			Image: testdocker.Node(t), Pull: docker.PullNever, Labels: testdocker.Labels(), GraceSeconds: 10,
 		}},
-		"agent": map[string]any{"name": "claude"},
-		"env":   map[string]string{"ANTHROPIC_BASE_URL": startModel(t, testdocker.Gateway(t)+":0"), "ANTHROPIC_API_KEY": "test-key"},
+		"agent": map[string]any{
+			"name": "claude",
+			"env":  map[string]string{"ANTHROPIC_BASE_URL": startModel(t, testdocker.Gateway(t)+":0"), "ANTHROPIC_API_KEY": "test-key"},
+		},
 	}))
 	dir := e.folder()
 	if err := os.Chown(dir, 4321, 4321); err != nil {

@@ -20,7 +20,7 @@ func (a *app) newDiffCmd() *cobra.Command {
 		Use:   "diff [flags] ID",
 		Short: "Print what changed in a sandbox's workspace",
 		Long: `Print what changed in the workspace since the sandbox was made, as a patch that
-'git apply' takes.`,
+'git apply' takes at the top of a repository; below it, give --directory.`,
 		Example: `  envctl diff 3f2a | git apply
   envctl diff --stat 3f2a`,
 		Args: cobra.ExactArgs(1),

@@ -90,15 +90,39 @@ func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) 
 	if err != nil || w.left == maxPatch { // only permissions that git does not know
 		return errors.Join(err, root.Remove(name))
 	}
-	apply := "git apply "
-	if f.source != nil && filepath.Clean(f.source.Path) != "." {
-		apply = "git -C " + shellQuoted(f.source.Path) + " apply "
+	folder := "."
+	if f.source != nil {
+		folder = f.source.Path
 	}
 	return errors.Join(
 		f.app.err.row(plain(counted(changes)+"; to have that here:")),
-		f.app.err.row(plain("  "+apply+shellQuoted(filepath.Join(root.Name(), name)))),
+		f.app.err.row(plain("  "+applyCommand(folder, filepath.Join(root.Name(), name)))),
 		statedir.Prune(root, mostPatches, maxPatches),
 	)
+}
+
+// applyCommand is the command of the shell that applies a patch to a folder. Within a
+// repository git apply takes the paths of a patch from its top, and leaves out silently
+// what is elsewhere.
+func applyCommand(folder, patch string) string {
+	apply := " apply "
+	if abs, err := filepath.Abs(folder); err == nil {
+		for top := abs; ; top = filepath.Dir(top) {
+			if _, err := os.Lstat(filepath.Join(top, ".git")); err == nil {
+				if below, err := filepath.Rel(top, abs); err == nil && below != "." {
+					folder, apply = top, " apply --directory="+shellQuoted(below)+" "
+				}
+				break
+			}
+			if top == filepath.Dir(top) {
+				break
+			}
+		}
+	}
+	if filepath.Clean(folder) == "." {
+		return "git" + apply + shellQuoted(patch)
+	}
+	return "git -C " + shellQuoted(folder) + apply + shellQuoted(patch)
 }
 
 // boundedWriter fails beyond a number of bytes.

@@ -128,7 +128,9 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	err = f.prompts(ctx, s, prompts, show)
 	err = errors.Join(err, log.end())
 	if env := made.Load(); env != nil {
-		err = errors.Join(err, f.bringOut(context.WithoutCancel(ctx), env, err))
+		out, stop := f.app.unhurried(ctx)
+		err = errors.Join(err, f.bringOut(out, env, err))
+		stop()
 		if f.keep {
 			err = errors.Join(err, f.printKept(cfg.Sandbox, env.ID()))
 		} else if f.app.hurried() {

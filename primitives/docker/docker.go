@@ -183,7 +183,7 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config
 		return nil, err
 	}
 	d := &driver{
-		eng: eng, id: name, container: id, first: true,
+		eng: eng, id: name, container: id, program: guestProgram, first: true,
 		cfg: cfg, arch: img.Architecture, volumes: cfg.imageVolumes(img),
 	}
 	if err = put(id); err == nil {
@@ -289,6 +289,7 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	err = enter()
 	if other, is := errors.AsType[*guest.VersionError](err); is && cfg.Runner != "" {
 		made.Logger.Info("guest of this release is installed beside another", "ours", other.Ours, "theirs", other.Theirs)
+		d.cfg.Runner = cfg.Runner // for copies, whose image has the other guest
 		if d.program, err = installBeside(ctx, eng, found.ID, cfg.Runner); err == nil {
 			err = enter()
 		}

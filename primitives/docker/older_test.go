@@ -113,6 +113,22 @@ func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
 			}
 		}()
 	}
+	joined, err := docker.Attach(t.Context(), docker.Config{Runner: cfg.Runner}, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies, err := joined.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatalf("Fork: %v", err)
+	}
+	data, err := primitives.ReadFile(t.Context(), copies[0], "work", 100)
+	if err != nil || string(data) != "of hours" {
+		t.Errorf("read %q in a copy, %v", data, err)
+	}
+	_, terr := copies[0].Terminate(t.Context())
+	if err := errors.Join(terr, copies[0].Close(), joined.Close()); err != nil {
+		t.Error(err)
+	}
 	// The guest of before goes on serving the program that made the sandbox.
 	if data, err := primitives.ReadFile(t.Context(), s, "work", 100); err != nil || string(data) != "of hours" {
 		t.Errorf("with the first guest: %q, %v", data, err)

@@ -380,6 +380,8 @@ func (c *Sandbox) hangUp() bool {
 // The sandbox lives on, for as long as its backend says.
 func (c *Sandbox) Close() error {
 	c.closing.Do(func() {
+		c.terminating.Lock()
+		defer c.terminating.Unlock()
 		c.setEnding()
 		c.mu.Lock()
 		c.leaving = true

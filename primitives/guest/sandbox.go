@@ -70,9 +70,9 @@ const (
 	// stateTimeout is how long the backend may take to tell the state of a sandbox.
 	stateTimeout = 5 * time.Second
 	// The stream may end before the backend notices the end of the sandbox. It is asked
-	// so often.
-	causeAttempts = 20
-	causePause    = 100 * time.Millisecond
+	// again after a pause, which doubles, because each question may be a connection.
+	causeAttempts = 6
+	causePause    = 50 * time.Millisecond
 )
 
 // endCause returns why the stream has ended by itself. It asks the backend once.
@@ -90,9 +90,7 @@ func (c *Sandbox) endCause() error {
 }
 
 func (c *Sandbox) findCause() error {
-	tick := time.NewTicker(causePause)
-	defer tick.Stop()
-	for range causeAttempts {
+	for attempt := range causeAttempts {
 		status, err := c.state()
 		switch {
 		case err != nil:
@@ -104,7 +102,7 @@ func (c *Sandbox) findCause() error {
 		case !status.Running():
 			return status.EndCause()
 		}
-		<-tick.C
+		<-time.After(causePause << attempt)
 	}
 	return fmt.Errorf("%w: the connection to the guest broke; attach to the sandbox again", primitives.ErrUnavailable)
 }
@@ -129,32 +127,29 @@ func (s Status) EndCause() error {
 }
 
 // Terminate ends all processes politely, then the sandbox, and returns when it is gone.
-// A paused sandbox is resumed for that. A second call waits for the first.
+// A paused sandbox is resumed for that. A second call, and Close, wait for the first.
 func (c *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	if c.driver == nil {
 		return c.terminateGuest(ctx)
 	}
 	c.terminating.Lock()
 	defer c.terminating.Unlock()
-	if c.ended && !c.isClosed() {
+	switch {
+	case c.isClosed(): // Close waits for a Terminate that has begun
+		return primitives.TerminateReport{}, c.wrap("terminate", errWasClosed)
+	case c.ended:
 		return primitives.TerminateReport{}, nil
 	}
-	if p, ok := c.driver.(primitives.Pauser); ok && c.isPaused() {
+	if c.isPaused() {
 		// Frozen processes do not end politely. If this fails, they end with the sandbox.
-		if p.Resume(context.WithoutCancel(ctx)) == nil {
-			c.setPaused(false)
-		}
+		_ = c.pause(context.WithoutCancel(ctx), false)
 	}
 	finish := func(func() bool) {}
-	if d, ok := c.driver.(Ender); ok && !c.isClosed() {
+	if d, ok := c.driver.(Ender); ok {
 		finish = d.BeginEnd(ctx)
 	}
 	report, err := c.endProcesses(ctx)
-	closed := c.isClosed()
-	finish(func() bool { return err == nil && !closed && c.hangUp() })
-	if closed {
-		return report, c.wrap("terminate", err)
-	}
+	finish(func() bool { return err == nil && c.hangUp() })
 	// Whatever the guest says: the end of the sandbox ends what the guest could not end.
 	for _, p := range report.Survivors {
 		p.Forced = true

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,9 +35,11 @@ func command(ctx context.Context, host, script string, args ...string) *exec.Cmd
 	}
 	// It has the whole environment: it is the user's program, with the user's
 	// configuration.
-	cmd := exec.CommandContext(ctx, "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "--", host, strings.Join(words, " "))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the interrupt key is not for it
-	cmd.WaitDelay = endTimeout                           // a connection that ssh shares holds standard error
+	// A connection of its own must not become one that the user's sessions share.
+	cmd := exec.CommandContext(ctx, "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "-o", "ControlMaster=no",
+		"--", host, strings.Join(words, " "))
+	cmd.SysProcAttr = attributes()
+	cmd.WaitDelay = endTimeout // a connection that ssh shares holds standard error
 	return cmd
 }
 
@@ -52,6 +55,8 @@ func run(ctx context.Context, host string, stdin io.Reader, script string, args 
 	out := limited{left: maxOutput}
 	cmd := command(ctx, host, script, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &stderr
+	runtime.LockOSThread() // with which the command ends, see attributes
+	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	if err == nil || ctx.Err() != nil {
 		return out.Bytes(), ctx.Err()
@@ -114,16 +119,23 @@ func start(ctx context.Context, host, script string, args ...string) (*conn, err
 		return nil, errors.Join(err, in.Close(), theirIn.Close())
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &c.stderr
-	err = cmd.Start()
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // with which the command ends, see attributes
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			c.err = cmd.Wait()
+			close(c.ended)
+		}
+	}()
+	err = <-started
 	_, _ = theirIn.Close(), theirOut.Close() // the child has its own
 	c.ReadWriteCloser = guest.Stdio(out, in)
 	if err != nil {
 		return nil, errors.Join(explain(host, err, ""), c.ReadWriteCloser.Close())
 	}
-	go func() {
-		c.err = cmd.Wait()
-		close(c.ended)
-	}()
 	return c, nil
 }
 

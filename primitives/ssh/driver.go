@@ -41,7 +41,7 @@ var (
 const (
 	folders = `r=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/agentenv/ssh}; p=$r/bin/$2; `
 	// serve runs the guest, once it has read the script with the environment, of $3 bytes.
-	serve = folders + `[ -x "$p" ] || { echo ` + missing + `; exit 1; }; ` +
+	serve = folders + `[ -x "$p" ] || { echo ` + missing + `; [ ! -d "$r/sandboxes" ] || echo ` + others + `; exit 1; }; ` +
 		`[ "$3" = 0 ] || eval "$(dd bs=1 count="$3" 2>/dev/null)"; ` +
 		`shift 3; exec "$p" guest --root "$r/sandboxes" "$@"`
 	// install reads the runner, of $3 bytes, from standard input. A copy that was cut off
@@ -49,8 +49,12 @@ const (
 	install = folders + `umask 077; mkdir -p "$r/bin" && t=$p.$$ && trap 'rm -f "$t"' EXIT && cat >"$t" && [ "$(wc -c <"$t")" -eq "$3" ] && chmod 700 "$t" && mv "$t" "$p"`
 )
 
-// missing is what serve prints where there is no runner.
-const missing = "agentenv: no runner"
+// missing is what serve prints where this runner is not, and others if there may be
+// sandboxes of another one.
+const (
+	missing = "agentenv: no runner"
+	others  = "agentenv: sandboxes"
+)
 
 // envPrefix begins the variables in which the guest gets Config.Env.
 const envPrefix = "AGENTENV_SSH_ENV_"
@@ -143,9 +147,18 @@ func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	return c, nil
 }
 
-// ask runs the runner over there to its end.
+// ask runs the runner over there to its end. Where there are only sandboxes of another
+// release this one is copied first.
 func (d *driver) ask(ctx context.Context, args ...string) ([]byte, error) {
-	return run(ctx, d.cfg.Host, nil, serve, append([]string{d.cfg.Root, d.program, "0"}, args...)...)
+	args = append([]string{d.cfg.Root, d.program, "0"}, args...)
+	out, err := run(ctx, d.cfg.Host, nil, serve, args...)
+	if err != nil && strings.HasPrefix(string(out), missing) && strings.Contains(string(out), others) {
+		if err := d.install(ctx); err != nil {
+			return nil, err
+		}
+		return run(ctx, d.cfg.Host, nil, serve, args...)
+	}
+	return out, err
 }
 
 // State looks for the sandbox on its machine. One that is not there any more was

@@ -2,12 +2,16 @@ package ssh_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -19,7 +23,12 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if config := os.Getenv(childVariable); config != "" {
+		beKilled(config)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // config is that of sandboxes below a folder of the machine.
 func config(t *testing.T, root string) ssh.Config {
@@ -131,6 +140,100 @@ func TestASandboxNeedsOneConnection(t *testing.T) {
 	if list, err := ssh.List(t.Context(), cfg); err != nil || len(list) > 0 {
 		t.Errorf("List: %+v, %v", list, err)
 	}
+}
+
+func TestSandboxesOfAnotherReleaseAreListedAndRemoved(t *testing.T) {
+	testssh.Start(t)
+	cfg := config(t, t.TempDir())
+	cfg.Keep = true
+	s := open(t, cfg)
+	program, err := os.ReadFile(cfg.Runner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := cfg
+	newer.Runner = filepath.Join(t.TempDir(), "envrunner")
+	if err := os.WriteFile(newer.Runner, append(program, 0), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := ssh.List(t.Context(), newer); err != nil || len(list) != 1 || list[0].ID != s.ID() {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	if err := ssh.Remove(t.Context(), newer, s.ID()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAKilledProgramLeavesNoConnection: the guest of a kept sandbox would hold it open.
+func TestAKilledProgramLeavesNoConnection(t *testing.T) {
+	testssh.Start(t)
+	cfg := config(t, t.TempDir())
+	cfg.Keep = true
+	text, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var id string
+	var connection int
+	if _, err := fmt.Fscan(out, &id, &connection); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	for begin := time.Now(); ; {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", connection))
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			break
+		}
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("the ssh command runs on: %s", stat)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	list, err := ssh.List(t.Context(), cfg)
+	if err != nil || len(list) != 1 || list[0].ID != id || !list[0].Owned {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	if err := ssh.Remove(t.Context(), cfg, id); err != nil {
+		t.Error(err)
+	}
+}
+
+// childVariable holds the configuration of a sandbox that this program makes instead of
+// running tests.
+const childVariable = "AGENTENV_SSH_TEST_CHILD"
+
+// beKilled makes a sandbox, prints its ID and the process of the ssh command, and waits.
+func beKilled(config string) {
+	var cfg ssh.Config
+	err := json.Unmarshal([]byte(config), &cfg)
+	if err == nil {
+		var s *guest.Sandbox
+		if s, err = ssh.New(context.Background(), cfg); err == nil {
+			fmt.Println(s.ID(), ssh.Connection(s))
+			select {}
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }
 
 func TestSandboxesOfAMachine(t *testing.T) {
