@@ -20,7 +20,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		}
 	}
 	if cfg.Pool != (PoolConfig{}) {
-		return nil, fmt.Errorf("%w: pool: remove it, or make a pool with NewPool and the environment with that: a pool outlives its environments", ErrConfig)
+		return nil, fmt.Errorf("%w: pool: a pool outlives its environments; leave it out, or make a pool with NewPool and the environment with that", ErrConfig)
 	}
 	b, err := cfg.Sandbox.backend()
 	if err != nil {

@@ -168,8 +168,8 @@ func imageWithAgent(ctx context.Context, cfg Config, c docker.Config) (docker.Im
 		return docker.Image{}, nil, err
 	}
 	if len(missing) > 0 {
-		return docker.Image{}, nil, fmt.Errorf("%w: sandbox: image: choose an image that has %s, or one of a Debian system with npm to add it to, such as %s: %s lacks %s and %s",
-			ErrConfig, recipe.Program, DefaultImage, c.Image, recipe.Program, strings.Join(missing, " and "))
+		return docker.Image{}, nil, fmt.Errorf("%w: sandbox: image: %s lacks %s and %s; choose an image that has %[3]s, or one of a Debian system with npm to add it to, such as %[5]s",
+			ErrConfig, c.Image, recipe.Program, strings.Join(missing, " and "), DefaultImage)
 	}
 	built, err = docker.BuildImage(ctx, c, build)
 	if err != nil {

@@ -89,7 +89,7 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	if err := json.Unmarshal(settings["type"], &s.Type); err != nil {
-		return fmt.Errorf("%w: sandbox.type: name the type, for example local", ErrConfig)
+		return fmt.Errorf("%w: sandbox.type: it is empty; name the type, for example local", ErrConfig)
 	}
 	delete(settings, "type")
 	b, err := s.backend()

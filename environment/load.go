@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -28,7 +29,10 @@ const maxConfig = 4 << 20
 // what git ignores, "git: URL#REF" and "tar: FILE".
 func LoadConfig(name string) (Config, error) {
 	data, err := input.ReadFile(name, maxConfig)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Config{}, fmt.Errorf("configuration %s: %w", name, fs.ErrNotExist)
+	case err != nil:
 		return Config{}, fmt.Errorf("read the configuration: %w", err)
 	}
 	dir, err := filepath.Abs(filepath.Dir(name))
@@ -223,7 +227,7 @@ func checkKeys(value any, t reflect.Type, where string) error {
 		return checkValue(value, t, where)
 	}
 	if !fits(value, t.Kind()) {
-		return fmt.Errorf("%w: %s: give %s, not %s", ErrConfig, where, wanted(t.Kind()), given(value))
+		return fmt.Errorf("%w: %s: it is %s; give %s", ErrConfig, where, given(value), wanted(t.Kind()))
 	}
 	switch value := value.(type) {
 	case map[string]any:

@@ -29,7 +29,7 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"two sandbox types in a list": {"sandbox: [local, docker]", []string{"sandbox", "give a type"}},
 		"unknown sandbox type":        {"sandbox: lokal", []string{"lokal", "choose one of: docker, local"}},
 		"sandbox without a type":      {"sandbox: {root: /x}", []string{"sandbox.type"}},
-		"another type of a value":     {"agent: {max_turns: many}", []string{"agent.max_turns", "give a number, not a text"}},
+		"another type of a value":     {"agent: {max_turns: many}", []string{"agent.max_turns", "it is a text; give a number"}},
 		"second document":             {"sandbox: local\n---\nsandbox: local", []string{"more than one document"}},
 		"second after a marker":       {"--- {sandbox: local}\n---\nsandbox: local", []string{"more than one document"}},
 		"second after an empty one":   {"---\n--- # here it is\nsandbox: local", []string{"more than one document"}},

@@ -216,7 +216,7 @@ func (e *Environment) remembers(ctx context.Context, to Config) error {
 	}
 	r, err := readRecipe(ctx, to, runner)
 	if err == nil && !slices.Contains(r.Supports, runnerscripts.FeatureResume) {
-		err = fmt.Errorf("go on with the agent %q in this sandbox: in another one it does not remember: %w", to.Agent.Name, errors.ErrUnsupported)
+		err = fmt.Errorf("the agent %q does not remember in another sandbox: %w; go on with it in this one", to.Agent.Name, errors.ErrUnsupported)
 	}
 	return err
 }
@@ -225,18 +225,18 @@ func (e *Environment) remembers(ctx context.Context, to Config) error {
 func (e *Environment) moving(to Config) (Config, error) {
 	switch {
 	case len(to.Workspace) > 0:
-		return to, fmt.Errorf("%w: workspace: leave it out: the workspace moves", ErrConfig)
+		return to, fmt.Errorf("%w: workspace: the workspace moves; leave it out", ErrConfig)
 	case to.SessionID != "" && to.SessionID != e.cfg.SessionID:
-		return to, fmt.Errorf("%w: session_id: leave it out: the conversation moves", ErrConfig)
+		return to, fmt.Errorf("%w: session_id: the conversation moves; leave it out", ErrConfig)
 	case to.Agent.Name != "" && e.cfg.Agent.Name != "" && to.Agent.Name != e.cfg.Agent.Name:
-		return to, fmt.Errorf("%w: agent: leave it out: another agent does not know the conversation of %q", ErrConfig, e.cfg.Agent.Name)
+		return to, fmt.Errorf("%w: agent: another agent does not know the conversation of %q; leave it out", ErrConfig, e.cfg.Agent.Name)
 	}
 	to.SessionID = e.cfg.SessionID
 	if to.Agent.Name == "" {
 		env := to.Agent.Env
 		to.Agent.Env = nil
 		if !reflect.ValueOf(to.Agent).IsZero() {
-			return to, fmt.Errorf("%w: agent: give its name, %q, beside what else is said of it", ErrConfig, e.cfg.Agent.Name)
+			return to, fmt.Errorf("%w: agent: its name is missing; give it, %q, beside what else is said of it", ErrConfig, e.cfg.Agent.Name)
 		}
 		if to.Agent = e.session().Agent; env != nil {
 			to.Agent.Env = env

@@ -148,7 +148,7 @@ func (s Source) check() error {
 		}
 	}
 	if set != 1 {
-		return fmt.Errorf("set exactly one of files, folder, git and tar; %d are set", set)
+		return fmt.Errorf("%d of files, folder, git and tar are set; set exactly one", set)
 	}
 	if err := checkPath(s.Into, true); err != nil {
 		return fmt.Errorf("into: %w", err)
@@ -171,7 +171,7 @@ func (s Source) check() error {
 	case s.Git != nil:
 		return s.Git.check()
 	case s.Tar != nil && (s.Tar.Path == "") == (s.Tar.Reader == nil):
-		return errors.New("tar: set either its path or its reader")
+		return errors.New("tar: it needs either a path or a reader; set one of them")
 	}
 	return nil
 }

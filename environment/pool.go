@@ -88,13 +88,13 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	case err != nil:
 		return nil, err
 	case cfg.Pool == PoolConfig{}:
-		return nil, fmt.Errorf("%w: pool: say how many sandboxes to keep ready, or how many may be open at once", ErrConfig)
+		return nil, fmt.Errorf("%w: pool: it is empty; say how many sandboxes to keep ready, or how many may be open at once", ErrConfig)
 	case cfg.Name != "":
 		return nil, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
 	case cfg.Keep:
-		return nil, fmt.Errorf("%w: keep: remove it: what waits in a pool goes with its program", ErrConfig)
+		return nil, fmt.Errorf("%w: keep: what waits in a pool ends with its program; leave it out", ErrConfig)
 	case b.single(cfg.Sandbox):
-		return nil, fmt.Errorf("%w: sandbox.name: remove it: the sandboxes of a pool need a name each", ErrConfig)
+		return nil, fmt.Errorf("%w: sandbox.name: the sandboxes of a pool cannot share a name; leave it out", ErrConfig)
 	}
 	cfg = cfg.withQuietLogger()
 	return newPool(ctx, cfg, func(ctx context.Context) (warm, error) {
@@ -221,15 +221,15 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 	own := p.cfg
 	switch {
 	case !reflect.ValueOf(cfg.Sandbox).IsZero() && !reflect.DeepEqual(cfg.Sandbox, own.Sandbox):
-		return cfg, fmt.Errorf("%w: sandbox: leave it out: the pool's sandboxes are made already", ErrConfig)
+		return cfg, fmt.Errorf("%w: sandbox: the pool's sandboxes are made already; leave it out", ErrConfig)
 	case cfg.Pool != PoolConfig{} && cfg.Pool != own.Pool:
-		return cfg, fmt.Errorf("%w: pool: leave it out: this is another pool", ErrConfig)
+		return cfg, fmt.Errorf("%w: pool: this is another pool; leave it out", ErrConfig)
 	case cfg.Runner != "" && cfg.Runner != own.Runner:
-		return cfg, fmt.Errorf("%w: runner: leave it out: the pool has its own", ErrConfig)
+		return cfg, fmt.Errorf("%w: runner: the pool has its own; leave it out", ErrConfig)
 	case cfg.Name != "":
 		return cfg, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
 	case cfg.Keep:
-		return cfg, fmt.Errorf("%w: keep: remove it: the sandboxes of a pool go with its program", ErrConfig)
+		return cfg, fmt.Errorf("%w: keep: the sandboxes of a pool end with its program; leave it out", ErrConfig)
 	case own.Agent.Name != "" && cfg.Agent.Name != "" && cfg.Agent.Name != own.Agent.Name:
 		return cfg, fmt.Errorf("%w: agent: the pool's sandboxes are made for %q, not for %q", ErrConfig, own.Agent.Name, cfg.Agent.Name)
 	}

@@ -81,7 +81,7 @@ func loadProfileFolder(dir string) (Profile, error) {
 		}
 	}
 	if len(l.errs) == 0 && len(l.read) > 1 {
-		return Profile{}, fmt.Errorf("%w: keep one of %s and %s in %s", ErrConfig, l.read[0], l.read[1], dir)
+		return Profile{}, fmt.Errorf("%w: %s has both %s and %s; keep one of them", ErrConfig, dir, l.read[0], l.read[1])
 	}
 	l.memory()
 	for _, below := range []string{".", ".claude"} {

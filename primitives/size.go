@@ -26,7 +26,7 @@ func ParseSize(text string) (Size, error) {
 	if text == "none" {
 		return NoSize, nil
 	}
-	wrong := fmt.Errorf("%w: give a number of bytes, or one with a unit, such as 512m or 8g, or none, not %q", fs.ErrInvalid, text)
+	wrong := fmt.Errorf("%w: %q is no size; give a number of bytes, or one with a unit, such as 512m or 8g, or none", fs.ErrInvalid, text)
 	lower := strings.ToLower(strings.TrimSpace(text))
 	digits := strings.TrimRight(lower, "bikmgt ")
 	number, err := strconv.ParseFloat(digits, 64)
@@ -62,7 +62,7 @@ func (s *Size) UnmarshalJSON(data []byte) error {
 	}
 	var number int64
 	if err := json.Unmarshal(data, &number); err != nil {
-		return fmt.Errorf("%w: give a number of bytes, or a text with a unit, such as 512m or 8g, not %s", fs.ErrInvalid, data)
+		return fmt.Errorf("%w: %s is no size; give a number of bytes, or a text with a unit, such as 512m or 8g", fs.ErrInvalid, data)
 	}
 	*s = Size(number)
 	return nil

@@ -67,14 +67,14 @@ type Config struct {
 // means.
 func (c Config) withDefaults() (Config, error) {
 	if c.Environment.Keep {
-		return c, fmt.Errorf("%w: remove keep from the environment: a session stores what it needs and ends its sandbox", fs.ErrInvalid)
+		return c, fmt.Errorf("%w: Environment.Keep: a session stores what it needs and ends its sandbox; leave it out", fs.ErrInvalid)
 	}
 	if c.Environment.Agent.Name == "" {
-		return c, fmt.Errorf("%w: name an agent in Environment.Agent.Name, for example %q", fs.ErrInvalid, "claude")
+		return c, fmt.Errorf("%w: Environment.Agent.Name is empty; name an agent, for example %q", fs.ErrInvalid, "claude")
 	}
 	for i, src := range c.Environment.Workspace {
 		if src.Tar != nil && src.Tar.Reader != nil {
-			return c, fmt.Errorf("%w: give the archive of Environment.Workspace[%d] by its path: a reader can be read only once, and a session may need it again", fs.ErrInvalid, i)
+			return c, fmt.Errorf("%w: Environment.Workspace[%d]: a reader can be read only once, and a session may need the archive again; give its path", fs.ErrInvalid, i)
 		}
 	}
 	if c.MaxQueue < 0 {

@@ -35,7 +35,7 @@ func (s *AgentSession) Fork(ctx context.Context, n int) ([]*AgentSession, error)
 		return nil, fmt.Errorf("fork: %w", err)
 	}
 	if n < 1 {
-		return nil, fmt.Errorf("fork: %w: ask for at least one session, not %d", fs.ErrInvalid, n)
+		return nil, fmt.Errorf("fork: %w: %d sessions; ask for at least one", fs.ErrInvalid, n)
 	}
 	last := s.lastSeq()
 	sandboxes, err := s.copySandbox(ctx, n)

@@ -60,11 +60,11 @@ func TestWhatAnEditorAsksWronglyIsRefusedInWords(t *testing.T) {
 		"a relative folder":  {func() error { return begin("here") }, codeInvalidParams, "absolute path"},
 		"no folder":          {func() error { return begin("") }, codeInvalidParams, "absolute path"},
 		"a missing folder":   {func() error { return begin(filepath.Join(dir, "none")) }, codeInvalidParams, "make the folder first"},
-		"a link to a folder": {func() error { return begin(link) }, codeInvalidParams, "give cwd as the folder's real path"},
-		"below a link":       {func() error { return begin(filepath.Join(link, "sub")) }, codeInvalidParams, "give cwd as the folder's real path"},
-		"a file as a folder": {func() error { return begin(file(t, "file", "x")) }, codeInvalidParams, "give cwd as a folder"},
+		"a link to a folder": {func() error { return begin(link) }, codeInvalidParams, "symbolic links lead"},
+		"below a link":       {func() error { return begin(filepath.Join(link, "sub")) }, codeInvalidParams, "symbolic links lead"},
+		"a file as a folder": {func() error { return begin(file(t, "file", "x")) }, codeInvalidParams, "is not a folder"},
 
-		"a server without a name":    {func() error { return begin(dir, stdio("", "x")) }, codeInvalidParams, "mcpServers[0]: give the server a name"},
+		"a server without a name":    {func() error { return begin(dir, stdio("", "x")) }, codeInvalidParams, "mcpServers[0]: the server has no name"},
 		"a server without a command": {func() error { return begin(dir, stdio("a", "")) }, codeInvalidParams, "a command"},
 		"a server twice":             {func() error { return begin(dir, stdio("a", "x"), stdio("a", "y")) }, codeInvalidParams, `"a"`},
 		"a server without an address": {func() error {

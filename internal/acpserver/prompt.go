@@ -164,13 +164,13 @@ func (p *paths) text(blocks []acp.ContentBlock) (string, error) {
 			text.WriteString(p.link("", r.Uri))
 			fmt.Fprintf(&context, "\n\n<context ref=%q>\n%s\n</context>", p.reference(r.Uri), r.Text)
 		case b.Resource != nil:
-			return "", invalid("prompt[%d]: link to the resource instead: what is no text cannot be embedded", i)
+			return "", invalid("prompt[%d]: only text can be embedded; link to the resource instead", i)
 		default:
-			return "", invalid("prompt[%d]: leave it out, or link to it: agents in sandboxes take text, links and embedded texts", i)
+			return "", invalid("prompt[%d]: agents in sandboxes take only text, links and embedded texts; leave it out, or link to it", i)
 		}
 	}
 	if strings.TrimSpace(text.String()) == "" {
-		return "", invalid("say what the agent should do: the prompt is empty")
+		return "", invalid("the prompt is empty; say what the agent should do")
 	}
 	return text.String() + context.String(), nil
 }

@@ -214,7 +214,7 @@ func decode[T any](params json.RawMessage) (T, error) {
 		params = json.RawMessage("{}")
 	}
 	if err := json.Unmarshal(params, &v); err != nil {
-		return v, invalid("send the parameters as the protocol has them: %v", err)
+		return v, invalid("%v; send the parameters as the protocol has them", err)
 	}
 	return v, nil
 }

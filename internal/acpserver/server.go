@@ -152,7 +152,7 @@ func (s *server) initialize(_ context.Context, params json.RawMessage) (work, er
 }
 
 func (s *server) authenticate(context.Context, json.RawMessage) (work, error) {
-	return nil, invalid("give the agent its key in its environment, for example with --env: agentenv itself needs no authentication")
+	return nil, invalid("agentenv itself needs no authentication; give the agent its key in its environment, for example with --env")
 }
 
 // add makes a session known, unless the connection has ended meanwhile.

@@ -61,7 +61,7 @@ func (s *server) newSession(ctx context.Context, params json.RawMessage) (work, 
 		return nil, err
 	}
 	if len(req.AdditionalDirectories) > 0 {
-		return nil, invalid("leave additionalDirectories out: the sandbox of a session has one folder, cwd")
+		return nil, invalid("the sandbox of a session has one folder, cwd; leave additionalDirectories out")
 	}
 	var servers []runnerscripts.MCPServer
 	for i, m := range req.MCPServers {
@@ -76,19 +76,19 @@ func (s *server) newSession(ctx context.Context, params json.RawMessage) (work, 
 
 func checkFolder(cwd string) error {
 	if !filepath.IsAbs(cwd) {
-		return invalid("give cwd as the absolute path of a folder: %q is none", cwd)
+		return invalid("cwd: %q is not absolute; give the absolute path of a folder", cwd)
 	}
 	switch info, err := os.Stat(cwd); {
 	case errors.Is(err, os.ErrNotExist):
-		return invalid("make the folder first, or give another cwd: there is no %s", cwd)
+		return invalid("cwd: %s does not exist; make the folder first, or give another one", cwd)
 	case err != nil:
-		return invalid("give a cwd that can be read: %v", err)
+		return invalid("cwd: %v; give a folder that can be read", err)
 	case !info.IsDir():
-		return invalid("give cwd as a folder: %s is none", cwd)
+		return invalid("cwd: %s is not a folder; give one", cwd)
 	}
 	// What a session may change must not say which folder the next one gets.
 	if real, err := filepath.EvalSymlinks(cwd); err != nil || real != filepath.Clean(cwd) {
-		return invalid("give cwd as the folder's real path: symbolic links lead from %s to %s", cwd, real)
+		return invalid("cwd: symbolic links lead from %s to %s; give the folder's real path", cwd, real)
 	}
 	return nil
 }
@@ -98,10 +98,10 @@ func (m mcpServer) server(i int) (runnerscripts.MCPServer, error) {
 	out := runnerscripts.MCPServer{Name: m.Name}
 	switch {
 	case m.Name == "":
-		return out, invalid("mcpServers[%d]: give the server a name", i)
+		return out, invalid("mcpServers[%d]: the server has no name; give it one", i)
 	case m.Type == "" || m.Type == "stdio":
 		if m.Command == "" {
-			return out, invalid("mcpServers[%d]: give server %q a command, or the type http and a url", i, m.Name)
+			return out, invalid("mcpServers[%d]: server %q has no command; give it one, or the type http and a url", i, m.Name)
 		}
 		out.Command = append([]string{m.Command}, m.Args...)
 		for _, e := range m.Env {
@@ -109,14 +109,14 @@ func (m mcpServer) server(i int) (runnerscripts.MCPServer, error) {
 		}
 	case m.Type == "http":
 		if m.URL == "" {
-			return out, invalid("mcpServers[%d]: give server %q a url", i, m.Name)
+			return out, invalid("mcpServers[%d]: server %q has no url; give it one", i, m.Name)
 		}
 		out.URL = m.URL
 		for _, h := range m.Headers {
 			out.Headers = with(out.Headers, h.Name, h.Value)
 		}
 	default:
-		return out, invalid("mcpServers[%d]: use the type stdio or http for server %q: agentenv passes no servers of the type %q on", i, m.Name, m.Type)
+		return out, invalid("mcpServers[%d]: server %q: agentenv passes no servers of the type %q on; use stdio or http", i, m.Name, m.Type)
 	}
 	return out, nil
 }
@@ -188,7 +188,7 @@ func (s *server) setMode(ctx context.Context, params json.RawMessage) (work, err
 	}
 	mode := string(req.ModeId)
 	if mode == "" || len(s.cfg.Modes) > 0 && !slices.Contains(s.cfg.Modes, mode) {
-		return nil, invalid("choose one of the agent's modes, %s: it has no mode %q", strings.Join(s.cfg.Modes, ", "), mode)
+		return nil, invalid("the agent has no mode %q; choose one of %s", mode, strings.Join(s.cfg.Modes, ", "))
 	}
 	return func() (any, error) {
 		if err := c.agent.SetOptions(ctx, session.Options{Mode: mode}); err != nil {
@@ -209,7 +209,7 @@ func (s *server) setModel(ctx context.Context, params json.RawMessage) (work, er
 		return nil, err
 	}
 	if req.ModelId == "" {
-		return nil, invalid("name a model in modelId")
+		return nil, invalid("modelId is empty; name a model")
 	}
 	return func() (any, error) {
 		return acp.UnstableSetSessionModelResponse{}, c.agent.SetOptions(ctx, session.Options{Model: string(req.ModelId)})

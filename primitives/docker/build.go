@@ -168,11 +168,11 @@ func (b Build) check() error {
 	for i, r := range b.Name {
 		lower := r >= 'a' && r <= 'z' || r >= '0' && r <= '9'
 		if !lower && (i == 0 || !strings.ContainsRune("._-/", r)) {
-			return Config{}.invalid("name", "use small letters, digits, and . _ - / after the first one")
+			return Config{}.invalid("name", fmt.Sprintf("%q is no name of an image; use small letters, digits, and . _ - / after the first one", b.Name))
 		}
 	}
 	if b.Name == "" {
-		return Config{}.invalid("name", "name the image")
+		return Config{}.invalid("name", "it is empty; name the image")
 	}
 	return nil
 }

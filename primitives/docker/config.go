@@ -160,6 +160,8 @@ const (
 	PullNever   Pull = "never"
 )
 
+const imageAdvice = "name an image, such as node:22-bookworm-slim"
+
 const (
 	minCPUs       = 0.01 // what the engines take
 	maxCPUs       = 1 << 16
@@ -175,39 +177,39 @@ const (
 func (c Config) check() error {
 	switch {
 	case c.Image == "" || strings.ContainsAny(c.Image, " \t\n\x00"):
-		return c.invalid("image", "name an image, such as node:22-bookworm-slim")
+		return c.invalid("image", fmt.Sprintf("%q is no name of an image; %s", c.Image, imageAdvice))
 	case c.Pull != "" && c.Pull != PullMissing && c.Pull != PullAlways && c.Pull != PullNever:
-		return c.invalid("pull", "choose missing, always or never")
+		return c.invalid("pull", fmt.Sprintf("%q is no policy; choose missing, always or never", c.Pull))
 	case c.Name != "" && !validName(c.Name):
-		return c.invalid("name", "use 2 to 128 letters, digits, and . _ - after the first one")
+		return c.invalid("name", fmt.Sprintf("%q is no name of a container; use 2 to 128 letters, digits, and . _ - after the first one", c.Name))
 	case !(c.CPUs <= 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // not a number, too
-		return c.invalid("cpus", fmt.Sprintf("give at least %v, or a negative number for no limit", minCPUs))
+		return c.invalid("cpus", fmt.Sprintf("%v is out of range; give %v to %v, or a negative number for no limit", c.CPUs, minCPUs, maxCPUs))
 	case c.Memory > 0 && c.Memory < minMemory:
-		return c.invalid("memory", fmt.Sprintf("give at least %dm, or none, which is a negative number, for no limit", minMemory>>20))
+		return c.invalid("memory", fmt.Sprintf("%d bytes are too few; give at least %dm, or none, which is a negative number, for no limit", c.Memory, minMemory>>20))
 	case c.Pids > 0 && c.Pids < minPids:
-		return c.invalid("pids", fmt.Sprintf("give at least %d, or a negative number for no limit", minPids))
+		return c.invalid("pids", fmt.Sprintf("%d are too few; give at least %d, or a negative number for no limit", c.Pids, minPids))
 	case c.GraceSeconds < 0:
-		return c.invalid("grace_seconds", "give a positive number, or set keep")
+		return c.invalid("grace_seconds", "it is negative; give a positive number, or set keep")
 	case c.ExpiresAfterSeconds < 0:
-		return c.invalid("expires_after_seconds", "give a positive number, or 0 to keep it for ever")
+		return c.invalid("expires_after_seconds", "it is negative; give a positive number, or 0 to keep the sandbox for ever")
 	case strings.ContainsRune(c.Session, 0):
-		return c.invalid("session", "remove the NUL byte")
+		return c.invalid("session", "it contains a NUL byte")
 	case c.Network == "host" || strings.HasPrefix(c.Network, "container:"):
 		return c.invalid("network", "a sandbox cannot share a network; choose bridge, none or the name of a network")
 	case strings.Count(c.User, ":") > 1:
-		return c.invalid("user", "write it as user or user:group, by names or numbers")
+		return c.invalid("user", fmt.Sprintf("%q has more than one colon; write it as user or user:group, by names or numbers", c.User))
 	case c.Workspace != "" && !filepath.IsAbs(c.Workspace):
-		return c.invalid("workspace", "give an absolute path")
+		return c.invalid("workspace", fmt.Sprintf("%q is not absolute; give an absolute path", c.Workspace))
 	}
 	if _, err := c.platform(); err != nil {
 		return err
 	}
 	if _, err := reference.ParseAnyReference(c.Image); err != nil {
-		return fmt.Errorf("%w: %w", c.invalid("image", "name an image, such as node:22-bookworm-slim"), err)
+		return fmt.Errorf("%w: image: %q: %w; %s", fs.ErrInvalid, c.Image, err, imageAdvice)
 	}
 	for key := range c.Labels {
 		if key == "" || strings.HasPrefix(key, labelPrefix) {
-			return c.invalid("labels", fmt.Sprintf("give each a name that does not begin with %q", labelPrefix))
+			return c.invalid("labels", fmt.Sprintf("%q is empty or begins with %q, which is agentenv's; give another name", key, labelPrefix))
 		}
 	}
 	for _, check := range []func() error{c.checkRunner, c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkWritable, c.checkPorts} {
@@ -229,8 +231,9 @@ func (c Config) grace() time.Duration {
 // expiry is how old a sandbox becomes that is kept.
 func (c Config) expiry() time.Duration { return time.Duration(c.ExpiresAfterSeconds) * time.Second }
 
-func (c Config) invalid(field, advice string) error {
-	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, advice)
+// invalid is the error of a field: what is wrong with it, and after a semicolon what to do.
+func (c Config) invalid(field, wrong string) error {
+	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, wrong)
 }
 
 // isolation is full where no folder of the engine's machine is in the container.
@@ -259,7 +262,7 @@ func (c Config) platform() (p [3]string, err error) {
 	}
 	parts := strings.Split(c.Platform, "/")
 	if len(parts) < 2 || len(parts) > 3 || copy(p[:], parts) == 0 || p[0] == "" || p[1] == "" {
-		return p, c.invalid("platform", "write it as linux/amd64")
+		return p, c.invalid("platform", fmt.Sprintf("%q is no platform; write it as linux/amd64", c.Platform))
 	}
 	if p[0] != "linux" {
 		return p, fmt.Errorf("%w: platform: containers must be linux, not %q", errors.ErrUnsupported, p[0])

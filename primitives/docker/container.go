@@ -258,7 +258,7 @@ func hostConfig(cfg Config) (*container.HostConfig, error) {
 	case pids < 0:
 		pids = -1
 	case pids > maxPids:
-		return nil, cfg.invalid("pids", fmt.Sprintf("give at most %d, or a negative number for no limit", maxPids))
+		return nil, cfg.invalid("pids", fmt.Sprintf("%d are too many; give at most %d, or a negative number for no limit", pids, maxPids))
 	}
 	h.PidsLimit = &pids
 	if cfg.ReadOnly {

@@ -93,7 +93,7 @@ func (c authConfig) find(server string) (registry.AuthConfig, error) {
 	plain, err := base64.StdEncoding.DecodeString(entry.Auth)
 	user, password, found := strings.Cut(string(plain), ":")
 	if err != nil || !found {
-		return auth, fmt.Errorf("%w: log in again (docker login %s): the credentials that the docker command keeps cannot be read", fs.ErrInvalid, server)
+		return auth, fmt.Errorf("%w: the credentials that the docker command keeps for %s cannot be read; log in again (docker login %[2]s)", fs.ErrInvalid, server)
 	}
 	auth.Username, auth.Password = user, strings.TrimRight(password, "\x00")
 	return auth, nil
@@ -120,7 +120,7 @@ func askHelper(ctx context.Context, helper, server string) (registry.AuthConfig,
 	var auth registry.AuthConfig
 	program := "docker-credential-" + helper
 	if filepath.Base(program) != program {
-		return auth, fmt.Errorf("%w: mend credsStore or credHelpers in the docker command's configuration: %q is no name", fs.ErrInvalid, helper)
+		return auth, fmt.Errorf("%w: %q cannot be the name of a credential helper; correct credsStore or credHelpers in the docker command's configuration", fs.ErrInvalid, helper)
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperTimeout)
 	defer cancel()

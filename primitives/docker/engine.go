@@ -26,7 +26,7 @@ func connect(host string) (*client.Client, error) {
 		return nil, err
 	}
 	if v := os.Getenv(client.EnvOverrideAPIVersion); v != "" && !isAPIVersion(v) {
-		return nil, fmt.Errorf("%w: unset %s, or set it to a version such as 1.41: %q is none", fs.ErrInvalid, client.EnvOverrideAPIVersion, v)
+		return nil, fmt.Errorf("%w: %s: %q is no version of the API; unset it, or set it to one such as 1.41", fs.ErrInvalid, client.EnvOverrideAPIVersion, v)
 	}
 	// Sandboxes rarely talk to the engine; connections that idle would cost every
 	// one of them files and goroutines.
@@ -196,7 +196,7 @@ func parseHost(host string) (*url.URL, error) {
 	if !found && strings.Contains(host, ":") {
 		scheme, rest = "tcp", host
 	}
-	bad := fmt.Errorf("%w: write the address of the Docker engine as unix:///path, tcp://host:port or ssh://user@host, not %q", fs.ErrInvalid, withoutPassword(host))
+	bad := fmt.Errorf("%w: %q is no address of a Docker engine; write it as unix:///path, tcp://host:port or ssh://user@host", fs.ErrInvalid, withoutPassword(host))
 	switch scheme {
 	case "unix", "npipe":
 		if rest == "" {
@@ -231,7 +231,7 @@ func readJSON(file string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%w: mend %s: %w", fs.ErrInvalid, file, err)
+		return fmt.Errorf("%w: %s: %w; correct the file", fs.ErrInvalid, file, err)
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func (c *certificates) config(server string) (*tls.Config, error) {
 	case err == nil:
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%w: %s holds no certificate of an authority", fs.ErrInvalid, file("ca.pem"))
+			return nil, fmt.Errorf("%w: %s holds no certificate of an authority; put the one there that signed the engine's", fs.ErrInvalid, file("ca.pem"))
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
@@ -112,7 +112,7 @@ func (c *certificates) config(server string) (*tls.Config, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, err
 	default:
-		return nil, fmt.Errorf("%w: mend cert.pem and key.pem in %s: %w", fs.ErrInvalid, c.dir, err)
+		return nil, fmt.Errorf("%w: cert.pem and key.pem in %s: %w; replace them", fs.ErrInvalid, c.dir, err)
 	}
 	return config, nil
 }

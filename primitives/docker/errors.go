@@ -53,7 +53,7 @@ func explain(eng *client.Client, err error) error {
 	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):
 		return &kind{err, fs.ErrExist}
 	case cerrdefs.IsInvalidArgument(err) && os.Getenv(client.EnvOverrideAPIVersion) != "" && strings.Contains(err.Error(), "API version"):
-		return &kind{fmt.Errorf("unset %s, to agree on a version with the engine: %w", client.EnvOverrideAPIVersion, err), fs.ErrInvalid}
+		return &kind{fmt.Errorf("%w; unset %s, to agree on a version with the engine", err, client.EnvOverrideAPIVersion), fs.ErrInvalid}
 	case cerrdefs.IsInvalidArgument(err):
 		return &kind{err, fs.ErrInvalid}
 	case cerrdefs.IsPermissionDenied(err), cerrdefs.IsUnauthorized(err):

@@ -58,7 +58,7 @@ func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image
 	}
 	switch {
 	case missesNetwork(err):
-		return fmt.Errorf("network: choose one that 'docker network ls' shows: %w", err)
+		return fmt.Errorf("network: %w; choose one that 'docker network ls' shows", err)
 	case mayBeMounts(err):
 		if occupied := cfg.occupied(err.Error()); occupied != nil {
 			return fmt.Errorf("%w: %w", occupied, err) // it still may be
@@ -90,7 +90,7 @@ func (c Config) cannotServe(img image.InspectResponse, said string) error {
 		return nil
 	case img.Config != nil && validName(img.Config.Labels[labelFolder]) &&
 		strings.Contains(reason, guestRoot+"/"+img.Config.Labels[labelFolder]) && strings.Contains(reason, "permission denied"):
-		return fmt.Errorf("%w: user: start the snapshot as the user of the sandbox that it was made of, whom its files belong to: %s", fs.ErrPermission, reason)
+		return fmt.Errorf("%w: user: the snapshot's files belong to the user of the sandbox that it was made of: %s; start it as that user", fs.ErrPermission, reason)
 	}
 	return fmt.Errorf("%w: the guest cannot serve the container: %s", primitives.ErrUnavailable, reason)
 }
@@ -99,7 +99,7 @@ func (c Config) cannotServe(img image.InspectResponse, said string) error {
 // socket is to be, whichever the engine comes to first, or nil.
 func (c Config) occupied(said string) error {
 	if strings.Contains(said, `"`+guestDir+"/") && strings.Contains(said, "not a directory") {
-		return c.invalid("image", "choose one that has nothing at "+guestDir+", which is the sandbox's")
+		return c.invalid("image", "it has something at "+guestDir+", which is the sandbox's; choose another one")
 	}
 	return nil
 }
@@ -112,11 +112,11 @@ func (c Config) refused(said string) error {
 	case strings.Contains(said, "unable to find user "), strings.Contains(said, "unable to find group "):
 		return c.unknownUser(said)
 	case strings.Contains(said, "uids and gids must be in range"):
-		return c.invalid("user", "give numbers from 0 to 2147483647")
+		return c.invalid("user", fmt.Sprintf("%q is out of range; give numbers from 0 to 2147483647", c.User))
 	case strings.Contains(said, "cannot assign requested address"):
 		return c.foreignAddress(said)
 	case c.Seccomp != "" && blamesProfile(said):
-		return c.invalid("seccomp", "mend the profile: the engine does not understand it")
+		return c.invalid("seccomp", "the engine does not understand the profile; correct it")
 	}
 	return nil
 }

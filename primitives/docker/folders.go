@@ -73,7 +73,7 @@ func (c Config) openFolders(host string) (_ Config, err error) {
 			return c, fmt.Errorf("workspace: %w", primitives.ErrNotDirectory)
 		}
 		if asked := path.Clean(c.Workspace); c.WorkspacePath != "" && path.Clean(c.WorkspacePath) == asked && w.name != asked {
-			return c, c.invalid("workspace", "give its real path, which is "+w.name+", if both paths are to agree: there are symbolic links in "+asked)
+			return c, c.invalid("workspace", "symbolic links lead from "+asked+" to "+w.name+", so that it cannot be the same as workspace_path; give the real path for both")
 		}
 		c.Workspace = w.name
 	}

@@ -93,7 +93,7 @@ func TestAnImageThatHasTheSandboxsNameIsSaidToBeWrong(t *testing.T) {
 		if err := errors.Join(err, eng.ContainerRemove(t.Context(), made.ID, container.RemoveOptions{})); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := docker.New(t.Context(), config(t, img.ID)); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), "image: choose one that has nothing at /agentenv") {
+		if _, err := docker.New(t.Context(), config(t, img.ID)); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), "image: it has something at /agentenv") {
 			t.Errorf("%s: %v", make, err)
 		}
 		if _, err := eng.ImageRemove(t.Context(), img.ID, image.RemoveOptions{}); err != nil {
@@ -105,7 +105,7 @@ func TestAnImageThatHasTheSandboxsNameIsSaidToBeWrong(t *testing.T) {
 func TestANetworkThatDoesNotExistIsNamed(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Network = "nowhere"
-	if _, err := docker.New(t.Context(), cfg); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "network: choose one") || !strings.Contains(err.Error(), "nowhere") {
+	if _, err := docker.New(t.Context(), cfg); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "choose one that 'docker network ls' shows") || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("New: %v", err)
 	}
 }

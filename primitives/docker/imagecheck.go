@@ -146,7 +146,7 @@ func checkVolumes(ctx context.Context, eng *client.Client, id string, img image.
 		}
 		for _, t := range targets {
 			if within(at, t) {
-				return fmt.Errorf("%w: image: mount something at %s, or choose an image without that VOLUME: the engine would make a folder for it in what is mounted at %s",
+				return fmt.Errorf("%w: image: the engine would make a folder for its VOLUME %s in what is mounted at %s; mount something there, or choose an image without that VOLUME",
 					fs.ErrInvalid, volume, t)
 			}
 		}
@@ -174,7 +174,7 @@ func checkWay(ctx context.Context, eng *client.Client, id, target string, target
 		}
 		to := path.Join("/", found.LinkTarget)
 		if within(at, guestDir) || within(to, guestDir) || slices.ContainsFunc(targets, func(t string) bool { return t != target && within(to, t) }) {
-			return "", fmt.Errorf("%w: image: choose one without the symbolic link %s to %s, through which the engine would write into the folder that is mounted there", fs.ErrInvalid, at, to)
+			return "", fmt.Errorf("%w: image: its symbolic link %s leads to %s, so that the engine would write into the folder that is mounted there; choose an image without that link", fs.ErrInvalid, at, to)
 		}
 		at = to
 	}

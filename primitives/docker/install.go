@@ -114,14 +114,14 @@ type runnerOpener func(context.Context) (*runnerFile, error)
 // for one of the engine.
 func (c Config) checkRunner() error {
 	if c.Runner == "" {
-		return c.invalid("runner", "name the envrunner program for the engine's platform; the guest in the container is that program")
+		return c.invalid("runner", "it is empty; name the envrunner program for the engine's platform, which is the guest in the container")
 	}
 	info, err := os.Stat(c.Runner)
 	if err != nil {
 		return fmt.Errorf("runner: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return c.invalid("runner", "name the envrunner program for the engine's platform")
+		return c.invalid("runner", c.Runner+" is not a regular file; name the envrunner program for the engine's platform")
 	}
 	return nil
 }

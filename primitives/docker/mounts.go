@@ -49,13 +49,13 @@ func (c Config) checkTargets() error {
 		target := path.Clean(m.Target)
 		switch {
 		case !path.IsAbs(m.Source):
-			return c.invalid(field+".source", "give an absolute path")
+			return c.invalid(field+".source", fmt.Sprintf("%q is not absolute; give an absolute path", m.Source))
 		case !path.IsAbs(m.Target) || target == "/":
-			return c.invalid(field+".target", "give an absolute path other than /")
+			return c.invalid(field+".target", fmt.Sprintf("%q cannot be mounted on; give an absolute path other than /", m.Target))
 		case strings.ContainsRune(m.Source+m.Target, 0):
-			return c.invalid(field, "remove the NUL byte")
+			return c.invalid(field, "it contains a NUL byte")
 		case systemFolder(target):
-			return c.invalid(field+".target", "/proc, /sys and /dev are the container's own")
+			return c.invalid(field+".target", "/proc, /sys and /dev are the container's own; choose another path")
 		}
 		for _, t := range taken {
 			if within(target, t) && (t == guestDir || target == t) || within(t, target) {
@@ -75,11 +75,11 @@ func (c Config) checkWorkspacePath() error {
 	case c.WorkspacePath == "":
 		return nil
 	case c.Workspace == "":
-		return c.invalid(field, "name the folder that is to be there as workspace")
+		return c.invalid(field, "there is no folder to mount there; name it as workspace")
 	case !path.IsAbs(target) || target == "/" || strings.ContainsRune(target, 0):
-		return c.invalid(field, "give an absolute path other than /")
+		return c.invalid(field, fmt.Sprintf("%q cannot be mounted on; give an absolute path other than /", c.WorkspacePath))
 	case systemFolder(target):
-		return c.invalid(field, "/proc, /sys and /dev are the container's own")
+		return c.invalid(field, "/proc, /sys and /dev are the container's own; choose another path")
 	case within(target, guestDir):
 		return c.invalid(field, guestDir+" is taken; choose another path")
 	}

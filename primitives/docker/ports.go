@@ -44,7 +44,7 @@ func (p Port) normal() Port {
 // checkPorts refuses ports that cannot be published.
 func (c Config) checkPorts() error {
 	if len(c.Ports) > 0 && c.Network == "none" {
-		return c.invalid("ports", "choose another network than none, or publish no ports")
+		return c.invalid("ports", "the network none publishes no ports; choose another network, or leave the ports out")
 	}
 	seen := map[Port]bool{}
 	for i, p := range c.Ports {
@@ -52,21 +52,21 @@ func (c Config) checkPorts() error {
 		field := fmt.Sprintf("ports[%d]", i)
 		switch {
 		case p.Container < 1 || p.Container > 65535:
-			return c.invalid(field+".container", "give a number from 1 to 65535")
+			return c.invalid(field+".container", fmt.Sprintf("%d is no port; give a number from 1 to 65535", p.Container))
 		case p.Host < 0 || p.Host > 65535:
-			return c.invalid(field+".host", "give a number from 1 to 65535, or 0 for a free one")
+			return c.invalid(field+".host", fmt.Sprintf("%d is no port; give a number from 1 to 65535, or 0 for a free one", p.Host))
 		case p.Protocol != "tcp" && p.Protocol != "udp":
-			return c.invalid(field+".protocol", "choose tcp or udp")
+			return c.invalid(field+".protocol", fmt.Sprintf("%q is no protocol; choose tcp or udp", p.Protocol))
 		}
 		if _, err := netip.ParseAddr(p.HostIP); err != nil {
-			return c.invalid(field+".host_ip", "give an address of the engine's machine, such as 127.0.0.1")
+			return c.invalid(field+".host_ip", fmt.Sprintf("%q is no IP address; give one of the engine's machine, such as 127.0.0.1", p.HostIP))
 		}
 		key := p
 		if p.Host != 0 {
 			key.Container = 0 // whatever it leads to
 		}
 		if seen[key] {
-			return c.invalid(field, "it is there twice")
+			return c.invalid(field, "it is there twice; leave one out")
 		}
 		seen[key] = true
 	}

@@ -22,7 +22,7 @@ func (c Config) checkCapabilities() error {
 		field := fmt.Sprintf("cap_add[%d]", i)
 		short := strings.TrimPrefix(strings.ToUpper(name), "CAP_")
 		if short == "" || strings.Trim(short, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
-			return c.invalid(field, "give the name of a capability, such as CHOWN")
+			return c.invalid(field, fmt.Sprintf("%q is no capability; give a name such as CHOWN", name))
 		}
 		if slices.Contains(escapes(), short) {
 			return c.invalid(field, short+" would let the sandbox leave the container; use a machine of its own for what needs it")
@@ -40,7 +40,7 @@ func (c Config) checkSeccomp() error {
 		return nil
 	}
 	if !filepath.IsAbs(c.Seccomp) {
-		return c.invalid("seccomp", "give the absolute path of a profile; a sandbox is never unconfined")
+		return c.invalid("seccomp", fmt.Sprintf("%q is not absolute, and a sandbox is never unconfined; give the absolute path of a profile", c.Seccomp))
 	}
 	_, err := c.readProfile()
 	return err
@@ -67,7 +67,7 @@ func (c Config) readProfile() (string, error) {
 		return "", fmt.Errorf("seccomp: %w", err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxProfile {
-		return "", c.invalid("seccomp", "give a file of at most 1 MiB")
+		return "", c.invalid("seccomp", c.Seccomp+" is not a regular file of at most 1 MiB; give the path of a profile")
 	}
 	b, err := os.ReadFile(c.Seccomp)
 	if err != nil {
@@ -77,11 +77,11 @@ func (c Config) readProfile() (string, error) {
 		DefaultAction string `json:"defaultAction"`
 	}
 	if err := json.Unmarshal(b, &profile); err != nil || profile.DefaultAction == "" {
-		return "", c.invalid("seccomp", "mend the profile: it must be a JSON object with a defaultAction")
+		return "", c.invalid("seccomp", "the profile is not a JSON object with a defaultAction; correct it")
 	}
 	var line bytes.Buffer
 	if err := json.Compact(&line, b); err != nil {
-		return "", c.invalid("seccomp", "mend the profile's JSON")
+		return "", c.invalid("seccomp", "the profile is not JSON; correct it")
 	}
 	return line.String(), nil
 }

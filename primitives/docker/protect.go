@@ -52,7 +52,7 @@ func (c Config) checkWritable() error {
 	for i, name := range c.Writable {
 		field := fmt.Sprintf("writable[%d]", i)
 		if !filepath.IsLocal(name) || path.Clean(name) != name {
-			return c.invalid(field, "give a clean path that is relative to the mounted folder, such as .git/hooks")
+			return c.invalid(field, fmt.Sprintf("%q is not a clean relative path; give one within the mounted folder, such as .git/hooks", name))
 		}
 		for _, w := range whole {
 			if name != w && within(name, w) {

@@ -53,11 +53,11 @@ func (d *driver) Snapshot(ctx context.Context) (string, error) {
 func (d *driver) copyable() error {
 	switch {
 	case d.cfg.ReadOnly:
-		return fmt.Errorf("%w: leave out read_only: the files of such a sandbox are in a volume, which an image does not hold", errors.ErrUnsupported)
+		return fmt.Errorf("%w: the files of a read_only sandbox are in a volume, which an image does not hold; leave out read_only", errors.ErrUnsupported)
 	case d.cfg.Workspace != "":
-		return fmt.Errorf("%w: place the files inside instead of using a folder of the machine as workspace: an image does not hold that", errors.ErrUnsupported)
+		return fmt.Errorf("%w: the workspace is a folder of the machine, which an image does not hold; place the files inside instead", errors.ErrUnsupported)
 	case len(d.volumes) > 0:
-		return fmt.Errorf("%w: use an image without VOLUME %s, or mount a folder of the machine there: the copy would lack the files of that volume", errors.ErrUnsupported, strings.Join(d.volumes, " "))
+		return fmt.Errorf("%w: the copy would lack the files of the volume %s; use an image without that VOLUME, or mount a folder of the machine there", errors.ErrUnsupported, strings.Join(d.volumes, " "))
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func (c *Sandbox) fork(ctx context.Context, n int) ([]primitives.EnvironmentPrim
 		return nil, err
 	}
 	if n < 1 {
-		return nil, fmt.Errorf("%w: ask for at least one copy, not %d", fs.ErrInvalid, n)
+		return nil, fmt.Errorf("%w: %d copies; ask for at least one", fs.ErrInvalid, n)
 	}
 	wake := c.rest()
 	frozen, err := d.Freeze(ctx)

@@ -29,7 +29,7 @@ func (s *Sandbox) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrim
 	}
 	end() // copying takes long: Terminate must not wait for it
 	if n < 1 {
-		return nil, s.fail("fork", s.id, fmt.Errorf("%w: ask for at least one copy, not %d", fs.ErrInvalid, n))
+		return nil, s.fail("fork", s.id, fmt.Errorf("%w: %d copies; ask for at least one", fs.ErrInvalid, n))
 	}
 	copies, err := s.forks(ctx, n)
 	if err == nil {

@@ -71,7 +71,7 @@ func (c *connection) open(cfg Config) error {
 	}
 	var err error
 	if c.Client, err = sdk.NewClientWithOptions(params); err != nil {
-		return fmt.Errorf("%w: correct the MODAL_ environment variables and ~/.modal.toml: %w", fs.ErrInvalid, err)
+		return fmt.Errorf("%w: %w; correct the MODAL_ environment variables and ~/.modal.toml", fs.ErrInvalid, err)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (c *client) findApp(ctx context.Context, cfg Config, wanted bool) (*sdk.App
 	if err != nil {
 		err = explain(err)
 		if isNotFound(err) {
-			err = fmt.Errorf("app: make %q with \"modal app\" first, or leave it out: %w", cfg.app(), err)
+			err = fmt.Errorf("app: %q: %w; make it with \"modal app\" first, or leave it out", cfg.app(), err)
 		}
 		return nil, err
 	}

@@ -146,13 +146,19 @@ func (c Config) Validate() error {
 		size += len(e)
 	}
 	if size > maxEnvironment {
-		return c.invalid("env", fmt.Sprintf("give at most %d bytes; put more into a secret or a file", maxEnvironment))
+		return c.invalid("env", fmt.Sprintf("it has %d bytes, more than %d; put some into a secret or a file", size, maxEnvironment))
 	}
 	return (primitives.Command{Args: []string{"env"}, Env: c.Env, User: c.User}).Check()
 }
 
-func (c Config) invalid(field, advice string) error {
-	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, advice)
+// invalid is the error of a field: what is wrong with it, and after a semicolon what to do.
+func (c Config) invalid(field, wrong string) error {
+	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, wrong)
+}
+
+// badName is the error of a field whose value is no name.
+func (c Config) badName(field, name string) error {
+	return c.invalid(field, fmt.Sprintf("%q is no name; use up to 64 letters, digits, and - _ .", name))
 }
 
 // validName reports whether something of Modal can have this name.
@@ -166,26 +172,24 @@ func validName(s string) bool {
 	return s != "" && len(s) <= maxName
 }
 
-const nameAdvice = "use up to 64 letters, digits, and - _ ."
-
 func (c Config) checkNames() error {
 	switch {
 	case c.App != "" && !validName(c.App):
-		return c.invalid("app", nameAdvice)
+		return c.badName("app", c.App)
 	case c.Environment != "" && !validName(c.Environment):
-		return c.invalid("environment", nameAdvice)
+		return c.badName("environment", c.Environment)
 	case c.Name != "" && !validName(c.Name):
-		return c.invalid("name", nameAdvice)
+		return c.badName("name", c.Name)
 	case strings.HasPrefix(c.Name, sandboxPrefix):
-		return c.invalid("name", "choose one that does not begin with "+sandboxPrefix+", as IDs do")
+		return c.invalid("name", "it begins with "+sandboxPrefix+", as IDs do; choose another one")
 	case c.Runner == "":
-		return c.invalid("runner", "name the envrunner program for linux/amd64")
+		return c.invalid("runner", "it is empty; name the envrunner program for linux/amd64")
 	case strings.Count(c.User, ":") > 1:
-		return c.invalid("user", "write it as user or user:group, by names or numbers")
+		return c.invalid("user", fmt.Sprintf("%q has more than one colon; write it as user or user:group, by names or numbers", c.User))
 	}
 	for _, name := range c.Secrets {
 		if !validName(name) {
-			return c.invalid("secrets", nameAdvice)
+			return c.badName("secrets", name)
 		}
 	}
 	return nil
@@ -193,16 +197,16 @@ func (c Config) checkNames() error {
 
 func (c Config) checkImage() error {
 	if c.Image == "" || strings.ContainsAny(c.Image, " \t\r\n\x00") {
-		return c.invalid("image", "name an image, such as node:22-bookworm-slim, or give an ID, such as im-...")
+		return c.invalid("image", fmt.Sprintf("%q is no name of an image; name one, such as node:22-bookworm-slim, or give an ID, such as im-...", c.Image))
 	}
 	for i, line := range c.Dockerfile {
 		field := fmt.Sprintf("dockerfile[%d]", i)
 		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch word = strings.ToUpper(word); {
 		case strings.ContainsRune(line, 0):
-			return c.invalid(field, "remove the NUL byte")
+			return c.invalid(field, "it contains a NUL byte")
 		case word == "FROM":
-			return c.invalid(field, "name the base in image instead of FROM")
+			return c.invalid(field, "the base is not named by FROM; name it in image")
 		case (word == "COPY" || word == "ADD") && !strings.HasPrefix(strings.TrimSpace(rest), "--from=") && !strings.Contains(rest, "://"):
 			return c.invalid(field, "Modal takes no files of this machine; write them into the sandbox, or make them in a RUN instruction")
 		}
@@ -214,15 +218,15 @@ func (c Config) checkResources() error {
 	within := func(v, low, high float64) bool { return v == 0 || v >= low && v <= high } // not if it is not a number
 	switch {
 	case !within(c.CPU, 0.001, maxCPU):
-		return c.invalid("cpu", fmt.Sprintf("give a number of processors from 0.001 to %d, or 0 for Modal's default", maxCPU))
+		return c.invalid("cpu", fmt.Sprintf("%v is out of range; give a number of processors from 0.001 to %d, or 0 for Modal's default", c.CPU, maxCPU))
 	case c.CPULimit != 0 && (c.CPU == 0 || !within(c.CPULimit, c.CPU, maxCPU)):
-		return c.invalid("cpu_limit", "give at least cpu, which is needed, too")
+		return c.invalid("cpu_limit", fmt.Sprintf("%v is out of range, or cpu is missing; give from cpu to %d, and cpu", c.CPULimit, maxCPU))
 	case c.MemoryMiB != 0 && (c.MemoryMiB < minMemoryMiB || c.MemoryMiB > maxMemoryMiB):
-		return c.invalid("memory_mib", fmt.Sprintf("give at least %d, in MiB, or 0 for Modal's default", minMemoryMiB))
+		return c.invalid("memory_mib", fmt.Sprintf("%d is out of range; give %d to %d, in MiB, or 0 for Modal's default", c.MemoryMiB, minMemoryMiB, maxMemoryMiB))
 	case c.MemoryLimitMiB != 0 && (c.MemoryMiB == 0 || c.MemoryLimitMiB < c.MemoryMiB || c.MemoryLimitMiB > maxMemoryMiB):
-		return c.invalid("memory_limit_mib", "give at least memory_mib, which is needed, too")
+		return c.invalid("memory_limit_mib", fmt.Sprintf("%d is out of range, or memory_mib is missing; give from memory_mib to %d, and memory_mib", c.MemoryLimitMiB, maxMemoryMiB))
 	case c.GPU != "" && !regexp.MustCompile(`^[A-Za-z0-9-]+(:[1-9][0-9]?)?$`).MatchString(c.GPU):
-		return c.invalid("gpu", "write it as T4 or A100:2")
+		return c.invalid("gpu", fmt.Sprintf("%q is no GPU; write it as T4 or A100:2", c.GPU))
 	}
 	return nil
 }
@@ -230,35 +234,35 @@ func (c Config) checkResources() error {
 func (c Config) checkLife() error {
 	switch {
 	case c.TimeoutSeconds < 0 || c.TimeoutSeconds > int(maxTimeout/time.Second):
-		return c.invalid("timeout_seconds", fmt.Sprintf("give at most %d, or 0 for that", int(maxTimeout/time.Second)))
+		return c.invalid("timeout_seconds", fmt.Sprintf("%d is out of range; give 1 to %d, or 0 for the longest", c.TimeoutSeconds, int(maxTimeout/time.Second)))
 	case c.IdleTimeoutSeconds != 0 && (c.IdleTimeoutSeconds < int(minIdle/time.Second) || c.IdleTimeoutSeconds > int(maxTimeout/time.Second)):
-		return c.invalid("idle_timeout_seconds", fmt.Sprintf("give at least %d, or set keep", int(minIdle/time.Second)))
+		return c.invalid("idle_timeout_seconds", fmt.Sprintf("%d is out of range; give %d to %d, or set keep", c.IdleTimeoutSeconds, int(minIdle/time.Second), int(maxTimeout/time.Second)))
 	case strings.ContainsRune(c.Session, 0):
-		return c.invalid("session", "remove the NUL byte")
+		return c.invalid("session", "it contains a NUL byte")
 	}
 	return nil
 }
 
 func (c Config) checkNetwork() error {
 	if c.BlockNetwork && len(c.AllowCIDRs)+len(c.AllowDomains) > 0 {
-		return c.invalid("block_network", "leave it out, or allow_cidrs and allow_domains")
+		return c.invalid("block_network", "it excludes allow_cidrs and allow_domains; leave it or them out")
 	}
 	for _, s := range c.AllowCIDRs {
 		if _, err := netip.ParsePrefix(s); err != nil {
-			return c.invalid("allow_cidrs", "write each as 10.1.0.0/16")
+			return c.invalid("allow_cidrs", fmt.Sprintf("%q is no range of addresses; write it as 10.1.0.0/16", s))
 		}
 	}
 	for _, s := range c.AllowDomains {
 		if !regexp.MustCompile(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`).MatchString(s) {
-			return c.invalid("allow_domains", "write each as example.com or *.example.com")
+			return c.invalid("allow_domains", fmt.Sprintf("%q is no domain; write it as example.com or *.example.com", s))
 		}
 	}
 	for i, p := range c.Ports {
 		if p < 1 || p > 65535 {
-			return c.invalid(fmt.Sprintf("ports[%d]", i), "give a number from 1 to 65535")
+			return c.invalid(fmt.Sprintf("ports[%d]", i), fmt.Sprintf("%d is no port; give a number from 1 to 65535", p))
 		}
 		if slices.Contains(c.Ports[:i], p) {
-			return c.invalid(fmt.Sprintf("ports[%d]", i), "give every port once")
+			return c.invalid(fmt.Sprintf("ports[%d]", i), fmt.Sprintf("%d is there twice; leave one out", p))
 		}
 	}
 	return nil
@@ -266,16 +270,16 @@ func (c Config) checkNetwork() error {
 
 func (c Config) checkPlaces() error {
 	if c.Workspace != "" && !path.IsAbs(c.Workspace) {
-		return c.invalid("workspace", "give an absolute path")
+		return c.invalid("workspace", fmt.Sprintf("%q is not absolute; give an absolute path", c.Workspace))
 	}
 	for at, name := range c.Volumes {
 		switch clean := path.Clean(at); {
 		case !path.IsAbs(at) || clean == "/" || strings.ContainsRune(at, 0):
-			return c.invalid("volumes", "mount each at an absolute path other than /")
+			return c.invalid("volumes", fmt.Sprintf("%q cannot be mounted on; give an absolute path other than /", at))
 		case within(clean, guestDir) || within(guestDir, clean):
 			return c.invalid("volumes", guestDir+" is taken; choose another path")
 		case !validName(name):
-			return c.invalid("volumes", nameAdvice)
+			return c.badName("volumes", name)
 		}
 	}
 	return nil
@@ -285,11 +289,11 @@ func (c Config) checkReady() error {
 	switch r := c.Ready; {
 	case r == nil:
 	case (r.Port == 0) == (len(r.Command) == 0):
-		return c.invalid("ready", "give a port or a command, one of them")
+		return c.invalid("ready", "it needs a port or a command, and not both; give one of them")
 	case r.Port < 0 || r.Port > 65535:
-		return c.invalid("ready.port", "give a number from 1 to 65535")
+		return c.invalid("ready.port", fmt.Sprintf("%d is no port; give a number from 1 to 65535", r.Port))
 	case r.TimeoutSeconds < 0:
-		return c.invalid("ready.timeout_seconds", "give a positive number, or 0 for 300")
+		return c.invalid("ready.timeout_seconds", "it is negative; give a positive number, or 0 for 300")
 	}
 	return nil
 }
@@ -297,7 +301,7 @@ func (c Config) checkReady() error {
 func (c Config) checkTags() error {
 	for key, value := range c.Tags {
 		if key == "" || len(key) > maxTag || len(value) > maxTag || strings.HasPrefix(key, tagPrefix) || strings.ContainsAny(key+value, "\x00\n") {
-			return c.invalid("tags", fmt.Sprintf("give names and values of up to %d bytes, and no name that begins with %q", maxTag, tagPrefix))
+			return c.invalid("tags", fmt.Sprintf("%q=%q is no tag; give a name and a value of up to %d bytes in one line, and no name that begins with %q", key, value, maxTag, tagPrefix))
 		}
 	}
 	return nil

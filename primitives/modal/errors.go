@@ -59,17 +59,17 @@ func explain(err error) error {
 	case codes.InvalidArgument, codes.OutOfRange:
 		return &kind{err, fs.ErrInvalid}
 	case codes.Unauthenticated, codes.PermissionDenied:
-		return &kind{fmt.Errorf("%s: %w", tokenAdvice, err), fs.ErrPermission}
+		return &kind{fmt.Errorf("%w; %s", err, tokenAdvice), fs.ErrPermission}
 	case codes.Unimplemented:
 		return &kind{err, errors.ErrUnsupported}
 	case codes.ResourceExhausted:
-		return &kind{fmt.Errorf("try again later, or with fewer sandboxes at once: %w", err), primitives.ErrUnavailable}
+		return &kind{fmt.Errorf("%w; try again later, or with fewer sandboxes at once", err), primitives.ErrUnavailable}
 	case codes.Canceled:
 		return &kind{err, context.Canceled}
 	case codes.DeadlineExceeded:
 		return &kind{err, errors.Join(context.DeadlineExceeded, primitives.ErrUnavailable)} // the caller's, or Modal's own
 	case codes.Unavailable:
-		return &kind{fmt.Errorf("look whether Modal can be reached from here, and at MODAL_SERVER_URL: %w", err), primitives.ErrUnavailable}
+		return &kind{fmt.Errorf("%w; check that Modal can be reached from here, and MODAL_SERVER_URL", err), primitives.ErrUnavailable}
 	}
 	return &kind{err, primitives.ErrUnavailable}
 }
@@ -111,7 +111,7 @@ func sentinelOf(err error) error {
 // explainText is for what the SDK says in words only.
 func explainText(err error) error {
 	if strings.Contains(err.Error(), "missing credentials") {
-		return &kind{fmt.Errorf("%s: %w", tokenAdvice, err), fs.ErrPermission}
+		return &kind{fmt.Errorf("%w; %s", err, tokenAdvice), fs.ErrPermission}
 	}
 	return err
 }

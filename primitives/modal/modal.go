@@ -146,7 +146,7 @@ func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		err = fmt.Errorf("name: choose another, or attach to the sandbox that has it: %w", err)
+		err = fmt.Errorf("name: %w; choose another, or attach to the sandbox that has it", err)
 	}
 	return box, err
 }

@@ -26,7 +26,7 @@ func (c Config) record() ([]byte, error) {
 		return nil, err
 	}
 	if len(b) > maxRecord {
-		return nil, c.invalid("dockerfile", fmt.Sprintf("keep the configuration below %d bytes", maxRecord))
+		return nil, c.invalid("dockerfile", fmt.Sprintf("the configuration has %d bytes, more than %d; make it shorter", len(b), maxRecord))
 	}
 	return b, nil
 }

@@ -30,7 +30,7 @@ const imageName = "agentenv-published-runner:"
 func readRunner(file string) (*runner, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("runner: name the envrunner program for linux/amd64: %w", err)
+		return nil, fmt.Errorf("runner: %w; name the envrunner program for linux/amd64", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	info, err := f.Stat()
@@ -141,7 +141,7 @@ func (r *runner) upload(ctx context.Context, box *sdk.Sandbox, finish ...string)
 		return fmt.Errorf("make the runner executable: %w", explain(err))
 	}
 	if code != 0 {
-		return fmt.Errorf("%w: image: take one that has the %s command, which makes the runner executable: it exits with %d", fs.ErrInvalid, finish[0], code)
+		return fmt.Errorf("%w: image: its %s command, which makes the runner executable, exits with %d; choose an image that has it", fs.ErrInvalid, finish[0], code)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func (d *driver) copyable() error {
 	case d.strange != nil:
 		return d.strange
 	case d.cfg.onVolume():
-		return fmt.Errorf("%w: choose a workspace that is not on a volume, which an image does not hold", errors.ErrUnsupported)
+		return fmt.Errorf("%w: the workspace is on a volume, which an image does not hold; choose another workspace", errors.ErrUnsupported)
 	}
 	return nil
 }

@@ -48,18 +48,20 @@ type Config struct {
 const defaultGrace = 30 * time.Second
 
 func (c Config) check() error {
-	invalid := func(field, advice string) error { return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, advice) }
+	invalid := func(field, format string, args ...any) error {
+		return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, fmt.Sprintf(format, args...))
+	}
 	switch {
 	case c.Host == "" || strings.HasPrefix(c.Host, "-") || strings.ContainsAny(c.Host, " \t\r\n\x00"):
-		return invalid("host", "name a machine as the ssh command takes it, such as build1 or user@build1")
+		return invalid("host", "%q is no machine; name one as the ssh command takes it, such as build1 or user@build1", c.Host)
 	case c.Root != "" && !path.IsAbs(c.Root):
-		return invalid("root", "give an absolute path of the other machine")
+		return invalid("root", "%q is not absolute; give an absolute path of the other machine", c.Root)
 	case c.Workspace != "" && !path.IsAbs(c.Workspace):
-		return invalid("workspace", "give an absolute path of the other machine")
+		return invalid("workspace", "%q is not absolute; give an absolute path of the other machine", c.Workspace)
 	case c.GraceSeconds < 0:
-		return invalid("grace_seconds", "give a positive number, or 0 for 30")
+		return invalid("grace_seconds", "it is negative; give a positive number, or 0 for 30")
 	case strings.ContainsRune(c.Root+c.Workspace+c.User, 0):
-		return invalid("root, workspace, user", "remove the NUL byte")
+		return invalid("root, workspace, user", "one of them contains a NUL byte")
 	}
 	return primitives.Command{Args: []string{"true"}, Env: c.Env}.Check()
 }

@@ -114,8 +114,8 @@ func (f *finder) explicit() (string, error) {
 		err = f.matches(name, false)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w for %s: correct the path that is named by bundle.Config.Explicit or %s: %w",
-			ErrNotFound, f.platform(), ExplicitVariable, err)
+		return "", fmt.Errorf("%w for %s: %w; correct the path in bundle.Config.Explicit or %s",
+			ErrNotFound, f.platform(), err, ExplicitVariable)
 	}
 	return name, nil
 }

@@ -75,7 +75,7 @@ func (m *Memory) Create(ctx context.Context, r Record) error {
 		return &Error{Op: "create", ID: r.ID, Err: err}
 	}
 	if r.ID == "" {
-		return &Error{Op: "create", Err: fmt.Errorf("%w: give the session an id", fs.ErrInvalid)}
+		return &Error{Op: "create", Err: fmt.Errorf("%w: the session has no ID; give it one", fs.ErrInvalid)}
 	}
 	r.LastSeq, r.UpdatedAt = 0, r.CreatedAt
 	r.Metadata = maps.Clone(r.Metadata)
