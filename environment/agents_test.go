@@ -36,7 +36,7 @@ func TestTheVersionOfAnAgentIsWhatItsProgramSays(t *testing.T) {
 			t.Errorf("%s: %q, %v", program, got, err)
 		}
 	}
-	if _, err := env.AgentVersion(t.Context(), AgentInfo{Agent: "a", Program: "nosuch"}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "install a") {
+	if _, err := env.AgentVersion(t.Context(), AgentInfo{Agent: "a", Program: "nosuch"}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "a is not in the sandbox") || !strings.Contains(err.Error(), "; install it") {
 		t.Errorf("not installed: %v", err)
 	}
 	if _, err := env.AgentVersion(t.Context(), AgentInfo{Agent: "a", Program: "broken"}); err == nil || !strings.Contains(err.Error(), "no libc") {

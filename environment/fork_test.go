@@ -79,6 +79,12 @@ func TestCopiesRememberAndGoSeparateWays(t *testing.T) {
 			})
 			say(t, env, "in common")
 			put(t, env, "shared", "before")
+			if !env.Primitive().Capabilities().Fork {
+				if _, err := env.Fork(t.Context(), 1); name != "ssh" || !errors.Is(err, errors.ErrUnsupported) {
+					t.Errorf("Fork: %v", err)
+				}
+				return
+			}
 			copies := forked(t, env, 2)
 			ids := map[string]bool{env.SessionID(): true, copies[0].SessionID(): true, copies[1].SessionID(): true}
 			if len(ids) != 3 {
