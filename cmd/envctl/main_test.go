@@ -47,12 +47,17 @@ func TestScripts(t *testing.T) {
 // startModel starts a scripted model at an address and returns its URL.
 func startModel(t *testing.T, addr string) string {
 	t.Helper()
+	return startedModel(t, addr).URL
+}
+
+func startedModel(t *testing.T, addr string) *llmapi.Server {
+	t.Helper()
 	model, err := llmapi.Start(t.Context(), llmapi.Config{Addr: addr})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { model.Close() })
-	return model.URL
+	return model
 }
 
 // runScripts runs scripts with some variables and the configuration sandbox.yaml.

@@ -94,6 +94,27 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 	if ctx.Err() != nil {
 		return runnerscripts.PermissionDecision{}
 	}
+	if f, ok := formOf(req); ok {
+		return a.fill(ctx, req, f)
+	}
+	var workspace string
+	if at := a.workspace.Load(); at != nil {
+		workspace = *at
+	}
+	var decided runnerscripts.PermissionDecision
+	left, ok := a.put(ctx, req, permissionPrompt(req, workspace), func(line string) (err error) {
+		decided, err = choose(req.Options, line)
+		return err
+	})
+	if !ok {
+		return left
+	}
+	return decided
+}
+
+// put shows a prompt until an answer is understood. Without one it reports false, and
+// what that means for the request.
+func (a *answerer) put(ctx context.Context, req runnerscripts.PermissionRequest, about prompt, understand func(line string) error) (left runnerscripts.PermissionDecision, ok bool) {
 	if a.terminal != nil {
 		if typed := a.typedAhead(); len(typed) > 0 {
 			if !bytes.HasSuffix(typed, []byte("\n")) {
@@ -102,25 +123,21 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 			_ = a.app.err.println(dim("what was typed before this question was not used"))
 		}
 	}
-	var workspace string
-	if at := a.workspace.Load(); at != nil {
-		workspace = *at
-	}
-	a.printer.question(permissionPrompt(req, workspace))
+	a.printer.question(about)
 	defer a.printer.answered()
 	for {
 		line, ok := a.line(ctx)
 		if !ok && ctx.Err() != nil { // permission_resolved will say whether it was the time-out
 			_ = a.app.err.println(plain("\n"), dim("withdrawn: an answer is no longer awaited"))
-			return runnerscripts.PermissionDecision{}
+			return left, false
 		}
 		if !ok {
 			fmt.Fprintln(a.app.err)
-			return req.Reject("The user has left.")
+			return req.Reject("The user has left."), false
 		}
-		d, err := choose(req.Options, line)
+		err := understand(line)
 		if err == nil {
-			return d
+			return left, true
 		}
 		a.printer.again(err)
 	}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// form is what an agent asks of the user: words, and no permission.
+type form struct {
+	tool      string
+	input     map[string]json.RawMessage
+	questions []formQuestion
+}
+
+// formQuestion is one question of a form.
+type formQuestion struct {
+	Question string `json:"question"`
+	Header   string `json:"header"`
+	Options  []struct {
+		Label       string `json:"label"`
+		Description string `json:"description"`
+	} `json:"options"`
+	MultiSelect bool `json:"multiSelect"` // Claude Code
+	Multiple    bool `json:"multiple"`    // OpenCode
+}
+
+// The tools of agents that ask the user.
+const (
+	claudeAsks   = "AskUserQuestion"
+	openCodeAsks = "question"
+)
+
+// formOf returns what a request asks the user. A request that could be for something
+// else is none: answering it would allow that.
+func formOf(req runnerscripts.PermissionRequest) (f form, ok bool) {
+	call := req.ToolCall
+	f.tool = call.Name
+	if f.tool != claudeAsks && f.tool != openCodeAsks || call.Kind != runnerscripts.ToolOther || len(call.Content) > 0 {
+		return f, false
+	}
+	if json.Unmarshal(call.RawInput, &f.input) != nil || len(f.input) != 1 ||
+		json.Unmarshal(f.input["questions"], &f.questions) != nil {
+		return f, false
+	}
+	for _, q := range f.questions {
+		if len(q.Options) > mostOptions {
+			return f, false
+		}
+	}
+	return f, len(f.questions) > 0 && len(f.questions) <= mostFields
+}
+
+// prompt asks question i of the form.
+func (f form) prompt(i int) prompt {
+	about := f.questions[i]
+	title, line := "The agent asks:", "your answer; Enter = no answer: "
+	if len(f.questions) > 1 {
+		title = fmt.Sprintf("The agent asks (%d of %d):", i+1, len(f.questions))
+	}
+	switch {
+	case about.several():
+		line = "numbers as in 1,2, or your own words; Enter = no answer: "
+	case len(about.Options) > 0:
+		line = "number, or your own words; Enter = no answer: "
+	}
+	return prompt{most: mostRows, title: title, line: line, rows: func(q *questionText) {
+		q.foreign(about.Question, false)
+		for n, o := range about.Options {
+			q.add(plain(fmt.Sprintf("\n  %d", n+1)))
+			text := o.Label
+			if o.Description != "" {
+				text += ": " + o.Description
+			}
+			q.foreign(text, true)
+		}
+	}}
+}
+
+func (q formQuestion) several() bool { return (q.MultiSelect || q.Multiple) && len(q.Options) > 0 }
+
+// answers understands the numbers of options, and anything else as the user's own words.
+func (q formQuestion) answers(line string) ([]string, error) {
+	if len(q.Options) == 0 {
+		return []string{line}, nil
+	}
+	parts := []string{line}
+	if q.several() {
+		parts = strings.Split(line, ",")
+	}
+	var labels []string
+	for _, part := range parts {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if errors.Is(err, strconv.ErrSyntax) {
+			return []string{line}, nil
+		}
+		if err != nil || n < 1 || n > len(q.Options) {
+			return nil, fmt.Errorf("%q is no answer to this; type a number of 1 to %d, or words", part, len(q.Options))
+		}
+		if label := q.Options[n-1].Label; !slices.Contains(labels, label) {
+			labels = append(labels, label)
+		}
+	}
+	return labels, nil
+}
+
+// decision answers the request as the agent's tool takes it.
+func (f form) decision(req runnerscripts.PermissionRequest, answers [][]string) (runnerscripts.PermissionDecision, error) {
+	var given any = answers
+	input := map[string]any{}
+	if f.tool == claudeAsks { // it takes its whole input
+		input["questions"] = f.input["questions"]
+		texts := make(map[string]string)
+		for i, q := range f.questions {
+			texts[q.Question] = strings.Join(answers[i], ", ")
+		}
+		given = texts
+	}
+	input["answers"] = given
+	d := req.Allow()
+	var err error
+	d.UpdatedInput, err = json.Marshal(input)
+	return d, err
+}
+
+// fill puts the questions of a form. Without an answer to one of them the agent gets
+// none.
+func (a *answerer) fill(ctx context.Context, req runnerscripts.PermissionRequest, f form) runnerscripts.PermissionDecision {
+	answers := make([][]string, len(f.questions))
+	for i, q := range f.questions {
+		left, ok := a.put(ctx, req, f.prompt(i), func(line string) (err error) {
+			if line != "" {
+				answers[i], err = q.answers(line)
+			}
+			return err
+		})
+		switch {
+		case !ok:
+			return left
+		case answers[i] == nil:
+			return req.Reject("The user did not answer.")
+		}
+	}
+	d, err := f.decision(req, answers)
+	if err != nil {
+		return req.Reject("The answer could not be passed on.")
+	}
+	return d
+}
