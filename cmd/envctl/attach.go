@@ -19,6 +19,8 @@ type attachFlags struct {
 	target
 	permission string
 	asJSON     bool
+	// configure sets what else is known of the agent; nil: nothing is.
+	configure func(context.Context, *environment.Config) error
 }
 
 func (a *app) newAttachCmd() *cobra.Command {
@@ -72,6 +74,11 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	if err != nil {
 		return err
 	}
+	if f.configure != nil {
+		if err := f.configure(ctx, &cfg); err != nil {
+			return err
+		}
+	}
 	cfg.OnPermission, cfg.PermissionTimeout = environment.AnswerLater, -1 // the attachment answers
 	env, err := environment.Attach(ctx, found.id, cfg)
 	if err != nil {
@@ -94,8 +101,8 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		err = w.print(ctx, env.FollowQuery(ctx))
 	}
 	switch {
-	case errors.Is(err, environment.ErrNoQuery) && w.agentless(ctx):
-		return w.withoutAgent()
+	case errors.Is(err, environment.ErrNoQuery) && agentlessIn(ctx, env):
+		return agentless(env.ID())
 	case errors.Is(err, environment.ErrNoQuery):
 		return usagef("no query has been begun in %s that could be followed; give a prompt", env.ID())
 	case ctx.Err() != nil:
@@ -137,8 +144,8 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 		switch {
 		case err != nil && failed == nil:
 			return err
-		case err != nil && invalid(err) && w.agentless(ctx):
-			return w.withoutAgent()
+		case err != nil && invalid(err) && agentlessIn(ctx, w.env):
+			return agentless(w.env.ID())
 		case err != nil:
 			return w.reported(ctx, err, *failed)
 		}
@@ -188,15 +195,15 @@ func (w *attachment) respond(ctx context.Context, req runnerscripts.PermissionRe
 	_ = w.env.Respond(ctx, req.ID, decision)
 }
 
-// agentless reports whether no agent is known to have run in the sandbox: no query was
+// agentlessIn reports whether no agent is known to have run in the sandbox: no query was
 // begun there, and what reads its conversation does not know whose.
-func (w *attachment) agentless(ctx context.Context) bool {
-	for _, err := range w.env.FollowQuery(ctx) {
+func agentlessIn(ctx context.Context, env *environment.Environment) bool {
+	for _, err := range env.FollowQuery(ctx) {
 		if !errors.Is(err, environment.ErrNoQuery) {
 			return false
 		}
 	}
-	_, err := w.env.ReadTranscript(ctx)
+	_, err := env.ReadTranscript(ctx)
 	return invalid(err)
 }
 
@@ -209,10 +216,6 @@ func invalid(err error) bool {
 // agentless says that there is no agent to go on with.
 func agentless(id string) error {
 	return usagef("no agent is known to have run in %s; name one with --agent, or choose a sandbox that 'envctl run --keep' has left", id)
-}
-
-func (w *attachment) withoutAgent() error {
-	return agentless(w.env.ID())
 }
 
 // reported tells people of a query's failure, and is its error, which is not printed

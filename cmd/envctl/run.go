@@ -26,6 +26,7 @@ type runFlags struct {
 	workspaceFlags
 	agentFlags
 	identityFlags
+	in                string // the ID of a sandbox that is there
 	permission        string
 	patch             string
 	apply             bool
@@ -44,8 +45,9 @@ func (a *app) newRunCmd() *cobra.Command {
 
 Each argument is one prompt; they are answered in turn in one conversation. "-"
 reads a prompt from standard input. The sandbox ends with the command, unless
---keep is given. Ctrl-C interrupts the agent and waits for it, a few seconds at most; a
-second Ctrl-C does not wait.
+--keep is given. With --in the agent runs in a sandbox that is there, and that stays.
+Ctrl-C interrupts the agent and waits for it, a few seconds at most; a second Ctrl-C does
+not wait.
 
 What changed in the workspace is made in the folder of --folder with --apply, if that is
 as it was copied. With none of --apply, --patch and --keep it is saved as a patch, and
@@ -59,9 +61,15 @@ something was denied is no failure.`,
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --patch fix.patch "Fix the failing test"
   envctl run --json "Say hello" | jq -r .type
   envctl run --sandbox docker --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the failing test"
+  envctl run --in web --agent codex -e OPENAI_API_KEY "Explain this code"
   envctl run --agent claude --permission allow --git https://example.com/repo.git "Explain this code"`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, prompts []string) error { return f.run(cmd.Context(), prompts) },
+		RunE: func(cmd *cobra.Command, prompts []string) error {
+			if cmd.Flags().Changed("in") {
+				return f.runIn(cmd, prompts)
+			}
+			return f.run(cmd.Context(), prompts)
+		},
 	}
 	f.target.flags(cmd)
 	f.envFlag(cmd)
@@ -70,15 +78,42 @@ something was denied is no failure.`,
 	f.agentFlags.flags(cmd)
 	f.identityFlags.flags(cmd)
 	fl := cmd.Flags()
+	fl.StringVar(&f.in, "in", "", "run the agent in this sandbox, as of 'envctl create', instead of a new one")
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
 	fl.StringVar(&f.patch, "patch", "", `write what changed in the workspace as a patch to this file ("-": standard output)`)
 	fl.BoolVar(&f.apply, "apply", false, "make what changed in the folder of --folder; refused if that has changed meanwhile")
 	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox, and print its ID in the last line")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
 	fl.BoolVar(&f.raw, "raw", false, "with --json: the agent's own lines, too")
+	_ = cmd.RegisterFlagCompletionFunc("in", f.completeIDs(0))
 	_ = cmd.RegisterFlagCompletionFunc("permission",
 		cobra.FixedCompletions([]string{permissionAsk, permissionAllow, permissionDeny}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// runIn runs the agent in a sandbox that is there, as attach does.
+func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
+	for _, flag := range []string{
+		"image", "network", "memory", "cpus", "folder", "gitignore", "git", "tar", "name", "id-file", "keep", "patch", "apply",
+	} {
+		if cmd.Flags().Changed(flag) {
+			return usagef("--%s is for a new sandbox, and --in names one that is there; leave one of them out", flag)
+		}
+	}
+	if f.raw && !f.asJSON {
+		return usagef("--raw has no effect without --json; give both")
+	}
+	at := &attachFlags{target: f.target, permission: f.permission, asJSON: f.asJSON}
+	at.configure = func(ctx context.Context, cfg *environment.Config) error {
+		unnamed := f.agent == "" && cfg.Agent.Name == ""
+		err := f.agentFlags.apply(ctx, cfg)
+		if unnamed {
+			cfg.Agent.Name = "" // the one that has run there
+		}
+		cfg.Raw = cfg.Raw || f.raw
+		return err
+	}
+	return at.run(cmd.Context(), f.in, prompts)
 }
 
 func (f *runFlags) run(ctx context.Context, prompts []string) error {

@@ -211,3 +211,18 @@ func TestASandboxThatDamagedItsRecordCanBeRemoved(t *testing.T) {
 		}
 	}
 }
+
+func TestAnEmptyWorkspaceIsAnnounced(t *testing.T) {
+	const announced = "the workspace is empty (--folder . copies this folder)"
+	config := file(t, "acp.yaml", "sandbox: local\nagent: {name: acp, command: [/no/such/agent]}\n")
+	s := startOnTerminal(t, "run", "-c", config, "hi")
+	s.wait(announced)
+	if code := s.end(); code == exitOK {
+		t.Error("an agent that is not there has run")
+	}
+	s = startOnTerminal(t, "run", "-c", config, "--folder", t.TempDir(), "hi")
+	s.end()
+	if strings.Contains(s.seen.String(), announced) {
+		t.Errorf("it is announced with a folder:\n%s", &s.seen)
+	}
+}
