@@ -3,6 +3,7 @@ package environment
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -205,5 +206,12 @@ func TestShortFormsOfAConfiguration(t *testing.T) {
 workspace: [{folder: {path: ., gitignore: true}, into: a}, {git: {url: 'https://example.com/r', ref: v1}}, {tar: {path: x.tar}}]`))
 	if err != nil || !reflect.DeepEqual(short, long) {
 		t.Errorf("%+v\nand\n%+v, %v", short, long, err)
+	}
+}
+
+func TestAConfigurationThatDoesNotExistIsNamed(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "none.yaml")
+	if _, err := LoadConfig(name); !errors.Is(err, fs.ErrNotExist) || err.Error() != "configuration "+name+": file does not exist" {
+		t.Errorf("LoadConfig: %v", err)
 	}
 }

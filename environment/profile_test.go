@@ -103,8 +103,7 @@ func TestAProfileOfAConfigurationMayBeAPath(t *testing.T) {
 	if cfg, err := environment.LoadConfig(filepath.Join(dir, "file.yaml")); err != nil || cfg.Profile.Model != "m" {
 		t.Errorf("%+v, %v", cfg.Profile, err)
 	}
-	missing := filepath.Join(dir, "missing.yaml")
-	if _, err := environment.LoadConfig(missing); !errors.Is(err, os.ErrNotExist) || err.Error() != "configuration "+missing+": file does not exist" {
+	if _, err := environment.LoadConfig(filepath.Join(dir, "missing.yaml")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a profile that is not there: %v", err)
 	}
 	for name, says := range map[string]string{
