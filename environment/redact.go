@@ -181,7 +181,8 @@ func (e *Environment) hidden(ev runnerscripts.Event) runnerscripts.Event {
 // maxTail is how much of a script's standard error is kept: 16 KiB.
 const maxTail = 16 << 10
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of what is written to it. It is not a tail.Buffer because it must know
+// whether something was cut off: only then may it begin with a part of a secret.
 type tail struct {
 	hide redactor
 	mu   sync.Mutex

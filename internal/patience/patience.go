@@ -1,7 +1,10 @@
 // Package patience waits for what may not come.
 package patience
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // steps is in how many parts a time passes.
 const steps = 5
@@ -25,5 +28,24 @@ func Wait(done <-chan struct{}, most time.Duration) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// Outlast returns a context that is done only some time after ctx. It has the values of ctx
+// and no deadline. The function frees it and must be called.
+func Outlast(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
+	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(more)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-patient.Done():
+		}
+	})
+	return patient, func() {
+		stop()
+		cancel()
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
 
+	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -153,7 +154,7 @@ func (d *driver) builtConfig(plan buildPlan) *container.Config {
 type outputLines struct {
 	tell    func(string)
 	partial string
-	last    tailBuffer
+	last    tail.Buffer
 }
 
 // maxOutputLine is where a longer line is cut.

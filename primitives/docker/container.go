@@ -13,6 +13,8 @@ import (
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/agentenv-dev/agentenv/internal/patience"
 )
 
 // Where the guest lives in the container. Its folder is a volume where all else is
@@ -134,7 +136,7 @@ func createWhole(ctx context.Context, eng *client.Client, create func(context.Co
 	if err := ctx.Err(); err != nil {
 		return container.CreateResponse{}, err
 	}
-	patient, cancel := outlast(ctx, fateTimeout)
+	patient, cancel := patience.Outlast(ctx, fateTimeout)
 	defer cancel()
 	made, err := create(patient)
 	if ctx.Err() == nil {

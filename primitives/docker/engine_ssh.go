@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/tail"
 )
 
 const (
@@ -52,7 +54,7 @@ type sshConn struct {
 	*net.UnixConn // of which the child has the other end as its standard streams
 	host          string
 	cmd           *exec.Cmd
-	stderr        tailBuffer
+	stderr        tail.Buffer
 	closing       sync.Once
 	ended         chan struct{} // closed when the child was waited for
 	err           error         // of the child; valid when it has ended
@@ -177,25 +179,3 @@ type sshError struct {
 func (e *sshError) Error() string { return fmt.Sprintf("ssh %s: %v", e.host, e.err) }
 
 func (e *sshError) Unwrap() error { return e.err }
-
-// tailBuffer keeps the end of what is written.
-type tailBuffer struct {
-	mu   sync.Mutex
-	tail []byte
-}
-
-func (t *tailBuffer) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.tail = append(t.tail, p...)
-	if over := len(t.tail) - maxTail; over > 0 {
-		t.tail = append(t.tail[:0], t.tail[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tailBuffer) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.ToValidUTF8(strings.TrimSpace(string(t.tail)), "?")
-}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -26,7 +27,7 @@ func (d *driver) freeze(ctx context.Context, pause bool) error {
 		d.paused.Store(true) // before the guest falls silent
 	}
 	// Half a freezing would be neither.
-	patient, cancel := outlast(ctx, fateTimeout)
+	patient, cancel := patience.Outlast(ctx, fateTimeout)
 	defer cancel()
 	err := do(patient, d.container)
 	for try := 1; err != nil; try++ {

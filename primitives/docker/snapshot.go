@@ -18,6 +18,8 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/internal/patience"
 )
 
 // A snapshot is an image that was committed from a container, and so is what forks
@@ -111,7 +113,7 @@ func (d *driver) commit(ctx context.Context, name string, labels map[string]stri
 func (d *driver) commitAs(ctx context.Context, name string, config *container.Config) (string, error) {
 	// The engine does not stop when it is no longer listened to: so that nothing is
 	// left behind, its answer is waited for.
-	patient, cancel := outlast(ctx, removeTimeout)
+	patient, cancel := patience.Outlast(ctx, removeTimeout)
 	defer cancel()
 	made, err := d.eng.ContainerCommit(patient, d.container, container.CommitOptions{Reference: name, Pause: true, Config: config})
 	if err != nil {
@@ -132,24 +134,6 @@ func (d *driver) imageLabels(more map[string]string) map[string]string {
 	}
 	maps.Copy(labels, more)
 	return labels
-}
-
-// outlast returns a context that is done only some time after ctx.
-func outlast(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
-	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(more)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			cancel()
-		case <-patient.Done():
-		}
-	})
-	return patient, func() {
-		stop()
-		cancel()
-	}
 }
 
 // SnapshotInfo describes what Snapshot has kept.

@@ -6,27 +6,22 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strings"
-	"sync"
 
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/pkg/stdcopy"
+
+	"github.com/agentenv-dev/agentenv/internal/tail"
 )
 
 // stream is the guest's end of an attached connection: it reads what the
 // container's process writes to standard output and writes to its standard input.
 // What comes on standard error is kept, the end of it.
 type stream struct {
-	conn net.Conn
-	r    *bufio.Reader
-	left uint32 // bytes of the frame that is being read
-
-	mu   sync.Mutex
-	tail []byte
+	conn   net.Conn
+	r      *bufio.Reader
+	left   uint32 // bytes of the frame that is being read
+	stderr tail.Buffer
 }
-
-// maxTail is how much of standard error is kept.
-const maxTail = 4 << 10
 
 // aheadOfFrame is how much is read together with the head of a frame: a short frame
 // as a whole. More would be memory that every idle stream has.
@@ -56,7 +51,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		case stdcopy.Stdout:
 			s.left = n
 		case stdcopy.Stderr, stdcopy.Systemerr:
-			if _, err := io.CopyN((*tailWriter)(s), s.r, int64(n)); err != nil {
+			if _, err := io.CopyN(&s.stderr, s.r, int64(n)); err != nil {
 				return 0, err
 			}
 		default:
@@ -80,21 +75,4 @@ func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 func (s *stream) Close() error { return s.conn.Close() }
 
 // Stderr returns the end of what came on standard error.
-func (s *stream) Stderr() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.ToValidUTF8(strings.TrimSpace(string(s.tail)), "?")
-}
-
-// tailWriter keeps the end of what is written.
-type tailWriter stream
-
-func (t *tailWriter) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.tail = append(t.tail, p...)
-	if over := len(t.tail) - maxTail; over > 0 {
-		t.tail = append(t.tail[:0], t.tail[over:]...)
-	}
-	return len(p), nil
-}
+func (s *stream) Stderr() string { return s.stderr.String() }

@@ -45,6 +45,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/agentenv-dev/agentenv/primitives/guest"
+
+	"github.com/agentenv-dev/agentenv/internal/patience"
 )
 
 const backend = "modal"
@@ -161,7 +163,7 @@ func isStale(err error) bool {
 func (c *client) createBox(ctx context.Context, app *sdk.App, image *sdk.Image, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	// Modal does not stop when it is no longer listened to: so that nothing is left
 	// behind, its answer is waited for.
-	patient, cancel := outlast(ctx, endTimeout)
+	patient, cancel := patience.Outlast(ctx, endTimeout)
 	defer cancel()
 	box, err := c.Sandboxes.Create(patient, app, image, params)
 	if ctx.Err() != nil {

@@ -9,6 +9,7 @@ import (
 
 	sdk "github.com/modal-labs/modal-client/go"
 
+	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -53,7 +54,7 @@ func (d *driver) snapshot(ctx context.Context, life time.Duration) (*sdk.Image, 
 	}
 	// Modal does not stop when it is no longer listened to: so that nothing is left
 	// behind, its answer is waited for.
-	patient, cancel := outlast(ctx, endTimeout)
+	patient, cancel := patience.Outlast(ctx, endTimeout)
 	defer cancel()
 	image, err := d.box.SnapshotFilesystem(patient, &sdk.SandboxSnapshotFilesystemParams{Timeout: snapshotTimeout, TTL: life})
 	if err != nil {
@@ -71,24 +72,6 @@ func (d *driver) explain(err error) error {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
 	return explain(err)
-}
-
-// outlast returns a context that is done only some time after ctx.
-func outlast(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
-	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(more)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			cancel()
-		case <-patient.Done():
-		}
-	})
-	return patient, func() {
-		stop()
-		cancel()
-	}
 }
 
 // dropImage removes an image, also when ctx is done.

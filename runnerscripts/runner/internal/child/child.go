@@ -10,12 +10,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/patience"
+	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -58,7 +58,7 @@ type Command struct {
 type Process struct {
 	cmd    *exec.Cmd
 	reap   func() error // waits for the program; again it has the same answer
-	stderr *tail
+	stderr *tail.Buffer
 	done   chan struct{}
 
 	signalling sync.Mutex
@@ -76,7 +76,7 @@ type Process struct {
 func Start(c Command, handle func(line []byte)) (*Process, error) {
 	p := &Process{
 		cmd:    exec.Command(c.Args[0], c.Args[1:]...), //nolint:noctx // it is ended by Close and Kill, politely first
-		stderr: &tail{limit: tailSize},
+		stderr: &tail.Buffer{Max: tailSize},
 		done:   make(chan struct{}),
 	}
 	p.cmd.Dir, p.cmd.Env = c.Dir, c.Env
@@ -300,32 +300,8 @@ func (p *Process) Crash() string {
 	if p.exit != nil {
 		how = "it ended: " + p.exit.Error()
 	}
-	if said := strings.TrimSpace(p.stderr.String()); said != "" {
+	if said := p.stderr.String(); said != "" {
 		how += ": " + said
 	}
 	return how
-}
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	limit int
-
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	if over := len(t.buf) - t.limit; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.ToValidUTF8(string(t.buf), "\uFFFD")
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/tail"
 )
 
 // versionTime is far above what programs take to tell their version.
@@ -51,11 +53,11 @@ func Version(ctx context.Context, argv, env []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], append(slices.Clone(argv[1:]), "--version")...)
-	said := &tail{limit: 4 << 10}
+	said := &tail.Buffer{}
 	cmd.Env, cmd.Stderr, cmd.WaitDelay = env, said, drainTime
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s --version: %w: %s", argv[0], err, strings.TrimSpace(said.String()))
+		return "", fmt.Errorf("%s --version: %w: %s", argv[0], err, said.String())
 	}
 	return strings.TrimSpace(string(out)), nil
 }
