@@ -68,7 +68,7 @@ func TestASnapshotIsNotStartedAsAnotherUser(t *testing.T) {
 	})
 	cfg := config(t, img)
 	cfg.User = "1234"
-	if _, err := docker.New(t.Context(), cfg); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "user: start the snapshot as") {
+	if _, err := docker.New(t.Context(), cfg); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "user: the snapshot's files belong") {
 		t.Errorf("New: %v", err)
 	}
 }
