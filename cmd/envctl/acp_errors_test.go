@@ -65,11 +65,11 @@ func TestWhatAnEditorAsksWronglyIsRefusedInWords(t *testing.T) {
 		"a file as a folder": {func() error { return begin(file(t, "file", "x")) }, codeInvalidParams, "is not a folder"},
 
 		"a server without a name":    {func() error { return begin(dir, stdio("", "x")) }, codeInvalidParams, "mcpServers[0]: the server has no name"},
-		"a server without a command": {func() error { return begin(dir, stdio("a", "")) }, codeInvalidParams, "a command"},
+		"a server without a command": {func() error { return begin(dir, stdio("a", "")) }, codeInvalidParams, "has no command"},
 		"a server twice":             {func() error { return begin(dir, stdio("a", "x"), stdio("a", "y")) }, codeInvalidParams, `"a"`},
 		"a server without an address": {func() error {
 			return begin(dir, acp.McpServer{Http: &acp.McpServerHttpInline{Type: "http", Name: "a", Headers: []acp.HttpHeader{}}})
-		}, codeInvalidParams, "a url"},
+		}, codeInvalidParams, "has no url"},
 		"a server of another kind": {func() error {
 			return begin(dir, acp.McpServer{Sse: &acp.McpServerSseInline{Type: "sse", Name: "a", Url: "http://x", Headers: []acp.HttpHeader{}}})
 		}, codeInvalidParams, `type "sse"`},
