@@ -44,9 +44,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/agentenv-dev/agentenv/primitives/guest"
-
 	"github.com/agentenv-dev/agentenv/internal/patience"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 const backend = "modal"
