@@ -1,0 +1,168 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// pausable is a driver of a served fake that says what is done beside what.
+type pausable struct {
+	conn  net.Conn
+	ended atomic.Int32 // calls of End
+	// meanwhile is called at the beginning of Terminate and of the first Pause, and may be
+	// waited for in vain.
+	meanwhile func()
+
+	mu     sync.Mutex
+	closed bool
+	inside int // calls of Pause and Resume under way
+	wrong  string
+}
+
+func (d *pausable) ID() string                                       { return "pausable" }
+func (d *pausable) Dial(context.Context) (io.ReadWriteCloser, error) { return d.conn, nil }
+
+func (d *pausable) State(context.Context) (Status, error) {
+	return Status{State: primitives.State{Status: primitives.StatusRunning}}, nil
+}
+
+func (d *pausable) End(context.Context) error {
+	d.ended.Add(1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		d.wrong = "End after Close"
+	}
+	return nil
+}
+
+func (d *pausable) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	return nil
+}
+
+// BeginEnd gives what is to be done meanwhile a chance to go wrong.
+func (d *pausable) BeginEnd(context.Context) func(func() bool) {
+	d.tempt()
+	return func(func() bool) {}
+}
+
+// tempt returns when what is to be done meanwhile is done, or waits.
+func (d *pausable) tempt() {
+	if d.meanwhile == nil {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.meanwhile()
+	}()
+	select {
+	case <-done:
+	case <-time.After(50 * time.Millisecond): // it waits, as it should
+	}
+}
+
+func (d *pausable) Pause(context.Context) error {
+	defer d.enter()()
+	d.tempt()
+	return nil
+}
+
+func (d *pausable) Resume(context.Context) error {
+	defer d.enter()()
+	return nil
+}
+
+func (d *pausable) enter() (leave func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.inside++
+	switch {
+	case d.closed:
+		d.wrong = "Pause or Resume after Close"
+	case d.inside > 1:
+		d.wrong = "Pause and Resume at the same time"
+	}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.inside--
+	}
+}
+
+func (d *pausable) mistake() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.wrong
+}
+
+// openPausable serves a fake to a Sandbox over the driver.
+func openPausable(t *testing.T) (*Sandbox, *pausable) {
+	t.Helper()
+	host, inside := net.Pipe()
+	served := make(chan error, 1)
+	f := newFake(t)
+	go func() { served <- Serve(context.WithoutCancel(t.Context()), inside, f, ServeConfig{}) }()
+	d := &pausable{conn: host}
+	s, err := Open(t.Context(), d, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.Close()
+		within(t, served)
+	})
+	return s, d
+}
+
+func TestCloseWaitsForTerminate(t *testing.T) {
+	s, d := openPausable(t)
+	var closing sync.WaitGroup
+	closing.Add(1)
+	d.meanwhile = sync.OnceFunc(func() {
+		defer closing.Done()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := s.Terminate(t.Context()); err != nil || d.ended.Load() == 0 {
+		t.Errorf("Terminate: %v, the driver was asked %d times to end the sandbox", err, d.ended.Load())
+	}
+	closing.Wait()
+	if _, err := s.Terminate(t.Context()); !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("Terminate of a closed sandbox: %v", err)
+	}
+	if wrong := d.mistake(); wrong != "" {
+		t.Error(wrong)
+	}
+}
+
+func TestTerminateWaitsForPause(t *testing.T) {
+	s, d := openPausable(t)
+	var ending sync.WaitGroup
+	ending.Add(1)
+	d.meanwhile = sync.OnceFunc(func() {
+		defer ending.Done()
+		if _, err := s.Terminate(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Pause(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ending.Wait()
+	if wrong := d.mistake(); wrong != "" {
+		t.Error(wrong)
+	}
+}
