@@ -152,7 +152,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 // something is done.
 var named = []string{
 	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
-	"folder", "git", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "scenario", "permission", "log-level",
+	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "scenario", "permission", "log-level",
 }
 
 // refuseEmpty refuses an empty value of a flag, which would be as if the flag had been

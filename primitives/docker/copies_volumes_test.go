@@ -64,7 +64,7 @@ func TestFilesInAVolumeOfTheImageAreNotLostInACopy(t *testing.T) {
 			t.Errorf("%s: capabilities %+v", name, c)
 		}
 		copies, err := s.Fork(t.Context(), 1)
-		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "VOLUME /data,") {
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "volume /data;") {
 			t.Errorf("%s: Fork: %v", name, err)
 		}
 		for _, c := range copies {

@@ -65,7 +65,7 @@ func TestAnAPIVersionThatCannotBeIsNamed(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Setenv("DOCKER_API_VERSION", version)
 			_, err := docker.List(t.Context(), docker.Config{})
-			if !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), "unset DOCKER_API_VERSION") {
+			if !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), "DOCKER_API_VERSION") || !strings.Contains(err.Error(), "unset ") {
 				t.Errorf("got %v", err)
 			}
 		})
