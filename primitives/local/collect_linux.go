@@ -37,7 +37,7 @@ func collect(host, since string) int {
 	c := collection{host: id, since: time.Unix(0, nanos), sessions: make(map[string]int), roots: make(map[string]bool)}
 	c.listen()
 	awaitEnd(id)
-	c.collect(c.sessions)
+	c.collect(c.sessions, func(*state) proctree.Identity { return c.host })
 	c.work.Wait()
 	return 0
 }
@@ -68,7 +68,8 @@ func (c *collection) note(kind byte, session string) {
 	}
 	if root := filepath.Dir(session); !c.roots[root] {
 		c.roots[root] = true
-		c.work.Go(func() { c.collect(c.orphans(root)) })
+		// Not what the host program writes: it lives.
+		c.work.Go(func() { c.collect(c.orphans(root), func(st *state) proctree.Identity { return st.Owner }) })
 	}
 }
 
@@ -95,8 +96,9 @@ func (c *collection) orphans(root string) map[string]int {
 }
 
 // collect ends the commands of dead programs in the sandboxes that have open handles and,
-// after its grace, each sandbox that nobody keeps.
-func (c *collection) collect(sessions map[string]int) {
+// after its grace, each sandbox that nobody keeps. dead names the dead program that wrote to
+// a sandbox.
+func (c *collection) collect(sessions map[string]int, dead func(*state) proctree.Identity) {
 	var left []*state
 	for session, handles := range sessions {
 		st := &state{Session: session}
@@ -117,9 +119,9 @@ func (c *collection) collect(sessions map[string]int) {
 	}
 	endAbandoned(left...)
 	for _, st := range left {
-		removeTemps(st.Session, c.host)
+		removeTemps(st.Session, dead(st))
 		if st.Workspace != "" {
-			removeTemps(st.Workspace, c.host)
+			removeTemps(st.Workspace, dead(st))
 		}
 	}
 }
