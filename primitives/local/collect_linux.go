@@ -37,7 +37,7 @@ func collect(host, since string) int {
 	c := collection{host: id, since: time.Unix(0, nanos), sessions: make(map[string]int), roots: make(map[string]bool)}
 	c.listen()
 	awaitEnd(id)
-	c.collect(c.sessions, func(*state) proctree.Identity { return c.host })
+	c.collect(c.sessions, true)
 	c.work.Wait()
 	return 0
 }
@@ -68,13 +68,12 @@ func (c *collection) note(kind byte, session string) {
 	}
 	if root := filepath.Dir(session); !c.roots[root] {
 		c.roots[root] = true
-		// Not what the host program writes: it lives.
-		c.work.Go(func() { c.collect(c.orphans(root), func(st *state) proctree.Identity { return st.Owner }) })
+		c.work.Go(func() { c.collect(c.orphans(root), false) })
 	}
 }
 
-// orphans returns the sandboxes below root whose programs had died, together with their
-// collector processes, before the host program started.
+// orphans returns the sandboxes below root that are older than the host program. Those
+// whose owners have died, and their collector processes too, are orphans.
 func (c *collection) orphans(root string) map[string]int {
 	found := make(map[string]int)
 	entries, _ := entriesOf(root, false) // the host program has checked it
@@ -96,9 +95,9 @@ func (c *collection) orphans(root string) map[string]int {
 }
 
 // collect ends the commands of dead programs in the sandboxes that have open handles and,
-// after its grace, each sandbox that nobody keeps. dead names the dead program that wrote to
-// a sandbox.
-func (c *collection) collect(sessions map[string]int, dead func(*state) proctree.Identity) {
+// after its grace, each sandbox that nobody keeps. It removes the temporary files of a dead
+// program only: of the host program if that has died, else of the sandbox's owner.
+func (c *collection) collect(sessions map[string]int, hostDied bool) {
 	var left []*state
 	for session, handles := range sessions {
 		st := &state{Session: session}
@@ -119,9 +118,16 @@ func (c *collection) collect(sessions map[string]int, dead func(*state) proctree
 	}
 	endAbandoned(left...)
 	for _, st := range left {
-		removeTemps(st.Session, dead(st))
+		writer := c.host
+		if !hostDied {
+			writer = st.Owner
+			if st.owner() != ownerDead {
+				continue
+			}
+		}
+		removeTemps(st.Session, writer)
 		if st.Workspace != "" {
-			removeTemps(st.Workspace, dead(st))
+			removeTemps(st.Workspace, writer)
 		}
 	}
 }

@@ -2,7 +2,10 @@ package local_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -223,5 +226,45 @@ func TestAFileThatAKilledProgramWasWritingIsCollected(t *testing.T) {
 	o.collected(t)
 	if got := list(); len(got) > 0 {
 		t.Errorf("%v is left", got)
+	}
+}
+
+func TestACollectorProcessRemovesWhatDeadProgramsWroteOnly(t *testing.T) {
+	root := t.TempDir()
+	open := func(cfg local.Config) *local.Sandbox {
+		t.Helper()
+		cfg.Root = root
+		s, err := local.New(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_, err := s.Terminate(context.WithoutCancel(t.Context()))
+			if err := errors.Join(err, s.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}
+	orphan, alive := open(local.Config{Stay: true}), open(local.Config{})
+	ofDead, err := local.Orphan(orphan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := filepath.Join(orphan.Paths().Workspace, ofDead)
+	living := []string{filepath.Join(orphan.Paths().Workspace, local.OwnTemp()), filepath.Join(alive.Paths().Workspace, local.OwnTemp())}
+	for _, name := range append(living, dead) {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	local.CollectOrphans(root)
+	if _, err := os.Stat(dead); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what a dead owner was writing: %v", err)
+	}
+	for _, name := range living {
+		if _, err := os.Stat(name); err != nil {
+			t.Errorf("what a living program writes: %v", err)
+		}
 	}
 }
