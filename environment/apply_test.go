@@ -163,7 +163,7 @@ func TestApplyLeavesOutWhatGitIgnores(t *testing.T) {
 	}
 }
 
-// workedIn is worked for folders of which some are git repositories.
+// workedIn is worked for folders that may be git repositories.
 func workedIn(t *testing.T, before, after tree, repositories []string) (*Environment, Folder) {
 	t.Helper()
 	env, from := worked(t, before, after)

@@ -143,7 +143,7 @@ func (r *queryRun) ask(ctx context.Context) error {
 var (
 	errNotTaken      = errors.New("the script ended before it took up the prompt")
 	errNotCompleted  = errors.New("the script ended without query_completed or query_failed")
-	errNotHeeded     = errors.New("the agent did not heed the interrupt and was killed")
+	errNotHeeded     = errors.New("the agent did not end after the interrupt and was killed")
 	errResultTooSoon = errors.New("the script reported its result before the query was completed")
 )
 
@@ -176,7 +176,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 			done = nil
 			interrupt()
 		case <-grace:
-			r.env.log.Warn("agent killed: it did not heed the interrupt", eventlog.Query, r.query.ID)
+			r.env.log.Warn("agent killed: it did not end after the interrupt", eventlog.Query, r.query.ID)
 			r.env.release(p)
 			if cause := context.Cause(ctx); cause != nil {
 				return &ScriptError{Script: p.script, Err: errors.Join(cause, errNotHeeded)}

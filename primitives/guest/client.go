@@ -52,7 +52,6 @@ type Sandbox struct {
 
 	mu          sync.Mutex
 	closed      bool
-	ending      bool // Close or Terminate was called
 	terminated  bool
 	paused      bool
 	grace       time.Duration // the longest of the commands so far
@@ -146,7 +145,7 @@ func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
 			<-mux.CloseChan()
 			// Returns when yamux's goroutines have seen it, too.
 			_ = mux.Close()
-			if c.isEnding() {
+			if c.isLeft() {
 				log.Debug("connection to the guest closed")
 			} else {
 				log.Warn("connection to the guest lost")
@@ -250,16 +249,11 @@ func (c *Sandbox) remote(w *wireError) error {
 	return err
 }
 
-func (c *Sandbox) setEnding() {
-	c.mu.Lock()
-	c.ending = true
-	c.mu.Unlock()
-}
-
-func (c *Sandbox) isEnding() bool {
+// isLeft reports whether the stream ends because Close or Terminate was called.
+func (c *Sandbox) isLeft() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ending || c.closed || c.terminated
+	return c.leaving || c.terminated
 }
 
 func (c *Sandbox) setTerminated() {
@@ -342,7 +336,6 @@ func (c *Sandbox) terminateGuest(ctx context.Context) (primitives.TerminateRepor
 	if errors.Is(c.Err(), primitives.ErrTerminated) {
 		return primitives.TerminateReport{}, nil
 	}
-	c.setEnding()
 	// Terminating runs to its end even if ctx is done, so the answer is worth
 	// waiting for.
 	k, err := c.begin(ctx, beginning{op: "terminate", request: requestFrame(opTerminate, &empty{}), confirm: maxConfirm, always: true})
@@ -382,7 +375,6 @@ func (c *Sandbox) Close() error {
 	c.closing.Do(func() {
 		c.terminating.Lock()
 		defer c.terminating.Unlock()
-		c.setEnding()
 		c.mu.Lock()
 		c.leaving = true
 		c.endUploads()

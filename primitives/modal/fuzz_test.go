@@ -7,8 +7,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 )
 
-// FuzzDescribe: whatever Modal says of a sandbox, and whoever has chosen its tags, it can be
-// listed.
+// FuzzDescribe lists a sandbox with any tags and any answer of Modal.
 func FuzzDescribe(f *testing.F) {
 	f.Add("sb-1", "name", "im-1", 1.5e9, "me", "boot.1.2.3", "1700000000", "yes", int32(1))
 	f.Add("", "", "", -1e300, "", "...", "99999999999999999", "soon", int32(99))

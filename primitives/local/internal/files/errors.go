@@ -46,7 +46,7 @@ func Classify(err error) error {
 	return err
 }
 
-// NoSpace is Classify for errors of which only the want of space has a sentinel.
+// NoSpace is Classify for errors that have no sentinel but the one of a full disk.
 func NoSpace(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("%w: %w", primitives.ErrNoSpace, err)

@@ -7,7 +7,7 @@
 // without reporting anything twice, to follow renamed directories, and, when the
 // kernel had to drop changes, to find out what they were.
 //
-// All watches of a process share one inotify instance, of which a user has few. It
+// All watches of a process share one inotify instance, because a user has few. It
 // is read as soon as there is something, and each watch has a queue of what is its
 // own: that it is full, or was the kernel's, is primitives.OpOverflow.
 //
