@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
@@ -37,9 +38,11 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// harness makes sandboxes that are alike.
+// harness makes sandboxes that are alike. Modal does not tell a guest that its program was
+// killed: the guest pings after 30 s of silence and waits 30 s for the answer.
 func harness(cfg modal.Config) primitivestest.Harness {
 	return primitivestest.Harness{
+		Patience: 2 * time.Minute,
 		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
 			return modal.New(ctx, cfg)
 		},
