@@ -57,7 +57,8 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 
 // Attach opens a sandbox again that was kept, by its [Environment.ID], from this
 // or another program. The sources of cfg.Workspace are not placed again; an Agent
-// without a name and an empty SessionID mean those that it was created with, and
+// without a name and an empty SessionID mean those that it was created with, and of a
+// sandbox that was created without an agent, the first that was prepared in it;
 // [Environment.Changes] are counted from its creation. The machine and user that
 // created it remember that; nothing in the sandbox can change it. Elsewhere, and where
 // the sandbox's own note is of another session, only its SessionID and IgnoreChanges

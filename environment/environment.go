@@ -80,6 +80,9 @@ type owner struct {
 	// unknown is why this machine does not know how the sandbox was made; nil if it
 	// does, or if there was nothing to remember.
 	unknown error
+	// agentless says that this machine remembers the sandbox, and no agent of it.
+	// Guarded by Environment.setup.
+	agentless bool
 }
 
 // reach returns where in a sandbox a runner of this machine lies; empty if it does not.

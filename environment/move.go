@@ -24,7 +24,7 @@ import (
 // workspace and the conversation of this environment, and ends this one. The
 // SessionID stays, and the agent remembers; [Environment.Changes] count from where
 // this one's do. What runs in this sandbox ends, and of its files outside the
-// workspace nothing comes along.
+// workspace nothing comes along. A sandbox without an agent moves with its workspace alone.
 //
 // Of to count the Sandbox, Trust, and what is about this program, such as Keep and
 // Progress. What is about the conversation is taken over where to leaves it out:
@@ -70,8 +70,10 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 
 // copyTo makes the other sandbox.
 func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, error) {
-	if err := e.checkAgent(); err != nil {
-		return nil, err
+	if e.owner.unknown != nil {
+		if err := e.checkAgent(runnerscripts.ReadTranscript); err != nil {
+			return nil, err
+		}
 	}
 	to, err := e.moving(to)
 	if err != nil {

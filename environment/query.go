@@ -321,6 +321,9 @@ func (r *queryRun) fail(ctx context.Context, err error) {
 		Code: runnerscripts.FailAgent, Message: err.Error(),
 		DurationMS: time.Since(r.begin).Milliseconds(),
 	}
+	if errors.Is(err, ErrConfig) {
+		failed.Code = runnerscripts.FailInvalidRequest
+	}
 	if failure := (*runnerscripts.ScriptFailure)(nil); errors.As(err, &failure) {
 		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
 	}

@@ -77,13 +77,29 @@ func (e *Environment) leaveNote(ctx context.Context) error {
 	if err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, recordFile), bytes.NewReader(data), private()); err != nil {
 		return fmt.Errorf("leave a record in the sandbox: %w", err)
 	}
+	e.rememberOnHost(n)
+	return nil
+}
+
+// rememberOnHost writes down on this machine what the next program is to know.
+func (e *Environment) rememberOnHost(n note) {
 	agent := e.session().Agent
 	agent.Env = nil
 	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Baseline: e.owner.baseline}
 	if err := remember(e.cfg.Sandbox.Type, e.ID(), k); err != nil {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
-	return nil
+}
+
+// rememberAgent remembers the first agent of a kept sandbox that was made without one,
+// which has just been prepared.
+func (e *Environment) rememberAgent() {
+	if !e.owner.agentless || e.cfg.Agent.Name == "" {
+		return
+	}
+	e.owner.agentless = false
+	e.rememberOnHost(note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges})
+	e.activity.change(func(a *activity) { a.Agent = e.cfg.Agent.Name })
 }
 
 // readRecord fills in what cfg leaves open: what this machine remembers of the sandbox,
@@ -114,7 +130,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	case k.SessionID != n.SessionID:
 		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or its record was changed in it")
 	default:
-		n, own.baseline = k.note, k.Baseline
+		n, own.baseline, own.agentless = k.note, k.Baseline, k.Agent.Name == ""
 		if cfg.Agent.Name == "" {
 			env := cfg.Agent.Env
 			cfg.Agent = k.Agent
@@ -133,13 +149,16 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	return cfg, nil
 }
 
-// checkAgent refuses to run the script of an agent that nobody has named. What the
-// sandbox says about it does not count.
-func (e *Environment) checkAgent() error {
-	if e.owner.unknown == nil || e.cfg.Agent.Name != "" {
+// checkAgent refuses to run a script of envrunner without an agent. What the sandbox says
+// of its agent does not count.
+func (e *Environment) checkAgent(script string) error {
+	switch {
+	case e.cfg.Agent.Name != "" || len(e.cfg.Scripts.named(script)) > 0:
 		return nil
+	case e.owner.unknown != nil:
+		return fmt.Errorf("%w: agent: %w; name it, with --agent or in the configuration", ErrConfig, e.owner.unknown)
 	}
-	return fmt.Errorf("%w: agent: %w; name it, with --agent or in the configuration", ErrConfig, e.owner.unknown)
+	return fmt.Errorf("%w: agent: no agent is known to have run in %s; name one with --agent or in the configuration", ErrConfig, e.ID())
 }
 
 // readBaseline reads the workspace as it was when the sandbox was made.

@@ -27,14 +27,18 @@ type runner struct {
 	path string        // guarded by turn
 }
 
+// named returns what replaces a script; empty if nothing does.
+func (s Scripts) named(script string) []string {
+	return map[string][]string{
+		runnerscripts.SetupSession:   s.SetupSession,
+		runnerscripts.ExecuteQuery:   s.ExecuteQuery,
+		runnerscripts.ReadTranscript: s.ReadTranscript,
+	}[script]
+}
+
 // command returns what to run for a script.
 func (e *Environment) command(ctx context.Context, script string) ([]string, error) {
-	own := map[string][]string{
-		runnerscripts.SetupSession:   e.cfg.Scripts.SetupSession,
-		runnerscripts.ExecuteQuery:   e.cfg.Scripts.ExecuteQuery,
-		runnerscripts.ReadTranscript: e.cfg.Scripts.ReadTranscript,
-	}[script]
-	if len(own) > 0 {
+	if own := e.cfg.Scripts.named(script); len(own) > 0 {
 		return own, nil
 	}
 	select {

@@ -16,10 +16,10 @@ import (
 // start runs a script in the sandbox and gives it its request, after before, which
 // may be nil. The caller closes the process.
 func (e *Environment) start(ctx context.Context, script string, request any, before func(*process) error) (*process, error) {
-	args, err := e.command(ctx, script)
-	if err == nil {
-		err = e.checkAgent()
+	if err := e.checkAgent(script); err != nil {
+		return nil, err
 	}
+	args, err := e.command(ctx, script)
 	if err != nil {
 		return nil, &ScriptError{Script: script, Err: err}
 	}

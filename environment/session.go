@@ -91,7 +91,9 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 		return runnerscripts.SetupData{}, err
 	}
 	data, err := resultData[runnerscripts.SetupData](runnerscripts.SetupSession, result)
-	e.prepared = err == nil
+	if e.prepared = err == nil; e.prepared {
+		e.rememberAgent()
+	}
 	return data, err
 }
 

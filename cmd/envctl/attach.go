@@ -34,8 +34,8 @@ the last one. Ctrl-C lets go of it: the query goes on.
 
 With prompts, go on with the conversation of a sandbox that 'envctl run --keep' has
 left. A query whose end nobody has seen yet comes first. Ctrl-C interrupts. Variables
-that --env gave are stored nowhere: give them again. With --agent, a first query can be
-begun in a sandbox of 'envctl create'.
+that --env gave are stored nowhere: give them again. A sandbox of 'envctl create' takes its
+agent from the first --agent, and remembers it.
 
 When the agent asks for permission and this is no terminal, it is denied, unless the
 program that made the sandbox is there to answer. The exit status is 1 if a query
@@ -101,9 +101,10 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		err = w.print(ctx, env.FollowQuery(ctx))
 	}
 	switch {
-	case errors.Is(err, environment.ErrNoQuery) && agentlessIn(ctx, env):
-		return agentless(env.ID())
-	case errors.Is(err, environment.ErrNoQuery):
+	case errors.Is(err, environment.ErrNoQuery) && len(prompts) == 0:
+		if _, err := env.ReadTranscript(ctx); errors.Is(err, environment.ErrConfig) {
+			return err // a prompt would not be enough: no agent is known
+		}
 		return usagef("no query has been begun in %s that could be followed; give a prompt", env.ID())
 	case ctx.Err() != nil:
 		fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl attach %s'\n", whereFlag(found.sandbox)+env.ID())
@@ -142,10 +143,8 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 	var failed *runnerscripts.Event                                 // query_failed, the last one, which says what err does
 	for ev, err := range events {
 		switch {
-		case err != nil && failed == nil:
+		case err != nil && failed == nil, errors.Is(err, environment.ErrConfig):
 			return err
-		case err != nil && invalid(err) && agentlessIn(ctx, w.env):
-			return agentless(w.env.ID())
 		case err != nil:
 			return w.reported(ctx, err, *failed)
 		}
@@ -195,29 +194,6 @@ func (w *attachment) respond(ctx context.Context, req runnerscripts.PermissionRe
 	_ = w.env.Respond(ctx, req.ID, decision)
 }
 
-// agentlessIn reports whether no agent is known to have run in the sandbox: no query was
-// begun there, and what reads its conversation does not know whose.
-func agentlessIn(ctx context.Context, env *environment.Environment) bool {
-	for _, err := range env.FollowQuery(ctx) {
-		if !errors.Is(err, environment.ErrNoQuery) {
-			return false
-		}
-	}
-	_, err := env.ReadTranscript(ctx)
-	return invalid(err)
-}
-
-// invalid reports whether a script was asked for what makes no sense.
-func invalid(err error) bool {
-	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
-	return ok && failure.Code == runnerscripts.FailInvalidRequest
-}
-
-// agentless says that there is no agent to go on with.
-func agentless(id string) error {
-	return usagef("no agent is known to have run in %s; name one with --agent, or choose a sandbox that 'envctl run --keep' has left", id)
-}
-
 // reported tells people of a query's failure, and is its error, which is not printed
 // again.
 func (w *attachment) reported(ctx context.Context, err error, failed runnerscripts.Event) error {
@@ -229,11 +205,8 @@ func (w *attachment) reported(ctx context.Context, err error, failed runnerscrip
 			fmt.Fprintln(w.app.err, "the variables of the agent are stored nowhere: give them again, as in -e ANTHROPIC_API_KEY")
 		}
 	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return err
-	case errors.Is(err, environment.ErrConfig):
-		return &exitError{code: exitUsage}
 	}
 	return &exitError{code: exitFailure}
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
-
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // transcriptFlags are the flags of transcript.
@@ -43,12 +41,6 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
-	defer func() {
-		var failure *runnerscripts.ScriptFailure
-		if errors.As(err, &failure) && failure.Code == runnerscripts.FailInvalidRequest {
-			err = agentless(env.ID())
-		}
-	}()
 	if f.native {
 		t, err := env.ReadTranscript(ctx)
 		if err != nil {
