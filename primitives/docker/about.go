@@ -2,14 +2,12 @@ package docker
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 // EngineInfo describes an engine for people who look for what is wrong.
@@ -39,41 +37,10 @@ func Describe(ctx context.Context, cfg Config) (EngineInfo, error) {
 		}
 		v, err := eng.ServerVersion(ctx)
 		info = describe(eng, found, v)
-		info.FoundBy = foundBy(cfg)
+		info.FoundBy = engine.FoundBy(cfg.Host)
 		return err
 	})
 	return info, err
-}
-
-// foundBy says what names the engine, in the order of findEngine.
-func foundBy(cfg Config) string {
-	if cfg.Host != "" {
-		return "host"
-	}
-	for _, variable := range []string{client.EnvOverrideHost, "DOCKER_CONTEXT"} {
-		if os.Getenv(variable) != "" {
-			return variable
-		}
-	}
-	if name := currentContext(); name != "" && name != "default" {
-		return fmt.Sprintf("docker context %q", name)
-	}
-	return "the default address"
-}
-
-// currentContext is what 'docker context use' has set; empty if nothing.
-func currentContext() string {
-	var cfg struct {
-		CurrentContext string `json:"currentContext"`
-	}
-	dir, err := configDir()
-	if err == nil {
-		err = readJSON(filepath.Join(dir, "config.json"), &cfg)
-	}
-	if err != nil {
-		return "" // connecting says what is wrong with it
-	}
-	return cfg.CurrentContext
 }
 
 func describe(eng *client.Client, found system.Info, v types.Version) EngineInfo {
@@ -103,30 +70,15 @@ func ask(op string, cfg Config, question func(*client.Client) error) error {
 
 // askAbout is ask about something that errors name.
 func askAbout(op, target string, cfg Config, question func(*client.Client) error) error {
-	eng, err := connect(cfg.Host)
+	eng, err := engine.Connect(cfg.Host)
 	if err != nil {
 		return wrap(op, target, err)
 	}
 	defer func() { _ = eng.Close() }() // no call is left
-	return wrap(op, target, explain(eng, question(eng)))
+	return wrap(op, target, engine.Explain(eng, question(eng)))
 }
 
 // Present reports whether anything says that there should be an engine: the
 // environment, a context of the docker command, or the default socket. It does not
 // contact it.
-func Present(cfg Config) bool {
-	if cfg.Host != "" {
-		return true
-	}
-	eng, err := connect("")
-	if err != nil {
-		return true // something is configured, and wrong
-	}
-	defer func() { _ = eng.Close() }() // it was not used
-	socket, isDefault := strings.CutPrefix(client.DefaultDockerHost, "unix://")
-	if !isDefault || eng.DaemonHost() != client.DefaultDockerHost {
-		return true
-	}
-	_, err = os.Stat(socket)
-	return err == nil
-}
+func Present(cfg Config) bool { return engine.Present(cfg.Host) }

@@ -18,6 +18,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/flock"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 // The labels of images that were built.
@@ -181,7 +182,7 @@ func (b Build) check() error {
 func findImage(ctx context.Context, eng *client.Client, ref string) (Image, error) {
 	found, err := eng.ImageInspect(ctx, ref)
 	if err != nil {
-		return Image{}, explain(eng, err)
+		return Image{}, engine.Explain(eng, err)
 	}
 	if found.Config == nil || found.Config.Labels[labelImage] != ref {
 		return Image{}, fmt.Errorf("%w: rename the image %s, whose name is taken", fs.ErrExist, ref)

@@ -71,6 +71,7 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -97,13 +98,13 @@ func create(ctx context.Context, cfg Config) (_ *driver, err error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	eng, err := connect(cfg.Host)
+	eng, err := engine.Connect(cfg.Host)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, leave(eng))
+			err = errors.Join(err, engine.Release(eng))
 		}
 	}()
 	if cfg, err = cfg.openFolders(eng.DaemonHost()); err != nil {
@@ -120,14 +121,14 @@ func create(ctx context.Context, cfg Config) (_ *driver, err error) {
 	}()
 	img, err := ensureImage(ctx, eng, cfg)
 	if err != nil {
-		return nil, explain(eng, err)
+		return nil, engine.Explain(eng, err)
 	}
-	eng = share(eng)
+	eng = engine.Share(eng)
 	if err := checkImage(ctx, eng, cfg, img); err != nil {
-		return nil, explain(eng, err)
+		return nil, engine.Explain(eng, err)
 	}
 	if err := guestRuns(ctx, eng, cfg, img); err != nil {
-		return nil, explain(eng, err)
+		return nil, engine.Explain(eng, err)
 	}
 	name := cfg.Name
 	if name == "" {
@@ -146,7 +147,7 @@ func create(ctx context.Context, cfg Config) (_ *driver, err error) {
 		}
 	}
 	if err != nil {
-		return nil, explain(eng, err)
+		return nil, engine.Explain(eng, err)
 	}
 	d.sweep = sweep
 	d.handOver()
@@ -226,7 +227,7 @@ func attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) 
 	}
 	s, err := attachTo(ctx, eng, found, cfg)
 	if err != nil {
-		return nil, errors.Join(err, leave(eng))
+		return nil, errors.Join(err, engine.Release(eng))
 	}
 	return s, nil
 }
@@ -238,21 +239,21 @@ func find(ctx context.Context, cfg Config, id string) (*client.Client, container
 	if !validName(id) {
 		return nil, none, fmt.Errorf("%w: no container can have this name", fs.ErrNotExist)
 	}
-	eng, err := connect(cfg.Host)
+	eng, err := engine.Connect(cfg.Host)
 	if err != nil {
 		return nil, none, err
 	}
 	found, err := eng.ContainerInspect(ctx, id)
 	switch {
 	case err != nil:
-		err = explain(eng, err)
+		err = engine.Explain(eng, err)
 	case found.Config == nil || found.State == nil || !isSandbox(found.Name, found.Config.Labels):
 		err = fmt.Errorf("%w: the container was not made as a sandbox", fs.ErrNotExist)
 	}
 	if err != nil {
 		return nil, none, errors.Join(err, eng.Close())
 	}
-	return share(eng), found, nil
+	return engine.Share(eng), found, nil
 }
 
 // attachTo attaches to the container that was found. When it fails eng is still
@@ -263,7 +264,7 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	}
 	if found.State.Paused {
 		if err := eng.ContainerUnpause(ctx, found.ID); err != nil && !cerrdefs.IsConflict(err) {
-			return nil, explain(eng, err)
+			return nil, engine.Explain(eng, err)
 		}
 	}
 	made := configOf(found.Config.Labels)
@@ -298,7 +299,7 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 		return nil, explainJoin(ctx, eng, found.ID, err)
 	}
 	if err := made.folders.prove(ctx, d.sandbox); err != nil {
-		return nil, errors.Join(explain(eng, err), d.sandbox.Close())
+		return nil, errors.Join(engine.Explain(eng, err), d.sandbox.Close())
 	}
 	return d.handOver(), nil
 }

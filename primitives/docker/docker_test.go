@@ -42,6 +42,16 @@ func output(t *testing.T, s *guest.Sandbox, args ...string) string {
 	return string(res.Stdout)
 }
 
+func writeFile(t *testing.T, file, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestBusyboxAsRootWithABoundWorkspace(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Workspace = t.TempDir()

@@ -15,6 +15,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -76,7 +77,7 @@ func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 		return d.join(ctx)
 	}
 	// Before the start, so that nothing is missed.
-	conn, err := hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
+	conn, err := engine.Hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
 		return d.eng.ContainerAttach(ctx, d.container, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})
 	})
 	if err != nil {
@@ -97,7 +98,7 @@ func (d *driver) join(ctx context.Context) (io.ReadWriteCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
+	conn, err := engine.Hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
 		return d.eng.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
 	})
 	if err != nil {
@@ -186,13 +187,13 @@ func (d *driver) Close() error {
 		return nil
 	}
 	d.sweep.stop()
-	return leave(d.eng)
+	return engine.Release(d.eng)
 }
 
 // explain turns an error of the engine about a container that is no more into what
 // became of it.
 func (d *driver) explain(ctx context.Context, err error) error {
-	err = explain(d.eng, err)
+	err = engine.Explain(d.eng, err)
 	if !isMissingOrBusy(err) {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -23,10 +24,10 @@ import (
 // into it.
 func explainJoin(ctx context.Context, eng *client.Client, id string, err error) error {
 	if ctx.Err() != nil {
-		return explain(eng, err)
+		return engine.Explain(eng, err)
 	}
 	attempts := 1
-	if brokeOff(err) {
+	if engine.ConnectionFailed(err) {
 		attempts = fateAttempts // the stream may be ahead of the engine
 	}
 	tick := time.NewTicker(fatePause)
@@ -37,13 +38,13 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 		case cerrdefs.IsNotFound(ierr):
 			return fmt.Errorf("%w: its container has ended just now", fs.ErrNotExist)
 		case ierr != nil:
-			return explain(eng, ierr)
+			return engine.Explain(eng, ierr)
 		case found.State == nil || !found.State.Running:
 			return notRunning(found)
 		}
 		<-tick.C
 	}
-	return explain(eng, err)
+	return engine.Explain(eng, err)
 }
 
 // explainStart looks for the reason why the engine could not start a container

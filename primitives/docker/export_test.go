@@ -1,14 +1,7 @@
 package docker
 
 import (
-	"context"
-	"crypto/tls"
-	"errors"
-	"net"
 	"time"
-
-	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
@@ -40,20 +33,3 @@ func AwaitSweep(s *guest.Sandbox) {
 
 // ForgetSweep has the next New of an engine look for what programs have left that died.
 func ForgetSweep(host string) { forgetSweep(host) }
-
-// DialTLS connects as to an engine.
-func DialTLS(ctx context.Context, address string, config *tls.Config) (net.Conn, error) {
-	return dialTLS(dialTCP(address), config)(ctx)
-}
-
-// AskPatiently asks an engine that may take that long for its first answer.
-func AskPatiently(ctx context.Context, socket string, patience time.Duration) error {
-	eng, err := client.NewClientWithOpts(
-		client.WithHost("unix://"+socket), client.WithAPIVersionNegotiation(), client.WithDialContext(guarded(dialUnix(socket), patience)),
-	)
-	if err != nil {
-		return err
-	}
-	_, err = eng.ContainerList(ctx, container.ListOptions{})
-	return errors.Join(explain(eng, err), eng.Close())
-}

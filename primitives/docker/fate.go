@@ -14,6 +14,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 const (
@@ -32,7 +33,7 @@ func fate(ctx context.Context, eng *client.Client, id string) (primitives.State,
 		list, _ := pastEvents(ctx, eng, id) // what was found before an error counts
 		return ending(list), nil
 	case err != nil:
-		return primitives.State{}, explain(eng, err)
+		return primitives.State{}, engine.Explain(eng, err)
 	case found.State == nil:
 		return primitives.State{Status: primitives.StatusLost}, nil
 	case found.State.Paused:

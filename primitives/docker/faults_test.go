@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -149,19 +147,6 @@ func bounded(t *testing.T, name string, f func(ctx context.Context) error) {
 		}
 	case <-time.After(patience):
 		t.Fatalf("%s hangs", name)
-	}
-}
-
-func TestWhatListensAndNeverAnswersIsNotWaitedForForEver(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	err = docker.AskPatiently(t.Context(), l.Addr().String(), 10*time.Millisecond)
-	if !errors.Is(err, primitives.ErrUnavailable) || !strings.Contains(err.Error(), "does not answer") || strings.Contains(err.Error(), "http:") {
-		t.Errorf("error %v", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/docker/docker/api/types/image"
 
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -48,13 +49,13 @@ func (f *frozen) Copy(ctx context.Context) (_ *guest.Sandbox, err error) {
 	for i := range cfg.Ports {
 		cfg.Ports[i].Host = 0
 	}
-	eng, err := another(f.eng, cfg.Host)
+	eng, err := engine.ShareAgain(f.eng, cfg.Host)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, leave(eng))
+			err = errors.Join(err, engine.Release(eng))
 		}
 	}()
 	if cfg, err = cfg.openFolders(eng.DaemonHost()); err != nil {
@@ -86,7 +87,7 @@ func (f *frozen) Copy(ctx context.Context) (_ *guest.Sandbox, err error) {
 		c, err = launch(ctx, eng, cfg.Name, cfg, img, put)
 	}
 	if err != nil {
-		return nil, explain(eng, err)
+		return nil, engine.Explain(eng, err)
 	}
 	c.forkedFrom = img.ID
 	return c.handOver(), nil

@@ -13,6 +13,8 @@ import (
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 // Sandboxes without a Config.Network share one network of this package, on which the
@@ -81,7 +83,7 @@ func makeNetwork(ctx context.Context, eng *client.Client) (string, error) {
 		Options: map[string]string{optionICC: "false", optionBridge: networkBridge},
 		Labels:  map[string]string{labelNetwork: networkName},
 	})
-	if err != nil && ctx.Err() == nil && !isTaken(err) && !client.IsErrConnectionFailed(err) && !brokeOff(err) && !errors.Is(err, errSilent) {
+	if err != nil && ctx.Err() == nil && !isTaken(err) && !client.IsErrConnectionFailed(err) && !engine.ConnectionFailed(err) && !errors.Is(err, engine.ErrSilent) {
 		return "", fmt.Errorf("network: %w; set it to none, or to bridge, on which sandboxes reach each other", err)
 	}
 	return made.ID, err

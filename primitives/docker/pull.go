@@ -16,11 +16,12 @@ import (
 	"github.com/docker/go-units"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 // pull fetches the image, with the credentials that the docker command would use.
 func pull(ctx context.Context, eng *client.Client, cfg Config) error {
-	auth, aerr := credentials(ctx, cfg.Image)
+	auth, aerr := engine.Credentials(ctx, cfg.Image)
 	header := ""
 	if auth != (registry.AuthConfig{}) {
 		var err error
@@ -87,10 +88,10 @@ func explainPull(ctx context.Context, eng *client.Client, auth registry.AuthConf
 	refused := cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err)
 	if !refused {
 		_, lerr := eng.RegistryLogin(ctx, auth)
-		refused = cerrdefs.IsUnauthorized(lerr) || lerr != nil && registryRefuses(ctx, auth)
+		refused = cerrdefs.IsUnauthorized(lerr) || lerr != nil && engine.RegistryRefuses(ctx, auth)
 	}
 	if refused {
-		return &kind{fmt.Errorf("log in first (docker login %s), or check the image's name: %w", auth.ServerAddress, err), fs.ErrPermission}
+		return engine.WithSentinel(fmt.Errorf("log in first (docker login %s), or check the image's name: %w", auth.ServerAddress, err), fs.ErrPermission)
 	}
 	if cerrdefs.IsNotFound(err) {
 		return fmt.Errorf("%w; check its name and tag", err)

@@ -179,7 +179,7 @@ func pullOnly(t *testing.T, cfg docker.Config) error {
 
 func TestImagesArePulledByTheirPolicy(t *testing.T) {
 	r := startRegistry(t)
-	cleanEngineEnv(t)
+	testdocker.CleanEnv(t)
 	cfg := config(t, r.host+"/some/image:v1")
 	var told []string
 	cfg.Progress = func(s string) { told = append(told, s) }
@@ -216,7 +216,7 @@ func TestImagesArePulledByTheirPolicy(t *testing.T) {
 			t.Errorf("an unknown tag, %s: %v", policy, err)
 		}
 	}
-	cfg.Image = freeAddress(t) + "/some/image:v1"
+	cfg.Image = testdocker.FreeAddress(t) + "/some/image:v1"
 	if err := pullOnly(t, cfg); !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("no registry: %v", err)
 	}
@@ -259,7 +259,7 @@ func TestCredentialsAreThoseOfTheDockerCommand(t *testing.T) {
 		"of a helper elsewhere":    {`{"credsStore": "../../bin/sh"}`, "", fs.ErrPermission},
 	} {
 		t.Run(name, func(t *testing.T) {
-			writeFile(t, filepath.Join(cleanEngineEnv(t), "config.json"), c.config)
+			writeFile(t, filepath.Join(testdocker.CleanEnv(t), "config.json"), c.config)
 			if c.helper != "" {
 				helper(t, c.helper)
 			}
@@ -282,7 +282,7 @@ func TestCredentialsAreThoseOfTheDockerCommand(t *testing.T) {
 
 func TestAPullThatIsCancelledEndsAtOnce(t *testing.T) {
 	r := startRegistry(t)
-	cleanEngineEnv(t)
+	testdocker.CleanEnv(t)
 	r.mu.Lock()
 	r.stall = make(chan struct{}) // for ever: the engine, which hears late that it is to end, must not get the layer
 	r.mu.Unlock()

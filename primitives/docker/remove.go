@@ -7,6 +7,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
 
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -35,7 +36,7 @@ func remove(ctx context.Context, cfg Config, id string) error {
 	if err = ctx.Err(); err == nil {
 		err = discard(ctx, eng, found)
 	}
-	return errors.Join(err, leave(eng))
+	return errors.Join(err, engine.Release(eng))
 }
 
 // discard removes a container without asking the guest, and what goes with it.

@@ -20,6 +20,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/patience"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 // A snapshot is an image that was committed from a container, and so is what forks
@@ -192,7 +193,7 @@ func removeImage(ctx context.Context, eng *client.Client, id string) error {
 	if cerrdefs.IsNotFound(err) {
 		return nil
 	}
-	return explain(eng, err)
+	return engine.Explain(eng, err)
 }
 
 // removeUnused removes an image that nothing uses. For some engines (20.10 is one) it
@@ -228,7 +229,7 @@ func dropImage(ctx context.Context, eng *client.Client, id string) error {
 			return nil
 		}
 		if err != nil {
-			return explain(eng, err)
+			return engine.Explain(eng, err)
 		}
 		if img.Config == nil || !isFork(img.Config.Labels) || len(img.RepoTags) > 0 {
 			return nil
@@ -238,7 +239,7 @@ func dropImage(ctx context.Context, eng *client.Client, id string) error {
 		case cerrdefs.IsConflict(err):
 			return nil // the next one to let go of it does this
 		case err != nil && !cerrdefs.IsNotFound(err):
-			return explain(eng, err)
+			return engine.Explain(eng, err)
 		}
 		id = img.Parent //nolint:staticcheck // as above
 	}

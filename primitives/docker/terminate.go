@@ -10,6 +10,8 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 // For a container that is terminated a command is made before, which is never started:
@@ -100,7 +102,7 @@ const (
 func removeContainer(ctx context.Context, eng *client.Client, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
-	ctx, stop := whileAnswering(ctx, eng)
+	ctx, stop := engine.WhileAnswering(ctx, eng)
 	defer stop()
 	var err error
 	for attempt := range removeAttempts {
@@ -125,10 +127,10 @@ func removeContainer(ctx context.Context, eng *client.Client, id string) error {
 			break
 		}
 	}
-	if errors.Is(context.Cause(ctx), errSilent) {
-		return errSilent
+	if errors.Is(context.Cause(ctx), engine.ErrSilent) {
+		return engine.ErrSilent
 	}
-	return explain(eng, err)
+	return engine.Explain(eng, err)
 }
 
 // awaitRemoval waits until a container is removed. It also looks itself now and then:

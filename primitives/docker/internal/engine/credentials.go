@@ -1,4 +1,4 @@
-package docker
+package engine
 
 import (
 	"bytes"
@@ -22,10 +22,10 @@ import (
 // hub is the name by which the docker command keeps credentials for Docker Hub.
 const hub = "https://index.docker.io/v1/"
 
-// credentials returns those that the docker command would use for an image. Even
+// Credentials returns those that the docker command would use for an image. Even
 // with an error, which says what is wrong with the user's configuration, they
 // hold the address of the registry: most images need none. Errors hold no secrets.
-func credentials(ctx context.Context, image string) (registry.AuthConfig, error) {
+func Credentials(ctx context.Context, image string) (registry.AuthConfig, error) {
 	ref, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return registry.AuthConfig{}, fmt.Errorf("%w: image: %w", fs.ErrInvalid, err)
@@ -145,12 +145,12 @@ func askHelper(ctx context.Context, helper, server string) (registry.AuthConfig,
 }
 
 // registryTimeout is how long a registry may take to say what it thinks of
-// credentials.
+// Credentials.
 const registryTimeout = 10 * time.Second
 
-// registryRefuses reports whether a registry of which this machine can ask it
+// RegistryRefuses reports whether a registry of which this machine can ask it
 // refuses the credentials. They are sent without TLS to this machine only.
-func registryRefuses(ctx context.Context, auth registry.AuthConfig) bool {
+func RegistryRefuses(ctx context.Context, auth registry.AuthConfig) bool {
 	if auth.ServerAddress == hub {
 		return false // it gives tokens to everybody
 	}

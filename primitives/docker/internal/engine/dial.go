@@ -1,4 +1,4 @@
-package docker
+package engine
 
 import (
 	"context"
@@ -117,9 +117,9 @@ func (c *certificates) config(server string) (*tls.Config, error) {
 	return config, nil
 }
 
-// hijack makes a call of the engine's client that takes over its connection. The
+// Hijack makes a call of the engine's client that takes over its connection. The
 // client does not heed ctx while it waits for the engine's answer; this does.
-func hijack(ctx context.Context, call func(context.Context) (types.HijackedResponse, error)) (types.HijackedResponse, error) {
+func Hijack(ctx context.Context, call func(context.Context) (types.HijackedResponse, error)) (types.HijackedResponse, error) {
 	g := &connGuard{}
 	stop := context.AfterFunc(ctx, g.end)
 	h, err := call(context.WithValue(ctx, connGuardKey{}, g))
@@ -181,7 +181,7 @@ func (c *firstConn) Read(b []byte) (int, error) {
 			err = derr
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = errSilent
+		err = ErrSilent
 	}
 	return n, err
 }

@@ -1,4 +1,4 @@
-package docker
+package engine
 
 import (
 	"strings"
@@ -25,10 +25,10 @@ var engines = struct {
 	users   map[*client.Client]int
 }{clients: map[engineKey]*client.Client{}, users: map[*client.Client]int{}}
 
-// share returns what to use instead of eng: a client that others use, too, or eng
-// itself. The engine must have answered eng, so that the version is agreed on. Whoever
-// has called it must call leave, not Close.
-func share(eng *client.Client) *client.Client {
+// Share returns what to use instead of eng: a client that others use, too, or eng
+// itself. The engine must have answered eng, so that the version is agreed on. The
+// caller must call [Release], not Close.
+func Share(eng *client.Client) *client.Client {
 	if !strings.HasPrefix(eng.DaemonHost(), "unix://") {
 		return eng
 	}
@@ -47,19 +47,19 @@ func share(eng *client.Client) *client.Client {
 	return first
 }
 
-// another returns a client like eng, for one more that calls leave.
-func another(eng *client.Client, host string) (*client.Client, error) {
+// ShareAgain returns a client like eng for one more caller of [Release].
+func ShareAgain(eng *client.Client, host string) (*client.Client, error) {
 	engines.mu.Lock()
 	defer engines.mu.Unlock()
 	if engines.users[eng] == 0 {
-		return connect(host)
+		return Connect(host)
 	}
 	engines.users[eng]++
 	return eng, nil
 }
 
-// leave closes a client, shared or not, when nobody uses it any more.
-func leave(eng *client.Client) error {
+// Release closes a client, shared or not, when its last user releases it.
+func Release(eng *client.Client) error {
 	engines.mu.Lock()
 	defer engines.mu.Unlock()
 	if n := engines.users[eng]; n > 1 {

@@ -1,30 +1,25 @@
-package docker_test
+package engine_test
 
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 // authority signs certificates.
@@ -86,65 +81,6 @@ func writePEM(t *testing.T, file, kind string, der []byte) {
 	writeFile(t, file, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
 }
 
-func writeFile(t *testing.T, file, content string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// writeContext writes a context of the docker command into its folder and returns
-// that of the context's certificates.
-func writeContext(t *testing.T, config, name string, endpoint map[string]any) string {
-	sum := sha256.Sum256([]byte(name))
-	key := hex.EncodeToString(sum[:])
-	meta, err := json.Marshal(map[string]any{"Name": name, "Endpoints": map[string]any{"docker": endpoint}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, filepath.Join(config, "contexts", "meta", key, "meta.json"), string(meta))
-	return filepath.Join(config, "contexts", "tls", key, "docker")
-}
-
-// cleanEngineEnv has nothing of this machine say where the engine is.
-func cleanEngineEnv(t *testing.T) (config string) {
-	for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"} {
-		t.Setenv(name, "")
-	}
-	config = t.TempDir()
-	t.Setenv("DOCKER_CONFIG", config)
-	return config
-}
-
-// freeAddress is an address at which nobody listens but who is told it: until the test
-// ends the system gives its port to nobody who asks for any.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	syscall.ForkLock.RLock()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	if err == nil {
-		syscall.CloseOnExec(fd)
-	}
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	// Bound, but not listening. Another socket that has this option, too, may do so then.
-	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
-	if err == nil {
-		err = syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
-	}
-	bound, nerr := syscall.Getsockname(fd)
-	if err := errors.Join(err, nerr); err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port)
-}
-
 // TestARefusedCertificateIsKnownAfterTheConnectionIsClosed: of a request one part reads
 // that it was refused and closes the connection while another still writes.
 func TestARefusedCertificateIsKnownAfterTheConnectionIsClosed(t *testing.T) {
@@ -170,7 +106,7 @@ func TestARefusedCertificateIsKnownAfterTheConnectionIsClosed(t *testing.T) {
 	}()
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)
-	conn, err := docker.DialTLS(t.Context(), server.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: "127.0.0.1"})
+	conn, err := engine.DialTLS(t.Context(), server.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: "127.0.0.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +158,7 @@ func TestAnEngineBehindTLS(t *testing.T) {
 		}
 		check := func(t *testing.T, host string) {
 			t.Helper()
-			_, err := docker.List(t.Context(), docker.Config{Host: host})
+			err := ask(t.Context(), host)
 			if !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
@@ -234,7 +170,7 @@ func TestAnEngineBehindTLS(t *testing.T) {
 			}
 		}
 		t.Run("by the environment: "+name, func(t *testing.T) {
-			cleanEngineEnv(t)
+			testdocker.CleanEnv(t)
 			dir := t.TempDir()
 			certificates(t, dir)
 			t.Setenv("DOCKER_CERT_PATH", dir)
@@ -247,8 +183,8 @@ func TestAnEngineBehindTLS(t *testing.T) {
 			check(t, "")
 		})
 		t.Run("by a context: "+name, func(t *testing.T) {
-			config := cleanEngineEnv(t)
-			certificates(t, writeContext(t, config, "mine", map[string]any{"Host": "tcp://" + address, "SkipTLSVerify": !c.verify}))
+			config := testdocker.CleanEnv(t)
+			certificates(t, testdocker.WriteContext(t, config, "mine", map[string]any{"Host": "tcp://" + address, "SkipTLSVerify": !c.verify}))
 			t.Setenv("DOCKER_CONTEXT", "mine")
 			check(t, "")
 			t.Setenv("DOCKER_CONTEXT", "")
@@ -258,9 +194,9 @@ func TestAnEngineBehindTLS(t *testing.T) {
 	}
 
 	t.Run("a sandbox", func(t *testing.T) {
-		cfg := config(t, testdocker.Busybox(t))
+		cfg := config(t)
 		daemon.Load(t, cfg.Image)
-		cleanEngineEnv(t)
+		testdocker.CleanEnv(t)
 		dir := t.TempDir()
 		ca.trust(t, dir)
 		ca.sign(t, dir)
@@ -273,9 +209,9 @@ func TestAnEngineBehindTLS(t *testing.T) {
 	})
 
 	t.Run("spoken to without TLS", func(t *testing.T) {
-		cleanEngineEnv(t)
+		testdocker.CleanEnv(t)
 		for _, scheme := range []string{"tcp", "http"} {
-			if _, err := docker.List(t.Context(), docker.Config{Host: scheme + "://" + address}); err == nil {
+			if err := ask(t.Context(), scheme+"://"+address); err == nil {
 				t.Errorf("%s: no error", scheme)
 			} else if !errors.Is(err, primitives.ErrUnavailable) && !errors.Is(err, fs.ErrInvalid) {
 				t.Errorf("%s: %v", scheme, err)

@@ -1,4 +1,4 @@
-package docker
+package engine
 
 import (
 	"context"
@@ -15,26 +15,28 @@ import (
 // its time. But it does not wait for an engine that is silent: that is asked now and
 // then whether it is there.
 
-// answerInterval is how often that is, fateTimeout how long they may take.
-const answerInterval = 2 * time.Second
+const (
+	answerInterval = 2 * time.Second // between two questions
+	pingTimeout    = 5 * time.Second // of each answer
+)
 
-// errSilent says that the engine is there and does nothing.
-var errSilent = fmt.Errorf("%w: the Docker engine does not answer; restart it, or name another one in host or DOCKER_HOST", primitives.ErrUnavailable)
+// ErrSilent says that the engine is there and does nothing.
+var ErrSilent = fmt.Errorf("%w: the Docker engine does not answer; restart it, or name another one in host or DOCKER_HOST", primitives.ErrUnavailable)
 
-// whileAnswering returns a context that ends, with errSilent as its cause, when the
+// WhileAnswering returns a context that ends, with ErrSilent as its cause, when the
 // engine does not answer any more. The function ends the asking.
-func whileAnswering(ctx context.Context, eng *client.Client) (context.Context, func()) {
+func WhileAnswering(ctx context.Context, eng *client.Client) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		askEvery(ctx, func() bool {
-			ping, stop := context.WithTimeout(ctx, fateTimeout)
+			ping, stop := context.WithTimeout(ctx, pingTimeout)
 			defer stop()
 			_, _ = eng.Ping(ping) // an error is an answer, too
 			if ping.Err() == nil || ctx.Err() != nil {
 				return true
 			}
-			cancel(errSilent)
+			cancel(ErrSilent)
 			return false
 		})
 	})

@@ -1,4 +1,8 @@
-package docker
+// Package engine connects to Docker engines: it finds the engine that the docker command
+// would use, dials it by a Unix socket, TCP, TLS or ssh, shares clients between sandboxes,
+// reads the credentials of registries, and turns errors of the engine into those of the
+// contract. It knows nothing about sandboxes.
+package engine
 
 import (
 	"crypto/sha256"
@@ -19,8 +23,11 @@ import (
 // readBuffer makes archives and what programs print come in few pieces.
 const readBuffer = 64 << 10
 
-// connect returns a client of the engine. It does not contact it yet.
-func connect(host string) (*client.Client, error) {
+// Connect returns a client of the engine at host, or for "" of the engine that the docker
+// command would use. It does not contact the engine. The caller closes the client, or
+// passes it to [Share]. A host or a configuration that cannot be understood is
+// fs.ErrInvalid.
+func Connect(host string) (*client.Client, error) {
 	at, err := findEngine(host)
 	if err != nil {
 		return nil, err
@@ -97,6 +104,58 @@ func findEngine(host string) (engineAddress, error) {
 		return at, fmt.Errorf("docker context %q: %w", name, err)
 	}
 	return at, nil
+}
+
+// FoundBy returns what names the engine that [Connect] chooses for a host: "host", a
+// variable, a context or the default address.
+func FoundBy(host string) string {
+	if host != "" {
+		return "host"
+	}
+	for _, variable := range []string{client.EnvOverrideHost, "DOCKER_CONTEXT"} {
+		if os.Getenv(variable) != "" {
+			return variable
+		}
+	}
+	if name := currentContext(); name != "" && name != "default" {
+		return fmt.Sprintf("docker context %q", name)
+	}
+	return "the default address"
+}
+
+// currentContext returns what 'docker context use' has set; empty if nothing.
+func currentContext() string {
+	var cfg struct {
+		CurrentContext string `json:"currentContext"`
+	}
+	dir, err := configDir()
+	if err == nil {
+		err = readJSON(filepath.Join(dir, "config.json"), &cfg)
+	}
+	if err != nil {
+		return "" // connecting says what is wrong with it
+	}
+	return cfg.CurrentContext
+}
+
+// Present reports whether anything says that there should be an engine: host, the
+// environment, a context of the docker command, or the default socket. It does not
+// contact the engine.
+func Present(host string) bool {
+	if host != "" {
+		return true
+	}
+	eng, err := Connect("")
+	if err != nil {
+		return true // something is configured, and wrong
+	}
+	defer func() { _ = eng.Close() }() // it was not used
+	socket, isDefault := strings.CutPrefix(client.DefaultDockerHost, "unix://")
+	if !isDefault || eng.DaemonHost() != client.DefaultDockerHost {
+		return true
+	}
+	_, err = os.Stat(socket)
+	return err == nil
 }
 
 func configDir() (string, error) {

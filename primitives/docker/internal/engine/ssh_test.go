@@ -1,4 +1,4 @@
-package docker_test
+package engine_test
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 )
 
 func TestAnEngineBehindSSH(t *testing.T) {
-	cleanEngineEnv(t)
-	cfg := config(t, testdocker.Busybox(t))
+	testdocker.CleanEnv(t)
+	cfg := config(t)
 	socket := strings.TrimPrefix(testdocker.NewProxy(t).Host(), "unix://")
 	address := testssh.Start(t).Address
 
@@ -38,9 +38,9 @@ func TestAnEngineBehindSSH(t *testing.T) {
 		}
 	})
 	t.Run("another socket over there, by a context", func(t *testing.T) {
-		writeContext(t, cleanEngineEnv(t), "far", map[string]any{"Host": "ssh://" + address + socket})
+		testdocker.WriteContext(t, testdocker.CleanEnv(t), "far", map[string]any{"Host": "ssh://" + address + socket})
 		t.Setenv("DOCKER_CONTEXT", "far")
-		if _, err := docker.List(t.Context(), docker.Config{}); err != nil {
+		if err := ask(t.Context(), ""); err != nil {
 			t.Error(err)
 		}
 	})
@@ -51,7 +51,7 @@ func TestAnEngineBehindSSH(t *testing.T) {
 		failsWith(t, "ssh://nobody@"+address, "Permission denied")
 	})
 	t.Run("nobody listens", func(t *testing.T) {
-		failsWith(t, "ssh://root@"+freeAddress(t), "refused")
+		failsWith(t, "ssh://root@"+testdocker.FreeAddress(t), "refused")
 	})
 	t.Run("a host key that is not known", func(t *testing.T) {
 		// The name, unlike the address, is not in the list of known hosts.
@@ -67,13 +67,13 @@ func TestAnEngineBehindSSH(t *testing.T) {
 		defer func() { _ = silent.Close() }()
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		if _, err := docker.List(ctx, docker.Config{Host: "ssh://" + silent.Addr().String()}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := ask(ctx, "ssh://"+silent.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("no ssh command", func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
-		if _, err := docker.List(t.Context(), docker.Config{Host: "ssh://root@" + address}); !errors.Is(err, primitives.ErrUnavailable) || !errors.Is(err, exec.ErrNotFound) {
+		if err := ask(t.Context(), "ssh://root@"+address); !errors.Is(err, primitives.ErrUnavailable) || !errors.Is(err, exec.ErrNotFound) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -82,7 +82,7 @@ func TestAnEngineBehindSSH(t *testing.T) {
 // failsWith expects that the engine is unavailable, and that ssh's words are told.
 func failsWith(t *testing.T, host, words string) {
 	t.Helper()
-	_, err := docker.List(t.Context(), docker.Config{Host: host})
+	err := ask(t.Context(), host)
 	if !errors.Is(err, primitives.ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}

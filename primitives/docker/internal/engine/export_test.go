@@ -1,0 +1,29 @@
+package engine
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+)
+
+// DialTLS connects as to an engine.
+func DialTLS(ctx context.Context, address string, config *tls.Config) (net.Conn, error) {
+	return dialTLS(dialTCP(address), config)(ctx)
+}
+
+// AskPatiently asks an engine that may take that long for its first answer.
+func AskPatiently(ctx context.Context, socket string, patience time.Duration) error {
+	eng, err := client.NewClientWithOpts(
+		client.WithHost("unix://"+socket), client.WithAPIVersionNegotiation(), client.WithDialContext(guarded(dialUnix(socket), patience)),
+	)
+	if err != nil {
+		return err
+	}
+	_, err = eng.ContainerList(ctx, container.ListOptions{})
+	return errors.Join(Explain(eng, err), eng.Close())
+}

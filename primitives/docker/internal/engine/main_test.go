@@ -1,0 +1,81 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+func TestMain(m *testing.M) {
+	code := testdocker.Main(m)
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// ask asks the engine at a host one question.
+func ask(ctx context.Context, host string) error {
+	eng, err := engine.Connect(host)
+	if err != nil {
+		return err
+	}
+	_, err = eng.ContainerList(ctx, container.ListOptions{})
+	return errors.Join(engine.Explain(eng, err), eng.Close())
+}
+
+// config is the configuration of a small sandbox.
+func config(t *testing.T) docker.Config {
+	return docker.Config{
+		Image: testdocker.Busybox(t), Pull: docker.PullNever, Runner: testdocker.Runner(t), Network: "none",
+		Labels: testdocker.Labels(), GraceSeconds: 10,
+	}
+}
+
+// open makes a sandbox that is terminated and closed with the test.
+func open(t *testing.T, cfg docker.Config) *guest.Sandbox {
+	t.Helper()
+	s, err := docker.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, err := s.Terminate(context.WithoutCancel(t.Context()))
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func output(t *testing.T, s *guest.Sandbox, args ...string) string {
+	t.Helper()
+	res, err := s.Run(t.Context(), primitives.Command{Args: args}, primitives.RunOptions{})
+	if err != nil || !res.Status.Success() {
+		t.Fatalf("%q: %+v, %v: %s", args, res.Status, err, res.Stderr)
+	}
+	return string(res.Stdout)
+}
+
+func writeFile(t *testing.T, file, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
