@@ -110,7 +110,7 @@ func FuzzDecoder(f *testing.F) {
 // FuzzDecodeRequest: a script's input is an error that says why, or a request that
 // arrives the same when it is sent on.
 func FuzzDecodeRequest(f *testing.F) {
-	const session = `"protocol":1,"session_id":"6f1c2d3e-0000-4000-8000-000000000001","agent":{"name":"script"},` +
+	const session = `"protocol":2,"session_id":"6f1c2d3e-0000-4000-8000-000000000001","agent":{"name":"script"},` +
 		`"paths":{"session":"/s","workspace":"/s/w","home":"/s/h","app":"/s/a","logs":"/s/l"}`
 	f.Add([]byte(`{` + session + `}`))
 	f.Add([]byte(`{` + session + `,"prompt":"x","profile":{"memory":"m","mcp_servers":[{"name":"a","command":"b"}]}}`))

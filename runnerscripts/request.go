@@ -3,12 +3,13 @@ package runnerscripts
 import (
 	"encoding/json"
 	"io/fs"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // Protocol is the version of the protocol; every request carries it.
-const Protocol = 1
+const Protocol = 2
 
 // The scripts, by the name under which they are called.
 const (
@@ -107,7 +108,14 @@ type QueryRequest struct {
 	PromptID string `json:"prompt_id,omitempty"`
 	// Raw asks for the agent's own lines too, as [TypeRaw] events.
 	Raw bool `json:"raw,omitempty"`
+	// InterruptGraceMS is how many milliseconds the agent may take to stop after an
+	// interrupt before it is killed. Zero means [DefaultInterruptGrace].
+	InterruptGraceMS int64 `json:"interrupt_grace_ms,omitempty"`
 }
+
+// DefaultInterruptGrace is how long an agent may take to stop after an interrupt if the
+// request does not say.
+const DefaultInterruptGrace = 5 * time.Second
 
 // TranscriptRequest asks for the conversation as the agent keeps it.
 type TranscriptRequest struct {
@@ -137,7 +145,7 @@ type SubagentTranscript struct {
 // Control is a line for a running execute-query.
 type Control struct {
 	Type ControlType `json:"type"`
-	// ID of the prompt (Event.QueryID), or of the request that is answered.
+	// ID of the prompt (Event.QueryID), or of the permission request that is answered.
 	ID string `json:"id,omitempty"`
 	// Text of the prompt.
 	Text string `json:"text,omitempty"`
@@ -152,8 +160,11 @@ type ControlType string
 
 // The control lines.
 const (
-	ControlPrompt     ControlType = "prompt"     // ID, Text: run a query; queued while one runs
-	ControlInterrupt  ControlType = "interrupt"  // stop the running query, or the start of the agent for it; it completes with StopCancelled
+	ControlPrompt ControlType = "prompt" // ID, Text: run a query; queued while one runs
+	// ControlInterrupt stops the query of ID, whether it runs or is queued; without an
+	// ID that which runs or is the next. It completes with StopCancelled, unless the
+	// agent does not stop within [QueryRequest].InterruptGraceMS and is killed.
+	ControlInterrupt  ControlType = "interrupt"
 	ControlPermission ControlType = "permission" // ID, Decision
 	ControlCredential ControlType = "credential" // ID, Value
 	ControlSetMode    ControlType = "set_mode"   // Value

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-const goodRequest = `{"protocol":1,"session_id":"6f1c","agent":{"name":"script"},"paths":{"session":"/s","app":"/s/app","workspace":"/s/workspace","home":"/s/home","mcp":"/s/mcp"},"prompt":"hi"}`
+const goodRequest = `{"protocol":2,"session_id":"6f1c","agent":{"name":"script"},"paths":{"session":"/s","app":"/s/app","workspace":"/s/workspace","home":"/s/home","mcp":"/s/mcp"},"prompt":"hi"}`
 
 func TestRequestDecodes(t *testing.T) {
 	req, err := DecodeRequest[QueryRequest]([]byte(goodRequest))
@@ -28,8 +28,8 @@ func TestBadRequestSaysWhatAndHowToMendIt(t *testing.T) {
 		says       []string
 	}{
 		{"not JSON", "hello", FailInvalidRequest, []string{"one line of JSON"}},
-		{"no protocol", change(`"protocol":1,`, ""), FailInvalidRequest, []string{`"protocol":1`}},
-		{"a newer protocol, with fields of its own", change(`"protocol":1`, `"protocol":7,"novel":true`), FailProtocol, []string{"version 1", "version 7"}},
+		{"no protocol", change(`"protocol":2,`, ""), FailInvalidRequest, []string{`"protocol":2`}},
+		{"a newer protocol, with fields of its own", change(`"protocol":2`, `"protocol":7,"novel":true`), FailProtocol, []string{"version 2", "version 7"}},
 		{"unknown field", change(`"prompt"`, `"promt"`), FailInvalidRequest, []string{"promt"}},
 		{"unknown field deep inside", change(`"name"`, `"nme"`), FailInvalidRequest, []string{"nme"}},
 		{"field of another request", change(`"prompt":"hi"`, `"events":true`), FailInvalidRequest, []string{"events"}},

@@ -42,6 +42,11 @@ type held struct {
 
 func hold(ctx context.Context, t *testing.T, f *fake) *held {
 	t.Helper()
+	return holdRequest(ctx, t, f, rs.QueryRequest{Prompt: "go", PromptID: "first"})
+}
+
+func holdRequest(ctx context.Context, t *testing.T, f *fake, req rs.QueryRequest) *held {
+	t.Helper()
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	h := &held{t: t, in: rs.NewEncoder(inW), stdin: inW, out: rs.NewDecoder(outR, 0), status: make(chan int, 1)}
@@ -50,7 +55,8 @@ func hold(ctx context.Context, t *testing.T, f *fake) *held {
 		h.status <- a.script(ctx, rs.ExecuteQuery)
 		outW.Close()
 	}()
-	h.send(rs.QueryRequest{Session: newSandbox(t).session(), Prompt: "go", PromptID: "first"})
+	req.Session = newSandbox(t).session()
+	h.send(req)
 	return h
 }
 
@@ -71,6 +77,20 @@ func (h *held) send(v any) {
 	h.t.Helper()
 	if err := h.in.Encode(v); err != nil {
 		h.t.Fatal(err)
+	}
+}
+
+// until reads to the next event of a type.
+func (h *held) until(typ rs.EventType) rs.Event {
+	h.t.Helper()
+	for {
+		ev, err := h.out.Next()
+		if err != nil {
+			h.t.Fatalf("no %s came: %v", typ, err)
+		}
+		if ev.Type == typ {
+			return ev
+		}
 	}
 }
 
@@ -146,8 +166,14 @@ func TestInterruptWhileTheAgentStartsStopsOnePrompt(t *testing.T) {
 	close(start)
 	events := h.rest(exitOK)
 	done := of(events, rs.TypeQueryCompleted)
-	if len(done) != 3 || payload[rs.QueryCompleted](t, done[0]).StopReason != rs.StopCancelled || !slices.Equal(prompts, []string{"b", "c"}) {
-		t.Errorf("the agent was given %q: %s", prompts, types(events))
+	cancelled := ""
+	for _, ev := range done {
+		if payload[rs.QueryCompleted](t, ev).StopReason == rs.StopCancelled {
+			cancelled += ev.QueryID
+		}
+	}
+	if len(done) != 3 || cancelled != "first" || !slices.Equal(prompts, []string{"b", "c"}) {
+		t.Errorf("the agent was given %q, cancelled was %q: %s", prompts, cancelled, types(events))
 	}
 }
 
@@ -175,6 +201,84 @@ func TestShutdownIsHeededWhileTheAgentTakesASetting(t *testing.T) {
 	done := of(events, rs.TypeQueryCompleted)
 	if len(done) != 2 || done[1].QueryID != "second" || len(of(events, rs.TypeError)) != 0 {
 		t.Errorf("every accepted prompt needs an end, and there is no error: %s", types(events))
+	}
+}
+
+// stoppable is a driver whose query runs until it is interrupted.
+func stoppable() *fake {
+	stopped := make(chan struct{})
+	var out agent.Sink
+	return &fake{
+		start: func(_ context.Context, s agent.Sink) error { out = s; return nil },
+		prompt: func(ctx context.Context, text string) (rs.QueryCompleted, error) {
+			out.Emit(rs.MainConversation, rs.TypeAgentMessage, rs.ContentChunk{BlockID: text})
+			select {
+			case <-stopped:
+				return rs.QueryCompleted{StopReason: rs.StopCancelled}, nil
+			case <-ctx.Done():
+				return rs.QueryCompleted{}, context.Cause(ctx)
+			}
+		},
+		interrupt: func() { close(stopped) }, // panics if it is called twice
+	}
+}
+
+func TestInterruptDoesNotWaitForASetting(t *testing.T) {
+	setting := make(chan struct{})
+	f := stoppable()
+	f.setMode = func(ctx context.Context) error {
+		close(setting)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	h := hold(t.Context(), t, f)
+	h.until(rs.TypeAgentMessage)
+	h.send(rs.Control{Type: rs.ControlSetMode, Value: "x"})
+	<-setting
+	h.send(rs.Control{Type: rs.ControlInterrupt, ID: "first"})
+	h.send(rs.Control{Type: rs.ControlInterrupt, ID: "first"})
+	if done := payload[rs.QueryCompleted](t, h.until(rs.TypeQueryCompleted)); done.StopReason != rs.StopCancelled {
+		t.Errorf("stop reason %s", done.StopReason)
+	}
+	h.send(rs.Control{Type: rs.ControlShutdown})
+	h.rest(exitOK)
+}
+
+func TestInterruptOfAQueuedPromptLeavesTheRunningOneAlone(t *testing.T) {
+	h := hold(t.Context(), t, stoppable())
+	h.until(rs.TypeAgentMessage)
+	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
+	h.send(rs.Control{Type: rs.ControlInterrupt, ID: "second"})
+	for _, id := range []string{"second", "first"} {
+		ev := h.until(rs.TypeQueryCompleted)
+		if done := payload[rs.QueryCompleted](t, ev); ev.QueryID != id || done.StopReason != rs.StopCancelled {
+			t.Errorf("%s ended with %s, want %s", ev.QueryID, done.StopReason, id)
+		}
+		h.send(rs.Control{Type: rs.ControlInterrupt, ID: "first"})
+	}
+	h.stdin.Close()
+	h.rest(exitOK)
+}
+
+func TestAgentThatDoesNotStopIsKilledWhenItsGraceIsOver(t *testing.T) {
+	f := stoppable()
+	f.interrupt = nil
+	h := holdRequest(t.Context(), t, f, rs.QueryRequest{Prompt: "go", PromptID: "first", InterruptGraceMS: 1})
+	h.until(rs.TypeAgentMessage)
+	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
+	h.send(rs.Control{Type: rs.ControlInterrupt, ID: "first"})
+	events := h.rest(exitFailed)
+	failed := of(events, rs.TypeQueryFailed)
+	if len(failed) != 2 || failed[0].QueryID != "first" || failed[1].QueryID != "second" {
+		t.Fatalf("events %s", types(events))
+	}
+	for _, ev := range failed {
+		if f := payload[rs.QueryFailed](t, ev); f.Code != rs.FailAgent || !strings.Contains(f.Message, "interrupt") {
+			t.Errorf("%s: %+v", ev.QueryID, f)
+		}
+	}
+	if !f.closed {
+		t.Error("the agent was not closed")
 	}
 }
 

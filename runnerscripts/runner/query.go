@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,21 +10,16 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/queries"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
 
 // errShutdown is why the work ends after a shutdown line.
 var errShutdown = errors.New("shut down")
 
-// query is one prompt on its way. Its fields are guarded by conversation.mu.
-type query struct {
-	id, text string
-	// cancelled: it was interrupted before it was given to the agent.
-	cancelled bool
-	// begun: the driver has emitted something, so it can be interrupted.
-	begun bool
-	// interrupt it as soon as it has begun.
-	interrupt bool
+// errNotStopped is why the work ends after an interrupt that the agent has ignored.
+var errNotStopped = &runnerscripts.ScriptFailure{
+	Code: runnerscripts.FailAgent, Message: "the agent did not stop after an interrupt and was killed",
 }
 
 // conversation is one execute-query: it gives prompts to the agent one after the
@@ -32,18 +28,15 @@ type conversation struct {
 	app   *app
 	agent agent.Conversation
 	out   *sink
+	grace time.Duration           // of an interrupt
 	kill  context.CancelCauseFunc // ends the agent at once, and all work
 	stop  context.CancelCauseFunc // ends the work; the agent is closed then
-	tasks sync.WaitGroup          // answers to nobody's permission requests, late interrupts
+	tasks sync.WaitGroup          // what must not hold up the control lines
 
-	mu      sync.Mutex
-	wake    chan struct{} // holds one token after queue or ended changed
-	queue   []*query
-	current *query
-	started bool // the agent has been started
-	ended   bool // no further prompt will come
-	prompts int  // counts prompts for those without an id
-	asked   map[string]bool
+	wake   chan struct{} // holds one token after queue changed
+	mu     sync.Mutex
+	queue  queries.Queue
+	expiry *time.Timer // ends the grace period of the running query; may be nil
 }
 
 func (a *app) executeQuery(ctx context.Context) error {
@@ -65,17 +58,19 @@ func (a *app) executeQuery(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(life)
 	defer stop(nil)
 	c := &conversation{
-		app: a, kill: kill, stop: stop,
-		wake: make(chan struct{}, 1), asked: map[string]bool{},
+		app: a, kill: kill, stop: stop, wake: make(chan struct{}, 1),
+		grace: cmp.Or(time.Duration(req.InterruptGraceMS)*time.Millisecond, runnerscripts.DefaultInterruptGrace),
 	}
 	c.out = &sink{
 		enc: a.stdout, session: req.SessionID, source: runnerscripts.SourceRunner,
-		broken: kill, emitted: func(payload any) { c.emitted(ctx, payload) },
+		broken: kill, admit: func(payload any) (string, bool) { return c.admit(ctx, payload) },
 	}
 	if req.Prompt != "" {
-		if err := c.enqueue(req.PromptID, req.Prompt); err != nil {
+		id, _, err := c.queue.Add(req.PromptID, req.Prompt)
+		if err != nil {
 			return err
 		}
+		c.queue.Accept(id)
 	}
 	pending := make(chan runnerscripts.Control, mostPending)
 	c.tasks.Go(func() { c.readControls(ctx, lines, pending) })
@@ -85,7 +80,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 	})
 	started := err == nil
 	if started {
-		c.setStarted()
+		c.change(ctx, func(q *queries.Queue) []queries.Action { q.Started(); return nil })
 		c.tasks.Go(func() { c.followControls(ctx, pending) })
 		err = c.work(ctx)
 	}
@@ -105,7 +100,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 		return err
 	}
 	if started || err == nil {
-		c.abandon(err)
+		c.report(ctx, func(q *queries.Queue) []queries.Action { return q.Abandon(reason(err)) })
 	}
 	if err != nil {
 		return err
@@ -113,22 +108,12 @@ func (a *app) executeQuery(ctx context.Context) error {
 	return a.finish(nil)
 }
 
-func (c *conversation) setStarted() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.started = true
-}
-
+// shutdown ends the work. An agent that has started is then closed politely, so that it
+// writes what it has not written of its history yet; a start is given up.
 func (c *conversation) shutdown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.shutdownLocked()
-}
-
-// shutdownLocked ends the work. An agent that has started is then closed politely, so that it
-// writes what it has not written of its history yet; a start is given up.
-func (c *conversation) shutdownLocked() {
-	if c.started {
+	if c.queue.IsStarted() {
 		c.stop(errShutdown)
 		return
 	}
@@ -142,6 +127,8 @@ func outcome(ctx context.Context, out *sink, err error) error {
 		return err
 	case errors.Is(context.Cause(ctx), errShutdown):
 		return nil
+	case errors.Is(context.Cause(ctx), errNotStopped):
+		return errNotStopped
 	case out.Err() != nil:
 		return out.Err()
 	}
@@ -155,66 +142,61 @@ func signalled() *runnerscripts.ScriptFailure {
 	}
 }
 
+// reason is the failure of err; nil without one.
+func reason(err error) *runnerscripts.ScriptFailure {
+	if err == nil {
+		return nil
+	}
+	return failure(err)
+}
+
 // work gives the agent its prompts until there will be no more. The error is one
 // after which the agent cannot go on.
 func (c *conversation) work(ctx context.Context) error {
 	for {
-		q := c.next(ctx)
-		if q == nil {
+		p, ok := c.next(ctx)
+		if !ok {
 			return nil
 		}
-		if err := c.run(ctx, q); err != nil {
+		if err := c.run(ctx, p); err != nil {
 			return err
 		}
 	}
 }
 
-// next waits for a prompt and makes it the current one; nil means that there
-// will be no more.
-func (c *conversation) next(ctx context.Context) *query {
+// next waits for the next query and begins it. It is not ok if there will be none.
+func (c *conversation) next(ctx context.Context) (p queries.Prompt, ok bool) {
 	for ctx.Err() == nil {
-		c.mu.Lock()
-		if len(c.queue) > 0 {
-			c.current = c.queue[0]
-			c.queue = c.queue[1:]
-			c.mu.Unlock()
-			return c.current
-		}
-		ended := c.ended
-		c.mu.Unlock()
-		if ended {
-			return nil
+		var done bool
+		c.report(ctx, func(q *queries.Queue) (actions []queries.Action) {
+			p, actions, ok, done = q.Next()
+			return actions
+		})
+		if ok || done {
+			return p, ok
 		}
 		select {
 		case <-c.wake:
 		case <-ctx.Done():
 		}
 	}
-	return nil
+	return p, false
 }
 
-// run takes one query from query_started to its end. The error is one after
-// which the agent cannot go on.
-func (c *conversation) run(ctx context.Context, q *query) error {
-	c.out.setQuery(q.id)
-	c.report(runnerscripts.TypeQueryStarted, runnerscripts.QueryStarted{Prompt: q.text})
-	c.mu.Lock()
-	cancelled := q.cancelled
-	c.mu.Unlock()
+// run takes a query that has begun to its end. The error is one after which the agent
+// cannot go on.
+func (c *conversation) run(ctx context.Context, p queries.Prompt) error {
 	start := time.Now()
-	done := runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}
-	var err error
-	if !cancelled {
-		err = c.app.guarded(func() (err error) {
-			done, err = c.agent.Prompt(ctx, q.id, q.text)
-			return err
-		})
-	}
+	var done runnerscripts.QueryCompleted
+	err := c.app.guarded(func() (err error) {
+		done, err = c.agent.Prompt(ctx, p.ID, p.Text)
+		return err
+	})
 	c.mu.Lock()
-	c.current = nil
-	clear(c.asked)
+	if c.expiry != nil {
+		c.expiry.Stop()
+	}
 	c.mu.Unlock()
-	defer c.out.setQuery("")
 	if _, crashed := errors.AsType[script.CrashError](err); crashed {
 		return err
 	}
@@ -227,13 +209,15 @@ func (c *conversation) run(ctx context.Context, q *query) error {
 		}
 	}
 	if err == nil {
-		c.report(runnerscripts.TypeQueryCompleted, done)
+		c.report(ctx, func(q *queries.Queue) []queries.Action { return q.Complete(done) })
 		return nil
 	}
 	f := failure(err)
-	c.report(runnerscripts.TypeQueryFailed, runnerscripts.QueryFailed{
-		Code: f.Code, Message: f.Message, HTTPStatus: f.HTTPStatus,
-		DurationMS: done.DurationMS, Usage: done.Usage,
+	c.report(ctx, func(q *queries.Queue) []queries.Action {
+		return q.Fail(runnerscripts.QueryFailed{
+			Code: f.Code, Message: f.Message, HTTPStatus: f.HTTPStatus,
+			DurationMS: done.DurationMS, Usage: done.Usage,
+		})
 	})
 	if f.Code == runnerscripts.FailAgent || f.Code == runnerscripts.FailInternal {
 		return err
@@ -241,29 +225,79 @@ func (c *conversation) run(ctx context.Context, q *query) error {
 	return nil
 }
 
-// abandon ends the prompts that are still queued: cancelled, or failed because
-// of err. Each accepted prompt gets an end.
-func (c *conversation) abandon(err error) {
+// change changes the queue and does what follows, but does not wait for those who read
+// the events.
+func (c *conversation) change(ctx context.Context, f func(*queries.Queue) []queries.Action) {
 	c.mu.Lock()
-	queue := c.queue
-	c.queue, c.ended = nil, true
+	actions := f(&c.queue)
 	c.mu.Unlock()
-	for _, q := range queue {
-		c.out.setQuery(q.id)
-		c.report(runnerscripts.TypeQueryStarted, runnerscripts.QueryStarted{Prompt: q.text})
-		if err == nil {
-			c.report(runnerscripts.TypeQueryCompleted, runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled})
-			continue
-		}
-		c.report(runnerscripts.TypeQueryFailed, runnerscripts.QueryFailed{
-			Code:    failure(err).Code,
-			Message: "send the prompt again: the agent ended before it came to it: " + failure(err).Message,
-		})
+	if reports := c.perform(ctx, actions); len(reports) > 0 {
+		c.tasks.Go(func() { c.write(reports) })
 	}
-	c.out.setQuery("")
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
 }
 
-// report emits an event of the runner itself.
-func (c *conversation) report(typ runnerscripts.EventType, payload any) {
-	c.out.write(time.Now(), runnerscripts.MainConversation, typ, payload)
+// report changes the queue and does what follows. What it reports is written before
+// any later event.
+func (c *conversation) report(ctx context.Context, f func(*queries.Queue) []queries.Action) {
+	c.out.order.Lock()
+	defer c.out.order.Unlock()
+	c.mu.Lock()
+	actions := f(&c.queue)
+	c.mu.Unlock()
+	c.write(c.perform(ctx, actions))
+}
+
+func (c *conversation) write(reports []queries.Action) {
+	for _, r := range reports {
+		c.out.write(time.Now(), runnerscripts.MainConversation, r.Query, r.Type, r.Payload)
+	}
+}
+
+// admit is for an event of the driver, before it is written. It runs inside the
+// driver's Emit, so it must not call the driver.
+func (c *conversation) admit(ctx context.Context, payload any) (query string, ok bool) {
+	c.mu.Lock()
+	query, actions, ok := c.queue.Emit(payload)
+	c.mu.Unlock()
+	c.perform(ctx, actions)
+	return query, ok
+}
+
+// perform does what the queue asks for and returns what is to be written. It does not
+// block, and calls nothing of the driver.
+func (c *conversation) perform(ctx context.Context, actions []queries.Action) (reports []queries.Action) {
+	for _, a := range actions {
+		switch a.Do {
+		case queries.Report:
+			reports = append(reports, a)
+		case queries.Interrupt:
+			c.tasks.Go(func() {
+				if err := c.app.guarded(func() error { return c.agent.Interrupt(ctx) }); err != nil {
+					c.complain(err)
+				}
+			})
+		case queries.StartGrace:
+			c.mu.Lock()
+			c.expiry = time.AfterFunc(c.grace, func() { c.expire(a.Query) })
+			c.mu.Unlock()
+		case queries.StopStart:
+			c.kill(errShutdown)
+		case queries.Reject:
+			c.tasks.Go(func() { c.rejectUnanswered(ctx, a.Request) })
+		}
+	}
+	return reports
+}
+
+// expire kills an agent that has not stopped when the grace period of its query is over.
+func (c *conversation) expire(query string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.queue.Expire(query) {
+		c.kill(errNotStopped)
+	}
 }

@@ -34,8 +34,8 @@ func TestScriptThatCannotDoItsWorkSaysWhyInItsResult(t *testing.T) {
 		{"empty input", "", all, rs.FailInvalidRequest, "Request"},
 		{"not JSON", "hi\n", all, rs.FailInvalidRequest, "JSON"},
 		{"half a line", good[:20], all, rs.FailInvalidRequest, "JSON"},
-		{"another protocol", change(`"protocol":1`, `"protocol":2`), all, rs.FailProtocol, "version 2"},
-		{"unknown field", change(`"protocol":1`, `"protocol":1,"promt":"x"`), all, rs.FailInvalidRequest, "promt"},
+		{"another protocol", change(`"protocol":2`, `"protocol":1`), all, rs.FailProtocol, "version 1"},
+		{"unknown field", change(`"protocol":2`, `"protocol":2,"promt":"x"`), all, rs.FailInvalidRequest, "promt"},
 		{"unknown agent", change(`"script"`, `"hal9000"`), all, rs.FailUnknownAgent, "script"},
 		{"unknown mode", change(`"script"`, `"script","permission_mode":"yolo"`), all[:2], rs.FailUnsupported, "yolo"},
 		{"command of its own", change(`"script"`, `"script","command":["x"]`), all[:2], rs.FailUnsupported, "command"},
@@ -149,11 +149,12 @@ func TestBinaryIsSmallAndStatic(t *testing.T) {
 
 // fake is a driver and conversation that does what its functions say.
 type fake struct {
-	start   func(context.Context, agent.Sink) error
-	prompt  func(ctx context.Context, text string) (rs.QueryCompleted, error)
-	setMode func(ctx context.Context) error
-	respond func(id string) error
-	closed  bool
+	start     func(context.Context, agent.Sink) error
+	prompt    func(ctx context.Context, text string) (rs.QueryCompleted, error)
+	interrupt func()
+	setMode   func(ctx context.Context) error
+	respond   func(id string) error
+	closed    bool
 }
 
 func (f *fake) Recipe() rs.Recipe { return rs.Recipe{} }
@@ -177,7 +178,14 @@ func (f *fake) Transcript(context.Context, rs.TranscriptRequest, agent.Sink) (rs
 func (f *fake) Prompt(ctx context.Context, _, text string) (rs.QueryCompleted, error) {
 	return f.prompt(ctx, text)
 }
-func (f *fake) Interrupt(context.Context) error { return nil }
+
+func (f *fake) Interrupt(context.Context) error {
+	if f.interrupt != nil {
+		f.interrupt()
+	}
+	return nil
+}
+
 func (f *fake) Respond(_ context.Context, id string, _ rs.PermissionDecision) error {
 	if f.respond == nil {
 		return nil

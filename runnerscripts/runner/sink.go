@@ -16,13 +16,16 @@ type sink struct {
 	source  runnerscripts.Source
 	// broken ends the script's work when nobody reads it any more.
 	broken context.CancelCauseFunc
-	// emitted is told of the payload of every event of a driver, after it was
-	// written.
-	emitted func(payload any)
+	// admit gets the payload of every event of a driver before it is written. It
+	// returns the query that the event belongs to, and whether to write it. Nil
+	// admits all events, of no query.
+	admit func(payload any) (query string, ok bool)
 
-	mu    sync.Mutex
-	query string
-	err   error
+	// order is held while it is decided what to write, and while that is written.
+	order sync.Mutex
+
+	mu  sync.Mutex
+	err error
 }
 
 // Emit reports an event that happened now.
@@ -32,17 +35,16 @@ func (s *sink) Emit(conversation string, typ runnerscripts.EventType, payload an
 
 // EmitAt reports an event that happened at another time.
 func (s *sink) EmitAt(at time.Time, conversation string, typ runnerscripts.EventType, payload any) {
-	s.write(at, conversation, typ, payload)
-	if s.emitted != nil {
-		s.emitted(payload)
+	s.order.Lock()
+	defer s.order.Unlock()
+	query := ""
+	if s.admit != nil {
+		var ok bool
+		if query, ok = s.admit(payload); !ok {
+			return
+		}
 	}
-}
-
-// setQuery names the query that the following events belong to.
-func (s *sink) setQuery(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.query = id
+	s.write(at, conversation, query, typ, payload)
 }
 
 // Err returns the first error of writing.
@@ -52,13 +54,10 @@ func (s *sink) Err() error {
 	return s.err
 }
 
-func (s *sink) write(at time.Time, conversation string, typ runnerscripts.EventType, payload any) {
+func (s *sink) write(at time.Time, conversation, query string, typ runnerscripts.EventType, payload any) {
 	if conversation == "" {
 		conversation = runnerscripts.MainConversation
 	}
-	s.mu.Lock()
-	query := s.query
-	s.mu.Unlock()
 	raw, err := marshal(payload)
 	if err == nil {
 		err = s.enc.Encode(runnerscripts.Event{

@@ -160,7 +160,7 @@ func TestSchemaHasEveryTypeOfEvent(t *testing.T) {
 
 func TestSchemaRefusesWhatTheDecoderRefuses(t *testing.T) {
 	v := load(t)
-	const good = `{"protocol":1,"session_id":"s","agent":{"name":"a"},"paths":{"session":"/s","app":"/a","workspace":"/w","home":"/h","mcp":"/m"}`
+	const good = `{"protocol":2,"session_id":"s","agent":{"name":"a"},"paths":{"session":"/s","app":"/a","workspace":"/w","home":"/h","mcp":"/m"}`
 	cases := []struct {
 		def, line string
 		ok        bool
@@ -168,7 +168,7 @@ func TestSchemaRefusesWhatTheDecoderRefuses(t *testing.T) {
 		{"QueryRequest", good + `,"prompt":"p"}`, true},
 		{"QueryRequest", good + `,"promt":"p"}`, false},
 		{"QueryRequest", good + `,"prompt":5}`, false},
-		{"QueryRequest", `{"protocol":1}`, false},
+		{"QueryRequest", `{"protocol":2}`, false},
 		{"SetupRequest", good + `,"files":[{"path":"a","content":"aGk=","mode":420}],"transcript":{"main":""}}`, true},
 		{"SetupRequest", good + `,"files":[{"content":"aGk="}]}`, false},
 		{"Control", `{"type":"permission","id":"p","decision":{"kind":"allow_once"}}`, true},

@@ -1,0 +1,323 @@
+// Package queries holds the state machine of one conversation: the queue of its
+// prompts, their interrupts and the permission requests of the agent. It starts
+// nothing and waits for nothing: each method changes the state and returns the
+// actions that follow, which the caller performs in their order.
+//
+// Two promises hold for every sequence of calls that ends with [Queue.Abandon]: each
+// added prompt gets one query_started and one query_completed or query_failed, and
+// each reported permission request gets one permission_resolved before that.
+package queries
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// maxWaiting is how many prompts may wait.
+const maxWaiting = 1000
+
+// State is how far a query is.
+type State int
+
+// The states. A query ends as Completed or Failed and is forgotten then.
+const (
+	Pending     State = iota // added; what was sent before it is still being done
+	Accepted                 // runs when those before it have ended
+	Running                  // the agent has the prompt
+	Interrupted              // the agent has the prompt and must stop
+	Completed
+	Failed
+)
+
+// Do says what an [Action] is.
+type Do int
+
+// The actions.
+const (
+	// Report: write the event Type with Payload, of the query Query.
+	Report Do = iota
+	// Interrupt: interrupt the agent. It does not block.
+	Interrupt
+	// StartGrace: call [Queue.Expire] with Query when the grace period is over.
+	StartGrace
+	// StopStart: end the start of the agent, for which nothing is left to do.
+	StopStart
+	// Reject: tell the agent that Request is rejected, because nobody can answer.
+	Reject
+)
+
+// Action is something that the caller must do.
+type Action struct {
+	Do      Do
+	Query   string
+	Type    runnerscripts.EventType
+	Payload any
+	Request string
+}
+
+// Prompt is a query as the agent gets it.
+type Prompt struct{ ID, Text string }
+
+type query struct {
+	Prompt
+	state State
+	begun bool // the agent has reported something, so it can be interrupted
+}
+
+// Queue is the state of one conversation. The zero value is one whose agent is being
+// started. Its methods must not be called at the same time.
+type Queue struct {
+	waiting []*query // pending and accepted, oldest first
+	current *query   // running or interrupted; nil if none is
+	started bool     // the agent has been started
+	closed  bool     // no prompts, answers and interrupts come any more
+	count   int      // of prompts, for those without an ID
+	// unknown is the last interrupted ID that no prompt had, and ended that of the
+	// query that has ended last.
+	unknown, ended string
+	// requests are the permission requests without a resolution. They are true when
+	// they were answered.
+	requests map[string]bool
+}
+
+// Add adds a prompt, and returns its ID: the given one, or one of the queue's own if
+// that is empty. It is pending until [Queue.Accept]. An empty text, the ID of another
+// prompt, and one prompt too many are FailInvalidRequest.
+func (q *Queue) Add(id, text string) (string, []Action, error) {
+	switch {
+	case text == "":
+		return "", nil, invalid(`a prompt line needs "text"`)
+	case len(q.waiting) >= maxWaiting:
+		return "", nil, invalid("prompt %q was left out: %d prompts are queued; wait for queries to end before you send more", id, maxWaiting)
+	case id != "" && q.find(id) != nil:
+		return "", nil, invalid("prompt %q was left out: another one of this id has not ended", id)
+	}
+	q.count++
+	if id == "" {
+		id = "query-" + strconv.Itoa(q.count)
+	}
+	next := &query{Prompt: Prompt{ID: id, Text: text}}
+	if id == q.unknown {
+		q.unknown = ""
+		return id, q.end(next, nil), nil
+	}
+	q.waiting = append(q.waiting, next)
+	return id, nil, nil
+}
+
+// Accept lets a prompt run when those before it have ended. A prompt that was
+// interrupted meanwhile is not there any more.
+func (q *Queue) Accept(id string) {
+	if p := q.find(id); p != nil && p.state == Pending {
+		p.state = Accepted
+	}
+}
+
+// Started notes that the agent can take prompts.
+func (q *Queue) Started() { q.started = true }
+
+// IsStarted reports whether the agent can take prompts.
+func (q *Queue) IsStarted() bool { return q.started }
+
+// Next makes the next accepted prompt the running one. It is not ok if there is none
+// now; done means that there will be none.
+func (q *Queue) Next() (p Prompt, actions []Action, ok, done bool) {
+	if q.current != nil || len(q.waiting) == 0 || q.waiting[0].state != Accepted {
+		return Prompt{}, nil, false, q.closed && q.current == nil && len(q.waiting) == 0
+	}
+	q.current, q.waiting = q.waiting[0], q.waiting[1:]
+	q.current.state = Running
+	return q.current.Prompt, []Action{q.current.report()}, true, false
+}
+
+// Running returns the ID of the query that the agent works on; empty if there is none.
+func (q *Queue) Running() string {
+	if q.current == nil {
+		return ""
+	}
+	return q.current.ID
+}
+
+// Interrupt stops a query; an empty ID means the one that runs or, without one, the
+// next. A query that the agent does not have yet completes at once. Another one is
+// interrupted as soon as the agent can be, and completes when the agent stops. An
+// interrupt may come before its prompt. A second one changes nothing.
+func (q *Queue) Interrupt(id string) []Action {
+	p := q.find(id)
+	switch {
+	case id == "" && q.current != nil:
+		p = q.current
+	case id == "" && len(q.waiting) > 0:
+		p = q.waiting[0]
+	}
+	switch {
+	case p == nil:
+		if id != "" && id != q.ended {
+			q.unknown = id
+		}
+		return nil
+	case p.state == Interrupted:
+		return nil
+	case p == q.current:
+		p.state = Interrupted
+		actions := []Action{{Do: StartGrace, Query: p.ID}}
+		if p.begun {
+			actions = append(actions, Action{Do: Interrupt})
+		}
+		return actions
+	}
+	q.waiting = slices.DeleteFunc(q.waiting, func(other *query) bool { return other == p })
+	actions := q.end(p, nil)
+	if !q.started && len(q.waiting) == 0 {
+		actions = append(actions, Action{Do: StopStart})
+	}
+	return actions
+}
+
+// Expire is for the end of the grace period of a query. It reports whether the agent
+// must be killed, because it has not stopped.
+func (q *Queue) Expire(id string) (kill bool) {
+	return q.current != nil && q.current.ID == id && q.current.state == Interrupted
+}
+
+// Emit is for an event of the agent, before it is written. It is not ok if the event
+// must not be written: a request that waits already, or the end of one that does not.
+// Query is the query that the event belongs to.
+func (q *Queue) Emit(payload any) (query string, actions []Action, ok bool) {
+	if p := q.current; p != nil && !p.begun {
+		p.begun = true
+		if p.state == Interrupted {
+			actions = append(actions, Action{Do: Interrupt})
+		}
+	}
+	switch p := payload.(type) {
+	case runnerscripts.PermissionRequest:
+		if _, known := q.requests[p.ID]; known {
+			return q.Running(), actions, false
+		}
+		if q.requests == nil {
+			q.requests = make(map[string]bool)
+		}
+		q.requests[p.ID] = q.closed
+		if q.closed {
+			actions = append(actions, Action{Do: Reject, Request: p.ID})
+		}
+	case runnerscripts.PermissionResolved:
+		if _, known := q.requests[p.ID]; !known {
+			return q.Running(), actions, false
+		}
+		delete(q.requests, p.ID)
+	}
+	return q.Running(), actions, true
+}
+
+// Answer is for the answer to a permission request. It is ok if the agent must get it:
+// the first answer counts, and none to the request of a query that was interrupted. A
+// request that does not wait is FailInvalidRequest.
+func (q *Queue) Answer(id string) (ok bool, err error) {
+	answered, known := q.requests[id]
+	switch {
+	case !known:
+		return false, invalid("no permission request %q waits for an answer", id)
+	case q.current != nil && q.current.state == Interrupted:
+		return false, nil
+	case answered:
+		return false, invalid("permission request %q has been answered already", id)
+	}
+	q.requests[id] = true
+	return true, nil
+}
+
+// Close is for the end of the input. Queued prompts still run; permission requests,
+// also later ones, are rejected.
+func (q *Queue) Close() (actions []Action) {
+	q.closed = true
+	for _, id := range slices.Sorted(maps.Keys(q.requests)) {
+		if !q.requests[id] {
+			q.requests[id] = true
+			actions = append(actions, Action{Do: Reject, Request: id})
+		}
+	}
+	return actions
+}
+
+// Complete ends the running query.
+func (q *Queue) Complete(done runnerscripts.QueryCompleted) []Action {
+	return q.finish(Completed, runnerscripts.TypeQueryCompleted, done)
+}
+
+// Fail ends the running query, which did not complete.
+func (q *Queue) Fail(failed runnerscripts.QueryFailed) []Action {
+	return q.finish(Failed, runnerscripts.TypeQueryFailed, failed)
+}
+
+func (q *Queue) finish(s State, typ runnerscripts.EventType, payload any) []Action {
+	p := q.current
+	actions := q.withdraw()
+	q.current, q.ended, p.state = nil, p.ID, s
+	return append(actions, Action{Do: Report, Query: p.ID, Type: typ, Payload: payload})
+}
+
+// Abandon ends the prompts that no agent will get: cancelled, or failed because of
+// why. No prompt may be added afterwards.
+func (q *Queue) Abandon(why *runnerscripts.ScriptFailure) []Action {
+	actions := q.withdraw()
+	for _, p := range q.waiting {
+		actions = append(actions, q.end(p, why)...)
+	}
+	q.waiting, q.closed = nil, true
+	return actions
+}
+
+// end ends a query that the agent did not get.
+func (q *Queue) end(p *query, why *runnerscripts.ScriptFailure) []Action {
+	q.ended, p.state = p.ID, Completed
+	last := Action{
+		Do: Report, Query: p.ID, Type: runnerscripts.TypeQueryCompleted,
+		Payload: runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled},
+	}
+	if why != nil {
+		p.state = Failed
+		last.Type, last.Payload = runnerscripts.TypeQueryFailed, runnerscripts.QueryFailed{
+			Code: why.Code, Message: "the agent ended before it got the prompt: " + why.Message + "; send the prompt again",
+		}
+	}
+	return []Action{p.report(), last}
+}
+
+// withdraw ends the permission requests that the agent has not ended itself.
+func (q *Queue) withdraw() (actions []Action) {
+	for _, id := range slices.Sorted(maps.Keys(q.requests)) {
+		actions = append(actions, Action{
+			Do: Report, Query: q.Running(), Type: runnerscripts.TypePermissionResolved,
+			Payload: runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"},
+		})
+	}
+	clear(q.requests)
+	return actions
+}
+
+// find returns the query of an ID that has not ended; nil if there is none.
+func (q *Queue) find(id string) *query {
+	if q.current != nil && q.current.ID == id {
+		return q.current
+	}
+	for _, p := range q.waiting {
+		if p.ID == id {
+			return p
+		}
+	}
+	return nil
+}
+
+func (p *query) report() Action {
+	return Action{Do: Report, Query: p.ID, Type: runnerscripts.TypeQueryStarted, Payload: runnerscripts.QueryStarted{Prompt: p.Text}}
+}
+
+func invalid(format string, args ...any) *runnerscripts.ScriptFailure {
+	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailInvalidRequest, Message: fmt.Sprintf(format, args...)}
+}
