@@ -14,8 +14,8 @@ import (
 type GCOptions struct {
 	// DryRun only tells what would be removed.
 	DryRun bool
-	// NoGrace also removes sandboxes whose program has died and that somebody
-	// could still come back for: they wait for that, or run a durable command.
+	// NoGrace also removes sandboxes whose program has died and whose grace, in which
+	// another program can attach to them, is not over.
 	NoGrace bool
 	// Logger takes a record for each thing that was found and removed; nil means
 	// silence.

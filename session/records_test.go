@@ -229,7 +229,7 @@ func collectOrphan(t *testing.T, logger hclog.Logger) (id string) {
 	out, _ := cmd.Output() // it was killed
 	box := environment.Sandbox{Type: "local", Local: local.Config{Root: root}}
 	for _, dry := range []bool{true, false} {
-		found, err := environment.GC(t.Context(), box, environment.GCOptions{DryRun: dry, Logger: logger})
+		found, err := environment.GC(t.Context(), box, environment.GCOptions{DryRun: dry, NoGrace: true, Logger: logger})
 		if err != nil || !slices.ContainsFunc(found, func(g environment.Garbage) bool { return g.ID == strings.TrimSpace(string(out)) }) {
 			t.Fatalf("collected %v, %v; want %s", found, err, out)
 		}

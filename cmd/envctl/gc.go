@@ -30,8 +30,8 @@ expired: end those with 'envctl rm'.
 
 Without --sandbox also patches go that 'envctl run' saved more than 30 days ago.
 
-A sandbox whose program has just died waits a while for somebody to come back;
---now does not.`,
+A sandbox whose program has died lives on for its grace (grace_seconds, 60 by default), in
+which 'envctl attach' can go on with it; --now does not wait for that.`,
 		Example: `  envctl gc --dry-run
   envctl gc --now --json`,
 		Args: cobra.NoArgs,
@@ -40,7 +40,7 @@ A sandbox whose program has just died waits a while for somebody to come back;
 	f.flags(cmd)
 	fl := cmd.Flags()
 	fl.BoolVarP(&f.DryRun, "dry-run", "n", false, "only print what would be removed")
-	fl.BoolVar(&f.NoGrace, "now", false, "do not wait for somebody to come back to a sandbox")
+	fl.BoolVar(&f.NoGrace, "now", false, "do not wait for the grace of sandboxes")
 	fl.BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
 	return cmd
 }

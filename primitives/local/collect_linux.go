@@ -65,6 +65,7 @@ func (c *collection) note(kind byte, session string) {
 		c.sessions[session] = handles + 1
 	case handles > 0:
 		c.sessions[session] = handles - 1
+		c.work.Go(func() { endOrphan(session) })
 	}
 	if root := filepath.Dir(session); !c.roots[root] {
 		c.roots[root] = true
@@ -94,27 +95,16 @@ func (c *collection) orphans(root string) map[string]int {
 	return found
 }
 
-// collect ends the commands of dead programs in the sandboxes that have open handles and,
-// after its grace, each sandbox that nobody keeps. It removes the temporary files of a dead
-// program only: of the host program if that has died, else of the sandbox's owner.
+// collect ends the commands of dead programs in the sandboxes that have open handles, and
+// the sandboxes that are orphans. It removes the temporary files of a dead program only: of
+// the host program if that has died, else of the sandbox's owner.
 func (c *collection) collect(sessions map[string]int, hostDied bool) {
 	var left []*state
 	for session, handles := range sessions {
-		st := &state{Session: session}
-		grace := time.Duration(0)
-		if st.load() == nil && st.complete() {
-			if handles > 0 {
-				left = append(left, st)
-			}
-			if st.Stay || st.owner() != ownerDead {
-				continue
-			}
-			grace = st.grace()
+		if st := (&state{Session: session}); handles > 0 && st.load() == nil && st.complete() {
+			left = append(left, st)
 		}
-		c.work.Go(func() {
-			<-time.After(grace)
-			_, _ = clean(context.Background(), session, GCOptions{NoGrace: true}) //nolint:forbidigo // a process of its own; another program tries again
-		})
+		c.work.Go(func() { endOrphan(session) })
 	}
 	endAbandoned(left...)
 	for _, st := range left {
@@ -129,6 +119,22 @@ func (c *collection) collect(sessions map[string]int, hostDied bool) {
 		if st.Workspace != "" {
 			removeTemps(st.Workspace, writer)
 		}
+	}
+}
+
+// orphanTurn is how often it is looked whether an orphan is still there, and alone.
+const orphanTurn = 5 * time.Second
+
+// endOrphan ends the sandbox if its owner has died and nobody keeps it, after its grace. It
+// returns if a program is attached: the collector process of the last one that lets go of
+// the sandbox ends it.
+func endOrphan(session string) {
+	for {
+		_, wait, _ := clean(context.Background(), session, GCOptions{}) //nolint:forbidigo // a process of its own; another program tries again
+		if wait <= 0 {
+			return
+		}
+		<-time.After(min(wait, orphanTurn))
 	}
 }
 

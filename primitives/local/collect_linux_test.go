@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -127,6 +128,74 @@ func TestASandboxStaysWhileAnotherProgramIsAttached(t *testing.T) {
 	if err := p.Signal(t.Context(), primitives.SIGTERM); err != nil {
 		t.Errorf("the command of the other program: %v", err)
 	}
+}
+
+// The last program to let go of it need not end.
+func TestASandboxOfADeadOwnerEndsWhenNobodyIsAttachedAnyMore(t *testing.T) {
+	root := t.TempDir()
+	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"grace_seconds": 1}`}, root, "exec sleep 600")
+	s := attach(t, root, o.sandbox)
+	o.kill()
+	o.collected(t)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the folder is gone", emptied(t, root))
+}
+
+func lifeOf(root, id string) string {
+	return filepath.Join(primitives.PathsIn(filepath.Join(root, id)).App, "life")
+}
+
+// alone makes it appear that nobody has been attached to a sandbox for some time.
+func alone(t *testing.T, root, id string, since time.Duration) {
+	t.Helper()
+	then := time.Now().Add(-since)
+	if err := os.Chtimes(lifeOf(root, id), then, then); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// GC counts the grace itself where no collector process does.
+func TestGCGivesAnOrphanItsGrace(t *testing.T) {
+	cfg := durableConfig(t)
+	root := local.Config{Root: cfg.Root}
+	cfg.GraceSeconds = 3600
+	s := newSandbox(t, cfg)
+	for _, pid := range collectors(t, os.Getpid()) {
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGCONT) })
+	}
+	start(t, s, durable("sleep 600"))
+	orphan(t, s.Paths().Session)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	took := func(when, want string, opts local.GCOptions) {
+		t.Helper()
+		if got := gc(t, root, opts); got != want {
+			t.Errorf("%s GC took %q, want %q", when, got, want)
+		}
+	}
+	took("at first sight", "", local.GCOptions{})
+	alone(t, root.Root, id, 59*time.Minute)
+	took("within its grace", "", local.GCOptions{})
+	again := attach(t, root.Root, id)
+	took("while a program is attached", "", local.GCOptions{NoGrace: true})
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+	took("after that", "", local.GCOptions{})
+	if life, err := os.Stat(lifeOf(root.Root, id)); err != nil || time.Since(life.ModTime()) > 30*time.Minute {
+		t.Errorf("its grace has not begun anew: %v, %v", life.ModTime(), err)
+	}
+	alone(t, root.Root, id, -time.Hour)
+	took("with a clock that was set back", "", local.GCOptions{})
+	alone(t, root.Root, id, 61*time.Minute)
+	took("after its grace", id, local.GCOptions{})
 }
 
 func TestTheNextProgramCollectsWhatNobodyElseCan(t *testing.T) {

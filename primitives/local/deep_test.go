@@ -52,7 +52,7 @@ func TestASandboxWithFoldersOfAnyDepthIsRemoved(t *testing.T) {
 			if err := s.Close(); err != nil {
 				return err
 			}
-			_, err := local.GC(t.Context(), cfg, local.GCOptions{})
+			_, err := local.GC(t.Context(), cfg, local.GCOptions{NoGrace: true})
 			return err
 		},
 		"GC of a removal that was not finished": func(t *testing.T, cfg local.Config, s *local.Sandbox) error {

@@ -126,7 +126,10 @@ func TestGCFreesAFullDisk(t *testing.T) {
 	cfg := local.Config{Root: smallDisk(t)}
 	id := abandon(t, cfg)
 	fillDisk(t, filepath.Join(cfg.Root, id, "workspace"), 0)
-	if got := gc(t, cfg, local.GCOptions{}); got != id {
+	if got := gc(t, cfg, local.GCOptions{}); got != "" {
+		t.Errorf("within its grace GC took %q", got)
+	}
+	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != id {
 		t.Errorf("GC took %q, want %q", got, id)
 	}
 	if !emptied(t, cfg.Root)() {

@@ -23,7 +23,7 @@ import (
 type GCOptions struct {
 	// DryRun only tells what would be removed.
 	DryRun bool
-	// NoGrace also removes sandboxes in which a durable command still runs.
+	// NoGrace also removes sandboxes whose grace is not over.
 	NoGrace bool
 }
 
@@ -34,11 +34,11 @@ type Garbage struct {
 	Created time.Time
 }
 
-// GC ends and removes the sandboxes below cfg.Root whose programs have died, and
-// what is left of those that were being made or removed then, without waiting for
-// their grace. It takes none that a program is attached to, whose maker lives, that
-// was made with Config.Stay, or in which a durable command runs. Of cfg only Root
-// counts.
+// GC ends and removes the sandboxes below cfg.Root whose owners have died, and what is
+// left of those that were being made or removed then. It takes none that a program is
+// attached to, whose owner lives, or that was made with Config.Stay, and none within its
+// grace, see [Config].GraceSeconds: if no collector process counts that, it begins when GC
+// first finds the sandbox. Of cfg only Root counts.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.
@@ -58,7 +58,7 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 			if !e.IsDir() {
 				continue
 			}
-			found, err := clean(ctx, filepath.Join(root, e.Name()), opts)
+			found, _, err := clean(ctx, filepath.Join(root, e.Name()), opts)
 			if err != nil {
 				errs = append(errs, err)
 			} else if found.Why != "" {
@@ -69,51 +69,65 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 	return removed, wrap("gc", cfg.Root, errors.Join(errs...))
 }
 
-// clean removes one session folder if it is garbage; else Garbage.Why is empty.
-func clean(ctx context.Context, session string, opts GCOptions) (Garbage, error) {
+// clean removes one session folder if it is garbage; else Garbage.Why is empty. For an
+// orphan whose grace is not over, wait is the rest of it.
+func clean(ctx context.Context, session string, opts GCOptions) (found Garbage, wait time.Duration, err error) {
 	name := filepath.Base(session)
 	if rest, ok := strings.CutPrefix(name, removedPrefix); ok && isID(rest) {
 		found := Garbage{ID: rest, Why: "its program died while it was removed"}
 		if opts.DryRun {
-			return found, nil
+			return found, 0, nil
 		}
-		return found, files.RemoveTree(session)
+		return found, 0, files.RemoveTree(session)
 	}
 	if !isID(name) {
-		return Garbage{}, nil // a folder of somebody else
+		return Garbage{}, 0, nil // a folder of somebody else
 	}
 	st := state{Session: session}
-	err := st.load()
+	err = st.load()
 	if !st.complete() {
-		return cleanHalf(ctx, session, st, opts)
+		found, err = cleanHalf(ctx, session, st, opts)
+		return found, 0, err
 	}
-	if err != nil || st.owner() != ownerDead || st.Stay || !opts.NoGrace && st.busy() {
-		return Garbage{}, nil //nolint:nilerr // what cannot be read is not ours
+	if err != nil || st.owner() != ownerDead || st.Stay {
+		return Garbage{}, 0, nil //nolint:nilerr // what cannot be read is not ours
 	}
-	return cleanSandbox(ctx, &st, opts)
+	return cleanOrphan(ctx, &st, opts)
 }
 
-// cleanSandbox ends a sandbox unless somebody is attached to it. Whoever wants to
-// attach meanwhile waits for the lock, and finds that it was terminated.
-func cleanSandbox(ctx context.Context, st *state, opts GCOptions) (Garbage, error) {
+// cleanOrphan ends a sandbox of a dead owner unless a program is attached to it, or its
+// grace is not over. A program that wants to attach meanwhile waits for the lock, and finds
+// that it was terminated.
+func cleanOrphan(ctx context.Context, st *state, opts GCOptions) (found Garbage, wait time.Duration, err error) {
 	life, err := openRegular(st.file(lifeFile), os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Garbage{}, nil
+		return Garbage{}, 0, nil
 	}
 	if err != nil {
-		return Garbage{}, err
+		return Garbage{}, 0, err
+	}
+	// Another one that looks whether anybody is attached has the lock for a moment.
+	locking, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if awaitLock(locking, life, unix.LOCK_EX) != nil {
+		return Garbage{}, 0, life.Close()
 	}
 	info, err := life.Stat()
 	ended := err == nil && isEnded(info)
-	if err != nil || ended && st.Keep || flock(life, unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return Garbage{}, errors.Join(err, life.Close())
+	if err != nil || ended && st.Keep {
+		return Garbage{}, 0, errors.Join(err, life.Close())
 	}
-	found := Garbage{ID: st.ID, Why: "its program died", Created: st.Created}
+	if !opts.NoGrace && !ended {
+		if wait, err = st.remainingGrace(life, info, opts.DryRun); err != nil || wait > 0 {
+			return Garbage{}, wait, errors.Join(err, life.Close())
+		}
+	}
+	found = Garbage{ID: st.ID, Why: "its program died", Created: st.Created}
 	switch {
 	case opts.DryRun:
-		return found, life.Close()
+		return found, 0, life.Close()
 	case ended:
-		return found, errors.Join(discard(st.Session), life.Close())
+		return found, 0, errors.Join(discard(st.Session), life.Close())
 	}
 	who, err := sandboxUser(st.User)
 	if err != nil {
@@ -121,10 +135,33 @@ func cleanSandbox(ctx context.Context, st *state, opts GCOptions) (Garbage, erro
 	}
 	s, err := openWith(st, who, false, life)
 	if err != nil {
-		return found, err
+		return found, 0, err
 	}
 	_, err = s.Terminate(ctx)
-	return found, errors.Join(err, s.Close())
+	return found, 0, errors.Join(err, s.Close())
+}
+
+// neverAlone is the time of a life file since a program attached, until the sandbox is
+// found without its owner and such a program.
+var neverAlone = time.Unix(0, 0)
+
+// aloneSince writes down in the time of the life file, for which a full disk has room, too,
+// since when neither the owner lives nor a program is attached.
+func aloneSince(life *os.File, since time.Time) error {
+	tv := unix.NsecToTimeval(since.UnixNano())
+	return unix.Futimes(int(life.Fd()), []unix.Timeval{tv, tv})
+}
+
+// remainingGrace returns how long an orphan that no program is attached to lives on. Its
+// grace begins when this is first asked. The caller holds the lock alone.
+func (st *state) remainingGrace(life *os.File, info fs.FileInfo, dryRun bool) (time.Duration, error) {
+	if since := info.ModTime(); since.After(neverAlone) {
+		return min(st.grace()-time.Since(since), st.grace()), nil
+	}
+	if dryRun {
+		return st.grace(), nil
+	}
+	return st.grace(), aloneSince(life, time.Now())
 }
 
 // cleanHalf removes a sandbox that never was complete. There is nothing in it but
@@ -219,15 +256,6 @@ func (st *state) owner() ownerFate {
 		return ownerAlive
 	}
 	return ownerDead
-}
-
-// busy reports whether a durable command runs.
-func (st *state) busy() bool {
-	started, _ := filepath.Glob(filepath.Join(st.paths().App, "exec", "*", startedFile))
-	return slices.ContainsFunc(started, func(file string) bool {
-		var d durableStart
-		return readJSON(file, &d) == nil && d.Boot == proctree.BootID() && proctree.Alive(d.Supervisor)
-	})
 }
 
 // pidNamespace names the set of processes that this program sees.

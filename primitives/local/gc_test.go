@@ -101,7 +101,7 @@ func TestGCTakesSandboxesOfDeadProgramsOnly(t *testing.T) {
 	if err := os.MkdirAll(foreign, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got := gc(t, cfg, local.GCOptions{}); got != garbage {
+	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != garbage {
 		t.Errorf("GC took %q, want %q", got, garbage)
 	}
 	left, err := os.ReadDir(cfg.Root)
@@ -116,13 +116,21 @@ func TestGCTakesSandboxesOfDeadProgramsOnly(t *testing.T) {
 	if err := attached.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := gc(t, cfg, local.GCOptions{}); got != attached.ID() {
+	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != attached.ID() {
 		t.Errorf("after Close GC took %q, want %q", got, attached.ID())
 	}
 	if s, err := local.Attach(t.Context(), cfg, kept); err != nil {
 		t.Error(err)
 	} else if _, err := s.Terminate(t.Context()); errors.Join(err, s.Close()) != nil {
 		t.Error(err)
+	}
+}
+
+func TestGCNeedNotWait(t *testing.T) {
+	cfg := local.Config{Root: t.TempDir(), GraceSeconds: 3600}
+	id := abandon(t, cfg)
+	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != id {
+		t.Errorf("GC took %q, want %q", got, id)
 	}
 }
 
@@ -140,7 +148,7 @@ func TestGCEndsWhatStillRuns(t *testing.T) {
 	if err := errors.Join(os.Rename(life, life+"2"), os.WriteFile(life, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if got := gc(t, cfg, local.GCOptions{}); got != s.ID() {
+	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != s.ID() {
 		t.Errorf("GC took %q, want %q", got, s.ID())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -16,7 +16,8 @@
 // ends: that is the program itself, started once more. When the program has died, killed
 // or not, the collector process ends the commands that the program has left, removes the
 // files that it was writing and, after [Config].GraceSeconds, terminates those of its
-// sandboxes that are not made to stay and that no other program is attached to. What is
+// sandboxes that are not made to stay. A sandbox that another program is attached to lives
+// on; its grace begins when the last such program closes its handle, or dies. What is
 // left where a collector process was killed too, that of the next program collects.
 //
 // Linux is fully supported. On macOS it works without durable commands and without a
@@ -61,7 +62,7 @@ type Config struct {
 	// however long nobody uses it.
 	Stay bool `json:"stay,omitempty"`
 	// GraceSeconds is for how long the sandbox lives on, without Stay, when this
-	// program has ended and no other one is attached. Zero means 60.
+	// program has ended and no other one is attached any more. Zero means 60.
 	GraceSeconds int `json:"grace_seconds,omitempty"`
 	// Env is added to the environment of every command, entries and their
 	// meaning as in primitives.Command.Env.

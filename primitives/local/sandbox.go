@@ -78,6 +78,9 @@ func open(ctx context.Context, st *state, who identity, reapOrphans bool) (*Sand
 	if err := flockShared(ctx, life); err != nil {
 		return nil, errors.Join(err, life.Close())
 	}
+	if err := aloneSince(life, neverAlone); err != nil {
+		return nil, errors.Join(err, life.Close())
+	}
 	return openWith(st, who, reapOrphans, life)
 }
 

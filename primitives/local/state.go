@@ -48,7 +48,7 @@ const (
 	// lifeFile is empty as long as the sandbox lives. Every handle keeps it open: its
 	// size, which can change on a full disk, too, and its removal tell all of them what
 	// one has done. They share a lock on it, so that it can be known whether there are
-	// any.
+	// any. Its time says since when there is none, see aloneSince.
 	lifeFile   = "life"
 	lifeEnding = 1 // its size while somebody terminates the sandbox
 	lifeEnded  = 2

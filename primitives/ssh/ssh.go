@@ -146,7 +146,7 @@ func Remove(ctx context.Context, cfg Config, id string) error {
 type GCOptions struct {
 	// DryRun only tells what would be removed.
 	DryRun bool
-	// NoGrace also removes sandboxes in which a durable command still runs.
+	// NoGrace also removes sandboxes whose grace is not over.
 	NoGrace bool
 }
 
@@ -157,7 +157,8 @@ type Garbage struct {
 	Created time.Time
 }
 
-// GC removes the sandboxes whose guests have died. Of cfg only Host, Root and Runner
+// GC removes the sandboxes whose guests have died, as after a restart of the machine. Their
+// grace, of a minute, begins when GC first finds them. Of cfg only Host, Root and Runner
 // count.
 func GC(ctx context.Context, cfg Config, opts GCOptions) (removed []Garbage, err error) {
 	d, err := newDriver(cfg)

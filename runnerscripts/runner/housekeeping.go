@@ -24,7 +24,7 @@ func (h *housekeeping) addFlags(fs *flag.FlagSet) {
 	fs.StringVar(&h.remove, "remove", "", "serve nothing: end the sandbox with this `id`, if there is one")
 	fs.BoolVar(&h.gc, "gc", false, "serve nothing: remove orphaned sandboxes below the root, and print them as JSON")
 	fs.BoolVar(&h.opts.DryRun, "dry-run", false, "with --gc, only print them")
-	fs.BoolVar(&h.opts.NoGrace, "no-grace", false, "with --gc, also those in which a durable command runs")
+	fs.BoolVar(&h.opts.NoGrace, "no-grace", false, "with --gc, also those whose grace is not over")
 }
 
 func (h *housekeeping) wanted() bool { return h.list || h.gc || h.remove != "" }
