@@ -5,8 +5,6 @@
 package engine
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +15,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	cerrdefs "github.com/containerd/errdefs"
+	dockercontext "github.com/docker/cli/cli/context/docker"
+	"github.com/docker/cli/cli/context/store"
 	"github.com/docker/docker/client"
 )
 
@@ -185,22 +186,27 @@ func addressFromEnv(host string) (engineAddress, error) {
 	return resolve(host, &certificates{dir: dir, insecure: !verify})
 }
 
-// addressFromContext reads a context of the docker command. They are stored in
-// folders named by the digest of the context's name.
+// addressFromContext reads a context of the docker command.
 func addressFromContext(dir, name string) (engineAddress, error) {
-	sum := sha256.Sum256([]byte(name))
-	key := hex.EncodeToString(sum[:])
-	var meta struct {
-		Endpoints map[string]struct {
-			Host          string
-			SkipTLSVerify bool
-		}
+	contexts := store.New(filepath.Join(dir, "contexts"), store.NewConfig(
+		func() any { return &map[string]any{} },
+		store.EndpointTypeGetter(dockercontext.DockerEndpoint, func() any { return &dockercontext.EndpointMeta{} }),
+	))
+	found, err := contexts.GetMetadata(name)
+	if cerrdefs.IsNotFound(err) {
+		return engineAddress{}, fmt.Errorf("%w; choose another one (docker context ls)", fs.ErrNotExist)
 	}
-	if err := readJSON(filepath.Join(dir, "contexts", "meta", key, "meta.json"), &meta); err != nil {
-		return engineAddress{}, fmt.Errorf("choose another one (docker context ls): %w", err)
+	if err != nil {
+		return engineAddress{}, fmt.Errorf("%w: %w; correct or remove it (docker context rm)", fs.ErrInvalid, err)
 	}
-	endpoint := meta.Endpoints["docker"]
-	certs := &certificates{dir: filepath.Join(dir, "contexts", "tls", key, "docker"), insecure: endpoint.SkipTLSVerify}
+	endpoint, err := dockercontext.EndpointFromContext(found)
+	if err != nil {
+		return engineAddress{}, fmt.Errorf("%w: %w", fs.ErrInvalid, err)
+	}
+	certs := &certificates{
+		dir:      filepath.Join(contexts.GetStorageInfo(name).TLSPath, dockercontext.DockerEndpoint),
+		insecure: endpoint.SkipTLSVerify,
+	}
 	if _, err := os.Stat(certs.dir); err != nil && !endpoint.SkipTLSVerify {
 		certs = nil
 	}

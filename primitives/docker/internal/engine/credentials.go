@@ -3,9 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -16,6 +14,9 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
+	"github.com/docker/cli/cli/config"
+	"github.com/docker/cli/cli/config/configfile"
+	"github.com/docker/cli/cli/config/credentials"
 	"github.com/docker/docker/api/types/registry"
 )
 
@@ -39,22 +40,19 @@ func Credentials(ctx context.Context, image string) (registry.AuthConfig, error)
 	if err != nil {
 		return none, nil //nolint:nilerr // no home, no configuration
 	}
-	var cfg authConfig
-	if err := readJSON(filepath.Join(dir, "config.json"), &cfg); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		return none, err
+	cfg, err := config.Load(dir)
+	if err != nil {
+		return none, fmt.Errorf("%w: %w; correct the file, or log in again (docker login %s)", fs.ErrInvalid, err, server)
 	}
-	helper, ok := cfg.CredHelpers[server]
+	helper, ok := cfg.CredentialHelpers[server]
 	if !ok {
-		helper = cfg.CredsStore
+		helper = cfg.CredentialsStore
 	}
 	var auth registry.AuthConfig
 	if helper != "" {
 		auth, err = askHelper(ctx, helper, server)
 	} else {
-		auth, err = cfg.find(server)
+		auth, err = fromFile(cfg, server)
 	}
 	if err != nil {
 		return none, err
@@ -63,49 +61,13 @@ func Credentials(ctx context.Context, image string) (registry.AuthConfig, error)
 	return auth, nil
 }
 
-// authConfig is what the configuration of the docker command says of registries.
-type authConfig struct {
-	Auths map[string]struct {
-		Auth          string `json:"auth"` // user:password in base64
-		IdentityToken string `json:"identitytoken"`
-		RegistryToken string `json:"registrytoken"`
-	} `json:"auths"`
-	CredsStore  string            `json:"credsStore"`
-	CredHelpers map[string]string `json:"credHelpers"`
-}
-
-// find looks for credentials in the file itself. Old ones are kept by the
-// registry's whole address.
-func (c authConfig) find(server string) (registry.AuthConfig, error) {
-	entry, ok := c.Auths[server]
-	if !ok && server != hub {
-		for name, e := range c.Auths {
-			if hostOf(name) == server {
-				entry = e
-				break
-			}
-		}
-	}
-	auth := registry.AuthConfig{IdentityToken: entry.IdentityToken, RegistryToken: entry.RegistryToken}
-	if entry.Auth == "" {
-		return auth, nil
-	}
-	plain, err := base64.StdEncoding.DecodeString(entry.Auth)
-	user, password, found := strings.Cut(string(plain), ":")
-	if err != nil || !found {
-		return auth, fmt.Errorf("%w: the credentials that the docker command keeps for %s cannot be read; log in again (docker login %[2]s)", fs.ErrInvalid, server)
-	}
-	auth.Username, auth.Password = user, strings.TrimRight(password, "\x00")
-	return auth, nil
-}
-
-// hostOf returns the host of a registry's address.
-func hostOf(address string) string {
-	if _, rest, found := strings.Cut(address, "://"); found {
-		address = rest
-	}
-	host, _, _ := strings.Cut(address, "/")
-	return host
+// fromFile returns the credentials that stand in the docker command's configuration.
+func fromFile(cfg *configfile.ConfigFile, server string) (registry.AuthConfig, error) {
+	found, err := credentials.NewFileStore(cfg).Get(server)
+	return registry.AuthConfig{
+		Username: found.Username, Password: found.Password,
+		IdentityToken: found.IdentityToken, RegistryToken: found.RegistryToken,
+	}, err
 }
 
 const (
@@ -115,7 +77,8 @@ const (
 )
 
 // askHelper gets credentials from a program that keeps them for the docker
-// command. What it writes is not told: it may be a secret.
+// command. It does so itself because docker/cli knows no context here, and puts what the
+// program writes into errors: it may be a secret.
 func askHelper(ctx context.Context, helper, server string) (registry.AuthConfig, error) {
 	var auth registry.AuthConfig
 	program := "docker-credential-" + helper

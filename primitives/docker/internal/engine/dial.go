@@ -145,45 +145,57 @@ type connGuardKey struct{}
 // no limit, and something else may listen where the engine should.
 const answerTimeout = 30 * time.Second
 
-// guarded is a dialer that lets hijack know its connections, and does not wait for ever
+// guarded is a dialer that lets Hijack know its connections, and does not wait for ever
 // for an engine that never answers.
-func guarded(dial dialer, patience time.Duration) func(context.Context, string, string) (net.Conn, error) {
+func guarded(dial dialer, timeout time.Duration) func(context.Context, string, string) (net.Conn, error) {
 	var answered atomic.Bool
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := dial(ctx)
-		if err == nil && !answered.Load() {
-			err = conn.SetReadDeadline(time.Now().Add(patience))
-			conn = &firstConn{Conn: conn, answered: &answered}
+		if err != nil {
+			return nil, err
 		}
-		if g, ok := ctx.Value(connGuardKey{}).(*connGuard); ok && err == nil {
+		if !answered.Load() {
+			first := &firstConn{Conn: conn, answered: &answered}
+			first.timer = time.AfterFunc(timeout, first.giveUp)
+			conn = first
+		}
+		if g, ok := ctx.Value(connGuardKey{}).(*connGuard); ok {
 			g.hold(conn)
 		}
-		return conn, err
+		return conn, nil
 	}
 }
 
 // firstConn is a connection to an engine that has answered nothing yet. The client asks
-// it for its version then, and takes over no such connection.
+// it for its version then, and takes over no such connection. A connection through ssh
+// knows no deadlines, so a timer closes it.
 type firstConn struct {
 	net.Conn
 	answered *atomic.Bool
-	heard    bool // on this connection
+	timer    *time.Timer
+	silent   atomic.Bool
+}
+
+func (c *firstConn) giveUp() {
+	c.silent.Store(true)
+	_ = c.Conn.Close()
 }
 
 func (c *firstConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	switch {
-	case c.heard:
 	case n > 0:
-		c.heard = true
+		c.timer.Stop()
 		c.answered.Store(true)
-		if derr := c.SetReadDeadline(time.Time{}); err == nil {
-			err = derr
-		}
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case c.silent.Load():
 		err = ErrSilent
 	}
 	return n, err
+}
+
+func (c *firstConn) Close() error {
+	c.timer.Stop()
+	return c.Conn.Close()
 }
 
 func (g *connGuard) hold(conn net.Conn) {

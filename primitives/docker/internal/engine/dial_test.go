@@ -19,7 +19,7 @@ func TestWhatListensAndNeverAnswersIsNotWaitedForForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	err = engine.AskPatiently(t.Context(), l.Addr().String(), 10*time.Millisecond)
+	err = engine.AskPatiently(t.Context(), "unix://"+l.Addr().String(), 10*time.Millisecond)
 	if !errors.Is(err, primitives.ErrUnavailable) || !strings.Contains(err.Error(), "does not answer") || strings.Contains(err.Error(), "http:") {
 		t.Errorf("error %v", err)
 	}

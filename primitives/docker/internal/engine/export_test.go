@@ -17,10 +17,12 @@ func DialTLS(ctx context.Context, address string, config *tls.Config) (net.Conn,
 }
 
 // AskPatiently asks an engine that may take that long for its first answer.
-func AskPatiently(ctx context.Context, socket string, patience time.Duration) error {
-	eng, err := client.NewClientWithOpts(
-		client.WithHost("unix://"+socket), client.WithAPIVersionNegotiation(), client.WithDialContext(guarded(dialUnix(socket), patience)),
-	)
+func AskPatiently(ctx context.Context, host string, timeout time.Duration) error {
+	at, err := resolve(host, nil)
+	if err != nil {
+		return err
+	}
+	eng, err := client.NewClientWithOpts(client.WithHost(at.address), client.WithAPIVersionNegotiation(), client.WithDialContext(guarded(at.dial, timeout)))
 	if err != nil {
 		return err
 	}

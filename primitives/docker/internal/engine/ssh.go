@@ -8,168 +8,98 @@ import (
 	"io/fs"
 	"net"
 	"net/url"
-	"os"
-	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/tail"
+	"github.com/docker/cli/cli/connhelper"
 )
 
-const (
-	// sshIdle is for how long a login is kept for the next request.
-	sshIdle = 10 * time.Second
-	// sshPatience is how long ssh may take to end.
-	sshPatience = 2 * time.Second
-)
+// sshIdle is how long a login is kept for the next request.
+const sshIdle = 10 * time.Second
 
-// dialSSH reaches an engine as the docker command does: by the ssh command, with
-// the user's own configuration, and the docker command over there, which joins
-// its standard streams to the engine. Nobody is asked for passwords.
+// dialSSH reaches an engine as the docker command does: by the ssh command, with the
+// user's own configuration, and the docker command over there, which joins its standard
+// streams to the engine. ssh asks no questions.
 func dialSSH(u *url.URL) (dialer, error) {
 	host, user := u.Hostname(), u.User.Username()
 	if strings.HasPrefix(host, "-") || strings.HasPrefix(user, "-") {
 		return nil, fmt.Errorf("%w: the user and the host of an ssh address must not begin with a dash", fs.ErrInvalid)
 	}
-	args := []string{"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"}
-	if user != "" {
-		args = append(args, "-l", user)
+	// A connection that ssh leaves to others would hold its standard error, and Close
+	// would wait for it.
+	helper, err := connhelper.GetConnectionHelperWithSSHOpts(u.String(), []string{"-o", "BatchMode=yes", "-o", "ControlMaster=no"})
+	if err != nil {
+		return nil, fmt.Errorf("%w: address of the Docker engine: %w", fs.ErrInvalid, err)
 	}
-	if port := u.Port(); port != "" {
-		args = append(args, "-p", port)
-	}
-	args = append(args, "--", host, "docker")
-	if socket := u.Path; socket != "" && socket != "/" {
-		// The shell over there reads it.
-		args = append(args, "--host", "'unix://"+strings.ReplaceAll(socket, "'", `'\''`)+"'")
-	}
-	args = append(args, "system", "dial-stdio")
-	return func(ctx context.Context) (net.Conn, error) { return startSSH(ctx, host, args) }, nil
+	return func(ctx context.Context) (net.Conn, error) { return startSSH(ctx, host, helper) }, nil
 }
 
-// sshConn is a connection through a child process.
+// sshConn is a connection through an ssh command.
 type sshConn struct {
-	*net.UnixConn // of which the child has the other end as its standard streams
-	host          string
-	cmd           *exec.Cmd
-	stderr        tail.Buffer
-	closing       sync.Once
-	ended         chan struct{} // closed when the child was waited for
-	err           error         // of the child; valid when it has ended
+	net.Conn
+	host  string
+	close func() error
 }
 
-// startSSH starts the child. That it fails is seen by the first to read.
-func startSSH(ctx context.Context, host string, args []string) (net.Conn, error) {
-	ours, theirs, err := socketPair()
-	if err != nil {
-		return nil, err
-	}
-	// It lives as long as the connection, whatever ctx was for. It has the whole
-	// environment: it is the user's program, with the user's configuration.
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), "ssh", args...)
-	c := &sshConn{UnixConn: ours, host: host, cmd: cmd, ended: make(chan struct{})}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, &c.stderr
-	cmd.WaitDelay = sshPatience / 10                     // a connection that ssh shares holds standard error
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the interrupt key is not for it
-	err = cmd.Start()
-	_ = theirs.Close()
-	if err != nil {
-		_ = ours.Close()
+// startSSH starts the ssh command on a thread that lives as long as the connection: the
+// kernel kills the command when the thread that started it ends. The first Read or Write
+// says that ssh has failed.
+func startSSH(ctx context.Context, host string, helper *connhelper.ConnectionHelper) (net.Conn, error) {
+	c := &sshConn{host: host}
+	started, closed := make(chan error, 1), make(chan struct{})
+	var thread sync.WaitGroup
+	thread.Go(func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var err error
+		c.Conn, err = helper.Dialer(ctx, "", "")
+		if started <- err; err == nil {
+			<-closed
+		}
+	})
+	if err := <-started; err != nil {
+		thread.Wait()
 		return nil, &sshError{host: host, err: fmt.Errorf("install the ssh command: %w", err)}
 	}
-	go func() {
-		c.err = cmd.Wait()
-		close(c.ended)
-	}()
+	c.close = sync.OnceValue(func() error {
+		err := c.Conn.Close()
+		close(closed)
+		thread.Wait()
+		return err
+	})
 	return c, nil
 }
 
-// socketPair returns a connection and its other end for a child.
-func socketPair() (*net.UnixConn, *os.File, error) {
-	syscall.ForkLock.RLock()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err == nil {
-		syscall.CloseOnExec(fds[0])
-		syscall.CloseOnExec(fds[1])
-	}
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	file, theirs := os.NewFile(uintptr(fds[0]), "ssh"), os.NewFile(uintptr(fds[1]), "ssh")
-	conn, err := net.FileConn(file) // has a descriptor of its own
-	_ = file.Close()
-	ours, ok := conn.(*net.UnixConn)
-	if err == nil && !ok {
-		err = errors.ErrUnsupported
-	}
-	if err != nil {
-		_ = theirs.Close()
-		return nil, nil, err
-	}
-	return ours, theirs, nil
-}
-
-// Read reads what the engine sends. An end that ssh reports as its failure is no
-// end of the engine's.
 func (c *sshConn) Read(p []byte) (int, error) {
-	n, err := c.UnixConn.Read(p)
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
-		if failure := c.failure(); failure != nil {
-			err = failure
-		}
-	}
-	return n, err
+	n, err := c.Conn.Read(p)
+	return n, c.explain(err)
 }
 
 func (c *sshConn) Write(p []byte) (int, error) {
-	n, err := c.UnixConn.Write(p)
-	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-		if failure := c.failure(); failure != nil {
-			err = failure
-		}
+	n, err := c.Conn.Write(p)
+	return n, c.explain(err)
+}
+
+// Close ends the ssh command and returns when it has ended.
+func (c *sshConn) Close() error { return c.close() }
+
+// explain returns an error of the ssh command as an *sshError. The end of the stream and
+// a connection that was closed are no failures of ssh.
+func (c *sshConn) explain(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, fs.ErrClosed) {
+		return err
 	}
-	return n, err
-}
-
-// failure is why the child has ended; nil if it has ended well.
-func (c *sshConn) failure() error {
-	if !c.await(sshPatience) || c.err == nil || errors.Is(c.err, exec.ErrWaitDelay) {
-		return nil
+	_, said, found := strings.Cut(err.Error(), ": stderr=")
+	if !found {
+		said = err.Error()
 	}
-	return &sshError{host: c.host, err: c.err, stderr: c.stderr.String()}
+	return &sshError{host: c.host, err: errors.New("the command has failed"), stderr: strings.TrimSpace(said)}
 }
 
-// await reports whether the child ends in time.
-func (c *sshConn) await(patience time.Duration) bool {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-c.ended:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
-// Close ends the child and returns when it has ended.
-func (c *sshConn) Close() error {
-	err := net.ErrClosed
-	c.closing.Do(func() {
-		err = c.UnixConn.Close()
-		_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		if !c.await(sshPatience) {
-			_ = c.cmd.Process.Kill()
-			<-c.ended
-		}
-	})
-	return err
-}
-
-// sshError says why ssh ended. What it wrote is not in Error: the engine's client
-// looks for words in errors, and forgets those in which it finds them.
+// sshError says why ssh ended. What it wrote is not in Error: the engine's client looks
+// for words in errors, and drops the errors in which it finds them.
 type sshError struct {
 	host   string
 	err    error

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testssh"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
 func TestAnEngineBehindSSH(t *testing.T) {
@@ -68,6 +70,16 @@ func TestAnEngineBehindSSH(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		if err := ask(ctx, "ssh://"+silent.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("an engine that never answers", func(t *testing.T) {
+		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		if err := engine.AskPatiently(t.Context(), "ssh://root@"+address+l.Addr().String(), 10*time.Millisecond); !errors.Is(err, engine.ErrSilent) {
 			t.Errorf("got %v", err)
 		}
 	})
