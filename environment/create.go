@@ -11,7 +11,7 @@ import (
 //
 // ctx covers the creation only. When Create fails nothing is left of the sandbox.
 func Create(ctx context.Context, cfg Config) (*Environment, error) {
-	if err := cfg.check(); err != nil {
+	if err := errors.Join(cfg.check(), findSources(cfg.Workspace)); err != nil {
 		return nil, err
 	}
 	if cfg.Name != "" {

@@ -99,11 +99,17 @@ type SourceError struct {
 	// without credentials.
 	Kind, Name string
 	Err        error
+
+	config string // the file that names it; empty for none
 }
 
 // Error names the source and says what happened.
 func (e *SourceError) Error() string {
-	return fmt.Sprintf("workspace[%d] (%s %s): %v", e.Index, e.Kind, e.Name, e.Err)
+	where := ""
+	if e.config != "" {
+		where = e.config + ": "
+	}
+	return fmt.Sprintf("%sworkspace[%d]: %s %q: %v", where, e.Index, e.Kind, e.Name, e.Err)
 }
 
 // Unwrap returns what happened.

@@ -44,6 +44,9 @@ func LoadConfig(name string) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %w", name, err)
 	}
 	cfg.resolve(dir)
+	for i := range cfg.Workspace {
+		cfg.Workspace[i].config = name
+	}
 	return cfg, nil
 }
 

@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -25,14 +27,41 @@ var sourceLimit = archive.Limit{Advice: "ignore what the agent does not need, or
 
 // place puts the sources into the workspace.
 func (e *Environment) place(ctx context.Context, sources []Source) error {
+	if err := findSources(sources); err != nil {
+		return err
+	}
 	for i, s := range sources {
 		kind, name := s.describe()
 		if err := e.placeOne(ctx, s); err != nil {
-			return &SourceError{Index: i, Kind: kind, Name: name, Err: err}
+			return &SourceError{Index: i, Kind: kind, Name: name, Err: err, config: s.config}
 		}
 		e.log.Debug("placed a source of the workspace", "index", i, "kind", kind, "name", name)
 	}
 	return nil
+}
+
+// findSources refuses folders and files of this machine that do not exist.
+func findSources(sources []Source) error {
+	for i, s := range sources {
+		kind, name := s.describe()
+		if filepath.IsAbs(name) || kind == "folder" || kind == "tar" && s.Tar.Reader == nil {
+			if err := findSource(kind, name); err != nil {
+				return &SourceError{Index: i, Kind: kind, Name: name, Err: err, config: s.config}
+			}
+		}
+	}
+	return nil
+}
+
+func findSource(kind, name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %w; make it, or name one that exists", ErrConfig, fs.ErrNotExist)
+	case err == nil && kind == "folder" && !info.IsDir():
+		return fmt.Errorf("%w: %w; name a folder", ErrConfig, primitives.ErrNotDirectory)
+	}
+	return nil // what else is wrong shows when it is read
 }
 
 func (e *Environment) placeOne(ctx context.Context, s Source) error {

@@ -50,6 +50,40 @@ func refused(t *testing.T, s Source) *SourceError {
 	return source
 }
 
+func TestASourceThatDoesNotExistIsAnErrorOfTheConfiguration(t *testing.T) {
+	file := filepath.Join(folderWith(t, tree{"f": "1"}), "f")
+	for name, c := range map[string]struct {
+		source Source
+		says   string
+	}{
+		"folder":          {Source{Folder: &Folder{Path: "nosuch"}}, `workspace[1]: folder "nosuch": invalid configuration: file does not exist; `},
+		"with gitignore":  {Source{Folder: &Folder{Path: "nosuch", Gitignore: true}}, `workspace[1]: folder "nosuch": invalid configuration: file does not exist; `},
+		"file for folder": {Source{Folder: &Folder{Path: file}}, `workspace[1]: folder "` + file + `": invalid configuration: not a directory; `},
+		"tar":             {Source{Tar: &Tar{Path: "nosuch.tar"}}, `workspace[1]: tar "nosuch.tar": invalid configuration: file does not exist; `},
+		"repository":      {Source{Git: &Git{URL: file + "x"}}, `workspace[1]: git "` + file + `x": invalid configuration: file does not exist; `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := refused(t, c.source)
+			if missing := name != "file for folder"; !errors.Is(err, ErrConfig) || errors.Is(err, fs.ErrNotExist) != missing || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func TestASourceOfAFileIsNamedWithTheFile(t *testing.T) {
+	dir := folderWith(t, tree{"agentenv.yaml": "workspace: [{folder: nosuch}]\n"})
+	cfg, err := LoadConfig(filepath.Join(dir, "agentenv.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Sandbox = sandbox(t)
+	want := filepath.Join(dir, "agentenv.yaml") + `: workspace[0]: folder "` + filepath.Join(dir, "nosuch") + `": invalid configuration: file does not exist; `
+	if _, err := Create(t.Context(), cfg); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want one that begins with %s", err, want)
+	}
+}
+
 func folderWith(t *testing.T, tr tree) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -187,13 +221,6 @@ func TestAFIFOInAFolderIsRefusedUnlessIgnored(t *testing.T) {
 		t.Errorf("error %v, want primitives.ErrNotRegular", err)
 	}
 	placed(t, Source{Folder: &Folder{Path: dir, Ignore: []string{"pipe"}}}).mustBe(t, tree{"a": "1"})
-}
-
-func TestAMissingFolderIsNamed(t *testing.T) {
-	err := refused(t, Source{Folder: &Folder{Path: "/no/such/folder"}})
-	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "workspace[1] (folder /no/such/folder)") {
-		t.Errorf("error %v", err)
-	}
 }
 
 func TestPlacingEndsWithItsContext(t *testing.T) {

@@ -16,6 +16,8 @@ type Source struct {
 	Folder *Folder `json:"folder,omitempty"` // a folder of this machine
 	Git    *Git    `json:"git,omitempty"`    // a git repository
 	Tar    *Tar    `json:"tar,omitempty"`    // a tar archive
+
+	config string // the file that it was read from; empty for none
 }
 
 // File is a file that is given inline.
