@@ -72,6 +72,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/fastpath"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -135,7 +136,7 @@ func create(ctx context.Context, cfg Config) (_ *driver, err error) {
 		name = namePrefix + newID()
 	}
 	cfg.Logger = logOf(cfg, name)
-	cfg.sharedRunner, cfg.ownFolders = sharedRunner(eng, cfg.Runner), cfg.makesFolders(img)
+	cfg.sharedRunner, cfg.ownFolders = fastpath.Runner(eng.DaemonHost(), cfg.Runner), cfg.makesFolders(img)
 	put := func(id string) error { return install(ctx, eng, id, cfg) }
 	d, err := launch(ctx, eng, name, cfg, img, put)
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
@@ -188,7 +189,7 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config
 		cfg: cfg, arch: img.Architecture, volumes: cfg.imageVolumes(img),
 	}
 	if err = put(id); err == nil {
-		err = d.open(ctx, linkFolder(eng, name), cfg)
+		err = d.open(ctx, fastpath.Folder(eng.DaemonHost(), name), cfg)
 	}
 	if err == nil {
 		if err = cfg.folders.prove(ctx, d.sandbox); err != nil {
@@ -197,7 +198,7 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config
 	}
 	if err != nil {
 		err = explainStart(ctx, eng, cfg, img, err)
-		return nil, errors.Join(err, removeContainer(ctx, eng, id), dropLink(eng, name))
+		return nil, errors.Join(err, removeContainer(ctx, eng, id), fastpath.Remove(eng.DaemonHost(), name))
 	}
 	return d, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/fastpath"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -55,9 +56,9 @@ var (
 
 // open connects to the guest, which may move to a socket in the folder; empty is none.
 func (d *driver) open(ctx context.Context, folder string, cfg Config) (err error) {
-	meeting := expect(folder, cfg)
-	defer meeting.close()
-	d.sandbox, err = guest.Open(ctx, d, guest.Config{Backend: backend, Logger: cfg.Logger, Socket: meeting.socket, Isolation: cfg.isolation()})
+	expected := expect(folder, cfg)
+	defer expected.Close()
+	d.sandbox, err = guest.Open(ctx, d, guest.Config{Backend: backend, Logger: cfg.Logger, Socket: expected.Socket, Isolation: cfg.isolation()})
 	return err
 }
 
@@ -175,7 +176,7 @@ func (d *driver) BeginEnd(ctx context.Context) (finish func(hangUp func() bool))
 
 // End removes the container.
 func (d *driver) End(ctx context.Context) error {
-	if err := errors.Join(removeContainer(ctx, d.eng, d.container), dropLink(d.eng, d.id)); err != nil {
+	if err := errors.Join(removeContainer(ctx, d.eng, d.container), fastpath.Remove(d.eng.DaemonHost(), d.id)); err != nil {
 		return err
 	}
 	return d.dropForkImage(ctx)

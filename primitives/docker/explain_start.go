@@ -185,3 +185,11 @@ func (c Config) takenPort(ctx context.Context) error {
 	}
 	return nil
 }
+
+// mayBeMounts reports whether a container could not be made or started because the
+// engine does not have, or may not mount, what this package has it mount, for all
+// that the error says: engines have no kind of error for that.
+func mayBeMounts(err error) bool {
+	known := errors.Is(err, primitives.ErrUnknownUser) || errors.Is(err, fs.ErrExist) || errors.Is(err, errors.ErrUnsupported)
+	return !known && (cerrdefs.IsInvalidArgument(err) || cerrdefs.IsInternal(err))
+}

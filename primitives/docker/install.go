@@ -2,17 +2,22 @@ package docker
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
 )
 
@@ -176,4 +181,64 @@ func packGuest(w io.Writer, cfg Config, into string) error {
 		return err
 	}
 	return tw.Close()
+}
+
+// runnerMount mounts it where install would copy it to.
+func runnerMount(file string) mount.Mount {
+	return mount.Mount{Type: mount.TypeBind, Source: file, Target: guestProgram, ReadOnly: true}
+}
+
+// mountedRunner returns the path of the runner that an existing container mounts; empty
+// for one with a copy.
+func mountedRunner(mounts []container.MountPoint) string {
+	for _, m := range mounts {
+		if m.Destination == guestProgram {
+			return m.Source
+		}
+	}
+	return ""
+}
+
+// makesFolders reports whether the guest can make its folders itself, which are to be
+// used by nobody else: it is root, and can become nobody else.
+func (c Config) makesFolders(img image.InspectResponse) bool {
+	user := c.User
+	if user == "" && img.Config != nil {
+		user = img.Config.User
+	}
+	name, _, _ := strings.Cut(user, ":")
+	return len(c.CapAdd) == 0 && (name == "" || name == "0" || name == "root")
+}
+
+// guestRuns returns nil if the runner can be the guest of a container. A static
+// program of the engine's platform runs also in an image for another one: the
+// kernel is the same.
+func guestRuns(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse) error {
+	arch, err := runnerArch(cfg.Runner)
+	if err != nil || arch == img.Architecture {
+		return err
+	}
+	version, err := eng.ServerVersion(ctx)
+	if err == nil && arch != version.Arch {
+		err = fmt.Errorf("%w: runner: %s is for linux/%s, the engine is linux/%s; name the envrunner program for the engine's platform", errors.ErrUnsupported, cfg.Runner, cmp.Or(arch, "another processor"), version.Arch)
+	}
+	return err
+}
+
+// runnerArch is the architecture of a runner, as in runtime.GOARCH.
+func runnerArch(file string) (string, error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		_, wrong := errors.AsType[*elf.FormatError](err)
+		if wrong || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // it is short
+			return "", fmt.Errorf("%w: runner: %s is no Linux program", fs.ErrInvalid, file)
+		}
+		return "", fmt.Errorf("runner: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	machines := map[elf.Machine]string{
+		elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64", elf.EM_ARM: "arm", elf.EM_386: "386",
+		elf.EM_RISCV: "riscv64", elf.EM_S390: "s390x", elf.EM_PPC64: "ppc64le",
+	}
+	return machines[f.Machine], nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/fastpath"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -42,7 +43,7 @@ func remove(ctx context.Context, cfg Config, id string) error {
 // discard removes a container without asking the guest, and what goes with it.
 func discard(ctx context.Context, eng *client.Client, found container.InspectResponse) error {
 	markEnd(ctx, eng, found.ID)
-	err := errors.Join(removeContainer(ctx, eng, found.ID), dropLink(eng, found.Config.Labels[labelSandbox]))
+	err := errors.Join(removeContainer(ctx, eng, found.ID), fastpath.Remove(eng.DaemonHost(), found.Config.Labels[labelSandbox]))
 	if err == nil && found.Config.Labels[labelFork] != "" {
 		err = dropImage(ctx, eng, found.Image)
 	}

@@ -2,22 +2,17 @@ package docker
 
 import (
 	"context"
-	"os"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
 
-	"github.com/agentenv-dev/agentenv/primitives/guest"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/fastpath"
 )
 
-// Where a container and this program are on the same kernel the guest can move to a
-// Unix socket, see guest.Socket. The socket is in a folder of the host, one for each
-// container, that the container has at linkDir and can only read: nothing that the
-// container does makes the host follow a path. There is a socket in it only while
-// a guest is expected. Whether it works is found out by trying: the engine may be in
-// a virtual machine, or may not see the folders of this program.
+// Whether a guest can move to a socket, see package fastpath, is found out by trying: the
+// engine may be in a virtual machine, or may not see the folders of this program.
 
 const (
 	// linkDir is where a container has its folder, labelLink says which it is.
@@ -30,7 +25,10 @@ const (
 func withLink(eng *client.Client, name string, cfg Config, inside *container.Config, host *container.HostConfig,
 	create func() (container.CreateResponse, error),
 ) (container.CreateResponse, error) {
-	folder, fresh, unlock, ok := holdLink(eng, name, cfg)
+	if cfg.NoSocket {
+		return create()
+	}
+	folder, fresh, unlock, ok := fastpath.Hold(eng.DaemonHost(), name)
 	if !ok {
 		return create()
 	}
@@ -43,12 +41,12 @@ func withLink(eng *client.Client, name string, cfg Config, inside *container.Con
 		host.Mounts = mounts
 		inside.Labels[labelLink] = ""
 		if without, werr := create(); werr == nil {
-			_ = dropLink(eng, name) // empty, and of no use
+			_ = fastpath.Remove(eng.DaemonHost(), name) // empty, and of no use
 			return without, nil
 		}
 	}
 	if err != nil && fresh {
-		_ = dropLink(eng, name)
+		_ = fastpath.Remove(eng.DaemonHost(), name)
 	}
 	return made, err
 }
@@ -56,33 +54,20 @@ func withLink(eng *client.Client, name string, cfg Config, inside *container.Con
 // linkOf is the folder of an existing container, if it is where this program would
 // have made it: the label alone is not trusted.
 func linkOf(eng *client.Client, labels map[string]string) string {
-	folder := linkFolder(eng, labels[labelSandbox])
+	folder := fastpath.Folder(eng.DaemonHost(), labels[labelSandbox])
 	if labels[labelLink] != folder {
 		return ""
 	}
 	return folder
 }
 
-// rendezvous is where a guest is expected.
-type rendezvous struct {
-	socket *guest.Socket // nil if it is not
-	folder *os.File      // that the socket is in
-}
-
-// close is for when the guest has answered.
-func (r rendezvous) close() {
-	if r.folder != nil {
-		_ = r.folder.Close() // it was only looked at
-	}
-}
-
 // expect opens a socket in the folder of a container. Without one the guest stays
 // where it is.
-func expect(folder string, cfg Config) rendezvous {
+func expect(folder string, cfg Config) fastpath.Listener {
 	if cfg.NoSocket || folder == "" {
-		return rendezvous{}
+		return fastpath.Listener{}
 	}
-	r, err := listen(folder)
+	r, err := fastpath.Listen(folder, linkDir)
 	if err != nil && cfg.Logger != nil {
 		cfg.Logger.Debug("no socket for the guest", "error", err)
 	}
@@ -106,7 +91,7 @@ func (g *collector) links(ctx context.Context, found []container.Summary) {
 		_, err := g.eng.ContainerInspect(ctx, name)
 		return !cerrdefs.IsNotFound(err)
 	}
-	if err := dropLinks(g.eng, exists); err != nil {
+	if err := fastpath.RemoveOrphans(g.eng.DaemonHost(), exists); err != nil {
 		g.errs = append(g.errs, err)
 	}
 }
