@@ -206,6 +206,22 @@ func checkNameFree(ctx context.Context, name string) (err error) {
 	return nil
 }
 
+// idOf returns the ID of the sandbox with a name; empty if none of this type is remembered.
+func idOf(typ, name string) string {
+	root, err := activityFolder()
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	entries, _ := fs.ReadDir(root.FS(), ".")
+	for _, entry := range entries {
+		if a, ok := readActivity(root, entry.Name()); ok && a.Type == typ && a.Name == name && name != "" {
+			return a.ID
+		}
+	}
+	return ""
+}
+
 // markEnding remembers that a sandbox is about to end.
 func markEnding(typ, id string) {
 	root, err := activityFolder()

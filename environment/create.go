@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 )
 
 // Create makes a sandbox of the configured type and prepares it. Closing the
@@ -55,8 +56,8 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	return e, nil
 }
 
-// Attach opens a sandbox again that was kept, by its [Environment.ID], from this
-// or another program. The sources of cfg.Workspace are not placed again; an Agent
+// Attach opens a sandbox again that was kept, by its [Environment.ID] or, if none has this
+// ID, by its Config.Name, from this or another program. The sources of cfg.Workspace are not placed again; an Agent
 // without a name and an empty SessionID mean those that it was created with, and of a
 // sandbox that was created without an agent, the first that was prepared in it;
 // [Environment.Changes] are counted from its creation. The machine and user that
@@ -73,6 +74,11 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	}
 	cfg = cfg.withQuietLogger()
 	p, err := b.attach(ctx, cfg, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		if named := idOf(cfg.Sandbox.Type, id); named != "" {
+			p, err = b.attach(ctx, cfg, named)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("attach to the sandbox: %w", err)
 	}
@@ -89,18 +95,30 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 	return e, nil
 }
 
-// Remove ends a sandbox by its [Environment.ID], with all that runs in it, whoever
-// made it. It needs nothing of what the sandbox says about itself, and its errors
+// Remove ends a sandbox by its [Environment.ID] or name, as [Attach] finds it, with all that
+// runs in it, whichever program made it. It needs nothing of what the sandbox says about itself, and its errors
 // are those of [Attach].
 func Remove(ctx context.Context, s Sandbox, id string) error {
 	b, err := s.backend()
 	if err != nil {
 		return err
 	}
-	markEnding(s.Type, id)
-	if err := b.remove(ctx, s, id); err != nil {
+	remove := func(id string) error {
+		markEnding(s.Type, id)
+		err := b.remove(ctx, s, id)
+		if err == nil {
+			forget(s.Type, id)
+		}
+		return err
+	}
+	err = remove(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		if named := idOf(s.Type, id); named != "" {
+			err = remove(named)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("remove the sandbox: %w", err)
 	}
-	forget(s.Type, id)
 	return nil
 }

@@ -60,7 +60,7 @@ func (s Sandbox) backend() (backend, error) {
 	b, ok := all[s.Type]
 	switch {
 	case s.Type == "":
-		return b, fmt.Errorf("%w: sandbox: it has no type that is known; choose one of %s", ErrConfig, strings.Join(names, ", "))
+		return b, fmt.Errorf("%w: sandbox: its type is empty; set it to one of %s", ErrConfig, strings.Join(names, ", "))
 	case !ok:
 		return b, fmt.Errorf("%w: sandbox: there is no type %q; choose one of: %s", ErrConfig, s.Type, strings.Join(names, ", "))
 	}

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -44,7 +43,7 @@ func (e *Environment) place(ctx context.Context, sources []Source) error {
 func findSources(sources []Source) error {
 	for i, s := range sources {
 		kind, name := s.describe()
-		if filepath.IsAbs(name) || kind == "folder" || kind == "tar" && s.Tar.Reader == nil {
+		if kind == "folder" || kind == "tar" && s.Tar.Reader == nil {
 			if err := findSource(kind, name); err != nil {
 				return &SourceError{Index: i, Kind: kind, Name: name, Err: err, config: s.config}
 			}

@@ -60,7 +60,6 @@ func TestASourceThatDoesNotExistIsAnErrorOfTheConfiguration(t *testing.T) {
 		"with gitignore":  {Source{Folder: &Folder{Path: "nosuch", Gitignore: true}}, `workspace[1]: folder "nosuch": invalid configuration: file does not exist; `},
 		"file for folder": {Source{Folder: &Folder{Path: file}}, `workspace[1]: folder "` + file + `": invalid configuration: not a directory; `},
 		"tar":             {Source{Tar: &Tar{Path: "nosuch.tar"}}, `workspace[1]: tar "nosuch.tar": invalid configuration: file does not exist; `},
-		"repository":      {Source{Git: &Git{URL: file + "x"}}, `workspace[1]: git "` + file + `x": invalid configuration: file does not exist; `},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := refused(t, c.source)

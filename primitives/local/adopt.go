@@ -34,7 +34,7 @@ func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 		return nil, err
 	}
 	if !isID(id) {
-		return nil, fmt.Errorf("%w: this is not the id of a local sandbox", fs.ErrNotExist)
+		return nil, fmt.Errorf("%w: no sandbox has this ID", fs.ErrNotExist)
 	}
 	root, who, err := prepare(cfg)
 	if err != nil {

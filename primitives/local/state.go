@@ -115,7 +115,7 @@ func (st *state) save() error {
 // find reads the state of an existing sandbox.
 func find(cfg Config, id string) (*state, error) {
 	if !isID(id) {
-		return nil, fmt.Errorf("%w: this is not the id of a local sandbox", fs.ErrNotExist)
+		return nil, errNoSandbox
 	}
 	roots := rootFolders(cfg, os.Geteuid())
 	var errs []error
@@ -124,10 +124,17 @@ func find(cfg Config, id string) (*state, error) {
 		if err == nil {
 			return st, nil
 		}
-		errs = append(errs, err)
+		if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		return nil, errNoSandbox
 	}
 	return nil, fmt.Errorf("no sandbox below %s: %w", strings.Join(roots, " or "), errors.Join(errs...))
 }
+
+var errNoSandbox = fmt.Errorf("%w: no sandbox has this ID", fs.ErrNotExist)
 
 func findBelow(root string, isDefault bool, id string) (*state, error) {
 	abs, err := filepath.Abs(root)
