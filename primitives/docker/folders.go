@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/hostfile"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -39,7 +40,7 @@ type hostFolders struct {
 // hostFolder is one of them. Its source is open until the container is proven.
 type hostFolder struct {
 	mountedFile
-	source    opened
+	source    hostfile.File
 	readOnly  bool
 	protected bool // it is there to protect what is below another one, see protect
 }
@@ -69,13 +70,13 @@ func (c Config) openFolders(host string) (_ Config, err error) {
 		if err != nil {
 			return c, err
 		}
-		if w.info != nil && !w.info.IsDir() {
+		if w.Info != nil && !w.Info.IsDir() {
 			return c, fmt.Errorf("workspace: %w", primitives.ErrNotDirectory)
 		}
-		if asked := path.Clean(c.Workspace); c.WorkspacePath != "" && path.Clean(c.WorkspacePath) == asked && w.name != asked {
-			return c, c.invalid("workspace", "symbolic links lead from "+asked+" to "+w.name+", so that it cannot be the same as workspace_path; give the real path for both")
+		if asked := path.Clean(c.Workspace); c.WorkspacePath != "" && path.Clean(c.WorkspacePath) == asked && w.Name != asked {
+			return c, c.invalid("workspace", "symbolic links lead from "+asked+" to "+w.Name+", so that it cannot be the same as workspace_path; give the real path for both")
 		}
-		c.Workspace = w.name
+		c.Workspace = w.Name
 	}
 	c.Mounts = slices.Clone(c.Mounts)
 	for i, m := range c.Mounts {
@@ -83,7 +84,7 @@ func (c Config) openFolders(host string) (_ Config, err error) {
 		if err != nil {
 			return c, err
 		}
-		c.Mounts[i].Source = o.name
+		c.Mounts[i].Source = o.Name
 	}
 	if err := folders.protect(c.Writable); err != nil {
 		return c, err
@@ -92,7 +93,7 @@ func (c Config) openFolders(host string) (_ Config, err error) {
 	return c, nil
 }
 
-func (f *hostFolders) open(guard *mountGuard, field, source, target string, readOnly bool) (opened, error) {
+func (f *hostFolders) open(guard *mountGuard, field, source, target string, readOnly bool) (hostfile.File, error) {
 	o, err := guard.open(source)
 	if err != nil {
 		return o, fmt.Errorf("%s: %w", field, err)
@@ -102,8 +103,8 @@ func (f *hostFolders) open(guard *mountGuard, field, source, target string, read
 }
 
 func (f *hostFolders) add(h hostFolder) {
-	if h.source.file != nil {
-		h.Dev, h.Ino = h.source.identity()
+	if h.source.IsOpen() {
+		h.Dev, h.Ino = h.source.Identity()
 	}
 	f.list = append(f.list, h)
 }
@@ -114,8 +115,7 @@ func (f *hostFolders) close() {
 		return
 	}
 	for i := range f.list {
-		_ = f.list[i].source.close() // it was only looked at
-		f.list[i].source.file = nil
+		_ = f.list[i].source.Close() // it was only looked at
 	}
 }
 
@@ -129,7 +129,7 @@ func (f *hostFolders) mounts() []mount.Mount {
 	}
 	var list []mount.Mount
 	for _, h := range f.list {
-		m := mount.Mount{Type: mount.TypeBind, Source: h.source.name, Target: h.Target, ReadOnly: h.readOnly}
+		m := mount.Mount{Type: mount.TypeBind, Source: h.source.Name, Target: h.Target, ReadOnly: h.readOnly}
 		if h.readOnly {
 			// Engines before 25 leave file systems that are mounted below it writable.
 			m.BindOptions = &mount.BindOptions{NonRecursive: true}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/hostfile"
 )
 
 // Mount is a folder or file of the engine's machine in the container.
@@ -143,27 +145,27 @@ func newMountGuard(socket string, onThisMachine bool) *mountGuard {
 
 // open opens what is to be mounted and judges what was opened, not its name. Of an
 // engine elsewhere only the name can be looked at.
-func (g *mountGuard) open(source string) (opened, error) {
+func (g *mountGuard) open(source string) (hostfile.File, error) {
 	name := path.Clean(source)
 	if err := g.judge(name); err != nil || !g.onThisMachine {
-		return opened{name: name}, err
+		return hostfile.File{Name: name}, err
 	}
-	o, err := openSource(name)
+	o, err := hostfile.Open(name)
 	if err != nil {
-		return opened{}, err
+		return hostfile.File{}, err
 	}
 	if err := g.judgeOpened(o); err != nil {
-		return opened{}, errors.Join(err, o.close())
+		return hostfile.File{}, errors.Join(err, o.Close())
 	}
 	return o, nil
 }
 
-func (g *mountGuard) judgeOpened(o opened) error {
-	if err := g.judge(o.name); err != nil {
+func (g *mountGuard) judgeOpened(o hostfile.File) error {
+	if err := g.judge(o.Name); err != nil {
 		return err
 	}
 	for _, p := range g.places {
-		if os.SameFile(p.info, o.info) && !within(o.name, sharedMemory) {
+		if os.SameFile(p.info, o.Info) && !within(o.Name, sharedMemory) {
 			return forbidden(p.why)
 		}
 	}

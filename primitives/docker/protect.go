@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/hostfile"
 )
 
 // Programs of the machine execute some of what is in a folder without being asked: git
@@ -71,7 +73,7 @@ func (f *hostFolders) protect(writable []string) error {
 	}
 	named := slices.Clone(f.list)
 	for _, h := range named {
-		if h.readOnly || h.source.info == nil || !h.source.info.IsDir() {
+		if h.readOnly || h.source.Info == nil || !h.source.Info.IsDir() {
 			continue
 		}
 		p := protector{folders: f, root: h, named: named, writable: writable}
@@ -131,9 +133,9 @@ func (p protector) protectNamed() error {
 }
 
 // isRepository reports whether a folder is one of git's own.
-func isRepository(o opened) bool {
+func isRepository(o hostfile.File) bool {
 	for _, name := range []string{"HEAD", "objects", "refs"} {
-		if _, err := os.Lstat(o.path() + "/" + name); err != nil {
+		if _, err := os.Lstat(o.Path() + "/" + name); err != nil {
 			return false
 		}
 	}
@@ -205,11 +207,11 @@ func (p protector) read(name string) ([]byte, error) {
 	if err != nil || !found {
 		return nil, err
 	}
-	defer func() { _ = o.close() }() // it was only read
-	if !o.info.Mode().IsRegular() {
+	defer func() { _ = o.Close() }() // it was only read
+	if !o.Info.Mode().IsRegular() {
 		return nil, nil
 	}
-	f, err := os.Open(o.path())
+	f, err := os.Open(o.Path())
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +224,7 @@ func (p protector) read(name string) ([]byte, error) {
 func (p protector) resolve(base, name string) (string, bool) {
 	name = strings.TrimSpace(name)
 	if path.IsAbs(name) {
-		relative, err := filepath.Rel(p.root.source.name, name)
+		relative, err := filepath.Rel(p.root.source.Name, name)
 		if err != nil {
 			return "", false
 		}
@@ -294,7 +296,7 @@ func (p protector) dropWritable(target string) {
 	p.folders.list = slices.DeleteFunc(p.folders.list, func(h hostFolder) bool {
 		drop := p.owns(h) && !h.readOnly && within(h.Target, target)
 		if drop {
-			_ = h.source.close() // it was only looked at
+			_ = h.source.Close() // it was only looked at
 		}
 		return drop
 	})
@@ -307,16 +309,16 @@ func (p protector) excepted(name string) bool {
 
 // open opens a path in the folder; false if there is nothing, or a symbolic link on the
 // way: links are not followed.
-func (p protector) open(name string) (opened, bool, error) {
-	at, last := p.root.source, opened{}
+func (p protector) open(name string) (hostfile.File, bool, error) {
+	at, last := p.root.source, hostfile.File{}
 	for part := range strings.SplitSeq(name, "/") {
-		next, err := at.child(part)
-		_ = last.close() // a step on the way
+		next, err := at.Child(part)
+		_ = last.Close() // a step on the way
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid), errors.Is(err, syscall.ENOTDIR):
-			return opened{}, false, nil
+			return hostfile.File{}, false, nil
 		case err != nil:
-			return opened{}, false, fmt.Errorf("let this program look at what git and editors execute, or name it in writable: %w", err)
+			return hostfile.File{}, false, fmt.Errorf("let this program look at what git and editors execute, or name it in writable: %w", err)
 		}
 		at, last = next, next
 	}
@@ -328,17 +330,17 @@ func (p protector) look(name string) (fs.FileInfo, bool, error) {
 	if !found {
 		return nil, false, err
 	}
-	return o.info, true, o.close()
+	return o.Info, true, o.Close()
 }
 
 // entries are the names in a folder; none if there is no such folder.
 func (p protector) entries(name string) ([]string, error) {
 	o, found, err := p.open(name)
-	if err != nil || !found || !o.info.IsDir() {
+	if err != nil || !found || !o.Info.IsDir() {
 		return nil, err
 	}
-	defer func() { _ = o.close() }() // it was only read
-	list, err := os.ReadDir(o.path())
+	defer func() { _ = o.Close() }() // it was only read
+	list, err := os.ReadDir(o.Path())
 	var names []string
 	for _, e := range list {
 		names = append(names, e.Name())

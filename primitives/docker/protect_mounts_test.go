@@ -62,7 +62,7 @@ func TestNothingIsWritableBelowWhatIsReadOnly(t *testing.T) {
 
 func TestOnlyAnotherFolderIsAnExchangedOne(t *testing.T) {
 	for err, want := range map[error]bool{
-		fs.ErrNotExist: true, errLink("/x"): true, primitives.ErrNotDirectory: true, syscall.ENOTDIR: true,
+		fs.ErrNotExist: true, fs.ErrInvalid: true, primitives.ErrNotDirectory: true, syscall.ENOTDIR: true,
 		fs.ErrPermission: false, syscall.EMFILE: false, syscall.EIO: false, context.Canceled: false,
 	} {
 		got := exchanged(fmt.Errorf("workspace: %w", err))

@@ -1,0 +1,56 @@
+package hostfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open opens a file or folder that is no symbolic link. Links on the way to it are
+// followed: what counts is what was opened.
+func Open(name string) (File, error) {
+	o, err := openPath(unix.AT_FDCWD, name, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, fmt.Errorf("make it first: %w", err)
+	}
+	if err != nil {
+		return o, err
+	}
+	if o.Name, err = os.Readlink(o.Path()); err != nil {
+		return File{}, errors.Join(err, o.Close())
+	}
+	return o, nil
+}
+
+// Child opens what a folder has by that name, which must not be a symbolic link.
+func (f *File) Child(name string) (File, error) {
+	return openPath(int(f.file.Fd()), name, f.Name+"/"+name)
+}
+
+// Path leads to what is open, for as long as it is.
+func (f *File) Path() string { return fmt.Sprintf("/proc/self/fd/%d", f.file.Fd()) }
+
+// Identity returns what the guest calls the same file.
+func (f *File) Identity() (dev, ino uint64) {
+	var st unix.Stat_t
+	_ = unix.Fstat(int(f.file.Fd()), &st) // it is open
+	return st.Dev, st.Ino
+}
+
+func openPath(at int, name, full string) (File, error) {
+	fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return File{}, &os.PathError{Op: "open", Path: full, Err: err}
+	}
+	o := File{file: os.NewFile(uintptr(fd), full), Name: full}
+	if o.Info, err = o.file.Stat(); err != nil {
+		return File{}, errors.Join(err, o.Close())
+	}
+	if o.Info.Mode()&fs.ModeSymlink != 0 {
+		return File{}, errors.Join(errLink(full), o.Close())
+	}
+	return o, nil
+}

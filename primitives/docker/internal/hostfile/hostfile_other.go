@@ -1,0 +1,42 @@
+//go:build !linux
+
+package hostfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Open finds a file or folder that is no symbolic link. Its name stands for it: the
+// engine has another kernel, and so nothing that could be compared.
+func Open(name string) (File, error) {
+	o, err := findPath(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, fmt.Errorf("make it first: %w", err)
+	}
+	return o, err
+}
+
+func findPath(name string) (File, error) {
+	info, err := os.Lstat(name)
+	if err != nil {
+		return File{}, err
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return File{}, errLink(name)
+	}
+	real, err := filepath.EvalSymlinks(name)
+	return File{Name: real, Info: info}, err
+}
+
+// Child finds what a folder has by that name, which must not be a symbolic link.
+func (f *File) Child(name string) (File, error) { return findPath(filepath.Join(f.Name, name)) }
+
+// Path returns the name.
+func (f *File) Path() string { return f.Name }
+
+// Identity returns zeros: there is nothing that could be compared.
+func (f *File) Identity() (dev, ino uint64) { return 0, 0 }
