@@ -58,7 +58,7 @@ var (
 func (d *driver) open(ctx context.Context, folder string, cfg Config) (err error) {
 	expected := expect(folder, cfg)
 	defer expected.Close()
-	d.sandbox, err = guest.Open(ctx, d, guest.Config{Backend: backend, Logger: cfg.Logger, Socket: expected.Socket, Isolation: cfg.isolation()})
+	d.sandbox, err = guest.Open(ctx, d, guest.Config{Backend: backend, Logger: cfg.Logger, Socket: expected.Socket, Isolation: cfg.isolation(), Kept: cfg.Keep})
 	return err
 }
 

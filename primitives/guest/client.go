@@ -35,6 +35,9 @@ type Config struct {
 	// Socket, if not nil, is where the guest may move to after the handshake. If
 	// it cannot, everything goes on over the stream.
 	Socket *Socket
+	// Kept lets Open wait until the guest has the host's hello, one round trip: the guest
+	// of a sandbox that is kept would end it if the host died before.
+	Kept bool
 }
 
 // Sandbox is a sandbox that a guest serves. It implements
@@ -128,6 +131,13 @@ func open(ctx context.Context, rw io.ReadWriteCloser, driver Driver, cfg Config)
 		ctx, cancel := context.WithTimeout(outlives, stateTimeout)
 		defer cancel()
 		return driver.State(ctx)
+	}
+	if cfg.Kept {
+		if err := c.ask(ctx, "dial", "", opPoll, &empty{}, &stateReply{}); err != nil {
+			_ = c.mux.Close()
+			<-c.done
+			return nil, err
+		}
 	}
 	return c, nil
 }

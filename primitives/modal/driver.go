@@ -58,6 +58,7 @@ const (
 func (d *driver) open(ctx context.Context) (err error) {
 	d.sandbox, err = guest.Open(ctx, d, guest.Config{
 		Backend: backend, Isolation: primitives.IsolationFull, Logger: d.cfg.Logger, HandshakeTimeout: handshakeTimeout, KeepAlive: d.cfg.keepAlive,
+		Kept: d.cfg.Keep,
 	})
 	return err
 }

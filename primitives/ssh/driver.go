@@ -101,7 +101,9 @@ func (d *driver) open(ctx context.Context) (*guest.Sandbox, error) {
 }
 
 func (d *driver) openOnce(ctx context.Context) (*guest.Sandbox, error) {
-	s, err := guest.Open(ctx, d, guest.Config{Backend: backend, Isolation: primitives.IsolationNone, Logger: d.cfg.Logger, HandshakeTimeout: handshakeTimeout})
+	s, err := guest.Open(ctx, d, guest.Config{
+		Backend: backend, Isolation: primitives.IsolationNone, Logger: d.cfg.Logger, HandshakeTimeout: handshakeTimeout, Kept: d.cfg.Keep,
+	})
 	if err != nil && d.conn != nil {
 		d.conn.join()
 	}
