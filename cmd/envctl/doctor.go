@@ -82,11 +82,9 @@ func (a *app) report(findings []finding, asJSON bool) error {
 }
 
 func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
-	stop := a.newPrinter(false).waiting("checking; the first time the runner is built ...")
 	findings := checkSandbox(ctx, cfg)
 	findings = append(findings, checkDocker(ctx, cfg)...)
 	findings = append(findings, checkModal(ctx, cfg)...)
-	stop()
 	for _, agent := range []struct{ program, pkg string }{
 		{"claude", "@anthropic-ai/claude-code"}, {"codex", "@openai/codex"}, {"gemini", "@google/gemini-cli"}, {"opencode", "opencode-ai"},
 	} {

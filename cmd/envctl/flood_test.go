@@ -63,7 +63,7 @@ func TestLongTextsOfToolsAreCutWhereTheyBegin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			p := &peoplePrinter{out: newOutput(&out), err: newOutput(&out)}
+			p := newApp(nil, &out, &out).newPrinter(false).(*peoplePrinter)
 			call := runnerscripts.ToolCall{ToolCallID: "1", Title: "t", Status: runnerscripts.ToolCompleted, Content: parts}
 			testmemory.AtMost(t, 16<<20, func() {
 				if err := p.result(call, dim); err != nil {

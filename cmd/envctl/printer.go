@@ -23,18 +23,17 @@ type printer interface {
 	// again says why an answer is none; only the line that awaits one is shown again.
 	again(problem error)
 	answered()
-	// waiting shows a message if it is not stopped within two seconds.
-	waiting(message string) (stop func())
 	// finish prints what was held back and ends the last line.
 	finish() error
 }
 
 func (a *app) newPrinter(asJSON bool) printer {
-	people := &peoplePrinter{out: a.out, err: a.err}
+	people := &peoplePrinter{out: a.out, err: a.err, said: said{out: a.out}, doing: doing{status: a.status}}
 	people.tools.Max, people.requests.Max = maxRemembered, maxRemembered
 	if asJSON {
 		return &jsonPrinter{peoplePrinter: people, enc: runnerscripts.NewEncoder(a.out)}
 	}
+	a.status.beforeDrawing(people.showSaid)
 	return people
 }
 
@@ -70,7 +69,8 @@ type peoplePrinter struct {
 	out, err    *output
 	user        bool // show the user's messages, too
 	block       string
-	midLine     bool   // the last line printed to out is not finished
+	said        said
+	doing       doing
 	failure     string // an error not yet printed: the query's failure may say the same
 	tools       boundedmap.Map[runnerscripts.ToolCall]
 }
@@ -83,7 +83,9 @@ func (p *peoplePrinter) event(ev runnerscripts.Event) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.asked == nil {
-		return p.show(ev)
+		err := p.show(ev)
+		p.doing.event(ev)
+		return err
 	}
 	p.held = append(p.held, ev)
 	p.heldSize += len(ev.Payload)
@@ -130,7 +132,7 @@ func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
 	}
 	known := p.block == c.BlockID
 	if c.Snapshot && known {
-		return nil // it was printed piece by piece
+		return p.said.show() // it came piece by piece
 	}
 	if !known {
 		if err := p.endLine(); err != nil {
@@ -138,12 +140,16 @@ func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
 		}
 		p.block = c.BlockID
 	}
-	text := plain(c.Content.Text)
-	p.midLine = !strings.HasSuffix(text.text, "\n")
-	if ev.Type == runnerscripts.TypeAgentThought {
-		text = dim(text.text)
+	return p.said.add(c.Content.Text, ev.Type == runnerscripts.TypeAgentThought)
+}
+
+// showSaid shows what was said so far, where the agent pauses.
+func (p *peoplePrinter) showSaid() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asked == nil {
+		_ = p.said.show() // the next event fails, too
 	}
-	return p.out.print(text)
 }
 
 // userMessage prints what the user said, where it is not known anyway.
@@ -340,18 +346,10 @@ func (p *peoplePrinter) finish() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = nil
+	p.doing.nothing()
 	err := p.release()
 	p.printFailure()
 	return errors.Join(err, p.endLine())
-}
-
-func (p *peoplePrinter) waiting(message string) func() {
-	timer := time.AfterFunc(2*time.Second, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		_ = p.err.println(dim(message))
-	})
-	return func() { timer.Stop() }
 }
 
 // line prints a line of its own.
@@ -363,13 +361,8 @@ func (p *peoplePrinter) line(text ...span) error {
 	return p.out.println(text...)
 }
 
-func (p *peoplePrinter) endLine() error {
-	if !p.midLine {
-		return nil
-	}
-	p.midLine = false
-	return p.out.println()
-}
+// endLine shows what was said, and ends its last line.
+func (p *peoplePrinter) endLine() error { return p.said.end() }
 
 // indented lets the further lines of a text begin below its first.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }

@@ -45,6 +45,7 @@ func (p *peoplePrinter) question(about prompt) {
 	defer p.mu.Unlock()
 	p.interactive = true
 	p.asked = &about
+	p.doing.status.hide(true)
 	p.ask()
 }
 
@@ -60,6 +61,7 @@ func (p *peoplePrinter) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = nil
+	p.doing.status.hide(false)
 	_ = p.release() // the next event fails, too
 }
 
@@ -68,6 +70,7 @@ func (p *peoplePrinter) release() error {
 	var errs []error
 	for _, ev := range p.held {
 		errs = append(errs, p.show(ev))
+		p.doing.event(ev)
 	}
 	p.held, p.heldSize = nil, 0
 	return errors.Join(errs...)

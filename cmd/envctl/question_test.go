@@ -115,7 +115,7 @@ func (s *screen) until(text string) string {
 		if !ok {
 			s.t.Fatalf("the program ended before %q appeared; the screen shows:\n%s", text, s.seen.String())
 		}
-		s.seen.Write(b)
+		s.see(b)
 	}
 	head, _, _ := bytes.Cut(s.seen.Bytes(), []byte(text))
 	before.Write(head)

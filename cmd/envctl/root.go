@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,7 @@ const (
 type app struct {
 	in       io.Reader
 	out, err *output
+	status   *status
 	hurry    <-chan struct{} // closed when an interrupted run shall wait for nothing; nil: never
 }
 
@@ -38,7 +40,10 @@ func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []st
 }
 
 func newApp(in io.Reader, out, errOut io.Writer) *app {
-	return &app{in: in, out: newOutput(out), err: newOutput(errOut)}
+	a := &app{in: in, out: newOutput(out), err: newOutput(errOut)}
+	a.status = newStatus(a.err)
+	a.out.status, a.err.status = a.status, a.status
+	return a
 }
 
 func (a *app) execute(ctx context.Context, args []string) int {
@@ -50,6 +55,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	defer func() { _, _ = a.out.Close(), a.err.Close() }() // nobody is left to hear of it
 	strictDefaults(root)
 	err := root.ExecuteContext(ctx)
+	a.status.off()
 	if err == nil {
 		return exitOK
 	}
@@ -133,7 +139,13 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 
-		PersistentPreRunE: refuseEmpty,
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
+			if asJSON := cmd.Flags().Lookup("json"); asJSON != nil && asJSON.Changed {
+				a.status.off()
+			}
+			a.status.set(takesLong(cmd.CommandPath()), time.Now())
+			return refuseEmpty(cmd, args)
+		},
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -146,6 +158,28 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	)
 	checkArgs(root.Commands())
 	return root
+}
+
+// takesLong says what a command does that may take long, if nothing else says it.
+func takesLong(command string) string {
+	return map[string]string{
+		"envctl agents install": "installing the agent",
+		"envctl attach":         "connecting to the sandbox",
+		"envctl cp":             "copying",
+		"envctl create":         "making the sandbox",
+		"envctl diff":           "comparing the workspace",
+		"envctl doctor":         "checking; the first time the runner is built",
+		"envctl gc":             "looking for garbage",
+		"envctl image build":    "building the image",
+		"envctl image ls":       "looking for images",
+		"envctl image rm":       "removing images",
+		"envctl ls":             "looking for sandboxes",
+		"envctl move":           "moving the session",
+		"envctl rm":             "ending the sandbox",
+		"envctl run":            "starting the sandbox",
+		"envctl stats":          "measuring",
+		"envctl transcript":     "reading the conversation",
+	}[command]
 }
 
 // named are the flags whose value says where, as whom, on what or by which rules

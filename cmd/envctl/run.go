@@ -135,7 +135,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 		show = f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
 	}
 	answer.printer = show
-	log := &runLog{show: show, stop: show.waiting("preparing the sandbox ...")}
+	log := &runLog{show: show}
 	cfg.OnPermission, cfg.PermissionTimeout = answer.decide, answer.timeout()
 	var made atomic.Pointer[environment.Environment] // by the session's own goroutine
 	s, err := session.Open(ctx, session.Config{
@@ -157,10 +157,9 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 		MaxWorkspace: -1, // the session ends with this program
 	})
 	if err != nil {
-		log.stop()
 		return &exitError{code: exitUsage, err: err}
 	}
-	err = f.prompts(ctx, s, prompts, show)
+	err = f.prompts(ctx, s, prompts)
 	err = errors.Join(err, log.end())
 	if env := made.Load(); env != nil {
 		out, stop := f.app.unhurried(ctx)
@@ -266,7 +265,7 @@ func (a *app) prompt(arg string) (string, error) {
 }
 
 // prompts has them answered one after the other.
-func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string, show printer) error {
+func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string) error {
 	for _, prompt := range prompts {
 		turn, err := s.Prompt(ctx, prompt)
 		if err != nil {
@@ -274,7 +273,7 @@ func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts
 		}
 		if _, err := turn.Wait(ctx); err != nil {
 			if ctx.Err() != nil {
-				f.interrupt(ctx, s, turn, show)
+				f.interrupt(ctx, s, turn)
 				return ctx.Err()
 			}
 			return failed(err)
@@ -286,7 +285,6 @@ func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts
 // runLog prints the events of a session as they happen. The sandbox waits for it.
 type runLog struct {
 	show printer
-	stop func() // of the message that the sandbox is prepared
 
 	mu    sync.Mutex
 	ended bool
@@ -298,9 +296,6 @@ func (l *runLog) event(ev runnerscripts.Event) error {
 	if l.ended {
 		return nil
 	}
-	if !prepares(ev.Type) {
-		l.stop()
-	}
 	return l.show.event(ev)
 }
 
@@ -309,24 +304,18 @@ func (l *runLog) end() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
-	l.stop()
 	return l.show.finish()
-}
-
-// prepares reports whether an event comes before the sandbox is ready.
-func prepares(t runnerscripts.EventType) bool {
-	return t == runnerscripts.TypeQueryQueued || t == runnerscripts.TypeEnvironmentCreating
 }
 
 // interrupt stops the running query politely, unless a second interrupt comes: the
 // query then ends with the session.
-func (f *runFlags) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn, show printer) {
+func (f *runFlags) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn) {
 	ctx, stop := f.app.unhurried(ctx)
 	defer stop()
 	if s.Interrupt(ctx) != nil {
 		return
 	}
-	defer show.waiting("waiting for the agent to stop; Ctrl-C again ends it at once")()
+	defer f.app.status.busy("waiting for the agent to stop; Ctrl-C again ends it at once")()
 	_, _ = turn.Wait(ctx) // the events say how it ended
 }
 

@@ -106,28 +106,18 @@ func TestAReaderThatLeavesEndsTheRun(t *testing.T) {
 }
 
 func TestWhatGoesOnIsToldWhilePreparing(t *testing.T) {
-	alone(t)
-	dir := t.TempDir()
-	told := filepath.Join(dir, "told")
+	told := filepath.Join(t.TempDir(), "told")
 	if err := syscall.Mkfifo(told, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	config := file(t, "c.yaml", `scripts: {setup_session: [sh, -c, 'cat >/dev/null; cat `+told+`; exit 1']}`)
-	var once sync.Once
-	errOut := &hooked{hook: func(text string) bool {
-		if strings.Contains(text, "preparing the sandbox") {
-			once.Do(func() {
-				if err := os.WriteFile(told, []byte(`{"type":"result","ok":true}`+"\n"), 0); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		return true
-	}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if code := Execute(ctx, strings.NewReader(""), io.Discard, errOut, []string{"run", "--config", config, "go"}); code != exitFailure {
-		t.Errorf("exit status %d\n%s", code, &errOut.buf)
+	s := startOnTerminal(t, "run", "--config",
+		file(t, "c.yaml", `scripts: {setup_session: [sh, -c, 'cat >/dev/null; cat `+told+`; exit 1']}`), "go")
+	s.wait("starting the sandbox 2s")
+	if err := os.WriteFile(told, []byte(`{"type":"result","ok":true}`+"\n"), 0); err != nil {
+		t.Error(err)
+	}
+	if code := s.end(); code != exitFailure || strings.Contains(s.seen.String(), "starting") {
+		t.Errorf("exit status %d; the screen shows:\n%s", code, &s.seen)
 	}
 }
 

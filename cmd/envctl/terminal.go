@@ -26,6 +26,7 @@ type output struct {
 	file     io.Writer
 	terminal bool
 	colors   bool
+	status   *status // of the terminal
 
 	mu   sync.Mutex
 	text *visible.Writer // writes to buf
@@ -70,6 +71,9 @@ func (o *output) pass() error {
 	if o.buf.Len() == 0 {
 		return nil
 	}
+	if o.terminal && o.status != nil {
+		return o.status.write(o.file, o.buf.Bytes())
+	}
 	_, err := o.file.Write(o.buf.Bytes())
 	return err
 }
@@ -106,22 +110,26 @@ func (o *output) print(spans ...span) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range spans {
-		if !o.terminal {
+		switch {
+		case !o.terminal:
 			o.buf.WriteString(s.text)
-			continue
-		}
-		styled := o.colors && s.style != "" && s.text != ""
-		if styled {
+		case s.style == "" || s.text == "":
+			_, _ = io.WriteString(o.text, s.text)
+		default:
 			_ = o.text.Flush() // before, and so without the style
-			o.buf.WriteString("\x1b[" + s.style + "m")
-		}
-		_, _ = io.WriteString(o.text, s.text)
-		if styled {
-			_ = o.text.Flush()
-			o.buf.WriteString("\x1b[0m")
+			o.buf.WriteString(o.styled(s))
 		}
 	}
 	return o.pass()
+}
+
+// styled is a span as a terminal takes it.
+func (o *output) styled(s span) string {
+	text := visible.Text(s.text)
+	if !o.colors {
+		return text
+	}
+	return "\x1b[" + s.style + "m" + text + "\x1b[0m"
 }
 
 // println is print with a line break.
@@ -144,29 +152,44 @@ func (o *output) cells(spans []span) []span {
 // table prints rows, with the columns one below the other. On a terminal it is no wider
 // than that: the last column continues below, or the widest is cut.
 func (o *output) table(rows ...[]span) error {
-	var widths []int
+	width := -1
+	if o.terminal {
+		width = o.width()
+	}
 	for i, row := range rows {
 		rows[i] = o.cells(row)
-		for n, cell := range rows[i] {
+	}
+	for _, line := range tableLines(rows, width) {
+		if err := o.println(line...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tableLines are the lines of a table. A negative width is no limit.
+func tableLines(rows [][]span, width int) [][]span {
+	var widths []int
+	for _, row := range rows {
+		for n, cell := range row {
 			if n == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[n] = max(widths[n], utf8.RuneCountInString(cell.text))
+			widths[n] = max(widths[n], columns(cell.text))
 		}
 	}
-	if o.terminal {
-		widths = fit(widths, o.width())
+	if width >= 0 {
+		widths = fit(widths, width)
 	}
+	var lines [][]span
 	for _, row := range rows {
 		for more := row; more != nil; {
 			var line []span
 			line, more = tableLine(more, widths)
-			if err := o.println(line...); err != nil {
-				return err
-			}
+			lines = append(lines, line)
 		}
 	}
-	return nil
+	return lines
 }
 
 // leastLast is how wide the last column of a table is at least where it continues below.
@@ -203,17 +226,17 @@ func fit(widths []int, width int) []int {
 func tableLine(row []span, widths []int) (line, more []span) {
 	for n, cell := range row {
 		last := n == len(widths)-1
-		if over := utf8.RuneCountInString(cell.text) > widths[n]; over && last && widths[n] >= leastLast {
+		if over := columns(cell.text) > widths[n]; over && last && widths[n] >= leastLast {
 			head, rest := cutWords(cell.text, widths[n])
 			more = make([]span, len(row))
 			more[n] = span{cell.style, rest}
 			cell.text = head
 		} else if over {
-			cell.text = string([]rune(cell.text)[:widths[n]-1]) + "…"
+			cell.text = clip(cell.text, widths[n])
 		}
 		line = append(line, cell)
 		if n < len(row)-1 {
-			line = append(line, plain(strings.Repeat(" ", widths[n]-utf8.RuneCountInString(cell.text)+2)))
+			line = append(line, plain(strings.Repeat(" ", widths[n]-columns(cell.text)+2)))
 		}
 	}
 	return line, more
@@ -221,11 +244,18 @@ func tableLine(row []span, widths []int) (line, more []span) {
 
 // cutWords cuts off as many words as fit, or a part of a word that is too long.
 func cutWords(text string, width int) (head, rest string) {
-	r := []rune(text)
-	for i := width; i > width/2; i-- {
-		if i < len(r) && r[i] == ' ' {
-			return string(r[:i]), string(r[i+1:])
+	end, used := 0, 0
+	for i, r := range text {
+		if used > width/2 && r == ' ' {
+			head, rest = text[:i], text[i+1:]
 		}
+		if used += columnsOf(r); used > width {
+			break
+		}
+		end = i + utf8.RuneLen(r)
 	}
-	return string(r[:width]), string(r[width:])
+	if head == "" {
+		head, rest = text[:end], text[end:]
+	}
+	return head, rest
 }

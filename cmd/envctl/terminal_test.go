@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -90,10 +91,24 @@ func (s *screen) wait(text string) {
 			if !ok {
 				s.t.Fatalf("the program ended before %q appeared; the screen shows:\n%s", text, s.seen.String())
 			}
-			s.seen.Write(b)
+			s.see(b)
 		case <-deadline:
 			s.t.Fatalf("%q did not appear; the screen shows:\n%s", text, s.seen.String())
 		}
+	}
+}
+
+// see adds what arrives, without the lines that are erased.
+func (s *screen) see(b []byte) {
+	s.seen.Write(b)
+	for {
+		text := s.seen.Bytes()
+		i := bytes.Index(text, []byte(eraseLine))
+		if i < 0 {
+			return
+		}
+		begin := bytes.LastIndexByte(text[:i], '\n') + 1
+		s.seen = *bytes.NewBuffer(slices.Delete(text, begin, i+len(eraseLine)))
 	}
 }
 
@@ -108,7 +123,7 @@ func (s *screen) typeIn(text string) {
 func (s *screen) end() int {
 	s.t.Helper()
 	for b := range s.news {
-		s.seen.Write(b)
+		s.see(b)
 	}
 	_ = s.cmd.Wait() // the status is looked at
 	return s.cmd.ProcessState.ExitCode()

@@ -49,6 +49,7 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 		return json.NewEncoder(f.app.out).Encode(t)
 	}
 	show := f.app.newTranscriptPrinter(f.asJSON)
+	defer f.app.status.busy("reading the conversation")() // which is over
 	var seq uint64
 	for ev, err := range env.ReadConversation(ctx) {
 		if err != nil {

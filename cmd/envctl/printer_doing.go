@@ -1,0 +1,72 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// mostDoing is how many running tools a printer knows.
+const mostDoing = 64
+
+// doing shows in the status what an agent does.
+type doing struct {
+	status *status
+	tools  []runningTool // the oldest first
+}
+
+type runningTool struct {
+	id, title string
+	since     time.Time
+}
+
+// event follows what goes on.
+func (d *doing) event(ev runnerscripts.Event) {
+	switch ev.Type {
+	case runnerscripts.TypeQueryQueued, runnerscripts.TypeEnvironmentCreating:
+		d.status.set("starting the sandbox", time.Now())
+		return
+	case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+		d.nothing()
+		return
+	case runnerscripts.TypePermissionRequest:
+		d.status.set("waiting for permission", time.Now())
+		return
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
+		call, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
+		if err != nil {
+			return
+		}
+		d.tool(call)
+	case runnerscripts.TypeEnvironmentReady, runnerscripts.TypeQueryStarted, runnerscripts.TypePermissionResolved,
+		runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought, runnerscripts.TypePlan:
+	default:
+		return // does not change what goes on
+	}
+	if len(d.tools) == 0 {
+		d.status.set("waiting for the model", time.Now())
+		return
+	}
+	last := d.tools[len(d.tools)-1]
+	d.status.set("running "+last.title, last.since)
+}
+
+func (d *doing) tool(call runnerscripts.ToolCall) {
+	at := slices.IndexFunc(d.tools, func(t runningTool) bool { return t.id == call.ToolCallID })
+	switch ended := call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed; {
+	case ended && at >= 0:
+		d.tools = slices.Delete(d.tools, at, at+1)
+	case ended:
+	case at >= 0:
+		d.tools[at].title = firstOf(call.Title, d.tools[at].title)
+	case len(d.tools) < mostDoing:
+		d.tools = append(d.tools, runningTool{call.ToolCallID, firstOf(call.Title, call.Name), time.Now()})
+	}
+}
+
+// nothing says that nothing goes on.
+func (d *doing) nothing() {
+	d.tools = nil
+	d.status.set("", time.Time{})
+}

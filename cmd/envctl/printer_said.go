@@ -1,0 +1,133 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/internal/visible"
+)
+
+// maxSaid is how many bytes of an unfinished paragraph wait to be drawn: 64 KiB.
+const maxSaid = 64 << 10
+
+// said is what an agent says in one message. Elsewhere than on a terminal it is printed as
+// it comes. A terminal shows it paragraph by paragraph, in lines that break between words;
+// one with styles shows Markdown as what it means.
+type said struct {
+	out     *output
+	inLine  bool   // the last line that was printed has no end
+	text    string // that is not shown
+	thought bool   // it is what the agent thinks
+	gap     bool   // a blank line comes before it
+}
+
+// add adds to the message.
+func (s *said) add(text string, thought bool) error {
+	if !s.out.terminal {
+		s.inLine = !strings.HasSuffix(text, "\n")
+		return s.out.print(plain(text))
+	}
+	s.text += text
+	s.thought = thought
+	end := len(s.text)
+	if len(s.text) < maxSaid {
+		end = 0
+		if strings.Contains(text, "\n") || strings.HasSuffix(s.text[:len(s.text)-len(text)], "\n") {
+			end = finished(s.text)
+		}
+	}
+	return s.draw(end)
+}
+
+// show shows all of it so far.
+func (s *said) show() error { return s.draw(len(s.text)) }
+
+// end ends the message.
+func (s *said) end() error {
+	err := s.show()
+	s.gap = false
+	if s.inLine {
+		s.inLine = false
+		err = s.out.println()
+	}
+	return err
+}
+
+// draw shows the text before an end.
+func (s *said) draw(end int) error {
+	text := s.text[:end]
+	s.text = s.text[end:]
+	body := strings.Trim(text, "\n")
+	if strings.TrimSpace(body) == "" {
+		s.gap = s.gap || text != ""
+		return nil
+	}
+	var spans []span
+	if s.gap || strings.HasPrefix(text, "\n") {
+		spans = append(spans, plain("\n"))
+	}
+	s.gap = strings.HasSuffix(text, "\n\n")
+	for _, line := range s.lines(body) {
+		spans = append(append(spans, line...), plain("\n"))
+	}
+	return s.out.print(spans...)
+}
+
+func (s *said) lines(text string) [][]span {
+	switch {
+	case s.thought:
+		return flow([]span{dim(visible.Text(text))}, s.out.width(), nil, nil)
+	case !s.out.colors:
+		return flow(plains(visible.Text(text)), s.out.width(), nil, nil)
+	}
+	return drawMarkdown(text, s.out.width())
+}
+
+var listItem = regexp.MustCompile(`^\s*([-*+]|\d{1,9}[.)])(\s|$)`)
+
+// finished returns where the last paragraph, list or fenced block ends that nothing can be
+// added to.
+func finished(text string) int {
+	end, fence, list, begin := 0, "", false, true
+	for at := 0; at < len(text); {
+		line, _, whole := strings.Cut(text[at:], "\n")
+		blank, indented := strings.TrimSpace(line) == "", strings.TrimLeft(line, " \t") != line
+		if begin && !blank && fence == "" {
+			begin = false
+			if !list || !indented { // another block
+				end, list = at, listItem.MatchString(line)
+			}
+		}
+		if !whole {
+			break
+		}
+		at += len(line) + 1
+		mark := fenceOf(line)
+		switch {
+		case fence != "":
+			if strings.HasPrefix(mark, fence) && strings.TrimSpace(line) == mark {
+				fence, begin = "", !list
+			}
+		case mark != "":
+			fence = mark
+		case blank:
+			begin = true
+		}
+		if begin && !list && fence == "" {
+			end = at
+		}
+	}
+	return end
+}
+
+// fenceOf returns the marks that begin a line of a fenced block, if it is one.
+func fenceOf(line string) string {
+	line = strings.TrimLeft(line, " \t")
+	for _, mark := range []string{"`", "~"} {
+		info := strings.TrimLeft(line, mark)
+		if marks := line[:len(line)-len(info)]; len(marks) >= 3 && (mark == "~" || !strings.Contains(info, mark)) {
+			return marks
+		}
+	}
+	return ""
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+const spoken = "# The plan\n\nWe *must* mend `parse.go`, which is **wrong** in some places.\n\n" +
+	"1. read it\n2. mend it\n\n| file | lines |\n|---|---|\n| a.go | 10 |\n\n```go\nfunc main() {\n\n}\n```\n\n> as [you](https://example.com/x \"tip\") said\n\nDone."
+
+// says shows a message in pieces of a size, and returns what the terminal got.
+func says(t *testing.T, d *display, text string, size int) string {
+	t.Helper()
+	show := newApp(nil, d.tty, d.tty).newPrinter(false)
+	for n := 0; n < len(text); n += size {
+		if err := show.event(chunk(t, "m", text[n:min(n+size, len(text))])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := show.finish(); err != nil {
+		t.Fatal(err)
+	}
+	return d.text()
+}
+
+// However it arrives, Markdown is shown as what it means, in lines that fit.
+func TestMarkdownOnATerminal(t *testing.T) {
+	const want = `The plan
+
+We must mend parse.go, which is
+wrong in some places.
+
+1. read it
+2. mend it
+
+file  lines
+a.go  10
+
+  func main() {
+  
+  }
+
+> as you (https://example.com/x
+> "tip") said
+
+Done.
+`
+	t.Setenv("NO_COLOR", "")
+	for _, size := range []int{1, 7, len(spoken)} {
+		if got := says(t, newDisplay(t, 34), spoken, size); got != want {
+			t.Errorf("in pieces of %d:\n%s\nwant\n%s", size, got, want)
+		}
+	}
+}
+
+// Without styles the text stays as it is, but for the line breaks.
+func TestPlainTextOnATerminal(t *testing.T) {
+	t.Setenv("NO_COLOR", "1")
+	d := newDisplay(t, 20)
+	got := says(t, d, "Some **bold** words that are many.\n\n```\n  code\n```\nhttps://example.com/a/long/address end", 3)
+	want := "Some **bold** words\nthat are many.\n\n```\n  code\n```\nhttps://example.com/a/long/address\nend\n"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// What is piped is what the agent says.
+func TestPipedTextIsUnchanged(t *testing.T) {
+	var out, errOut bytes.Buffer
+	show := newApp(nil, &out, &errOut).newPrinter(false)
+	for _, piece := range []string{spoken[:9], spoken[9:100], spoken[100:]} {
+		if err := show.event(chunk(t, "m", piece)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := show.finish(); err != nil || out.String() != spoken+"\n" {
+		t.Errorf("%v: %q", err, out.String())
+	}
+}
+
+// A finished paragraph is not held back until the message ends; nor is the whole message
+// when its last piece comes again.
+func TestParagraphsAreShownAsTheyAreFinished(t *testing.T) {
+	t.Setenv("NO_COLOR", "")
+	d := newDisplay(t, 40)
+	show := newApp(nil, d.tty, d.tty).newPrinter(false)
+	for _, step := range []struct{ text, want string }{
+		{"One", ""},
+		{" line.\n", ""},
+		{"\n", "One line.\n"},
+		{"- a\n", "One line.\n"},
+		{"\n  more of a\n", "One line.\n"},
+		{"\n", "One line.\n"},
+		{"```", "One line.\n\n• a\n  \n  more of a\n"},
+		{"\nx\n\ny\n", "One line.\n\n• a\n  \n  more of a\n"},
+		{"```\n", "One line.\n\n• a\n  \n  more of a\n\n  x\n  \n  y\n"},
+		{"end", "One line.\n\n• a\n  \n  more of a\n\n  x\n  \n  y\n"},
+	} {
+		if err := show.event(chunk(t, "m", step.text)); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.text(); got != step.want {
+			t.Errorf("after %q the terminal shows\n%q\nwant\n%q", step.text, got, step.want)
+		}
+	}
+	whole := chunk(t, "m", "whatever")
+	whole.Payload = bytes.Replace(whole.Payload, []byte(`"blockId"`), []byte(`"snapshot":true,"blockId"`), 1)
+	if err := show.event(whole); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.text(); !strings.HasSuffix(got, "  y\nend\n") {
+		t.Errorf("after the snapshot the terminal shows\n%s", got)
+	}
+}
+
+// What the agent thinks is no Markdown.
+func TestThoughtsOnATerminal(t *testing.T) {
+	t.Setenv("NO_COLOR", "")
+	d := newDisplay(t, 40)
+	thought := chunk(t, "m", "I *think*\n\n")
+	thought.Type = runnerscripts.TypeAgentThought
+	if err := newApp(nil, d.tty, d.tty).newPrinter(false).event(thought); err != nil {
+		t.Fatal(err)
+	}
+	d.shows("I *think*\n")
+}
+
+// A paragraph without end is shown before its end.
+func TestAnEndlessParagraphIsShown(t *testing.T) {
+	var out bytes.Buffer
+	s := said{out: newOutput(&out)}
+	s.out.terminal = true
+	for range 3 {
+		if err := s.add(strings.Repeat("x", maxSaid/2), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(out.String(), "x"); n != maxSaid || len(s.text) != maxSaid/2 {
+		t.Errorf("%d characters are shown, %d wait", n, len(s.text))
+	}
+}
+
+// FuzzMarkdown checks that nothing but text is drawn, and that no word is lost.
+func FuzzMarkdown(f *testing.F) {
+	for _, seed := range []string{
+		spoken, "&#27;[31m &#x1b;]8;;http://evil\a", "[x](javascript:\x1b[2J)", "<b\x1b>", "\x1b]8;;u\x07t", "a&#13;b &#0; &#8238;",
+		"[ref]: http://hidden\n", "<!-- hidden -->\n\n<div>\nx\n</div>", "    indented\x9b", "- \n- - 1) x\n\t- y", "~~~a`\nb", "| a |\n|-|\n| \\| `x` | y |", "***a***_b_ ~~c~~",
+		"![alt *x*](u 't')\\\nhard  \nbreak", "1234567890. x\n0) y", "> > a\nlazy\n***\n日本語テキスト",
+	} {
+		f.Add(seed, uint8(20))
+	}
+	f.Fuzz(func(t *testing.T, source string, width uint8) {
+		var drawn strings.Builder
+		for _, line := range drawMarkdown(source, int(width)) {
+			for _, s := range line {
+				drawn.WriteString(s.text)
+			}
+		}
+		for _, r := range drawn.String() {
+			if unicode.In(r, unicode.Cc, unicode.Cf) && r != '\t' && r != 0x200d {
+				t.Errorf("%q is drawn of %q", r, source)
+			}
+		}
+		if end := finished(source); end < 0 || end > len(source) {
+			t.Errorf("finished at %d of %d", end, len(source))
+		}
+	})
+}

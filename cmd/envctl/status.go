@@ -1,0 +1,132 @@
+package main
+
+import (
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/visible"
+)
+
+const (
+	statusDelay = 2 * time.Second // what takes less shows no status
+	statusStep  = time.Second
+	eraseLine   = "\r\x1b[K"
+)
+
+// status is the last line of a terminal, which says what is going on and for how long. It
+// is drawn on standard error. Whatever else is written to the terminal erases it first; it
+// comes again below, at the beginning of a line only. Its methods may be called from
+// several goroutines.
+type status struct {
+	err *output
+
+	mu     sync.Mutex // also held while other text is written to the terminal
+	on     bool
+	what   string // empty: nothing is going on
+	since  time.Time
+	timer  *time.Timer // for the next time it is drawn
+	drawn  bool
+	inLine bool   // the text before does not end a line
+	hidden bool   // a person answers a question
+	pinned bool   // what a command does itself
+	before func() // is called before the line is drawn
+}
+
+// newStatus returns the status of a terminal. It shows nothing where standard error is no
+// terminal, or one that cannot erase a line.
+func newStatus(err *output) *status {
+	return &status{err: err, on: err.terminal && os.Getenv("TERM") != "dumb"}
+}
+
+// busy says what a command does until done is called, whatever set says meanwhile.
+func (s *status) busy(what string) (done func()) {
+	s.change(what, time.Now(), true)
+	return func() { s.change("", time.Time{}, true) }
+}
+
+// set says what has been going on since a time; without a text nothing is.
+func (s *status) set(what string, since time.Time) { s.change(what, since, false) }
+
+func (s *status) change(what string, since time.Time, pinned bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.on || s.pinned && !pinned {
+		return
+	}
+	s.erase()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.pinned = pinned && what != ""
+	if s.what, s.since = what, since; what != "" {
+		s.timer = time.AfterFunc(max(statusDelay-time.Since(since), statusStep), s.tick)
+	}
+}
+
+// off ends the status for good.
+func (s *status) off() {
+	s.change("", time.Time{}, true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on = false
+}
+
+// hide hides the status while a person answers a question.
+func (s *status) hide(hidden bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	s.hidden, s.inLine = hidden, false // the end of the answer ends the line
+}
+
+// beforeDrawing sets a function that is called each time before the line is drawn.
+func (s *status) beforeDrawing(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = f
+}
+
+// tick draws the line, and again a while later.
+func (s *status) tick() {
+	s.mu.Lock()
+	before, late := s.before, s.what != "" && time.Since(s.since) >= statusDelay
+	s.mu.Unlock()
+	if before != nil && late {
+		before() // may write
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.on || s.what == "" {
+		return // it has ended meanwhile
+	}
+	s.timer.Reset(statusStep)
+	elapsed := time.Since(s.since)
+	if s.hidden || s.inLine || elapsed < statusDelay {
+		return
+	}
+	s.erase()
+	after := " " + elapsed.Truncate(time.Second).String()
+	text := dim(clip(visible.Line(s.what), s.err.width()-1-len(after)) + after)
+	s.drawn = true
+	_, _ = io.WriteString(s.err.file, s.err.styled(text)) // other text will fail, too
+}
+
+// erase removes the line. The caller holds mu.
+func (s *status) erase() {
+	if s.drawn {
+		s.drawn = false
+		_, _ = io.WriteString(s.err.file, eraseLine)
+	}
+}
+
+// write writes other text to the terminal.
+func (s *status) write(to io.Writer, text []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	s.inLine = text[len(text)-1] != '\n'
+	_, err := to.Write(text)
+	return err
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// display shows what a terminal would.
+type display struct {
+	t        *testing.T
+	pty, tty *os.File
+	rows     []string
+	column   int
+}
+
+func newDisplay(t *testing.T, columns uint16) *display {
+	t.Helper()
+	t.Setenv("TERM", "xterm")
+	p, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close(); tty.Close() })
+	if err := pty.Setsize(p, &pty.Winsize{Rows: 24, Cols: columns}); err != nil {
+		t.Fatal(err)
+	}
+	return &display{t: t, pty: p, tty: tty, rows: []string{""}}
+}
+
+// text is what the terminal shows of all that was written so far.
+func (d *display) text() string {
+	d.t.Helper()
+	const end = "\a"
+	if _, err := d.tty.WriteString(end); err != nil {
+		d.t.Fatal(err)
+	}
+	var all []byte
+	for !bytes.HasSuffix(all, []byte(end)) {
+		buf := make([]byte, 4096)
+		n, err := d.pty.Read(buf)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		all = append(all, buf[:n]...)
+	}
+	d.show(string(all[:len(all)-len(end)]))
+	return strings.Join(d.rows, "\n")
+}
+
+func (d *display) show(text string) {
+	for text != "" {
+		row := &d.rows[len(d.rows)-1]
+		switch {
+		case strings.HasPrefix(text, "\x1b["):
+			end := strings.IndexAny(text, "mK")
+			if text[end] == 'K' {
+				*row = (*row)[:d.column]
+			}
+			text = text[end+1:]
+			continue
+		case text[0] == '\r':
+			d.column = 0
+		case text[0] == '\n':
+			d.rows = append(d.rows, strings.Repeat(" ", d.column))
+		default:
+			*row = (*row)[:d.column] + text[:1]
+			d.column++
+		}
+		text = text[1:]
+	}
+}
+
+// shows checks what the terminal shows.
+func (d *display) shows(want string) {
+	d.t.Helper()
+	if got := d.text(); got != want {
+		d.t.Errorf("the terminal shows\n%s\nwant\n%s", got, want)
+	}
+}
+
+// happens returns an event.
+func happens(t *testing.T, typ runnerscripts.EventType, payload any) runnerscripts.Event {
+	t.Helper()
+	raw, err := json.Marshal(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runnerscripts.Event{Type: typ, Payload: raw}
+}
+
+func chunk(t *testing.T, block, text string) runnerscripts.Event {
+	return happens(t, runnerscripts.TypeAgentMessage, runnerscripts.ContentChunk{
+		BlockID: block, Content: runnerscripts.Content{Type: "text", Text: text},
+	})
+}
+
+func TestTheStatusSaysWhatGoesOn(t *testing.T) {
+	d := newDisplay(t, 60)
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(nil, d.tty, d.tty)
+		defer a.status.off()
+		show := a.newPrinter(false)
+		event := func(ev runnerscripts.Event) {
+			t.Helper()
+			if err := show.event(ev); err != nil {
+				t.Fatal(err)
+			}
+		}
+		passes := func(seconds time.Duration) {
+			time.Sleep(seconds * time.Second)
+			synctest.Wait()
+		}
+		event(happens(t, runnerscripts.TypeQueryStarted, runnerscripts.QueryStarted{}))
+		passes(1)
+		d.shows("")
+		passes(1)
+		d.shows("waiting for the model 2s")
+		passes(70)
+		d.shows("waiting for the model 1m12s")
+
+		tool := runnerscripts.ToolCall{ToolCallID: "1", Title: "go test", Status: runnerscripts.ToolInProgress}
+		event(happens(t, runnerscripts.TypeToolCall, tool))
+		d.shows("→ go test\n")
+		passes(8)
+		d.shows("→ go test\nrunning go test 8s")
+		second := runnerscripts.ToolCall{ToolCallID: "2", Title: "ls", Status: runnerscripts.ToolInProgress}
+		event(happens(t, runnerscripts.TypeToolCall, second))
+		passes(3)
+		d.shows("→ go test\n→ ls\nrunning ls 3s")
+		second.Status = runnerscripts.ToolCompleted
+		event(happens(t, runnerscripts.TypeToolCallUpdate, second))
+		passes(1)
+		d.shows("→ go test\n→ ls\nrunning go test 12s")
+		tool.Status = runnerscripts.ToolCompleted
+		event(happens(t, runnerscripts.TypeToolCallUpdate, tool))
+
+		// Below a question nothing moves, whatever happens.
+		show.question(prompt{title: "Allow?", rows: func(*questionText) {}, line: "y or n: "})
+		passes(9)
+		fmt.Fprintln(a.err, "a log record")
+		passes(9)
+		d.shows("→ go test\n→ ls\nAllow?\ny or n: a log record\n")
+		show.answered()
+
+		// Where the agent pauses, what it has said so far is shown.
+		event(chunk(t, "m", "Half a "))
+		d.shows("→ go test\n→ ls\nAllow?\ny or n: a log record\n")
+		passes(2)
+		d.shows("→ go test\n→ ls\nAllow?\ny or n: a log record\nHalf a\nwaiting for the model 2s")
+		event(happens(t, runnerscripts.TypeQueryCompleted, runnerscripts.QueryCompleted{StopReason: runnerscripts.StopEndTurn}))
+		passes(9)
+		d.shows("→ go test\n→ ls\nAllow?\ny or n: a log record\nHalf a\ndone in 0.0 s\n")
+	})
+}
+
+// A status takes one row, and what an agent calls its tool is only text.
+func TestTheStatusIsOneRow(t *testing.T) {
+	d := newDisplay(t, 30)
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(nil, d.tty, d.tty)
+		defer a.status.off()
+		defer a.status.busy("running \x1b[2J\n" + strings.Repeat("long ", 20))()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		d.shows(`running \x1b[2J\nlong lon… 2s`)
+	})
+}
+
+func TestNoStatusIsShown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		term string
+		args []string
+	}{
+		"a terminal that cannot erase": {"dumb", nil},
+		"JSON":                         {"xterm", []string{"version", "--json"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisplay(t, 80)
+			t.Setenv("TERM", tt.term)
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				a := newApp(nil, &out, d.tty)
+				if root := a.newRootCmd(); tt.args != nil {
+					root.SetArgs(tt.args)
+					root.SetOut(&out)
+					if err := root.ExecuteContext(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				defer a.status.busy("working")()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				d.shows("")
+			})
+		})
+	}
+}
+
+// The whole way, in real time: the tool ends when the status has been seen.
+func TestARunningToolIsSeen(t *testing.T) {
+	gate := filepath.Join(t.TempDir(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	scenario := file(t, "slow.json", `{"turns":[{"steps":[{"run":["cat","`+gate+`"]},{"text":"over"}]}]}`)
+	s := startOnTerminal(t, "run", "--scenario", scenario, "go")
+	s.wait("running cat")
+	if err := os.WriteFile(gate, nil, 0); err != nil {
+		t.Error(err)
+	}
+	s.wait("over")
+	if code := s.end(); code != exitOK || strings.Contains(s.seen.String(), "running") {
+		t.Errorf("exit status %d; the screen shows:\n%s", code, &s.seen)
+	}
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/width"
+)
+
+// columns is how many columns of a terminal a text takes.
+func columns(text string) int {
+	n := 0
+	for _, r := range text {
+		n += columnsOf(r)
+	}
+	return n
+}
+
+func columnsOf(r rune) int {
+	switch {
+	case r == '\t':
+		return 8 // at most
+	case r < unicode.MaxLatin1:
+		return 1
+	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		return 0
+	}
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+// clip cuts a text to a number of columns.
+func clip(text string, most int) string {
+	if columns(text) <= most {
+		return text
+	}
+	n := 1 // for the mark
+	for i, r := range text {
+		if n += columnsOf(r); n > most {
+			return text[:i] + "…"
+		}
+	}
+	return text
+}
+
+// flow breaks text between words into lines of a width. A longer word has a line of its
+// own, which is wider. Blanks stay as they are, but not at the break. All lines but the
+// first begin with hang.
+func flow(text []span, width int, first, hang []span) [][]span {
+	f := &flowing{width: width, hang: hang, line: first, used: columnsOfAll(first)}
+	for _, s := range text {
+		for rest := s.text; rest != ""; {
+			if after, ok := strings.CutPrefix(rest, "\n"); ok {
+				f.place()
+				f.next()
+				rest = after
+				continue
+			}
+			blank := isGap(rune(rest[0]))
+			end := strings.IndexFunc(rest, func(r rune) bool { return r == '\n' || isGap(r) != blank })
+			if end < 0 {
+				end = len(rest)
+			}
+			piece := span{s.style, rest[:end]}
+			rest = rest[end:]
+			if blank {
+				f.place()
+				f.gap = append(f.gap, piece)
+			} else {
+				f.word = append(f.word, piece)
+			}
+		}
+	}
+	f.place()
+	return append(f.lines, f.line)
+}
+
+func isGap(r rune) bool { return r == ' ' || r == '\t' }
+
+// flowing is text that is broken into lines.
+type flowing struct {
+	width     int
+	hang      []span
+	lines     [][]span
+	line      []span // the last one
+	used      int    // its columns
+	words     int    // on it
+	gap, word []span // behind it
+}
+
+// place puts the word behind the line, or on the next one.
+func (f *flowing) place() {
+	if len(f.word) == 0 {
+		return
+	}
+	if f.words > 0 && f.used+columnsOfAll(f.gap)+columnsOfAll(f.word) > f.width {
+		f.next()
+	}
+	f.line = append(append(f.line[:len(f.line):len(f.line)], f.gap...), f.word...)
+	f.used += columnsOfAll(f.gap) + columnsOfAll(f.word)
+	f.words++
+	f.gap, f.word = nil, nil
+}
+
+// next begins another line.
+func (f *flowing) next() {
+	f.lines = append(f.lines, f.line)
+	f.line, f.used, f.words, f.gap = f.hang, columnsOfAll(f.hang), 0, nil
+}
+
+func columnsOfAll(spans []span) int {
+	n := 0
+	for _, s := range spans {
+		n += columns(s.text)
+	}
+	return n
+}
