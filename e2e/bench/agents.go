@@ -255,7 +255,7 @@ func directly(ctx context.Context, a realAgent, at place, vars map[string]string
 	}
 	env := maps.Clone(vars)
 	env["HOME"], env["PATH"] = home, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	c := &conduct{program: a.program, launcher: at.launcher, dir: at.box.Paths().Workspace, home: home}
+	c := &conduct{program: a.program, launcher: at.launcher, dir: at.box.Paths().Workspace, home: home, said: make([]answered, len(d))}
 	for _, key := range slices.Sorted(maps.Keys(env)) {
 		c.env = append(c.env, key+"="+env[key])
 	}
@@ -263,5 +263,5 @@ func directly(ctx context.Context, a realAgent, at place, vars map[string]string
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%s has ended: %s", a.name, c.stderr.String())
 	}
-	return c.said, errors.Join(err, at.box.Remove(ctx, home, true))
+	return dialogue(c.said), errors.Join(err, at.box.Remove(ctx, home, true))
 }

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,12 +20,13 @@ import (
 type conduct struct {
 	program, dir, home string
 	env, launcher      []string
+	args               []string // nil: those that the talk knows
 
 	stdin  io.WriteCloser
 	lines  *bufio.Reader
 	stderr bytes.Buffer
 	cmd    *exec.Cmd
-	said   dialogue
+	said   []answered // for each prompt that it gets
 }
 
 // start starts the program, through the launcher if there is one.
@@ -54,6 +56,16 @@ func (c *conduct) start(ctx context.Context, env []string, args ...string) (err 
 }
 
 func (c *conduct) end() error { return errors.Join(c.stdin.Close(), c.cmd.Wait()) }
+
+// variable returns the value of a variable of the program.
+func (c *conduct) variable(name string) string {
+	for _, kv := range c.env {
+		if value, ok := strings.CutPrefix(kv, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
 
 func (c *conduct) send(v any) error {
 	data, err := json.Marshal(v)
@@ -90,8 +102,14 @@ func (c *conduct) answer(prompt int, start time.Time, first, last string) error 
 func talkToClaude(ctx context.Context, c *conduct) error {
 	env := []string{"CLAUDE_CONFIG_DIR=" + c.home + "/.claude", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1"}
 	start := time.Now()
-	if err := c.start(ctx, env, "--input-format", "stream-json", "--output-format", "stream-json", "--verbose",
-		"--permission-prompt-tool", "stdio", "--include-partial-messages", "--setting-sources", "user", "--strict-mcp-config"); err != nil {
+	args := c.args
+	if args == nil {
+		args = []string{"--input-format", "stream-json", "--output-format", "stream-json", "--verbose",
+			"--permission-prompt-tool", "stdio", "--include-partial-messages", "--setting-sources", "user", "--strict-mcp-config"}
+	} else {
+		env = nil
+	}
+	if err := c.start(ctx, env, args...); err != nil {
 		return err
 	}
 	for i := range c.said {
@@ -111,9 +129,13 @@ func talkToClaude(ctx context.Context, c *conduct) error {
 
 func talkToCodex(ctx context.Context, c *conduct) error {
 	start := time.Now()
-	if err := c.start(ctx, []string{"CODEX_HOME=" + c.home}, "app-server", "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false",
+	env, args := []string{"CODEX_HOME=" + c.home}, []string{"app-server", "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false",
 		"-c", "features.plugins=false", "-c", "features.apps=false",
-		"-c", "features.unbounded_connection_retries=false"); err != nil {
+		"-c", "features.unbounded_connection_retries=false"}
+	if c.args != nil {
+		env, args = nil, c.args
+	}
+	if err := c.start(ctx, env, args...); err != nil {
 		return err
 	}
 	err := c.talkToCodex(start)
@@ -122,12 +144,7 @@ func talkToCodex(ctx context.Context, c *conduct) error {
 
 func (c *conduct) talkToCodex(start time.Time) error {
 	type object = map[string]any
-	url := ""
-	for _, kv := range c.env {
-		if len(kv) > 16 && kv[:16] == "OPENAI_BASE_URL=" {
-			url = kv[16:]
-		}
-	}
+	url := c.variable("OPENAI_BASE_URL")
 	err := c.send(object{"id": 1, "method": "initialize", "params": object{"clientInfo": object{"name": "bench", "version": "1"}}})
 	if err == nil {
 		_, err = c.until(`"id":1`)

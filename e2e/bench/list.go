@@ -24,5 +24,9 @@ func benchmarks() []benchmark {
 		{"modal files", benchModalFiles},
 		{"modal life", benchModalLife},
 		{"agents", benchAgents},
+		{"turn of claude", benchTurn("claude")},
+		{"turn of codex", benchTurn("codex")},
+		{"turn of gemini", benchTurn("gemini")},
+		{"turn of opencode", benchTurn("opencode")},
 	}
 }

@@ -1,6 +1,7 @@
 package testagents
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,14 +11,23 @@ import (
 // test that asks for it fails, and never skips, where it is not installed.
 func Gemini(t testing.TB) string {
 	t.Helper()
-	root, err := moduleRoot()
+	exe, err := FindGemini()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return exe
+}
+
+// FindGemini is Gemini for programs that are no tests.
+func FindGemini() (string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
 	exe := filepath.Join(root, "e2e", "agents", "node_modules", "@google", "gemini-cli", "bundle", "gemini.js")
 	if info, err := os.Stat(exe); err != nil || !info.Mode().IsRegular() {
-		t.Fatalf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the Gemini CLI "+
-			"that this test runs; there is none at %s", exe)
+		return "", fmt.Errorf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the Gemini CLI "+
+			"that this needs; there is none at %s", exe)
 	}
-	return exe
+	return exe, nil
 }

@@ -13,9 +13,18 @@ import (
 // not installed.
 func OpenCode(t testing.TB) string {
 	t.Helper()
-	root, err := moduleRoot()
+	exe, err := FindOpenCode()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return exe
+}
+
+// FindOpenCode is OpenCode for programs that are no tests.
+func FindOpenCode() (string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
 	}
 	arch := runtime.GOARCH
 	if arch == "amd64" {
@@ -26,10 +35,9 @@ func OpenCode(t testing.TB) string {
 	for _, pkg := range []string{platform, platform + "-baseline", platform + "-musl"} {
 		exe := filepath.Join(modules, pkg, "bin", "opencode")
 		if info, err := os.Stat(exe); err == nil && info.Mode().IsRegular() {
-			return exe
+			return exe, nil
 		}
 	}
-	t.Fatalf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the OpenCode "+
-		"that this test runs; there is none for %s/%s in %s", runtime.GOOS, runtime.GOARCH, modules)
-	return ""
+	return "", fmt.Errorf("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the OpenCode "+
+		"that this needs; there is none for %s/%s in %s", runtime.GOOS, runtime.GOARCH, modules)
 }

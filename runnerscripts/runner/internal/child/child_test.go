@@ -281,6 +281,11 @@ func TestVersionIsThatOfThePackageIfThereIsOne(t *testing.T) {
 	if v := PackagedVersion([]string{link}, "@anthropic-ai/claude-code"); v != "2.1.329" {
 		t.Errorf("it is %q", v)
 	}
+	deep := filepath.Join(dir, "lib", "vendor", "triple", "bin", "claude")
+	write(deep, "")
+	if v := PackagedVersion([]string{deep}, "@anthropic-ai/claude-code"); v != "2.1.329" {
+		t.Errorf("three folders below its package it is %q", v)
+	}
 	if v := PackagedVersion([]string{link, "wrapped"}, "@anthropic-ai/claude-code"); v != "" {
 		t.Errorf("of a program that starts another one: %q", v)
 	}

@@ -62,20 +62,26 @@ func Version(ctx context.Context, argv, env []string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// PackagedVersion is the version that the npm package of a program says, which takes less
-// time than to start the program; empty if it is of no package with a name that begins so.
+// packageDepth is how many folders below its package a program is at the most: Codex is in
+// vendor/TRIPLE/bin.
+const packageDepth = 3
+
+// PackagedVersion returns the version of the npm package of a program, which takes less
+// time than to start the program. It returns "" for a program that is in no package with a
+// name that begins with name.
 func PackagedVersion(argv []string, name string) string {
 	file, err := filepath.EvalSymlinks(argv[0])
 	if err != nil || len(argv) > 1 {
 		return ""
 	}
 	dir := filepath.Dir(file)
-	for _, dir := range []string{dir, filepath.Dir(dir)} {
+	for range packageDepth + 1 {
 		data, err := os.ReadFile(filepath.Join(dir, "package.json"))
 		var pkg struct{ Name, Version string }
 		if err == nil && json.Unmarshal(data, &pkg) == nil && strings.HasPrefix(pkg.Name, name) {
 			return pkg.Version
 		}
+		dir = filepath.Dir(dir)
 	}
 	return ""
 }

@@ -93,12 +93,17 @@ func native(file string) string {
 	return file
 }
 
-// version asks the program for its version, which shows that it can run here.
+// version returns the version of the program's package. A program without a package is
+// asked, which shows that it can run here.
 func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 	env := environment(s)
 	argv, err := program(s.Agent, env)
 	if err != nil {
 		return "", err
+	}
+	if v := child.PackagedVersion(argv, npmPackage); v != "" {
+		v, _, _ = strings.Cut(v, "-"+runtime.GOOS+"-") // that of a platform has the platform behind it
+		return v, nil
 	}
 	out, err := child.Version(ctx, argv, env)
 	if err != nil {
