@@ -168,7 +168,9 @@ func (s *Server) anthropicModels(w http.ResponseWriter, _ *http.Request) {
 }
 
 func anthropicError(w http.ResponseWriter, status int, message string) {
-	kind := map[int]string{http.StatusBadRequest: "invalid_request_error", statusOverloaded: "overloaded_error"}[status]
+	kind := map[int]string{
+		http.StatusBadRequest: "invalid_request_error", http.StatusUnauthorized: "authentication_error", statusOverloaded: "overloaded_error",
+	}[status]
 	if kind == "" {
 		kind = "api_error"
 	}

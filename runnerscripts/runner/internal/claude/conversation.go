@@ -62,6 +62,7 @@ type query struct {
 	answered   bool   // the program has said that it is done with the message
 	finished   bool
 	overBudget bool        // it was stopped for what it had cost
+	refused    int         // the HTTP status for which it was stopped; zero for none
 	result     *resultLine // the last turn's
 	usage      runnerscripts.Usage
 	done       chan struct{}
@@ -109,7 +110,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		return c.completed(q), context.Cause(ctx)
 	}
 	c.mu.Lock()
-	finished, cancelled, spent, result := q.finished, q.cancelled, q.overBudget, q.result
+	finished, cancelled, spent, refused, result := q.finished, q.cancelled, q.overBudget, q.refused, q.result
 	c.mu.Unlock()
 	done := c.completed(q)
 	switch {
@@ -118,6 +119,8 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 			Code:    runnerscripts.FailAgent,
 			Message: "send the prompt again, which resumes the conversation: Claude Code crashed: " + p.Crash(),
 		}
+	case refused != 0 && !cancelled:
+		err = agent.APIFailure(refused, "it refuses the key", keyPlace, "")
 	case result != nil:
 		done.StopReason, err = outcome(*result, cancelled || spent)
 		if spent && !cancelled && done.StopReason == runnerscripts.StopCancelled {

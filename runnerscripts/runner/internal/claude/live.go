@@ -3,6 +3,7 @@ package claude
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -92,8 +93,11 @@ func (t *translator) task(l systemLine) {
 // retry tells that the model's API is tried again.
 func (t *translator) retry(l systemLine, raw json.RawMessage) {
 	what := fmt.Sprintf("the model's API failed with status %d", l.ErrorStatus)
-	if l.ErrorStatus == 0 {
+	switch l.ErrorStatus {
+	case 0:
 		what = "the model's API could not be reached: check its address"
+	case http.StatusUnauthorized, http.StatusForbidden:
+		what = fmt.Sprintf("the model's API refused the key with status %d", l.ErrorStatus)
 	}
 	t.emit(time.Time{}, runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
 		Level:   "warn",

@@ -3,6 +3,7 @@ package claude
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -89,8 +90,27 @@ func (c *conversation) system(l systemLine, line []byte) {
 		c.stateIs(l.State)
 	case "api_retry":
 		c.translate.retry(l, bytes.Clone(line))
+		c.checkRefusal(l)
 	case "task_started", "task_notification":
 		c.translate.task(l)
+	}
+}
+
+// checkRefusal stops a query whose key the model's API has refused twice, which the program
+// would try for minutes. The first refusal may be of a key that it then replaces.
+func (c *conversation) checkRefusal(l systemLine) {
+	if l.ErrorStatus != http.StatusUnauthorized && l.ErrorStatus != http.StatusForbidden || l.Attempt < 2 {
+		return
+	}
+	c.mu.Lock()
+	q, p := c.query, c.process
+	stop := q != nil && q.started && !q.finished && q.refused == 0
+	if stop {
+		q.refused = l.ErrorStatus
+	}
+	c.mu.Unlock()
+	if stop {
+		interrupt(p)
 	}
 }
 

@@ -316,6 +316,27 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 	}
 }
 
+// The program would try for three minutes.
+func TestAKeyThatIsRefusedEndsTheQueryAtTheSecondTry(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	delete(f.session.Agent.Env, "CLAUDE_CODE_MAX_RETRIES")
+	c := f.start()
+	for range 2 {
+		_, err := c.Prompt(t.Context(), "q", "http-401")
+		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+		if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != http.StatusUnauthorized ||
+			!strings.Contains(failure.Message, "ANTHROPIC_API_KEY") {
+			t.Fatalf("error %#v", err)
+		}
+	}
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	if len(logs) != 4 || !strings.HasPrefix(logs[0].Message, "the model's API refused the key with status 401; try 1 of ") {
+		t.Errorf("logs: %+v", logs)
+	}
+	f.prompt(c, "plain-text")
+}
+
 func TestAgentThatIsNotLoggedInSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	for name, status := range map[string]int{"without a key": 0, "with a bad key": http.StatusUnauthorized} {
