@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -165,4 +168,64 @@ func TestTerminateWaitsForPause(t *testing.T) {
 	if wrong := d.mistake(); wrong != "" {
 		t.Error(wrong)
 	}
+}
+
+// tardy is a fake whose commands tell late that they have ended.
+type tardy struct{ *fake }
+
+func (f tardy) Exec(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
+	p, err := f.fake.Exec(ctx, cmd)
+	return tardyProcess{p}, err
+}
+
+func (f tardy) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
+	f.mu.Lock()
+	procs := slices.Collect(maps.Keys(f.procs))
+	f.mu.Unlock()
+	for _, p := range procs {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		<-p.done
+	}
+	return f.fake.Terminate(ctx)
+}
+
+type tardyProcess struct{ primitives.Process }
+
+func (p tardyProcess) Wait(ctx context.Context) (primitives.ExitStatus, error) {
+	status, err := p.Process.Wait(ctx)
+	<-time.After(50 * time.Millisecond)
+	return status, err
+}
+
+// cutting is a driver whose End cuts the stream.
+type cutting struct{ *pausable }
+
+func (d cutting) End(ctx context.Context) error {
+	return errors.Join(d.conn.Close(), d.pausable.End(ctx))
+}
+
+func TestTerminateWaitsForTheStatusOfCommands(t *testing.T) {
+	host, guest := net.Pipe()
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = Serve(context.WithoutCancel(t.Context()), guest, tardy{newFake(t)}, ServeConfig{}) })
+	defer serving.Wait()
+	s, err := Open(t.Context(), cutting{&pausable{conn: host}}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(p.Stdout(), make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := p.Wait(t.Context()); err != nil || status.Code != 3 {
+		t.Errorf("Wait: %+v, %v", status, err)
+	}
+	_ = p.Close()
 }

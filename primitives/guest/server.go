@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -309,10 +311,37 @@ func (s *server) poll(ctx context.Context, op *operation) error {
 func (s *server) terminate(ctx context.Context, op *operation) error {
 	return op.abandonable(func() error {
 		report, err := s.p.Terminate(ctx)
+		s.awaitReports()
 		reply := &terminateReply{Report: report}
 		if err != nil {
 			reply.Err = toWire(err)
 		}
 		return op.reply(reply)
 	})
+}
+
+// reportTimeout is how long terminate waits for what commands report.
+const reportTimeout = time.Second
+
+// awaitReports waits until the host has been sent how its commands ended: it may end the
+// sandbox as soon as it knows that they have. One that has not ended is not waited for long.
+func (s *server) awaitReports() {
+	s.mu.Lock()
+	procs := slices.Collect(maps.Values(s.procs))
+	s.mu.Unlock()
+	timeout := time.NewTimer(reportTimeout)
+	defer timeout.Stop()
+	for _, a := range procs {
+		p, ok := a.(*served)
+		if !ok {
+			continue
+		}
+		select {
+		case <-p.reported:
+		case <-timeout.C:
+			return
+		case <-s.mux.CloseChan():
+			return
+		}
+	}
 }

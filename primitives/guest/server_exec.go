@@ -100,6 +100,7 @@ type served struct {
 	op       *operation
 	proc     primitives.Process
 	attached sync.WaitGroup
+	reported chan struct{} // closed when the host has been sent how it ended
 
 	mu      sync.Mutex
 	taken   [3]bool // channels
@@ -109,7 +110,7 @@ type served struct {
 
 // serveProcess serves a process until the host closes it or goes.
 func (s *server) serveProcess(ctx context.Context, op *operation, token uint64, proc primitives.Process) error {
-	p := &served{op: op, proc: proc}
+	p := &served{op: op, proc: proc, reported: make(chan struct{})}
 	if err := s.register(token, p); err != nil {
 		return errors.Join(err, proc.Close())
 	}
@@ -120,6 +121,7 @@ func (s *server) serveProcess(ctx context.Context, op *operation, token uint64, 
 	defer stopWaiting()
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
+		defer close(p.reported)
 		report := &exitReport{}
 		status, err := proc.Wait(waitCtx)
 		if report.Status = status; err != nil {
