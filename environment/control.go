@@ -5,32 +5,50 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // Interrupt asks the running query to stop and does not wait for it: the query
 // completes with runnerscripts.StopCancelled. One that is still being prepared is
-// stopped when it has begun. Without a running query it does nothing.
+// stopped when it has begun. An agent that does not stop within
+// runnerscripts.DefaultInterruptGrace is killed, and the query fails. A second interrupt
+// changes nothing. Without a running query Interrupt does nothing.
 func (e *Environment) Interrupt(ctx context.Context) error {
 	e.mu.Lock()
-	closed, prompted := e.closed, !e.asked.prompted.IsZero()
-	if e.asked.id != "" && e.asked.interrupted.IsZero() {
-		e.asked.interrupted = time.Now()
-	}
+	closed, q := e.closed, e.query
 	e.mu.Unlock()
 	switch {
 	case closed:
 		return ErrClosed
-	case !prompted:
+	case q == nil:
 		return nil
 	}
-	err := e.control(ctx, interruptLine)
-	if errors.Is(err, ErrNoQuery) {
+	p := e.interrupt(q)
+	if p == nil {
 		return nil
 	}
-	return err
+	if err := p.send(ctx, q.interruptLine()); err != nil && !errors.Is(err, errScriptExited) {
+		return err
+	}
+	return nil
+}
+
+// interrupt marks a query as interrupted. It returns the process that must be told: nil
+// if the query was interrupted before, or no process has the prompt.
+func (e *Environment) interrupt(q *activeQuery) *process {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if q.interrupted {
+		return nil
+	}
+	q.interrupted = true
+	close(q.stop)
+	return q.proc
+}
+
+func (q *activeQuery) interruptLine() runnerscripts.Control {
+	return runnerscripts.Control{Type: runnerscripts.ControlInterrupt, ID: q.id}
 }
 
 // SetMode changes the agent's permission mode, now and for agents that this
@@ -76,9 +94,12 @@ func (e *Environment) control(ctx context.Context, c runnerscripts.Control) erro
 	}
 	defer leave()
 	e.mu.Lock()
-	p, running := e.agent, e.asked.id != ""
+	var p *process
+	if e.query != nil {
+		p = e.query.proc
+	}
 	e.mu.Unlock()
-	if p == nil || !running {
+	if p == nil {
 		return ErrNoQuery
 	}
 	err = p.send(ctx, c)

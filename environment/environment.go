@@ -24,8 +24,10 @@ type Environment struct {
 	log   hclog.Logger
 	hide  redactor
 	grace time.Duration // of an interrupt
-	probe time.Duration // how long the sandbox may take to say that it lives
-	most  int64         // bytes of the contents that WorkspaceFiles returns
+	// margin is how much longer than that the runner may take to kill the agent.
+	margin time.Duration
+	probe  time.Duration // how long the sandbox may take to say that it lives
+	most   int64         // bytes of the contents that WorkspaceFiles returns
 	// maxLine bounds a line of a script; zero is the default of runnerscripts.
 	maxLine int
 	owner   owner
@@ -47,23 +49,24 @@ type Environment struct {
 	calls  map[int]context.CancelCauseFunc // of what runs, to end it at Close
 	call   int
 	procs  map[*process]struct{}
-	agent  *process // the execute-query that takes the next prompt
-	joined bool     // it was looked for one that an earlier program has left
-	asked  asked    // the query that runs
-	model  string   // that SetModel has chosen; empty: that of cfg, which never changes
-	mode   string   // that SetMode has chosen, likewise
+	agent  *process     // the execute-query that takes the next prompt
+	joined bool         // it was looked for one that an earlier program has left
+	query  *activeQuery // nil if none runs
+	model  string       // that SetModel has chosen; empty: that of cfg, which never changes
+	mode   string       // that SetMode has chosen, likewise
 	once   sync.Once
 	ended  error // of Close
 }
 
-// asked is what is known of the running query outside of it; the zero value is
-// none.
-type asked struct {
+// activeQuery is what other calls know of the running query. What can change is guarded
+// by Environment.mu.
+type activeQuery struct {
 	id          string
-	prompted    time.Time // when the agent got the prompt
-	interrupted time.Time // when it was first told to stop; before prompted: as soon as it has begun
-	settled     map[string]bool
-	open        openRequests
+	settled     map[string]bool // permission requests before it was followed; see settled
+	proc        *process        // which has the prompt; nil before
+	interrupted bool
+	stop        chan struct{} // closed when it is interrupted
+	requests    openRequests
 }
 
 // owner says what an environment does with its sandbox beside using it.
@@ -107,7 +110,8 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		prim: p, cfg: cfg, owner: own,
 		log:    cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID),
 		hide:   newRedactor(secretsOfConfig(cfg)),
-		grace:  interruptGrace,
+		grace:  runnerscripts.DefaultInterruptGrace,
+		margin: killMargin,
 		probe:  probeTimeout,
 		most:   maxListedContent,
 		busy:   make(chan struct{}, 1),
@@ -239,6 +243,22 @@ func (e *Environment) enter(ctx context.Context) (_ context.Context, leave func(
 		e.mu.Unlock()
 		cancel(nil)
 	}, nil
+}
+
+// enterAlone is enter for a call during which no query of this environment may run. It
+// returns [ErrBusy] if one does.
+func (e *Environment) enterAlone(ctx context.Context) (_ context.Context, leave func(), _ error) {
+	ctx, left, err := e.enter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	select {
+	case e.busy <- struct{}{}:
+		return ctx, func() { <-e.busy; left() }, nil
+	default:
+		left()
+		return nil, nil, ErrBusy
+	}
 }
 
 func (e *Environment) isClosed() bool {

@@ -17,6 +17,8 @@ var (
 	ErrClosed = errors.New("environment is closed")
 	// ErrNoQuery: there is no running agent that could take this.
 	ErrNoQuery = errors.New("no query is running")
+	// ErrNotPending: the permission request was answered or withdrawn, or never was.
+	ErrNotPending = errors.New("permission request is not waiting for an answer")
 	// ErrConfig: the configuration makes no sense. The message says where and
 	// what to change.
 	ErrConfig = errors.New("invalid configuration")
@@ -79,17 +81,25 @@ func (e *ScriptError) Unwrap() []error {
 	return errs
 }
 
-// QueryError says that a query failed although the runner works: the agent
-// reported it. The runnerscripts.TypeQueryFailed event came just before it.
+// QueryError says that a query did not complete. The runnerscripts.TypeQueryFailed event
+// came before it. From [Environment.ExecuteQuery] it means that the runner works and the
+// agent failed.
 type QueryError struct {
 	QueryID string
+	// Failure is what the query_failed event says.
 	Failure runnerscripts.QueryFailed
+	// Err is the cause, for errors.Is and errors.As; nil if it is not known beyond
+	// Failure.
+	Err error
 }
 
 // Error returns the agent's message and its code.
 func (e *QueryError) Error() string {
 	return fmt.Sprintf("query failed: %s (%s)", e.Failure.Message, e.Failure.Code)
 }
+
+// Unwrap returns the cause.
+func (e *QueryError) Unwrap() error { return e.Err }
 
 // SourceError says which source of the workspace could not be placed.
 type SourceError struct {

@@ -41,7 +41,7 @@ type prompted struct {
 // durable commands, the error is [ErrNoQuery].
 func (e *Environment) FollowQuery(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
-		r := &queryRun{env: e, yield: yield, begin: now(), watching: true}
+		r := &queryRun{env: e, yield: yield, began: now(), watching: true}
 		if err := r.watch(ctx); err != nil && !r.left {
 			yield(runnerscripts.Event{}, err)
 		}
@@ -50,17 +50,11 @@ func (e *Environment) FollowQuery(ctx context.Context) iter.Seq2[runnerscripts.E
 
 func (r *queryRun) watch(ctx context.Context) error {
 	e := r.env
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-	default:
-		return ErrBusy
-	}
 	last, err := e.lastPrompt(ctx)
 	if err != nil {
 		return err
@@ -78,13 +72,13 @@ func (r *queryRun) watch(ctx context.Context) error {
 	own := e.agent
 	e.agent = p
 	e.mu.Unlock()
-	e.setAsked(asked{id: last.QueryID, prompted: time.Now(), settled: settled})
+	r.begin(settled)
 	ctx, withdraw := context.WithCancel(ctx)
 	err = r.follow(ctx, p)
 	cause := context.Cause(ctx)
 	withdraw()
 	r.asks.Wait()
-	e.setAsked(asked{})
+	e.setQuery(nil)
 	if r.ended && !r.seen {
 		r.noteActivity()
 	}
@@ -180,17 +174,14 @@ func (e *Environment) Unattended(ctx context.Context) (bool, error) {
 
 // Working reports whether a query runs in the sandbox, of this program or another one.
 func (e *Environment) Working(ctx context.Context) (bool, error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.enterAlone(ctx)
+	if errors.Is(err, ErrBusy) {
+		return true, nil
+	}
 	if err != nil {
 		return false, err
 	}
 	defer leave()
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-	default:
-		return true, nil
-	}
 	return e.working(ctx)
 }
 

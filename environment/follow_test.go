@@ -12,6 +12,7 @@ import (
 	"path"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -147,6 +148,61 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 		}
 		noSecretInFiles(t, env, "hunter2")
 	})
+}
+
+func TestAnInterruptLeavesTheQueryOfAnotherProgramAlone(t *testing.T) {
+	box := sandbox(t)
+	env := create(t, Config{Sandbox: box, Agent: scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "again"})), Keep: true})
+	removeLater(t, env)
+	other := attach(t, env.ID(), box)
+	var said strings.Builder
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "a"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Type == runnerscripts.TypeLog {
+			t.Errorf("the queries of another program show as %s", ev.Payload)
+		}
+		if said.WriteString(ev.Text()); ev.Text() == "" || said.String() != "before" {
+			continue
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var types []runnerscripts.EventType
+		var last error
+		go func() { // as soon as its prompt is queued
+			for len(promptsOf(t, env)) < 2 {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
+		for ev, err := range other.ExecuteQuery(ctx, Query{Prompt: "b"}) {
+			if last = err; err == nil {
+				types = append(types, ev.Type)
+			}
+		}
+		if !errors.Is(last, context.Canceled) || errors.Is(last, errNotStopped) {
+			t.Errorf("the query that waited: %v after %v", last, types)
+		}
+		writeIn(t, env, "go-on", "")
+	}
+	if said.String() != "beforeafter" {
+		t.Errorf("the query that ran said %q", said.String())
+	}
+	// The agent that both use goes on.
+	events, err := collect(t.Context(), env, Query{Prompt: "c"})
+	if err != nil || conversation(t, events) == "" {
+		t.Errorf("the next query: %q, %v", types(events), err)
+	}
+}
+
+// promptsOf returns what is known of the sandbox's queries.
+func promptsOf(t *testing.T, env *Environment) []prompted {
+	t.Helper()
+	all, err := env.prompts(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	return all
 }
 
 func TestAQueryWhoseAgentNeverBeganIsOver(t *testing.T) {

@@ -25,17 +25,11 @@ import (
 // to go on from, and queries get it while Fork runs; those of primitives.Fork, such
 // as errors.ErrUnsupported for a sandbox that cannot be copied.
 func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-	default:
-		return nil, ErrBusy
-	}
 	start, err := e.conversation(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("fork: read the conversation: %w", err)
@@ -92,7 +86,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	if err != nil {
 		return nil, err
 	}
-	c.first, c.grace, c.probe, c.maxLine = start, e.grace, e.probe, e.maxLine
+	c.first, c.grace, c.margin, c.probe, c.maxLine = start, e.grace, e.margin, e.probe, e.maxLine
 	if err := c.base.share(&e.base); err != nil {
 		return nil, errors.Join(err, c.base.close())
 	}
@@ -131,17 +125,11 @@ func (e *Environment) forgetQueries(ctx context.Context) error {
 // and those of modal. Processes are no part of it. While a query runs it is [ErrBusy]; other errors are those of
 // primitives.Snapshot.
 func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer leave()
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-	default:
-		return "", ErrBusy
-	}
 	id, err = primitives.Snapshot(ctx, e.prim)
 	if err != nil {
 		return "", fmt.Errorf("snapshot: %w", err)

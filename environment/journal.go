@@ -16,7 +16,7 @@ import (
 func (e *Environment) Answered(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.asked.settled[id]
+	return e.query != nil && e.query.settled[id]
 }
 
 // maxSettled is how many bytes of memory the IDs of the requests of a query take.

@@ -38,17 +38,11 @@ import (
 // an agent that remembers only where it is (without runnerscripts.FeatureResume), and
 // those of [Create].
 func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.enterAlone(ctx) // what a query did from now on would be lost
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)
 	}
 	defer leave()
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }() // what a query did from now on would be lost
-	default:
-		return nil, fmt.Errorf("move: %w", ErrBusy)
-	}
 	moved, err := e.copyTo(ctx, to)
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/permission"
@@ -19,6 +21,13 @@ import (
 const (
 	maxOpen      = 64
 	maxOpenBytes = 64 << 20
+)
+
+// Why a permission request ended, as runnerscripts.PermissionResolved says it.
+const (
+	reasonAnswered  = "answered"
+	reasonTimeout   = "timeout"
+	reasonCancelled = "cancelled"
 )
 
 // DefaultPermissionTimeout is how long a permission request waits for an answer if
@@ -52,15 +61,17 @@ type request struct {
 	Options []runnerscripts.PermissionOption `json:"options"`
 }
 
-// openRequest is a permission request that waits for an answer.
+// openRequest is a permission request that the agent has not resolved.
 type openRequest struct {
 	request
 	size   int                // bytes of memory
-	cancel context.CancelFunc // ends the wait; nil if nothing waits
+	cancel context.CancelFunc // ends the wait for an answer
+	// answer is what this program has answered; nil while it waits.
+	answer *runnerscripts.PermissionResolved
 }
 
 // openRequests are those of a query, by ID.
-type openRequests map[string]openRequest
+type openRequests map[string]*openRequest
 
 var (
 	errAsked   = errors.New("it waits for an answer already")
@@ -68,7 +79,7 @@ var (
 )
 
 // add adds a request if there is room for it.
-func (o openRequests) add(r openRequest) error {
+func (o openRequests) add(r *openRequest) error {
 	if _, known := o[r.ID]; known {
 		return errAsked
 	}
@@ -83,54 +94,58 @@ func (o openRequests) add(r openRequest) error {
 	return nil
 }
 
-// openRequest adds a permission request to those that wait. One that was settled before
-// is not added, and not an error.
-func (e *Environment) openRequest(req request, payload []byte, cancel context.CancelFunc) (added bool, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.asked.settled[req.ID] {
-		return false, nil
+// answerLocked notes the answer to a request, with Environment.mu held. The first answer
+// counts.
+func (q *activeQuery) answerLocked(id string, d PermissionDecision, reason string) error {
+	r := q.requests[id]
+	if r == nil || r.answer != nil {
+		return fmt.Errorf("%w: %q", ErrNotPending, id)
 	}
-	if e.asked.open == nil {
-		e.asked.open = make(openRequests)
+	kind, err := permission.Check(PermissionRequest{ID: id, Options: r.Options}, d)
+	if err != nil {
+		return err
 	}
-	const value = 96 // bytes that a value in an array takes
-	size := len(payload) + value*bytes.Count(payload, []byte(","))
-	err = e.asked.open.add(openRequest{request: req, size: size, cancel: cancel})
-	return err == nil, err
-}
-
-// closeRequest ends the wait for an answer, and reports whether there was one.
-func (e *Environment) closeRequest(id string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	r, open := e.asked.open[id]
-	if r.cancel != nil {
-		r.cancel()
-	}
-	delete(e.asked.open, id)
-	return open
+	r.cancel()
+	r.answer = &runnerscripts.PermissionResolved{ID: id, Kind: kind, Reason: reason}
+	r.size = len(id)
+	return nil
 }
 
 // Respond answers a permission request of the running query by its ID. It is for
 // programs whose Config.OnPermission leaves the answer open, as [AnswerLater] does.
-// Without a running query it returns [ErrNoQuery]. A decision that the request does not
-// offer, or that makes no sense, is fs.ErrInvalid, and the request waits on, for the
-// rest of Config.PermissionTimeout.
+// The first answer counts: a request that was answered or withdrawn, or never was, is
+// [ErrNotPending]. Without a running query it returns [ErrNoQuery]. A decision that the
+// request does not offer, or that makes no sense, is fs.ErrInvalid, and the request
+// waits on, for the rest of Config.PermissionTimeout.
 func (e *Environment) Respond(ctx context.Context, id string, d PermissionDecision) error {
-	if id == "" {
-		return fmt.Errorf("respond: %w: the id of the permission request is empty", fs.ErrInvalid)
+	err := ctx.Err()
+	switch {
+	case id == "":
+		err = fmt.Errorf("%w: the id of the permission request is empty", fs.ErrInvalid)
+	case err == nil:
+		err = e.respond(ctx, id, d, reasonAnswered)
 	}
+	if err != nil {
+		return fmt.Errorf("respond: %w", err)
+	}
+	return nil
+}
+
+func (e *Environment) respond(ctx context.Context, id string, d PermissionDecision, reason string) error {
 	e.mu.Lock()
-	r, open := e.asked.open[id]
-	e.mu.Unlock()
-	if open {
-		if _, err := permission.Check(PermissionRequest{ID: id, Options: r.Options}, d); err != nil {
-			return fmt.Errorf("respond: %w", err)
-		}
+	err := ErrNoQuery
+	switch {
+	case e.closed:
+		err = ErrClosed
+	case e.query != nil:
+		err = e.query.answerLocked(id, d, reason)
 	}
-	e.closeRequest(id)
-	return e.answer(ctx, id, d)
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	// The answer counts from now on, so the agent must get it even if the caller is gone.
+	return e.answer(context.WithoutCancel(ctx), id, d)
 }
 
 func (e *Environment) answer(ctx context.Context, id string, d PermissionDecision) error {
@@ -149,7 +164,11 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event) {
 	req := PermissionRequest{ID: head.ID, Options: head.Options}
 	policy := permission.Policy{On: r.env.cfg.OnPermission, Timeout: r.env.cfg.PermissionTimeout}
 	waiting, cancel := policy.Waiting(ctx)
-	added, err := r.env.openRequest(head, ev.Payload, cancel)
+	added, err := r.open(head, ev.Payload, cancel)
+	if errors.Is(err, errTooMany) {
+		r.settle(false)
+		added, err = r.open(head, ev.Payload, cancel)
+	}
 	switch {
 	case errors.Is(err, errTooMany):
 		// That it does not arrive shows in how the query ends.
@@ -163,14 +182,14 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event) {
 		r.report(ev) // it is for the program that began the query
 	case policy.On == nil:
 		r.report(ev)
-		r.decide(ctx, req, permission.Unset(req))
+		r.decide(ctx, req, permission.Unset(req), reasonAnswered)
 		r.warn(permission.UnsetWarning)
 	default:
 		if policy.Timeout >= 0 {
 			r.asks.Go(func() {
 				if d, ok := policy.Expire(waiting, req); ok {
 					r.env.log.Warn("permission request timed out and was rejected", eventlog.Query, r.query.ID, eventlog.Request, req.ID)
-					r.decide(ctx, req, d)
+					r.decide(ctx, req, d, reasonTimeout)
 				}
 			})
 		}
@@ -179,24 +198,36 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event) {
 	}
 }
 
+// open adds a permission request to those without a resolution. One that was settled
+// before the query was followed is not added, and not an error.
+func (r *queryRun) open(req request, payload []byte, cancel context.CancelFunc) (added bool, err error) {
+	r.env.mu.Lock()
+	defer r.env.mu.Unlock()
+	if r.active.settled[req.ID] {
+		return false, nil
+	}
+	const value = 96 // bytes that a value in an array takes
+	size := len(payload) + value*bytes.Count(payload, []byte(","))
+	err = r.active.requests.add(&openRequest{request: req, size: size, cancel: cancel})
+	return err == nil, err
+}
+
 // callBack lets the program decide about a request.
 func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Policy, req PermissionRequest, ev runnerscripts.Event) {
 	whole, err := runnerscripts.Payload[PermissionRequest](ev)
 	if err != nil {
-		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)))
+		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)), reasonAnswered)
 		return
 	}
 	if d, ok := policy.Decide(waiting, whole); ok {
-		r.decide(ctx, req, d)
+		r.decide(ctx, req, d, reasonAnswered)
 	}
 }
 
 // decide answers a request that still waits.
-func (r *queryRun) decide(ctx context.Context, req PermissionRequest, d PermissionDecision) {
-	if r.env.closeRequest(req.ID) {
-		// That it does not arrive shows in how the query ends.
-		_ = r.env.answer(ctx, req.ID, d)
-	}
+func (r *queryRun) decide(ctx context.Context, req PermissionRequest, d PermissionDecision, reason string) {
+	// That an answer does not arrive shows in how the query ends.
+	_ = r.env.respond(ctx, req.ID, d, reason)
 }
 
 // warn reports a log event of the host.
@@ -205,9 +236,59 @@ func (r *queryRun) warn(message string) {
 	r.report(r.env.event(runnerscripts.TypeLog, r.query.ID, runnerscripts.Log{Level: "warn", Message: message}))
 }
 
-// resolved notes that the agent does not wait for an answer any more.
+// resolved reports the end of a permission request, once. Only this program allows, or
+// another one where the sandbox is shared: a request that the agent says was allowed
+// otherwise was withdrawn.
 func (r *queryRun) resolved(ev runnerscripts.Event) {
-	if done, err := runnerscripts.Payload[request](ev); err == nil {
-		r.env.closeRequest(done.ID)
+	done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
+	if err != nil {
+		r.report(ev)
+		return
+	}
+	r.env.mu.Lock()
+	before, open := r.active.settled[done.ID], r.active.requests[done.ID]
+	delete(r.active.requests, done.ID)
+	r.env.mu.Unlock()
+	if open == nil {
+		if before {
+			r.report(ev)
+		}
+		return
+	}
+	open.cancel()
+	allowed := done.Kind.Allows() && !r.shared
+	switch {
+	case open.answer == nil && allowed:
+		done.Kind, done.Reason = "", reasonCancelled
+	case open.answer != nil && allowed:
+		done = *open.answer
+	case open.answer != nil && done.Kind != "":
+		done.Reason = open.answer.Reason // the agent may have rejected what it cannot use
+	}
+	ev.Payload = r.env.event(ev.Type, "", done).Payload
+	r.report(ev)
+}
+
+// settle reports the end of permission requests that the agent does not end itself:
+// those that were answered and, with all, those that wait.
+func (r *queryRun) settle(all bool) {
+	var ends []runnerscripts.PermissionResolved
+	r.env.mu.Lock()
+	for _, id := range slices.Sorted(maps.Keys(r.active.requests)) {
+		open := r.active.requests[id]
+		switch {
+		case open.answer != nil:
+			ends = append(ends, *open.answer)
+		case all:
+			open.cancel()
+			ends = append(ends, runnerscripts.PermissionResolved{ID: id, Reason: reasonCancelled})
+		default:
+			continue
+		}
+		delete(r.active.requests, id)
+	}
+	r.env.mu.Unlock()
+	for _, end := range ends {
+		r.report(r.env.event(runnerscripts.TypePermissionResolved, r.query.ID, end))
 	}
 }

@@ -16,8 +16,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// interruptGrace is how long an agent has to heed an interrupt.
-const interruptGrace = 5 * time.Second
+// killMargin is how much longer than the grace period of an interrupt a runner may take
+// to kill the agent, before it is killed itself.
+const killMargin = 5 * time.Second
 
 // probeTimeout is how long a sandbox may take to say that it lives, where something
 // in it has failed.
@@ -48,30 +49,30 @@ type Query struct {
 //
 // Leaving the loop early interrupts the query and waits for its end. When ctx is
 // done the query is interrupted, what it still says is returned, and the sequence
-// ends with the context's cause. An agent that does not heed an interrupt is
-// killed, and the next query starts it again.
+// ends with the context's cause. An agent that does not stop within
+// runnerscripts.DefaultInterruptGrace is killed, and the next query starts it again.
 func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		if q.ID == "" {
 			q.ID = uuid.NewString()
 		}
-		r := &queryRun{env: e, query: q, yield: yield, begin: now()}
+		r := &queryRun{env: e, query: q, yield: yield, began: now()}
 		if err := r.run(ctx); err != nil && !r.left {
 			yield(runnerscripts.Event{}, err)
 		}
 	}
 }
 
-var interruptLine = runnerscripts.Control{Type: runnerscripts.ControlInterrupt}
-
 // queryRun is one query on its way.
 type queryRun struct {
 	env   *Environment
 	query Query
 	yield func(runnerscripts.Event, error) bool
-	begin time.Time
+	began time.Time
 
-	watching bool // somebody else has given the prompt
+	active   *activeQuery
+	watching bool // another program has given the prompt
+	shared   bool // other programs may interrupt it, answer its requests and queue prompts
 	seen     bool // its end is known in the sandbox
 
 	left    bool    // the caller has left the loop
@@ -88,7 +89,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	if r.query.Prompt == "" {
 		return fmt.Errorf("execute query: %w: the prompt is empty", fs.ErrInvalid)
 	}
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
 		return err
 	}
@@ -96,15 +97,9 @@ func (r *queryRun) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // the agent goes on waiting for a prompt
 	}
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-	default:
-		return ErrBusy
-	}
-	e.setAsked(asked{id: r.query.ID})
-	defer e.setAsked(asked{})
-	e.activity.change(func(a *activity) { a.Began, a.Ended = r.begin, time.Time{} })
+	r.begin(nil)
+	defer e.setQuery(nil)
+	e.activity.change(func(a *activity) { a.Began, a.Ended = r.began, time.Time{} })
 	defer r.noteActivity()
 	ctx, withdraw := context.WithCancel(ctx)
 	err = r.ask(ctx)
@@ -143,23 +138,23 @@ func (r *queryRun) ask(ctx context.Context) error {
 var (
 	errNotTaken      = errors.New("the script ended before it took up the prompt")
 	errNotCompleted  = errors.New("the script ended without query_completed or query_failed")
-	errNotHeeded     = errors.New("the agent did not end after the interrupt and was killed")
+	errNotStopped    = errors.New("the runner did not end the query after an interrupt and was killed")
 	errResultTooSoon = errors.New("the script reported its result before the query was completed")
 )
 
 // follow reports what a process says until the query is over.
 func (r *queryRun) follow(ctx context.Context, p *process) error {
 	var result *runnerscripts.Result
-	var grace <-chan time.Time // runs since the interrupt
-	done := ctx.Done()
-	interrupt := func() {
-		if grace == nil {
-			grace = time.After(r.env.graceLeft())
-			p.offer(interruptLine) // without room the grace decides
-		}
+	var lastResort <-chan time.Time // for a runner that does not keep the grace period
+	done, stop := ctx.Done(), r.active.stop
+	_, r.shared = p.proc.(*durableProcess)
+	if r.handOver(p) {
+		p.offer(r.active.interruptLine())
 	}
-	if r.env.begun() {
-		p.offer(interruptLine)
+	interrupt := func() {
+		if r.env.interrupt(r.active) != nil {
+			p.offer(r.active.interruptLine()) // without room the last resort decides
+		}
 	}
 	for {
 		switch {
@@ -175,13 +170,14 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 			}
 			done = nil
 			interrupt()
-		case <-grace:
-			r.env.log.Warn("agent killed: it did not end after the interrupt", eventlog.Query, r.query.ID)
-			r.env.release(p)
-			if cause := context.Cause(ctx); cause != nil {
-				return &ScriptError{Script: p.script, Err: errors.Join(cause, errNotHeeded)}
+		case <-stop:
+			if stop = nil; !r.watching {
+				lastResort = time.After(r.env.grace + r.env.margin)
 			}
-			return &ScriptError{Script: p.script, Err: errNotHeeded}
+		case <-lastResort:
+			r.env.log.Warn("runner killed: it did not end the query after an interrupt", eventlog.Query, r.query.ID)
+			r.env.release(p)
+			return &ScriptError{Script: p.script, Err: errors.Join(context.Cause(ctx), errNotStopped)}
 		case ev, ok := <-p.events:
 			switch {
 			case !ok:
@@ -192,16 +188,11 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 					r.drop(p)
 					return &ScriptError{Script: p.script, Err: err}
 				}
-			case p.adopted && !r.started && ev.QueryID != r.query.ID:
-				// What an earlier query says or said: the prompt waits for its end.
+			case r.shared && ev.QueryID != r.query.ID && (ev.QueryID != "" || p.adopted && !r.started):
+				// It belongs to a query of another program, before this one or queued.
 			default:
-				started := r.started
 				if over, err := r.take(ctx, ev); over {
 					return r.over(ctx, p, err)
-				}
-				// An interrupt before this may have found nothing to stop.
-				if r.started && !started && (grace != nil || r.env.begun()) {
-					p.offer(interruptLine)
 				}
 			}
 		}
@@ -219,6 +210,7 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 		return false, nil
 	case runnerscripts.TypePermissionResolved:
 		r.resolved(ev)
+		return false, nil
 	case runnerscripts.TypeQueryCompleted:
 		over = true
 		if err = r.completed(ctx, ev); err != nil {
@@ -231,14 +223,24 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 			return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
 		}
 		r.cost = failed.Usage.CostUSD
-		if r.env.explain(ctx, &failed, r.begin) {
+		if r.env.explain(ctx, &failed, r.began) {
 			ev = r.env.event(ev.Type, ev.QueryID, failed)
 		}
 		err = &QueryError{QueryID: r.query.ID, Failure: failed}
 	}
-	r.ended = over
-	r.report(ev)
+	if over {
+		r.end(ev)
+	} else {
+		r.report(ev)
+	}
 	return over, err
+}
+
+// end reports the last event of the query.
+func (r *queryRun) end(ev runnerscripts.Event) {
+	r.settle(true)
+	r.ended = true
+	r.report(ev)
 }
 
 // completed refuses what only looks like a completed query. A runner that is ended
@@ -319,7 +321,7 @@ func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.R
 func (r *queryRun) fail(ctx context.Context, err error) {
 	failed := runnerscripts.QueryFailed{
 		Code: runnerscripts.FailAgent, Message: err.Error(),
-		DurationMS: time.Since(r.begin).Milliseconds(),
+		DurationMS: time.Since(r.began).Milliseconds(),
 	}
 	if errors.Is(err, ErrConfig) {
 		failed.Code = runnerscripts.FailInvalidRequest
@@ -327,9 +329,8 @@ func (r *queryRun) fail(ctx context.Context, err error) {
 	if failure := (*runnerscripts.ScriptFailure)(nil); errors.As(err, &failure) {
 		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
 	}
-	r.env.explain(ctx, &failed, r.begin)
-	r.ended = true
-	r.report(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
+	r.env.explain(ctx, &failed, r.began)
+	r.end(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
 }
 
 // agentFor returns the process that has the prompt: the one that is alive, or a
@@ -360,6 +361,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	session := e.session()
 	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
 		Session: session, Profile: e.cfg.Profile, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
+		InterruptGraceMS: max(1, e.grace.Milliseconds()),
 	}, func(p *process) error { return e.notePrompt(ctx, p, q.ID) }); err != nil {
 		return nil, false, err
 	}
@@ -378,34 +380,24 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	return p, true, nil
 }
 
-func (e *Environment) setAsked(a asked) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.asked = a
+// begin makes the query the running one. settled are the permission requests of a query
+// that is followed.
+func (r *queryRun) begin(settled map[string]bool) {
+	r.active = &activeQuery{id: r.query.ID, settled: settled, stop: make(chan struct{}), requests: make(openRequests)}
+	r.env.setQuery(r.active)
 }
 
-// begun notes that the agent has the prompt, and reports whether the query was
+func (e *Environment) setQuery(q *activeQuery) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.query = q
+}
+
+// handOver notes which process has the prompt, and reports whether the query was
 // interrupted before.
-func (e *Environment) begun() (interrupted bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.asked.prompted.IsZero() {
-		e.asked.prompted = time.Now()
-	}
-	return !e.asked.interrupted.IsZero()
-}
-
-// graceLeft is for how long the agent may still go on, which it has been told not to
-// now, if not before.
-func (e *Environment) graceLeft() time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	since := e.asked.interrupted
-	switch {
-	case since.IsZero():
-		return e.grace
-	case since.Before(e.asked.prompted):
-		since = e.asked.prompted
-	}
-	return e.grace - time.Since(since)
+func (r *queryRun) handOver(p *process) (interrupted bool) {
+	r.env.mu.Lock()
+	defer r.env.mu.Unlock()
+	r.active.proc = p
+	return r.active.interrupted
 }

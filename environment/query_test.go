@@ -281,7 +281,7 @@ func TestACancelledContextInterruptsPolitelyThenKills(t *testing.T) {
 			env := withQuery(t, c.script)
 			env.grace = time.Minute // a busy machine may take long to heed it
 			if name == "ignores" {
-				env.grace = 10 * time.Millisecond
+				env.grace, env.margin = 10*time.Millisecond, 0
 			}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
@@ -309,34 +309,25 @@ func TestACancelledContextInterruptsPolitelyThenKills(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatWasInterruptedBeforeGetsNoSecondGrace(t *testing.T) {
-	env := withQuery(t, strings.Replace(patient, "read -r line\n\t\tcase", "sleep 1000\n\t\tcase", 1))
+func TestASecondInterruptIsNone(t *testing.T) {
+	env := withQuery(t, strings.Replace(patient, "*interrupt*) end", `*interrupt*) read -r line; echo '{"type":"raw","payload":'"$line"'}'; end`, 1))
 	env.grace = time.Hour
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var last error
-	for ev, err := range env.ExecuteQuery(ctx, Query{Prompt: "wait"}) {
+	var next string
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait", ID: "q"}) {
 		if err != nil {
-			last = err
-			break
+			t.Fatal(err)
 		}
-		if ev.Text() == "" {
-			continue
+		switch ev.Type {
+		case runnerscripts.TypeAgentMessage:
+			if err := errors.Join(env.Interrupt(t.Context()), env.Interrupt(t.Context()), env.SetMode(t.Context(), "m")); err != nil {
+				t.Error(err)
+			}
+		case runnerscripts.TypeRaw:
+			next = string(ev.Payload)
 		}
-		if err := env.Interrupt(t.Context()); err != nil {
-			t.Error(err)
-		}
-		env.mu.Lock()
-		env.asked.prompted = env.asked.prompted.Add(-2 * time.Hour)
-		env.asked.interrupted = env.asked.interrupted.Add(-time.Hour)
-		env.mu.Unlock()
-		if err := env.Interrupt(t.Context()); err != nil { // which begins no grace anew
-			t.Error(err)
-		}
-		cancel()
 	}
-	if !errors.Is(last, errNotHeeded) {
-		t.Errorf("error %v, want %v", last, errNotHeeded)
+	if want := `{"type":"set_mode","value":"m"}`; next != want {
+		t.Errorf("after the interrupt came %s, want %s", next, want)
 	}
 }
 
@@ -348,13 +339,21 @@ func TestControlsReachTheAgent(t *testing.T) {
 	if err := env.Respond(t.Context(), "", runnerscripts.PermissionDecision{}); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("respond without an id: %v, want fs.ErrInvalid", err)
 	}
+	if err := env.Close(); err != nil {
+		t.Fatal(err)
+	}
+	env = withQuery(t, started+`echo '{"type":"request_permission","payload":{"id":"p1"}}'; read -r request; read -r line
+		echo '{"type":"raw","payload":'"$line"'}'; `+completed)
 	var got string
 	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		switch ev.Type {
-		case runnerscripts.TypeAgentMessage:
+		case runnerscripts.TypePermissionRequest:
+			if err := env.Respond(t.Context(), "p2", allow); !errors.Is(err, ErrNotPending) {
+				t.Errorf("respond to no request: %v, want ErrNotPending", err)
+			}
 			if err := env.Respond(t.Context(), "p1", runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 				t.Fatal(err)
 			}

@@ -26,12 +26,11 @@ type Setup struct {
 // the agent again. [Environment.ExecuteQuery] prepares the session with a zero
 // Setup if nobody did. While a query runs it returns [ErrBusy].
 func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-	default:
-		return runnerscripts.SetupData{}, ErrBusy
+	ctx, leave, err := e.enterAlone(ctx)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
 	}
+	defer leave()
 	if err := e.stopAgent(ctx); err != nil {
 		return runnerscripts.SetupData{}, fmt.Errorf("prepare the session: %w", err)
 	}
@@ -43,17 +42,11 @@ func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscript
 // starts the agent again, and it remembers. Without a running agent StopAgent does
 // nothing; while a query runs it returns [ErrBusy].
 func (e *Environment) StopAgent(ctx context.Context) error {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-	default:
-		return ErrBusy
-	}
 	if err := e.stopAgent(ctx); err != nil {
 		return fmt.Errorf("stop the agent: %w", err)
 	}

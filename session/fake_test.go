@@ -22,7 +22,6 @@ type fakeSandbox struct {
 	closed  bool
 	healthy error
 	probes  int
-	stop    chan struct{}                                      // receives interrupts
 	options []string                                           // that were set
 	ending  error                                              // what Close returns
 	history string                                             // the transcript: every prompt so far
@@ -30,10 +29,10 @@ type fakeSandbox struct {
 	stopped bool                                               // StopAgent was called
 	prepare func(ctx context.Context) error
 	// query plays a query; nil completes it at once.
-	query func(ctx context.Context, q environment.Query, stop <-chan struct{}, yield func(runnerscripts.Event, error) bool)
+	query func(ctx context.Context, q environment.Query, yield func(runnerscripts.Event, error) bool)
 }
 
-func newFake() *fakeSandbox { return &fakeSandbox{stop: make(chan struct{}, 1)} }
+func newFake() *fakeSandbox { return &fakeSandbox{} }
 
 func (f *fakeSandbox) setHealthy(err error) {
 	f.mu.Lock()
@@ -67,7 +66,7 @@ func (f *fakeSandbox) ExecuteQuery(ctx context.Context, q environment.Query) ite
 			return
 		}
 		if f.query != nil {
-			f.query(ctx, q, f.stop, yield)
+			f.query(ctx, q, yield)
 			return
 		}
 		yield(completed(q, runnerscripts.StopEndTurn), nil)
@@ -78,30 +77,12 @@ func completed(q environment.Query, why runnerscripts.StopReason) runnerscripts.
 	return event(runnerscripts.TypeQueryCompleted, q.ID, runnerscripts.QueryCompleted{StopReason: why})
 }
 
-// hang plays a query that ends only when it is stopped.
-func hang(ctx context.Context, q environment.Query, stop <-chan struct{}, yield func(runnerscripts.Event, error) bool) {
-	select {
-	case <-stop:
-		yield(completed(q, runnerscripts.StopCancelled), nil)
-	case <-ctx.Done():
-		if yield(completed(q, runnerscripts.StopCancelled), nil) {
-			yield(runnerscripts.Event{}, context.Cause(ctx))
-		}
-	}
-}
-
-// deaf plays a query that does not heed interrupts.
-func deaf(ctx context.Context, _ environment.Query, _ <-chan struct{}, yield func(runnerscripts.Event, error) bool) {
+// hang plays a query that ends only when it is interrupted.
+func hang(ctx context.Context, q environment.Query, yield func(runnerscripts.Event, error) bool) {
 	<-ctx.Done()
-	yield(runnerscripts.Event{}, context.Cause(ctx))
-}
-
-func (f *fakeSandbox) Interrupt(context.Context) error {
-	select {
-	case f.stop <- struct{}{}:
-	default:
+	if yield(completed(q, runnerscripts.StopCancelled), nil) {
+		yield(runnerscripts.Event{}, context.Cause(ctx))
 	}
-	return nil
 }
 
 func (f *fakeSandbox) Respond(context.Context, string, runnerscripts.PermissionDecision) error {
@@ -202,15 +183,4 @@ func only(fakes ...*fakeSandbox) func(context.Context, environment.Config) (sand
 		fakes = fakes[1:]
 		return f, nil
 	}
-}
-
-// asking plays a query that asks for three permissions at once, one of them
-// twice, and then hangs.
-func asking(ctx context.Context, q environment.Query, stop <-chan struct{}, yield func(runnerscripts.Event, error) bool) {
-	for _, id := range []string{"p1", "p2", "p3", "p3"} {
-		if !yield(event(runnerscripts.TypePermissionRequest, q.ID, runnerscripts.PermissionRequest{ID: id}), nil) {
-			return
-		}
-	}
-	hang(ctx, q, stop, yield)
 }

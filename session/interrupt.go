@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // Interrupt stops the running query, which then completes with
 // runnerscripts.StopCancelled, and withdraws its permission requests. Queued
 // prompts stay. It does not wait for the end of the query; an agent that does not
-// heed it is ended. Without a query it does nothing.
+// stop within runnerscripts.DefaultInterruptGrace is killed. Without a query it does
+// nothing.
 func (s *AgentSession) Interrupt(ctx context.Context) error {
 	return s.interrupt(ctx, nil)
 }
@@ -22,46 +22,22 @@ func (s *AgentSession) interrupt(ctx context.Context, t *Turn) error {
 		s.mu.Unlock()
 		return fmt.Errorf("interrupt: %w", err)
 	}
-	a := s.active
-	if t == nil && a == nil && len(s.queue) > 0 {
-		t = s.queue[0]
-	}
-	if a == nil || (t != nil && t != a.turn) {
-		i := slices.Index(s.queue, t)
-		if i >= 0 {
-			s.queue = slices.Delete(slices.Clone(s.queue), i, i+1)
-		}
-		s.mu.Unlock()
-		if i >= 0 {
-			s.drop(ctx, t)
-		}
-		return nil
-	}
-	if !a.executing {
+	if a := s.active; a != nil && (t == nil || t == a.turn) {
 		a.stop(errInterrupted)
 		s.mu.Unlock()
 		return nil
+	} else if a == nil && t == nil && len(s.queue) > 0 {
+		t = s.queue[0]
 	}
-	if a.stopped == nil {
-		a.stopped = errInterrupted
-		a.kill = time.AfterFunc(interruptGrace, func() { a.cancel(errInterrupted) })
+	i := slices.Index(s.queue, t)
+	if i >= 0 {
+		s.queue = slices.Delete(slices.Clone(s.queue), i, i+1)
 	}
-	live := s.sandbox
 	s.mu.Unlock()
-	s.withdraw(ctx)
-	if err := live.Interrupt(ctx); err != nil {
-		return fmt.Errorf("interrupt: %w", err)
+	if i >= 0 {
+		s.drop(ctx, t)
 	}
 	return nil
-}
-
-// interruptAgain repeats an interrupt that came before the agent had the prompt
-// and so had nothing to stop.
-func (s *AgentSession) interruptAgain(ctx context.Context, a *activeTurn, live *liveSandbox) {
-	if s.isStopped(a) {
-		// If it fails the query is ended when its grace is over.
-		_ = live.Interrupt(ctx)
-	}
 }
 
 // TerminateEnvironment interrupts the running query, stores the workspace and

@@ -1,13 +1,11 @@
 package session
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -143,11 +141,11 @@ func TestASandboxThatKeepsSilentIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestAnAgentThatDoesNotHeedTheInterruptIsEnded(t *testing.T) {
+func TestASessionAddsNoGraceToThatOfItsAgent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.query = deaf
+		f.query = hang
 		s := startFake(t, Config{HealthInterval: -1}, f)
 		turn := prompt(t, s, "a")
 		synctest.Wait()
@@ -158,87 +156,8 @@ func TestAnAgentThatDoesNotHeedTheInterruptIsEnded(t *testing.T) {
 		if done := complete(t, turn); done.StopReason != runnerscripts.StopCancelled {
 			t.Errorf("stop reason %q", done.StopReason)
 		}
-		if took := time.Since(began); took != interruptGrace {
+		if took := time.Since(began); took != 0 {
 			t.Errorf("it was ended after %v", took)
 		}
-	})
-}
-
-func TestARequestThatMayWaitForEverDoes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.query = asking
-		s := startFake(t, Config{HealthInterval: -1, Environment: environment.Config{PermissionTimeout: -1}}, f)
-		turn := prompt(t, s, "a")
-		time.Sleep(1000 * time.Hour)
-		synctest.Wait()
-		if st, _ := s.State(t.Context()); len(st.Pending) != 3 {
-			t.Errorf("pending %+v", st.Pending)
-		}
-		if err := s.Interrupt(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		complete(t, turn)
-	})
-}
-
-func TestSeveralRequestsWaitAtOnceEachWithItsOwnTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.query = asking
-		s := startFake(t, Config{HealthInterval: -1, Environment: environment.Config{PermissionTimeout: time.Minute}}, f)
-		turn := prompt(t, s, "a")
-		synctest.Wait()
-		if err := s.Respond(t.Context(), "p2", allowed); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(61 * time.Second)
-		synctest.Wait()
-		got := map[string]string{}
-		for _, r := range resolutions(t, s) {
-			got[r.ID] = r.Reason
-		}
-		if len(got) != 3 || got["p1"] != reasonTimeout || got["p2"] != reasonAnswered || got["p3"] != reasonTimeout {
-			t.Errorf("resolved %v", got)
-		}
-		if err := s.Interrupt(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		complete(t, turn)
-	})
-}
-
-func TestACallbackThatDoesNotReturnHoldsUpNoTimeout(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.query = asking
-		ended := make(chan struct{})
-		s := startFake(t, Config{
-			HealthInterval: -1,
-			Environment: environment.Config{PermissionTimeout: time.Minute, OnPermission: func(context.Context, runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
-				<-ended
-				return allowed // too late
-			}},
-		}, f)
-		turn := prompt(t, s, "a")
-		time.Sleep(61 * time.Second)
-		synctest.Wait()
-		got := resolutions(t, s)
-		if len(got) != 3 {
-			t.Errorf("resolved %v", got)
-		}
-		for _, r := range got {
-			if r.Reason != reasonTimeout || r.Kind != runnerscripts.RejectOnce {
-				t.Errorf("resolved %+v", r)
-			}
-		}
-		close(ended)
-		if err := s.Interrupt(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		complete(t, turn)
 	})
 }

@@ -16,6 +16,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
+// Why a permission request ended, as runnerscripts.PermissionResolved says it.
+const (
+	reasonAnswered  = "answered"
+	reasonTimeout   = "timeout"
+	reasonCancelled = "cancelled"
+)
+
 var (
 	allowed  = runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
 	rejected = runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"}

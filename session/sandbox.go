@@ -23,7 +23,6 @@ type sandbox interface {
 	Isolation() primitives.Isolation
 	PrepareSession(ctx context.Context, s environment.Setup) (runnerscripts.SetupData, error)
 	ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error]
-	Interrupt(ctx context.Context) error
 	Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error
 	SetMode(ctx context.Context, mode string) error
 	SetModel(ctx context.Context, model string) error
@@ -99,8 +98,6 @@ type liveSandbox struct {
 	wg     sync.WaitGroup
 	died   chan struct{} // closed when it does not answer any more
 	once   sync.Once
-
-	asks sync.WaitGroup // those who wait for answers; the running query's
 }
 
 func (l *liveSandbox) execute(ctx context.Context, t *Turn) iter.Seq2[runnerscripts.Event, error] {
@@ -234,7 +231,6 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 	cfg := s.cfg.Environment
 	cfg.SessionID = s.id
-	cfg.OnPermission, cfg.PermissionTimeout = environment.AnswerLater, -1 // the session answers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cfg.From = s.state.Environment.Isolation

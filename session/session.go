@@ -52,7 +52,6 @@ type AgentSession struct {
 	queue        []*Turn
 	active       *activeTurn
 	sandbox      *liveSandbox
-	pending      map[string]*pending
 	terminations []chan error
 
 	wake   chan struct{} // has room for one: something for the worker to look at
@@ -94,7 +93,6 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 		id: cfg.ID, cfg: cfg, store: cfg.Store, create: create,
 		state:   newState(),
 		changed: make(chan struct{}),
-		pending: make(map[string]*pending),
 		wake:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
 	}
@@ -165,7 +163,7 @@ func leftovers(st State, reason string) []runnerscripts.Event {
 	var events []runnerscripts.Event
 	for _, p := range st.Pending {
 		events = append(events, event(runnerscripts.TypePermissionResolved, "",
-			runnerscripts.PermissionResolved{ID: p.ID, Reason: reasonCancelled}))
+			runnerscripts.PermissionResolved{ID: p.ID, Reason: "cancelled"}))
 	}
 	open := st.Queued
 	if st.Query != nil {

@@ -8,26 +8,18 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// interruptGrace is how long an agent may take to heed an interrupt before its
-// process is ended.
-const interruptGrace = 10 * time.Second
-
 // activeTurn is the query that the worker is at. Its fields are guarded by the
 // session's mu, but for those that say otherwise.
 type activeTurn struct {
 	turn   *Turn                   // never changes
 	cancel context.CancelCauseFunc // never changes
 	taken  bool                    // the agent has begun with the prompt; the worker's alone
-	// executing is set while the agent has the prompt.
-	executing bool
 	// stopped is why the query was stopped, if it was.
 	stopped error
-	// kill ends the query if the agent does not.
-	kill *time.Timer
 }
 
-// stop ends the query, at once and not by asking the agent. The caller holds the
-// session's mu.
+// stop ends the making of the sandbox, or has the environment interrupt the query. The
+// caller holds the session's mu.
 func (a *activeTurn) stop(cause error) {
 	if a.stopped == nil {
 		a.stopped = cause
@@ -126,27 +118,17 @@ func (s *AgentSession) attempt(ctx context.Context, a *activeTurn) (*liveSandbox
 	if err != nil {
 		return nil, nil, err
 	}
-	s.setExecuting(a, true)
 	last, err := s.execute(ctx, a, live)
-	s.setExecuting(a, false)
-	s.withdraw(ctx)
-	live.asks.Wait()
-	return live, last, live.explain(context.WithoutCancel(ctx), err)
+	if last == nil || !s.isStopped(a) {
+		err = live.explain(context.WithoutCancel(ctx), err)
+	}
+	return live, last, err
 }
 
 func (s *AgentSession) isStopped(a *activeTurn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return a.stopped != nil || s.closing
-}
-
-func (s *AgentSession) setExecuting(a *activeTurn, on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a.executing = on && a.stopped == nil
-	if !on && a.kill != nil {
-		a.kill.Stop()
-	}
 }
 
 func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSandbox) (last *runnerscripts.Event, err error) {
@@ -163,9 +145,8 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 		}
 		if ev.QueryID == a.turn.id && ev.Type == runnerscripts.TypeQueryStarted {
 			a.taken = true
-			s.interruptAgain(ctx, a, live)
 		}
-		if err := s.take(ctx, live, ev); err != nil {
+		if err := s.append(ctx, ev); err != nil {
 			return last, err
 		}
 	}
@@ -220,17 +201,6 @@ func (s *AgentSession) conclude(
 		_ = s.append(ctx, event(runnerscripts.TypeSessionIdle, "", struct{}{}))
 	}
 	a.turn.finish(result, err)
-}
-
-// take stores one event of the running query and does what it asks for.
-func (s *AgentSession) take(ctx context.Context, live *liveSandbox, ev runnerscripts.Event) error {
-	switch ev.Type {
-	case runnerscripts.TypePermissionRequest:
-		return s.ask(ctx, live, ev)
-	case runnerscripts.TypePermissionResolved:
-		return s.resolvedByAgent(ctx, ev)
-	}
-	return s.append(ctx, ev)
 }
 
 // ranToEnd reports whether the agent finished the query, rather than being cut off.
