@@ -315,7 +315,8 @@ func (f *runFlags) interrupt(ctx context.Context, s *session.AgentSession, turn 
 	if s.Interrupt(ctx) != nil {
 		return
 	}
-	defer f.app.status.busy("waiting for the agent to stop; Ctrl-C again ends it at once")()
+	_ = f.app.err.println(dim("interrupting the agent; Ctrl-C again ends it at once"))
+	defer f.app.status.busy("waiting for the agent to stop")()
 	_, _ = turn.Wait(ctx) // the events say how it ended
 }
 
