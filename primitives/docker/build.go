@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/flock"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
 
 // The labels of images that were built.
@@ -153,7 +154,7 @@ func planBuild(ctx context.Context, eng *client.Client, cfg Config, b Build) (bu
 	if err := b.check(); err != nil {
 		return buildPlan{}, err
 	}
-	base, err := ensureImage(ctx, eng, cfg)
+	base, err := images.Ensure(ctx, eng, cfg.wantedImage())
 	if err != nil {
 		return buildPlan{}, err
 	}

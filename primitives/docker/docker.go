@@ -73,6 +73,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/fastpath"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -120,7 +121,7 @@ func create(ctx context.Context, cfg Config) (_ *driver, err error) {
 			sweep.stop()
 		}
 	}()
-	img, err := ensureImage(ctx, eng, cfg)
+	img, err := images.Ensure(ctx, eng, cfg.wantedImage())
 	if err != nil {
 		return nil, engine.Explain(eng, err)
 	}

@@ -33,13 +33,13 @@ func (d *driver) Freeze(ctx context.Context) (guest.Frozen, error) {
 		err = checkLinks(ctx, d.eng, d.cfg, img)
 	}
 	if err != nil {
-		return nil, errors.Join(d.explain(ctx, err), dropImage(ctx, d.eng, id))
+		return nil, errors.Join(d.explain(ctx, err), dropForks(ctx, d.eng, id))
 	}
 	return &frozen{d, img}, nil
 }
 
 // Drop removes the image.
-func (f *frozen) Drop(ctx context.Context) error { return dropImage(ctx, f.eng, f.image.ID) }
+func (f *frozen) Drop(ctx context.Context) error { return dropForks(ctx, f.eng, f.image.ID) }
 
 // Copy makes a container with the settings of the first one. The guest is in the image.
 func (f *frozen) Copy(ctx context.Context) (_ *guest.Sandbox, err error) {
@@ -116,5 +116,5 @@ func (d *driver) dropForkImage(ctx context.Context) error {
 	if d.forkedFrom == "" {
 		return nil
 	}
-	return dropImage(ctx, d.eng, d.forkedFrom)
+	return dropForks(ctx, d.eng, d.forkedFrom)
 }

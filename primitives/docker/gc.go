@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
 
 // GCOptions says what [GC] does. The zero value is what is always safe to do.
@@ -279,10 +280,10 @@ func (g *collector) image(ctx context.Context, i image.Summary, found Garbage) {
 		return
 	}
 	g.take(found, func() error {
-		if err := removeUnused(ctx, g.eng, i.ID); err != nil {
+		if err := images.RemoveUnused(ctx, g.eng, i.ID); err != nil {
 			return err
 		}
-		return dropImage(ctx, g.eng, i.ParentID)
+		return dropForks(ctx, g.eng, i.ParentID)
 	})
 }
 

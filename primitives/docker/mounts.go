@@ -60,7 +60,7 @@ func (c Config) checkTargets() error {
 			return c.invalid(field+".target", "/proc, /sys and /dev are the container's own; choose another path")
 		}
 		for _, t := range taken {
-			if within(target, t) && (t == guestDir || target == t) || within(t, target) {
+			if hostfile.Within(target, t) && (t == guestDir || target == t) || hostfile.Within(t, target) {
 				return c.invalid(field+".target", t+" is taken; choose another path")
 			}
 		}
@@ -82,7 +82,7 @@ func (c Config) checkWorkspacePath() error {
 		return c.invalid(field, fmt.Sprintf("%q cannot be mounted on; give an absolute path other than /", c.WorkspacePath))
 	case systemFolder(target):
 		return c.invalid(field, "/proc, /sys and /dev are the container's own; choose another path")
-	case within(target, guestDir):
+	case hostfile.Within(target, guestDir):
 		return c.invalid(field, guestDir+" is taken; choose another path")
 	}
 	return nil
@@ -106,7 +106,7 @@ func (c Config) changesFolders() bool {
 
 // systemFolder reports whether a clean path belongs to the container itself.
 func systemFolder(target string) bool {
-	return within(target, "/proc") || within(target, "/sys") || within(target, "/dev")
+	return hostfile.Within(target, "/proc") || hostfile.Within(target, "/sys") || hostfile.Within(target, "/dev")
 }
 
 // mountGuard judges what may be mounted.
@@ -165,7 +165,7 @@ func (g *mountGuard) judgeOpened(o hostfile.File) error {
 		return err
 	}
 	for _, p := range g.places {
-		if os.SameFile(p.info, o.Info) && !within(o.Name, sharedMemory) {
+		if os.SameFile(p.info, o.Info) && !hostfile.Within(o.Name, sharedMemory) {
 			return forbidden(p.why)
 		}
 	}
@@ -174,11 +174,11 @@ func (g *mountGuard) judgeOpened(o hostfile.File) error {
 
 // judge looks at the name alone.
 func (g *mountGuard) judge(name string) error {
-	if within(name, sharedMemory) {
+	if hostfile.Within(name, sharedMemory) {
 		return nil
 	}
 	for _, f := range g.forbidden {
-		if within(name, f) || within(f, name) {
+		if hostfile.Within(name, f) || hostfile.Within(f, name) {
 			return forbidden(f)
 		}
 	}
@@ -187,9 +187,4 @@ func (g *mountGuard) judge(name string) error {
 
 func forbidden(what string) error {
 	return fmt.Errorf("%w: it is or holds %s, which would give the sandbox the engine's whole machine; choose another folder", fs.ErrInvalid, what)
-}
-
-// within reports whether a clean path is dir or below it.
-func within(name, dir string) bool {
-	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }

@@ -57,7 +57,7 @@ func (c Config) checkWritable() error {
 			return c.invalid(field, fmt.Sprintf("%q is not a clean relative path; give one within the mounted folder, such as .git/hooks", name))
 		}
 		for _, w := range whole {
-			if name != w && within(name, w) {
+			if name != w && hostfile.Within(name, w) {
 				return c.invalid(field, name+" cannot be writable alone; give "+w+", which makes all that is below writable")
 			}
 		}
@@ -264,12 +264,12 @@ func (p protector) bind(name string, readOnly bool) error {
 			}
 			return nil
 		}
-		if p.owns(h) && h.readOnly && within(target, h.Target) {
+		if p.owns(h) && h.readOnly && hostfile.Within(target, h.Target) {
 			return nil // a mount of its own could only be less protected
 		}
 	}
 	for _, h := range p.named {
-		if h.Target != p.root.Target && within(h.Target, p.root.Target) && within(target, h.Target) {
+		if h.Target != p.root.Target && hostfile.Within(h.Target, p.root.Target) && hostfile.Within(target, h.Target) {
 			return nil // something else is mounted there
 		}
 	}
@@ -294,7 +294,7 @@ func (p protector) owns(h hostFolder) bool { return h.protected && h.Field == p.
 // mount of their own would stay writable.
 func (p protector) dropWritable(target string) {
 	p.folders.list = slices.DeleteFunc(p.folders.list, func(h hostFolder) bool {
-		drop := p.owns(h) && !h.readOnly && within(h.Target, target)
+		drop := p.owns(h) && !h.readOnly && hostfile.Within(h.Target, target)
 		if drop {
 			_ = h.source.Close() // it was only looked at
 		}
@@ -304,7 +304,7 @@ func (p protector) dropWritable(target string) {
 
 // excepted reports whether a path is to stay writable.
 func (p protector) excepted(name string) bool {
-	return slices.ContainsFunc(p.writable, func(w string) bool { return within(name, w) })
+	return slices.ContainsFunc(p.writable, func(w string) bool { return hostfile.Within(name, w) })
 }
 
 // open opens a path in the folder; false if there is nothing, or a symbolic link on the

@@ -78,14 +78,3 @@ func TestAContainerOfAnotherVersionIsNoExchangedFolder(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func TestProofsAreBounded(t *testing.T) {
-	var p proofs
-	for i := range 3 * maxProofs {
-		key := fmt.Sprint(i)
-		p.add(key)
-		if !p.has(key) || len(p.keys) > maxProofs {
-			t.Fatalf("%d: %d keys", i, len(p.keys))
-		}
-	}
-}

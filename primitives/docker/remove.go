@@ -45,7 +45,7 @@ func discard(ctx context.Context, eng *client.Client, found container.InspectRes
 	markEnd(ctx, eng, found.ID)
 	err := errors.Join(removeContainer(ctx, eng, found.ID), fastpath.Remove(eng.DaemonHost(), found.Config.Labels[labelSandbox]))
 	if err == nil && found.Config.Labels[labelFork] != "" {
-		err = dropImage(ctx, eng, found.Image)
+		err = dropForks(ctx, eng, found.Image)
 	}
 	return err
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/patience"
-	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
 
 // A snapshot is an image that was committed from a container, and so is what forks
@@ -121,7 +121,7 @@ func (d *driver) commitAs(ctx context.Context, name string, config *container.Co
 		return "", errors.Join(ctx.Err(), d.explain(ctx, err))
 	}
 	if err := ctx.Err(); err != nil {
-		return "", errors.Join(err, removeImage(ctx, d.eng, made.ID))
+		return "", errors.Join(err, images.Remove(ctx, d.eng, made.ID))
 	}
 	return made.ID, nil
 }
@@ -181,31 +181,8 @@ func RemoveSnapshot(ctx context.Context, cfg Config, id string) error {
 		if err != nil {
 			return err
 		}
-		return dropImage(ctx, eng, img.Parent) //nolint:staticcheck // engines that have no parents say none
+		return dropForks(ctx, eng, img.Parent) //nolint:staticcheck // engines that have no parents say none
 	})
-}
-
-// removeImage removes an image that has no use any more, also when ctx is done.
-func removeImage(ctx context.Context, eng *client.Client, id string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
-	defer cancel()
-	err := removeUnused(ctx, eng, id)
-	if cerrdefs.IsNotFound(err) {
-		return nil
-	}
-	return engine.Explain(eng, err)
-}
-
-// removeUnused removes an image that nothing uses. For some engines (20.10 is one) it
-// is an error of their own that somebody else has done so at the same time.
-func removeUnused(ctx context.Context, eng *client.Client, id string) error {
-	_, err := eng.ImageRemove(ctx, id, image.RemoveOptions{})
-	if cerrdefs.IsInternal(err) {
-		if _, ierr := eng.ImageInspect(ctx, id); cerrdefs.IsNotFound(ierr) {
-			return ierr
-		}
-	}
-	return err
 }
 
 // isFork tells the images that Fork makes from those that somebody has made of the
@@ -214,36 +191,10 @@ func isFork(labels map[string]string) bool {
 	return labels[labelFork] != "" && labels[labelSandbox] == "" && labels[labelPID] != ""
 }
 
-// dropImage removes an image that Fork made and those that it was made of, as far as
-// nothing else uses them. The engine's own way to do this goes on to what they were made
-// of, which may be somebody's.
-func dropImage(ctx context.Context, eng *client.Client, id string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
-	defer cancel()
-	for id != "" {
-		img, err := eng.ImageInspect(ctx, id)
-		if cerrdefs.IsInternal(err) {
-			img, err = eng.ImageInspect(ctx, id) // it may just be going, see removeUnused
-		}
-		if cerrdefs.IsNotFound(err) {
-			return nil
-		}
-		if err != nil {
-			return engine.Explain(eng, err)
-		}
-		if img.Config == nil || !isFork(img.Config.Labels) || len(img.RepoTags) > 0 {
-			return nil
-		}
-		err = removeUnused(ctx, eng, img.ID)
-		switch {
-		case cerrdefs.IsConflict(err):
-			return nil // the next one to let go of it does this
-		case err != nil && !cerrdefs.IsNotFound(err):
-			return engine.Explain(eng, err)
-		}
-		id = img.Parent //nolint:staticcheck // as above
-	}
-	return nil
+// dropForks removes an image that Fork made and those that it was made of, as far as
+// nothing else uses them.
+func dropForks(ctx context.Context, eng *client.Client, id string) error {
+	return images.RemoveChain(ctx, eng, id, isFork)
 }
 
 // describeConfig writes down what a container was made with.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 )
 
 // File is a file or folder. On Linux it is open, and so stays the same whatever becomes of
@@ -32,4 +33,9 @@ func (f *File) Close() error {
 	err := f.file.Close()
 	f.file = nil
 	return err
+}
+
+// Within reports whether a clean path is dir or below it.
+func Within(name, dir string) bool {
+	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }

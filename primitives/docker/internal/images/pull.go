@@ -1,4 +1,6 @@
-package docker
+// Package images brings images to an engine, judges what is in them and removes them. It
+// takes a client and plain values, and knows nothing about sandboxes.
+package images
 
 import (
 	"context"
@@ -7,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strings"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -19,9 +22,62 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
+// When an image is fetched from its registry.
+const (
+	PullMissing = "missing" // if the engine does not have it; "" means the same
+	PullAlways  = "always"
+	PullNever   = "never"
+)
+
+// Wanted is an image that is needed.
+type Wanted struct {
+	Ref      string // its name or ID
+	Platform string // as in linux/amd64; empty is the engine's
+	Pull     string // PullMissing, PullAlways or PullNever
+	// Progress gets messages about what takes long; nil is silence.
+	Progress func(string)
+}
+
+func (w Wanted) tell(message string) {
+	if w.Progress != nil {
+		w.Progress(message)
+	}
+}
+
+// Ensure returns the image, and fetches it first if Pull says so. An image that the
+// engine does not have and must not fetch, or that no registry has, is fs.ErrNotExist; one
+// for another platform is errors.ErrUnsupported; a registry that refuses the user is
+// fs.ErrPermission.
+func Ensure(ctx context.Context, eng *client.Client, want Wanted) (image.InspectResponse, error) {
+	if want.Pull == PullAlways {
+		if err := pull(ctx, eng, want); err != nil {
+			return image.InspectResponse{}, err
+		}
+	}
+	img, err := eng.ImageInspect(ctx, want.Ref)
+	switch {
+	case cerrdefs.IsNotFound(err) && want.Pull == PullNever:
+		return img, fmt.Errorf("fetch or build the image first, or set pull to missing: %w", err)
+	case cerrdefs.IsNotFound(err) && want.Pull != PullAlways:
+		if err = pull(ctx, eng, want); err == nil {
+			img, err = eng.ImageInspect(ctx, want.Ref)
+		}
+	}
+	if err != nil {
+		return img, err
+	}
+	if img.Os != "linux" {
+		return img, fmt.Errorf("%w: the image is for %s; sandboxes need one for linux", errors.ErrUnsupported, img.Os)
+	}
+	if parts := strings.Split(want.Platform, "/"); len(parts) > 1 && parts[1] != img.Architecture {
+		return img, fmt.Errorf("%w: the engine has the image for %s/%s only; set pull to always to fetch it for %s", errors.ErrUnsupported, img.Os, img.Architecture, want.Platform)
+	}
+	return img, nil
+}
+
 // pull fetches the image, with the credentials that the docker command would use.
-func pull(ctx context.Context, eng *client.Client, cfg Config) error {
-	auth, aerr := engine.Credentials(ctx, cfg.Image)
+func pull(ctx context.Context, eng *client.Client, want Wanted) error {
+	auth, aerr := engine.Credentials(ctx, want.Ref)
 	header := ""
 	if auth != (registry.AuthConfig{}) {
 		var err error
@@ -29,19 +85,19 @@ func pull(ctx context.Context, eng *client.Client, cfg Config) error {
 			return fmt.Errorf("pull the image: %w", err)
 		}
 	}
-	cfg.tell("fetching the image " + cfg.Image)
-	err := follow(ctx, eng, cfg, header)
+	want.tell("fetching the image " + want.Ref)
+	err := follow(ctx, eng, want, header)
 	if err == nil {
-		cfg.tell("fetched the image " + cfg.Image)
+		want.tell("fetched the image " + want.Ref)
 		return nil
 	}
 	return fmt.Errorf("pull the image: %w", explainPull(ctx, eng, auth, aerr, err))
 }
 
-// follow has the engine fetch the image and tells of its progress. The engine
-// reports failures there, too.
-func follow(ctx context.Context, eng *client.Client, cfg Config, auth string) error {
-	body, err := eng.ImagePull(ctx, cfg.Image, image.PullOptions{Platform: cfg.Platform, RegistryAuth: auth})
+// follow asks the engine to fetch the image and reports the progress. The engine reports
+// failures there, too.
+func follow(ctx context.Context, eng *client.Client, want Wanted, auth string) error {
+	body, err := eng.ImagePull(ctx, want.Ref, image.PullOptions{Platform: want.Platform, RegistryAuth: auth})
 	if err != nil {
 		return err
 	}
@@ -62,7 +118,7 @@ func follow(ctx context.Context, eng *client.Client, cfg Config, auth string) er
 			return &pullError{m.Error}
 		}
 		if s := p.take(m, time.Now()); s != "" {
-			cfg.tell("fetching the image " + cfg.Image + ": " + s)
+			want.tell("fetching the image " + want.Ref + ": " + s)
 		}
 	}
 }
@@ -102,7 +158,7 @@ func explainPull(ctx context.Context, eng *client.Client, auth registry.AuthConf
 const (
 	// maxPullLine bounds a message of the engine about its progress.
 	maxPullLine = 1 << 20
-	// pullInterval is how often somebody is told of the progress.
+	// pullInterval is the time between two reports of the progress.
 	pullInterval = time.Second
 	// maxLayers is how many layers are counted.
 	maxLayers = 1024
