@@ -18,8 +18,7 @@ var ErrConflict = errors.New("the folder has changed meanwhile")
 
 // Apply makes the changes of the workspace in the folder of this machine that it was
 // copied from, given as it was in Config.Workspace, and returns the changes that it made.
-// What the folder leaves out, with Ignore and Gitignore, is left out here, too, and so is
-// everything in a .git folder.
+// What does not count as a change is left out, see [Environment.Changes].
 //
 // It makes all changes or none. Every file that it would change must be as it was
 // copied, and no new one may be in the way: otherwise the error is [ErrConflict]. It never
@@ -50,15 +49,14 @@ func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err err
 }
 
 func applyTo(ctx context.Context, to Folder, old, current *snapshot) (_ []Change, err error) {
-	changes := slices.DeleteFunc(compare(old, current), func(c Change) bool {
-		was, is := old.files[c.Path], current.files[c.Path]
-		return ignored(to.Ignore, c.Path) || c.Kind == Modified && was.sameContent(is) && gitMode(was) == gitMode(is)
-	})
-	if to.Gitignore {
-		if changes, err = notGitignored(ctx, to.Path, changes); err != nil {
-			return nil, err
-		}
+	changes, err := leaveOut(ctx, Source{Folder: &to}, compare(old, current))
+	if err != nil {
+		return nil, err
 	}
+	changes = slices.DeleteFunc(changes, func(c Change) bool {
+		was, is := old.files[c.Path], current.files[c.Path]
+		return c.Kind == Modified && was.sameContent(is) && gitMode(was) == gitMode(is)
+	})
 	if len(changes) == 0 {
 		return nil, nil
 	}
@@ -71,16 +69,31 @@ func applyTo(ctx context.Context, to Folder, old, current *snapshot) (_ []Change
 	return changes, t.make(ctx)
 }
 
-// notGitignored leaves out new files that git ignores in a folder.
-func notGitignored(ctx context.Context, dir string, changes []Change) ([]Change, error) {
-	repositories := make(map[string][]string) // new files by the repository that they are in
+// leaveOut leaves out the changes that a folder of this machine, copied into the
+// workspace, would leave out: what matches Ignore and, with Gitignore, new files that git
+// ignores there. Where the folder is gone, git ignores nothing.
+func leaveOut(ctx context.Context, from Source, changes []Change) ([]Change, error) {
+	into := path.Join(".", from.Into)
+	within := func(c Change) (name string, ok bool) {
+		if into == "." {
+			return c.Path, true
+		}
+		return strings.CutPrefix(c.Path, into+"/")
+	}
+	dir, repositories := from.Folder.Path, make(map[string][]string) // new files by the repository that they are in
+	out := make(map[string]bool)
+	_, err := os.Stat(dir)
 	for _, c := range changes {
-		if c.Kind == Created && belowFolders(dir, c.Path) {
-			at := innermost(dir, c.Path)
-			repositories[at] = append(repositories[at], c.Path)
+		name, ok := within(c)
+		switch {
+		case !ok:
+		case ignored(from.Folder.Ignore, name):
+			out[name] = true
+		case from.Folder.Gitignore && err == nil && c.Kind == Created && belowFolders(dir, name):
+			at := innermost(dir, name)
+			repositories[at] = append(repositories[at], name)
 		}
 	}
-	out := make(map[string]bool)
 	for at, names := range repositories {
 		found, err := gitignored(ctx, dir, at, names)
 		if err != nil {
@@ -90,7 +103,7 @@ func notGitignored(ctx context.Context, dir string, changes []Change) ([]Change,
 			out[name] = true
 		}
 	}
-	return slices.DeleteFunc(changes, func(c Change) bool { return out[c.Path] }), nil
+	return slices.DeleteFunc(changes, func(c Change) bool { name, ok := within(c); return ok && out[name] }), nil
 }
 
 // belowFolders reports whether all that is there above a path is folders: git answers for

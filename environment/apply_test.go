@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -147,6 +148,12 @@ func TestApplyLeavesOutWhatGitIgnores(t *testing.T) {
 			}
 			env, from := workedIn(t, before, after, repositories)
 			tree{"build/out": "mine\n"}.write(t, from.Path)
+			if got := changes(t, env); got != "modified a,created sub/new," {
+				t.Errorf("changes are %q", got)
+			}
+			if got := patched(t, env); !slices.Equal(got, []string{"a", "sub/new"}) {
+				t.Errorf("the patch is of %q", got)
+			}
 			changes, err := env.Apply(t.Context(), from)
 			if err != nil {
 				t.Fatal(err)
@@ -160,6 +167,54 @@ func TestApplyLeavesOutWhatGitIgnores(t *testing.T) {
 			}
 			readTree(t, from.Path).mustBe(t, want)
 		})
+	}
+}
+
+// patched returns the files of a patch.
+func patched(t *testing.T, env *Environment) []string {
+	t.Helper()
+	var patch strings.Builder
+	if err := env.Patch(t.Context(), &patch); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for line := range strings.Lines(patch.String()) {
+		if rest, ok := strings.CutPrefix(line, "diff --git a/"); ok {
+			name, _, _ := strings.Cut(rest, " ")
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestWhatAFolderLeftOutIsNoChangeForTheNextProgramEither(t *testing.T) {
+	box := sandbox(t)
+	git, plain := Folder{Path: t.TempDir(), Gitignore: true}, Folder{Path: t.TempDir(), Ignore: []string{"*.o"}}
+	tree{".gitignore": "build/\n", "a": "1\n"}.write(t, git.Path)
+	tree{"b": "1\n"}.write(t, plain.Path)
+	id, _ := kept(t, Config{Sandbox: box, Workspace: []Source{{Into: "git", Folder: &git}, {Into: "plain", Folder: &plain}}})
+	env := attach(t, id, box)
+	for _, name := range []string{"build/x", "git/build/x", "git/x.o", "plain/build/x", "plain/x.o"} {
+		put(t, env, name, "1\n")
+	}
+	const want = "created build/x,created git/x.o,created plain/build/x,"
+	if got := changes(t, env); got != want {
+		t.Errorf("changes are %q, want %q", got, want)
+	}
+	for what, env := range map[string]*Environment{"copy": forked(t, env, 1)[0], "moved": move(t, env, sandbox(t))} {
+		if got := changes(t, env); got != want {
+			t.Errorf("%s: changes are %q, want %q", what, got, want)
+		}
+	}
+}
+
+func TestWhereAFolderIsGoneNothingIsIgnored(t *testing.T) {
+	env, from := worked(t, tree{".gitignore": "build/\n"}, tree{".gitignore": "build/\n", "build/x": "1\n"})
+	if err := os.RemoveAll(from.Path); err != nil {
+		t.Fatal(err)
+	}
+	if got := changes(t, env); got != "created build/x," {
+		t.Errorf("changes are %q", got)
 	}
 }
 

@@ -35,7 +35,10 @@ const (
 
 // Changes returns what has changed in the workspace since the sources were
 // placed, sorted by path. Files, links and their permissions count; empty
-// folders, what is in a .git folder and Config.IgnoreChanges do not.
+// folders, what is in a .git folder and Config.IgnoreChanges do not. Nor does what a
+// [Folder] of Config.Workspace left out when it was copied: what its Ignore names and, with
+// Gitignore, new files that git ignores in it. The same holds for [Environment.Patch] and
+// [Environment.Apply].
 func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -48,11 +51,21 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 		if err != nil {
 			return err
 		}
-		changes = compare(old, current)
-		return nil
+		changes, err = e.counted(ctx, compare(old, current))
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("changes of the workspace: %w", err)
+	}
+	return changes, nil
+}
+
+// counted leaves out what the folders that were copied left out.
+func (e *Environment) counted(ctx context.Context, changes []Change) (_ []Change, err error) {
+	for _, s := range e.owner.folders {
+		if changes, err = leaveOut(ctx, s, changes); err != nil {
+			return nil, err
+		}
 	}
 	return changes, nil
 }

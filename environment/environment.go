@@ -78,6 +78,8 @@ type owner struct {
 	placed bool
 	// kept says that the sandbox outlives this program, and so should queries.
 	kept bool
+	// folders are those of this machine that the workspace began with.
+	folders []Source
 	// baseline is the digest of the sandbox's own record of its beginning.
 	baseline string
 	// unknown is why this machine does not know how the sandbox was made; nil if it
@@ -124,6 +126,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		if err := e.place(ctx, cfg.Workspace); err != nil {
 			return nil, err
 		}
+		e.owner.folders = foldersOf(cfg.Workspace)
 	}
 	if err := e.base.take(ctx, p, cfg.notCounted(), own); err != nil {
 		return nil, fmt.Errorf("remember the workspace: %w", err)

@@ -77,7 +77,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	own := owner{
 		release: func() error { return end(ctx, p) },
 		reach:   e.owner.reach, placed: true, kept: e.owner.kept,
-		baseline: e.owner.baseline, unknown: e.owner.unknown,
+		folders: e.owner.folders, baseline: e.owner.baseline, unknown: e.owner.unknown,
 	}
 	if own.kept {
 		own.release = p.Close

@@ -21,6 +21,8 @@ type known struct {
 	note
 	Agent   Agent    `json:"agent"`
 	Profile *Profile `json:"profile,omitempty"`
+	// Folders are those of this machine that the workspace began with.
+	Folders []Source `json:"folders,omitempty"`
 	// Baseline is the SHA-256 of the sandbox's record of the workspace as it was in
 	// the beginning; empty for none.
 	Baseline string `json:"baseline,omitempty"`

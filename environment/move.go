@@ -91,6 +91,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 	if err != nil {
 		return nil, err
 	}
+	moved.owner.folders = e.owner.folders
 	err = errors.Join(moved.takeOverBaseline(ctx, e), moved.takeOverRecord(ctx))
 	if err == nil && to.Agent.Name != "" {
 		_, err = moved.setupSession(ctx, start)

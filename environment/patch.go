@@ -36,7 +36,11 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, current.close()) }()
-		return writePatch(ctx, w, old, current)
+		changes, err := e.counted(ctx, compare(old, current))
+		if err != nil {
+			return err
+		}
+		return writePatch(ctx, w, old, current, changes)
 	})
 	if err != nil {
 		return fmt.Errorf("patch of the workspace: %w", err)
@@ -44,9 +48,9 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-func writePatch(ctx context.Context, w io.Writer, old, current *snapshot) error {
+func writePatch(ctx context.Context, w io.Writer, old, current *snapshot, changes []Change) error {
 	p := &patchWriter{w: bufio.NewWriter(w), old: old, current: current}
-	for _, c := range compare(old, current) {
+	for _, c := range changes {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -37,6 +38,22 @@ func (e *Environment) place(ctx context.Context, sources []Source) error {
 		e.log.Debug("placed a source of the workspace", "index", i, "kind", kind, "name", name)
 	}
 	return nil
+}
+
+// foldersOf returns the folders of this machine, by paths that hold wherever it is asked.
+func foldersOf(sources []Source) []Source {
+	var list []Source
+	for _, s := range sources {
+		if s.Folder == nil {
+			continue
+		}
+		f := *s.Folder
+		if abs, err := filepath.Abs(f.Path); err == nil {
+			f.Path = abs
+		}
+		list = append(list, Source{Into: s.Into, Folder: &f})
+	}
+	return list
 }
 
 // findSources refuses folders and files of this machine that do not exist.

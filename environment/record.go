@@ -85,7 +85,7 @@ func (e *Environment) leaveNote(ctx context.Context) error {
 func (e *Environment) rememberOnHost(n note) {
 	agent := e.session().Agent
 	agent.Env = nil
-	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Baseline: e.owner.baseline}
+	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline}
 	if err := remember(e.cfg.Sandbox.Type, e.ID(), k); err != nil {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
@@ -130,7 +130,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	case k.SessionID != n.SessionID:
 		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or its record was changed in it")
 	default:
-		n, own.baseline, own.agentless = k.note, k.Baseline, k.Agent.Name == ""
+		n, own.baseline, own.agentless, own.folders = k.note, k.Baseline, k.Agent.Name == "", k.Folders
 		if cfg.Agent.Name == "" {
 			env := cfg.Agent.Env
 			cfg.Agent = k.Agent
