@@ -136,7 +136,7 @@ func createWhole(ctx context.Context, eng *client.Client, create func(context.Co
 	if err := ctx.Err(); err != nil {
 		return container.CreateResponse{}, err
 	}
-	patient, cancel := patience.Outlast(ctx, fateTimeout)
+	patient, cancel := patience.Outlast(ctx, stateTimeout)
 	defer cancel()
 	made, err := create(patient)
 	if ctx.Err() == nil {

@@ -311,9 +311,9 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 // done, of the pause after the end of it.
 func afterResume(ctx context.Context, enter func() error) func() error {
 	return func() error {
-		tick := time.NewTicker(fatePause)
+		tick := time.NewTicker(stateInterval)
 		defer tick.Stop()
-		for range fateAttempts {
+		for range stateAttempts {
 			err := enter()
 			if !cerrdefs.IsConflict(err) {
 				return err

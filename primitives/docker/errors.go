@@ -1,11 +1,198 @@
 package docker
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
+
+// explainJoin looks whether a container has ended meanwhile where there was no way
+// into it.
+func explainJoin(ctx context.Context, eng *client.Client, id string, err error) error {
+	if ctx.Err() != nil {
+		return engine.Explain(eng, err)
+	}
+	attempts := 1
+	if engine.ConnectionFailed(err) {
+		attempts = stateAttempts // the stream may be ahead of the engine
+	}
+	tick := time.NewTicker(stateInterval)
+	defer tick.Stop()
+	for range attempts {
+		found, ierr := eng.ContainerInspect(ctx, id)
+		switch {
+		case cerrdefs.IsNotFound(ierr):
+			return fmt.Errorf("%w: its container has ended just now", fs.ErrNotExist)
+		case ierr != nil:
+			return engine.Explain(eng, ierr)
+		case found.State == nil || !found.State.Running:
+			return notRunning(found)
+		}
+		<-tick.C
+	}
+	return engine.Explain(eng, err)
+}
+
+// explainStart looks for the reason why the engine could not start a container
+// where it has no kind of error for it, and then looks itself. The container is not
+// looked at: unless it is kept the engine has removed it already.
+func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, err error) error {
+	if unmet, ok := errors.AsType[*guest.HandshakeError](err); ok && ctx.Err() == nil {
+		if wrong := cfg.cannotServe(img, unmet.Stderr); wrong != nil {
+			return wrong
+		}
+		return fmt.Errorf("the guest did not answer: %w; unless the cause is another, set runner to the envrunner program of this version", err)
+	}
+	switch {
+	case missesNetwork(err):
+		return fmt.Errorf("network: %w; choose one that 'docker network ls' shows", err)
+	case mayBeMounts(err):
+		if occupied := cfg.occupied(err.Error()); occupied != nil {
+			return fmt.Errorf("%w: %w", occupied, err) // it still may be
+		}
+	}
+	if !cerrdefs.IsInternal(err) {
+		return err
+	}
+	wrong := cfg.refused(err.Error())
+	if wrong == nil && strings.HasPrefix(eng.DaemonHost(), "unix://") {
+		wrong = cfg.takenPort(ctx)
+	}
+	if wrong == nil {
+		return err
+	}
+	// Only the engine's words: by the kind of its error it would be at fault.
+	return fmt.Errorf("%w: %s", wrong, err.Error())
+}
+
+// guestSays begins what a guest writes that could not serve the sandbox.
+const guestSays = "envrunner guest: "
+
+// cannotServe is what the guest itself has said of why it cannot serve, or nil: then it
+// was none, or not the right one.
+func (c Config) cannotServe(img image.InspectResponse, said string) error {
+	_, reason, found := strings.Cut(said, guestSays)
+	switch {
+	case !found:
+		return nil
+	case img.Config != nil && validName(img.Config.Labels[labelFolder]) &&
+		strings.Contains(reason, guestRoot+"/"+img.Config.Labels[labelFolder]) && strings.Contains(reason, "permission denied"):
+		return fmt.Errorf("%w: user: the snapshot's files belong to the user of the sandbox that it was made of: %s; start it as that user", fs.ErrPermission, reason)
+	}
+	return fmt.Errorf("%w: the guest cannot serve the container: %s", primitives.ErrUnavailable, reason)
+}
+
+// occupied says that the image has something where the runner or the folder of the
+// socket is to be, whichever the engine comes to first, or nil.
+func (c Config) occupied(said string) error {
+	if strings.Contains(said, `"`+guestDir+"/") && strings.Contains(said, "not a directory") {
+		return c.invalid("image", "it has something at "+guestDir+", which is the sandbox's; choose another one")
+	}
+	return nil
+}
+
+// refused says what in the configuration an engine could not start a container with,
+// or nil. Engines tell these failures from others by their words only, which are those
+// of the kernel and of libraries that all of them share.
+func (c Config) refused(said string) error {
+	switch {
+	case strings.Contains(said, "unable to find user "), strings.Contains(said, "unable to find group "):
+		return c.unknownUser(said)
+	case strings.Contains(said, "uids and gids must be in range"):
+		return c.invalid("user", fmt.Sprintf("%q is out of range; give numbers from 0 to 2147483647", c.User))
+	case strings.Contains(said, "cannot assign requested address"):
+		return c.foreignAddress(said)
+	case c.Seccomp != "" && blamesProfile(said):
+		return c.invalid("seccomp", "the engine does not understand the profile; correct it")
+	}
+	return nil
+}
+
+// unknownUser says which user or group the image does not have. Without a user in the
+// configuration it is the one that the image itself names.
+func (c Config) unknownUser(said string) error {
+	who, file := "", "/etc/passwd"
+	_, name, found := strings.Cut(said, "unable to find user ")
+	if !found {
+		_, name, _ = strings.Cut(said, "unable to find group ")
+		who, file = "group ", "/etc/group"
+	}
+	if name, _, found = strings.Cut(name, ": no matching entries"); !found {
+		return nil
+	}
+	what := fmt.Sprintf("the image has no %s%q in %s", who, name, file)
+	if c.User == "" {
+		what = fmt.Sprintf("the image is set to run as %s%q, which is not in its %s", who, name, file)
+	}
+	return fmt.Errorf("%w: user: %s; name another one, or a number", primitives.ErrUnknownUser, what)
+}
+
+// foreignAddress says which port is to be published at an address that the engine's
+// machine does not have.
+func (c Config) foreignAddress(said string) error {
+	for i, p := range c.Ports {
+		if ip := p.normal().HostIP; strings.Contains(said, " "+net.JoinHostPort(ip, "")) {
+			return c.invalid(fmt.Sprintf("ports[%d].host_ip", i), "the engine's machine has no address "+ip+"; choose one of its own, such as "+loopback)
+		}
+	}
+	return nil
+}
+
+// blamesProfile reports whether a failure is about what a profile of system calls
+// says, rather than about a kernel that cannot filter them.
+func blamesProfile(said string) bool {
+	if strings.Contains(said, "kernel") {
+		return false
+	}
+	for _, about := range []string{" for seccomp", "seccomp profile", "seccomp filter", "seccomp syscall", "seccomp flag"} {
+		if strings.Contains(said, about) {
+			return true
+		}
+	}
+	return false
+}
+
+// takenPort is an error about the first port that another program of this machine
+// has.
+func (c Config) takenPort(ctx context.Context) error {
+	for i, p := range c.Ports {
+		p = p.normal()
+		if p.Host == 0 || p.Protocol != "tcp" {
+			continue
+		}
+		var config net.ListenConfig
+		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(p.HostIP, strconv.Itoa(p.Host)))
+		switch {
+		case err == nil:
+			_ = l.Close()
+		case errors.Is(err, syscall.EADDRINUSE):
+			return fmt.Errorf("%w: ports[%d].host: %d is taken on this machine; choose another one, or 0", fs.ErrExist, i, p.Host)
+		}
+	}
+	return nil
+}
+
+// mayBeMounts reports whether a container could not be made or started because the
+// engine does not have, or may not mount, what this package has it mount, for all
+// that the error says: engines have no kind of error for that.
+func mayBeMounts(err error) bool {
+	known := errors.Is(err, primitives.ErrUnknownUser) || errors.Is(err, fs.ErrExist) || errors.Is(err, errors.ErrUnsupported)
+	return !known && (cerrdefs.IsInvalidArgument(err) || cerrdefs.IsInternal(err))
+}
 
 // wrap says where an error came from.
 func wrap(op, target string, err error) error {

@@ -33,7 +33,7 @@ const (
 // sandboxNetwork returns the ID of the network of sandboxes, which it makes if the
 // engine has none.
 func sandboxNetwork(ctx context.Context, eng *client.Client) (string, error) {
-	tick := time.NewTicker(fatePause)
+	tick := time.NewTicker(stateInterval)
 	defer tick.Stop()
 	for attempt := 1; ; attempt++ {
 		id, err := findNetwork(ctx, eng)
@@ -47,7 +47,7 @@ func sandboxNetwork(ctx context.Context, eng *client.Client) (string, error) {
 			return "", ctx.Err()
 		case !isTaken(err):
 			return "", err
-		case attempt == fateAttempts:
+		case attempt == stateAttempts:
 			return "", fmt.Errorf("%w: network: %w; remove the network %s or the one whose bridge is %s, or set bridge, on which sandboxes reach each other",
 				fs.ErrExist, err, networkName, networkBridge)
 		}

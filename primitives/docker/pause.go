@@ -27,12 +27,12 @@ func (d *driver) freeze(ctx context.Context, pause bool) error {
 		d.paused.Store(true) // before the guest falls silent
 	}
 	// Half a freezing would be neither.
-	patient, cancel := patience.Outlast(ctx, fateTimeout)
+	patient, cancel := patience.Outlast(ctx, stateTimeout)
 	defer cancel()
 	err := do(patient, d.container)
 	for try := 1; err != nil; try++ {
 		// It may be as it should be already.
-		state, ferr := d.fate(ctx)
+		state, ferr := d.engineState(ctx)
 		done := ferr == nil && state.Status == want
 		if done && (before == pause || !d.justFrozen()) {
 			break
@@ -47,7 +47,7 @@ func (d *driver) freeze(ctx context.Context, pause bool) error {
 		}
 		d.cfg.Logger.Debug("engine is asked again to pause or resume the container", "attempt", try, "error", err)
 		select {
-		case <-time.After(fatePause):
+		case <-time.After(stateInterval):
 			err = do(patient, d.container)
 		case <-ctx.Done():
 			d.paused.Store(before)
@@ -78,11 +78,11 @@ func (d *driver) justFrozen() bool {
 	return at != nil && time.Since(*at) < lateNews
 }
 
-// fate asks the engine once, whatever this handle knows.
-func (d *driver) fate(ctx context.Context) (primitives.State, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
+// engineState asks the engine once, whatever this handle knows.
+func (d *driver) engineState(ctx context.Context) (primitives.State, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stateTimeout)
 	defer cancel()
-	return fate(ctx, d.eng, d.container)
+	return engineState(ctx, d.eng, d.container)
 }
 
 // thawInterval is how often thaw looks whether a container is paused.
@@ -104,7 +104,7 @@ func (d *driver) thaw(ctx context.Context) (stop func()) {
 				return
 			case <-tick.C:
 			}
-			if state, err := fate(ctx, d.eng, d.container); err == nil && state.Status == primitives.StatusPaused {
+			if state, err := engineState(ctx, d.eng, d.container); err == nil && state.Status == primitives.StatusPaused {
 				_ = d.eng.ContainerUnpause(ctx, d.container) // removing the container ends it anyhow
 			}
 		}

@@ -44,7 +44,7 @@ const markLasts = time.Second
 // markEnd marks a container as terminated, also when ctx is done. It may fail: what
 // counts is that the container goes, and it may be going already.
 func markEnd(ctx context.Context, eng *client.Client, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fateTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stateTimeout)
 	defer cancel()
 	_, err := eng.ContainerExecCreate(ctx, id, container.ExecOptions{Cmd: []string{endProgram, endReason}})
 	if err != nil && !cerrdefs.IsNotFound(err) {

@@ -18,15 +18,16 @@ import (
 )
 
 const (
-	// fateTimeout is how long the engine may take to tell what became of a container.
-	fateTimeout = 5 * time.Second
-	// The engine may notice late what has happened. It is asked so often.
-	fatePause    = 50 * time.Millisecond
-	fateAttempts = 20
+	// stateTimeout is how long the engine may take to tell the state of a container.
+	stateTimeout = 5 * time.Second
+	// The engine may notice late what has happened: it is asked so often, with this time
+	// between.
+	stateInterval = 50 * time.Millisecond
+	stateAttempts = 20
 )
 
-// fate asks the engine what state a container is in, or what became of it.
-func fate(ctx context.Context, eng *client.Client, id string) (primitives.State, error) {
+// engineState asks the engine for the state of a container, and how it ended.
+func engineState(ctx context.Context, eng *client.Client, id string) (primitives.State, error) {
 	found, err := eng.ContainerInspect(ctx, id)
 	switch {
 	case cerrdefs.IsNotFound(err):
@@ -102,7 +103,7 @@ func endedByItself(exit primitives.ExitStatus) bool {
 	return exit.Reason == primitives.ReasonExited && exit.Code <= 1
 }
 
-// notRunning says of a container that was found what became of it.
+// notRunning returns why a container that was found does not run.
 func notRunning(found container.InspectResponse) error {
 	state := found.State
 	switch {
