@@ -120,7 +120,7 @@ func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 		return nil
 	}
 	return fmt.Errorf("%w: its isolation from this machine is %q, and the workspace and the agent's memory were written where it was %q; "+
-		"if you trust them, say so with Trust (envctl move --trust)", ErrTrust, into, c.From)
+		"if you trust them, give --trust (in Go: set Config.Trust)", ErrTrust, into, c.From)
 }
 
 // check refuses what no sandbox could run.

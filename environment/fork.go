@@ -147,7 +147,7 @@ func (e *Environment) Usage(ctx context.Context) (primitives.Usage, error) {
 	defer leave()
 	u, err := primitives.ReadUsage(ctx, e.prim)
 	if err != nil {
-		return u, fmt.Errorf("usage: %w", err)
+		return u, fmt.Errorf("usage of the sandbox: %w", err)
 	}
 	return u, nil
 }

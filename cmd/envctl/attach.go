@@ -89,7 +89,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	answer.printer = show
 	answer.inside(env)
 	defer func() { err = errors.Join(err, show.finish()) }()
-	w := &attachment{env: env, show: show, answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(f.env) == 0}
+	w := &attachment{env: env, show: show, answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0}
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ type attachment struct {
 	asJSON bool
 	seq    uint64
 	app    *app
-	// withoutEnv says that no variables were given.
+	// withoutEnv says that the agent has no variables.
 	withoutEnv bool
 
 	asking sync.WaitGroup
@@ -189,9 +189,11 @@ func (w *attachment) respond(ctx context.Context, req runnerscripts.PermissionRe
 	if ctx.Err() != nil {
 		return
 	}
-	// A question that has been answered meanwhile needs no answer; one that
-	// cannot be answered ends with its query, which says why.
-	_ = w.env.Respond(ctx, req.ID, decision)
+	err := w.env.Respond(ctx, req.ID, decision)
+	if err == nil || ctx.Err() != nil || errors.Is(err, environment.ErrNotPending) || errors.Is(err, environment.ErrNoQuery) {
+		return // a question that was answered or withdrawn meanwhile needs no answer
+	}
+	fmt.Fprintln(w.app.err, "the agent did not get the answer:", err)
 }
 
 // reported tells people of a query's failure, and is its error, which is not printed

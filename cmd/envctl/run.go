@@ -356,15 +356,27 @@ func failed(err error) error {
 	return &exitError{code: exitFailure}
 }
 
+// writePatch writes what changed as a patch to where --patch says, and tells it.
 func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment) (err error) {
 	var w io.Writer = f.app.out
+	to := "to standard output"
 	if f.patch != "-" {
 		file, err := os.Create(f.patch)
 		if err != nil {
 			return fmt.Errorf("write the patch: %w", err)
 		}
 		defer func() { err = errors.Join(err, file.Close()) }()
-		w = file
+		w, to = file, "to "+f.patch
 	}
-	return env.Patch(ctx, w)
+	if err := env.Patch(ctx, w); err != nil {
+		return err
+	}
+	changes, err := env.Changes(ctx)
+	switch {
+	case err != nil:
+		return err
+	case len(changes) == 0:
+		return f.app.err.row(dim("nothing changed in the workspace: the patch is empty"))
+	}
+	return f.app.err.row(plain(counted(changes) + ": the patch was written " + to))
 }
