@@ -41,8 +41,9 @@ var (
 const (
 	folders = `r=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/agentenv/ssh}; p=$r/bin/$2; `
 	// serve runs the guest, once it has read the script with the environment, of $3 bytes.
+	// The time of the runner says when that was last.
 	serve = folders + `[ -x "$p" ] || { echo ` + missing + `; [ ! -d "$r/sandboxes" ] || echo ` + others + `; exit 1; }; ` +
-		`[ "$3" = 0 ] || eval "$(dd bs=1 count="$3" 2>/dev/null)"; ` +
+		`touch -c "$p" 2>/dev/null; [ "$3" = 0 ] || eval "$(dd bs=1 count="$3" 2>/dev/null)"; ` +
 		`shift 3; exec "$p" guest --root "$r/sandboxes" "$@"`
 	// install reads the runner, of $3 bytes, from standard input. A copy that was cut off
 	// is not put into place.

@@ -157,7 +157,8 @@ type Garbage struct {
 	Created time.Time
 }
 
-// GC removes the sandboxes whose guests have died, as after a restart of the machine. Their
+// GC removes the runners of other releases that were not started for 30 days and that no
+// process runs from, and the sandboxes whose guests have died, as after a restart of the machine. Their
 // grace, of a minute, begins when GC first finds them. Of cfg only Host, Root and Runner
 // count.
 func GC(ctx context.Context, cfg Config, opts GCOptions) (removed []Garbage, err error) {

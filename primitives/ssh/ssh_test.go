@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,11 +157,69 @@ func TestSandboxesOfAnotherReleaseAreListedAndRemoved(t *testing.T) {
 	if err := os.WriteFile(newer.Runner, append(program, 0), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	attached, err := ssh.Attach(t.Context(), newer, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, attached, "echo", "on"); got != "on" || attached.Runner(newer.Runner) == s.Runner(cfg.Runner) {
+		t.Errorf("it printed %q, and the runner is %s", got, attached.Runner(newer.Runner))
+	}
+	if err := attached.Close(); err != nil {
+		t.Error(err)
+	}
 	if list, err := ssh.List(t.Context(), newer); err != nil || len(list) != 1 || list[0].ID != s.ID() {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 	if err := ssh.Remove(t.Context(), newer, s.ID()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestOldRunnersAreRemoved(t *testing.T) {
+	testssh.Start(t)
+	cfg := config(t, t.TempDir())
+	cfg.Keep = true
+	s := open(t, cfg)
+	bin := filepath.Dir(s.Runner(cfg.Runner))
+	longAgo := time.Now().Add(-31 * 24 * time.Hour)
+	release := func(name string, used time.Time) string {
+		t.Helper()
+		program, err := os.ReadFile("/bin/sleep")
+		file := filepath.Join(bin, name)
+		if err = errors.Join(err, os.WriteFile(file, program, 0o700), os.Chtimes(file, used, used)); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	release("envrunner-old", longAgo)
+	release("envrunner-old.123", longAgo) // a copy that was cut off
+	release("envrunner-new", time.Now())
+	release("mine", longAgo)
+	running := exec.CommandContext(t.Context(), release("envrunner-running", longAgo), "600")
+	if err := running.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(running.Process.Kill(), running.Wait()) })
+	own := s.Runner(cfg.Runner)
+	if err := os.Chtimes(own, longAgo, longAgo); err != nil {
+		t.Fatal(err)
+	}
+	for _, dry := range []bool{true, false} {
+		removed, err := ssh.GC(t.Context(), cfg, ssh.GCOptions{DryRun: dry})
+		var names []string
+		for _, r := range removed {
+			names = append(names, r.ID)
+		}
+		if err != nil || !slices.Equal(names, []string{"envrunner-old", "envrunner-old.123"}) {
+			t.Errorf("removed %q, %v", names, err)
+		}
+	}
+	entries, err := os.ReadDir(bin)
+	if err != nil || len(entries) != 4 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+	if info, err := os.Stat(own); err != nil || time.Since(info.ModTime()) > 24*time.Hour {
+		t.Errorf("the use of a runner is not noted: %v, %v", info.ModTime(), err)
 	}
 }
 

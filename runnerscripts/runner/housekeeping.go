@@ -7,6 +7,10 @@ import (
 	"flag"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
@@ -22,7 +26,7 @@ type housekeeping struct {
 func (h *housekeeping) addFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&h.list, "list", false, "serve nothing: print the sandboxes below the root as JSON")
 	fs.StringVar(&h.remove, "remove", "", "serve nothing: end the sandbox with this `id`, if there is one")
-	fs.BoolVar(&h.gc, "gc", false, "serve nothing: remove orphaned sandboxes below the root, and print them as JSON")
+	fs.BoolVar(&h.gc, "gc", false, "serve nothing: remove orphaned sandboxes below the root, and old runners beside it, and print them as JSON")
 	fs.BoolVar(&h.opts.DryRun, "dry-run", false, "with --gc, only print them")
 	fs.BoolVar(&h.opts.NoGrace, "no-grace", false, "with --gc, also those whose grace is not over")
 }
@@ -35,10 +39,68 @@ func (h *housekeeping) run(ctx context.Context, cfg local.Config, stdout io.Writ
 		return h.end(ctx, cfg)
 	case h.gc:
 		removed, err := local.GC(ctx, cfg, h.opts)
+		old, rerr := removeRunners(cfg.Root, h.opts.DryRun)
+		removed, err = append(removed, old...), errors.Join(err, rerr)
 		return errors.Join(json.NewEncoder(stdout).Encode(removed), err)
 	}
 	found, err := local.List(ctx, cfg)
 	return errors.Join(json.NewEncoder(stdout).Encode(found), err)
+}
+
+// runnerUnused is how long a runner lies beside this one without being started until it is
+// removed. A program of its release copies it again.
+const runnerUnused = 30 * 24 * time.Hour
+
+// removeRunners removes the runners of other releases that lie in the folder bin beside the
+// root, where this one was copied to, as package ssh does, and what is left of copies.
+func removeRunners(root string, dryRun bool) ([]local.Garbage, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	bin := filepath.Dir(own)
+	around, err := filepath.Abs(filepath.Dir(root))
+	if err == nil {
+		around, err = filepath.EvalSymlinks(around) // as in own
+	}
+	if err != nil || bin != filepath.Join(around, "bin") {
+		return nil, nil //nolint:nilerr // a folder that is not there is not where this runner was copied to
+	}
+	entries, err := os.ReadDir(bin)
+	if err != nil {
+		return nil, err
+	}
+	running := runningPrograms()
+	var removed []local.Garbage
+	var errs []error
+	for _, e := range entries {
+		name := filepath.Join(bin, e.Name())
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), "envrunner-") || !info.Mode().IsRegular() ||
+			name == own || running[name] || time.Since(info.ModTime()) < runnerUnused {
+			continue
+		}
+		if !dryRun {
+			if err := os.Remove(name); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		removed = append(removed, local.Garbage{ID: e.Name(), Why: "a runner that was not started for 30 days", Created: info.ModTime().UTC()})
+	}
+	return removed, errors.Join(errs...)
+}
+
+// runningPrograms returns the files that processes of this user run from.
+func runningPrograms() map[string]bool {
+	running := make(map[string]bool)
+	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, link := range links {
+		if name, err := os.Readlink(link); err == nil {
+			running[name] = true
+		}
+	}
+	return running
 }
 
 func (h *housekeeping) end(ctx context.Context, cfg local.Config) error {
