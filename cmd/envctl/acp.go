@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/acp"
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/internal/acpserver"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -77,7 +77,7 @@ func (f *acpFlags) run(ctx context.Context) error {
 			modes = append(modes, mode) // the agent judges it
 		}
 	}
-	return acpserver.Serve(ctx, acpserver.Config{
+	return acp.Serve(ctx, acp.Config{
 		Name: "agentenv", Title: fmt.Sprintf("agentenv (%s, %s)", cfg.Agent.Name, cfg.Sandbox.Type), Version: currentVersion().Version,
 		Modes: modes, Mode: mode, Logger: cfg.Logger,
 		Configure: func(_ context.Context, folder string, servers []runnerscripts.MCPServer) (session.Config, error) {

@@ -1,4 +1,4 @@
-package acpserver
+package acp
 
 import (
 	"bufio"

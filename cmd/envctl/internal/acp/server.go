@@ -1,4 +1,4 @@
-// Package acpserver lets an editor run agents in sandboxes: it speaks the Agent
+// Package acp lets an editor run agents in sandboxes: it speaks the Agent
 // Client Protocol, version 1, as the agent, and each session of the editor is a
 // session of package session.
 //
@@ -6,7 +6,7 @@
 // what the protocol has no word for goes to the logger. Requests come in any number
 // at once. A prompt is accepted, and a cancellation takes effect, in the order in
 // which the editor has sent them.
-package acpserver
+package acp
 
 import (
 	"context"
