@@ -21,6 +21,7 @@ type form struct {
 
 // formQuestion is one question of a form.
 type formQuestion struct {
+	ID       string `json:"id"` // Codex
 	Question string `json:"question"`
 	Header   string `json:"header"`
 	Options  []struct {
@@ -34,6 +35,7 @@ type formQuestion struct {
 // The tools of agents that ask the user.
 const (
 	claudeAsks   = "AskUserQuestion"
+	codexAsks    = "request_user_input"
 	openCodeAsks = "question"
 )
 
@@ -42,7 +44,7 @@ const (
 func formOf(req runnerscripts.PermissionRequest) (f form, ok bool) {
 	call := req.ToolCall
 	f.tool = call.Name
-	if f.tool != claudeAsks && f.tool != openCodeAsks || call.Kind != runnerscripts.ToolOther || len(call.Content) > 0 {
+	if !slices.Contains([]string{claudeAsks, codexAsks, openCodeAsks}, f.tool) || call.Kind != runnerscripts.ToolOther || len(call.Content) > 0 {
 		return f, false
 	}
 	if json.Unmarshal(call.RawInput, &f.input) != nil || len(f.input) != 1 ||
@@ -114,19 +116,29 @@ func (q formQuestion) answers(line string) ([]string, error) {
 func (f form) decision(req runnerscripts.PermissionRequest, answers [][]string) (runnerscripts.PermissionDecision, error) {
 	var given any = answers
 	input := map[string]any{}
-	if f.tool == claudeAsks { // it takes its whole input
-		input["questions"] = f.input["questions"]
+	if f.tool != openCodeAsks {
 		texts := make(map[string]string)
 		for i, q := range f.questions {
-			texts[q.Question] = strings.Join(answers[i], ", ")
+			texts[f.key(q)] = strings.Join(answers[i], ", ")
 		}
 		given = texts
+	}
+	if f.tool == claudeAsks { // it takes its whole input
+		input["questions"] = f.input["questions"]
 	}
 	input["answers"] = given
 	d := req.Allow()
 	var err error
 	d.UpdatedInput, err = json.Marshal(input)
 	return d, err
+}
+
+// key is what an answer is given to.
+func (f form) key(q formQuestion) string {
+	if f.tool == codexAsks {
+		return q.ID
+	}
+	return q.Question
 }
 
 // fill puts the questions of a form. Without an answer to one of them the agent gets

@@ -19,6 +19,12 @@ func TestAQuestionOfARealAgentIsAnsweredOnATerminal(t *testing.T) {
 				"env": map[string]string{"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test-key"},
 			}
 		},
+		"codex": func(url string) map[string]any {
+			return map[string]any{
+				"name": "codex", "command": []string{testagents.Codex(t)}, "model": "gpt-5.5", "permission_mode": "plan", // it asks in this one only
+				"env": map[string]string{"OPENAI_BASE_URL": url + "/v1", "OPENAI_API_KEY": "test-key"},
+			}
+		},
 		"opencode": func(url string) map[string]any {
 			return map[string]any{
 				"name": "opencode", "command": []string{testagents.OpenCode(t)}, "model": "scripted/small",

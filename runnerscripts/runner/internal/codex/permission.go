@@ -23,15 +23,15 @@ type question struct {
 // approval has the fields of the requests for a permission.
 type approval struct {
 	note
-	ItemID         string         `json:"itemId"`
-	Command        string         `json:"command"`
-	Cwd            string         `json:"cwd"`
-	CommandActions []action       `json:"commandActions"`
-	Reason         string         `json:"reason"`
-	ServerName     string         `json:"serverName"` // of an MCP server
-	Message        string         `json:"message"`
-	Meta           elicited       `json:"_meta"`
-	Questions      []userQuestion `json:"questions"`
+	ItemID         string          `json:"itemId"`
+	Command        string          `json:"command"`
+	Cwd            string          `json:"cwd"`
+	CommandActions []action        `json:"commandActions"`
+	Reason         string          `json:"reason"`
+	ServerName     string          `json:"serverName"` // of an MCP server
+	Message        string          `json:"message"`
+	Meta           elicited        `json:"_meta"`
+	Questions      json.RawMessage `json:"questions"`
 }
 
 // elicited tells why an MCP server asks: because it was called, or for more than
@@ -46,7 +46,6 @@ const elicitedCall = "mcp_tool_call"
 
 // userQuestion is one that the agent asks the user.
 type userQuestion struct {
-	ID       string `json:"id"`
 	Question string `json:"question"`
 }
 
@@ -154,10 +153,11 @@ func (c *conversation) callAsked(q question, params json.RawMessage) runnerscrip
 			call.Name, call.Title, call.RawInput = a.ServerName, a.Message, bytes.Clone(params)
 		}
 	case askUser:
-		call.Name, call.RawInput = "request_user_input", bytes.Clone(params)
-		if len(a.Questions) > 0 {
-			call.Title = a.Questions[0].Question
+		var asked []userQuestion
+		if json.Unmarshal(a.Questions, &asked) == nil && len(asked) > 0 {
+			call.Title = asked[0].Question
 		}
+		call.Name, call.RawInput = toolAsk, fmt.Appendf(nil, `{"questions":%s}`, a.Questions)
 	}
 	call.Status = runnerscripts.ToolPending
 	if a.Reason != "" {
