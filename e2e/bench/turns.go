@@ -18,7 +18,6 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/testagents"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -237,12 +236,7 @@ func (l launched) turn(program string, run func(*conduct) error) (took turn, err
 
 // turnThroughUs answers a prompt in a sandbox of its own.
 func turnThroughUs(ctx context.Context, agent environment.Agent, runner string) (err error) {
-	box, err := local.New(ctx, local.Config{Runner: runner})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, end(ctx, box)) }()
-	env, err := environment.New(ctx, box, environment.Config{Agent: agent, Runner: runner})
+	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{Type: "local"}, Agent: agent, Runner: runner})
 	if err != nil {
 		return err
 	}
