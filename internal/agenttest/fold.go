@@ -11,7 +11,7 @@ import (
 )
 
 // Fold makes a conversation of events, with the reducer that everybody uses.
-func Fold(t *testing.T, events []runnerscripts.Event) *session.Conversation {
+func Fold(t testing.TB, events []runnerscripts.Event) *session.Conversation {
 	t.Helper()
 	c, err := session.Reduce(func(yield func(runnerscripts.Event, error) bool) {
 		for _, e := range events {
@@ -27,7 +27,7 @@ func Fold(t *testing.T, events []runnerscripts.Event) *session.Conversation {
 }
 
 // SameConversation fails the test unless both lists of events fold to the same.
-func SameConversation(t *testing.T, live, stored []runnerscripts.Event) {
+func SameConversation(t testing.TB, live, stored []runnerscripts.Event) {
 	t.Helper()
 	a, b := showConversation(t, Fold(t, live)), showConversation(t, Fold(t, stored))
 	if a != b {
@@ -36,7 +36,7 @@ func SameConversation(t *testing.T, live, stored []runnerscripts.Event) {
 }
 
 // showConversation shows what was said and done, without when.
-func showConversation(t *testing.T, c *session.Conversation) string {
+func showConversation(t testing.TB, c *session.Conversation) string {
 	t.Helper()
 	timeless := func(blocks []*session.Block) {
 		for _, b := range blocks {
@@ -51,7 +51,7 @@ func showConversation(t *testing.T, c *session.Conversation) string {
 }
 
 // Show is comparable: JSON whose objects have sorted keys.
-func Show(t *testing.T, v any) string {
+func Show(t testing.TB, v any) string {
 	t.Helper()
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -69,7 +69,7 @@ func Show(t *testing.T, v any) string {
 }
 
 // Said is the text of the agent, each block with a line end.
-func Said(t *testing.T, events []runnerscripts.Event) string {
+func Said(t testing.TB, events []runnerscripts.Event) string {
 	t.Helper()
 	var b strings.Builder
 	for _, blk := range Fold(t, events).Blocks {

@@ -60,7 +60,7 @@ func (r *Recorder) All() []runnerscripts.Event {
 
 // Wait returns the first event that fits, of those so far and those to come. The
 // test fails if none does for a long time.
-func (r *Recorder) Wait(ctx context.Context, t *testing.T, fits func(runnerscripts.Event) bool) runnerscripts.Event {
+func (r *Recorder) Wait(ctx context.Context, t testing.TB, fits func(runnerscripts.Event) bool) runnerscripts.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, waitTime)
 	defer cancel()
@@ -99,7 +99,7 @@ func Describe(events []runnerscripts.Event) string {
 }
 
 // Payload decodes the payload of an event.
-func Payload[T any](t *testing.T, e runnerscripts.Event) T {
+func Payload[T any](t testing.TB, e runnerscripts.Event) T {
 	t.Helper()
 	p, err := runnerscripts.Payload[T](e)
 	if err != nil {
@@ -109,7 +109,7 @@ func Payload[T any](t *testing.T, e runnerscripts.Event) T {
 }
 
 // Payloads are those of all events of a type.
-func Payloads[T any](t *testing.T, events []runnerscripts.Event, typ runnerscripts.EventType) []T {
+func Payloads[T any](t testing.TB, events []runnerscripts.Event, typ runnerscripts.EventType) []T {
 	t.Helper()
 	var list []T
 	for _, e := range events {
@@ -127,7 +127,7 @@ func HasCode(err error, code runnerscripts.FailureCode) bool {
 }
 
 // NewSession is a session of an agent in folders of its own.
-func NewSession(t *testing.T, id, agent string) runnerscripts.Session {
+func NewSession(t testing.TB, id, agent string) runnerscripts.Session {
 	t.Helper()
 	paths := primitives.PathsIn(t.TempDir())
 	for _, dir := range paths.All() {
@@ -141,7 +141,7 @@ func NewSession(t *testing.T, id, agent string) runnerscripts.Session {
 }
 
 // WriteFile writes a file and the folders above it.
-func WriteFile(t *testing.T, file, text string) {
+func WriteFile(t testing.TB, file, text string) {
 	t.Helper()
 	err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
 	if err != nil {

@@ -33,8 +33,7 @@ type conversation struct {
 	translate *translator
 
 	starting sync.Mutex // held while a process is looked for or started
-	ending   sync.Once
-	unwatch  func()         // ends the watch over Start's context
+	life     agent.Life
 	asking   sync.WaitGroup // handlers of permission requests, interrupts
 	stopping sync.WaitGroup // interrupts alone; no prompt of the user is sent meanwhile
 
@@ -80,7 +79,7 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.watch(ctx)
+	c.life.Watch(ctx, c.kill)
 	c.mu.Lock()
 	model, mode := c.model, c.mode
 	c.mu.Unlock()
@@ -340,14 +339,24 @@ func (c *conversation) interrupt(q *query) {
 	close(q.stop)
 }
 
+// giveUp lets no program start any more, and returns the last one; busy while a prompt runs.
+func (c *conversation) giveUp() (p *peer, busy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return c.peer, c.query != nil
+}
+
+// kill ends the program at once.
+func (c *conversation) kill() {
+	p, _ := c.giveUp()
+	p.kill()
+}
+
 // Close ends the program, politely first.
 func (c *conversation) Close() error {
-	c.ending.Do(func() {
-		c.unwatch()
-		c.mu.Lock()
-		p, busy := c.peer, c.query != nil
-		c.over = true
-		c.mu.Unlock()
+	c.life.Close(func() {
+		p, busy := c.giveUp()
 		if busy {
 			p.kill() // at the end of its input it might finish the turn first
 		} else {
@@ -357,22 +366,4 @@ func (c *conversation) Close() error {
 		c.asking.Wait()
 	})
 	return nil
-}
-
-// watch kills the program when ctx ends, until unwatch.
-func (c *conversation) watch(ctx context.Context) {
-	killed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(killed)
-		c.mu.Lock()
-		p := c.peer
-		c.over = true
-		c.mu.Unlock()
-		p.kill()
-	})
-	c.unwatch = func() {
-		if !stop() {
-			<-killed
-		}
-	}
 }

@@ -26,7 +26,7 @@ func (c *conversation) running(ctx context.Context) (*peer, error) {
 	p, over := c.peer, c.over
 	c.mu.Unlock()
 	if over {
-		return nil, errClosed()
+		return nil, agent.Closed()
 	}
 	if !p.ended() {
 		return p, nil
@@ -35,8 +35,6 @@ func (c *conversation) running(ctx context.Context) (*peer, error) {
 	p, _, err := c.start(ctx)
 	return p, err
 }
-
-func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
 
 // start starts the program and its session, and waits until it can take a prompt.
 func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err error) {
@@ -57,7 +55,7 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 	c.mu.Lock()
 	if c.over {
 		c.mu.Unlock()
-		return nil, false, errClosed()
+		return nil, false, agent.Closed()
 	}
 	p, err = dial(cmd, handlers{
 		line: c.raw, unreadable: c.unreadable, notification: c.notified, request: c.requested,

@@ -25,8 +25,7 @@ type conversation struct {
 	patience time.Duration
 
 	starting sync.Mutex // held while a process is looked for or started
-	ending   sync.Once
-	unwatch  func() // ends the watch over Start's context
+	life     agent.Life
 
 	// Of the reader's goroutine only, or while there is none.
 	translate   *translator
@@ -149,7 +148,7 @@ func (c *conversation) running(ctx context.Context) (*child.Process, error) {
 	p, over := c.process, c.over
 	c.mu.Unlock()
 	if over {
-		return nil, errClosed()
+		return nil, agent.Closed()
 	}
 	select {
 	case <-p.Done():
@@ -158,8 +157,6 @@ func (c *conversation) running(ctx context.Context) (*child.Process, error) {
 		return p, nil
 	}
 }
-
-func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
 
 // start starts the program and waits until it can take a prompt.
 func (c *conversation) start(ctx context.Context) (*child.Process, error) {
@@ -210,7 +207,7 @@ func (c *conversation) startProcess(cmd command) (*child.Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return nil, errClosed()
+		return nil, agent.Closed()
 	}
 	p, err := child.Start(cmd.Command, c.handle)
 	if err != nil {
@@ -313,14 +310,24 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
+// giveUp lets no program start any more, and returns the last one; busy while a prompt runs.
+func (c *conversation) giveUp() (p *child.Process, busy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return c.process, c.query != nil
+}
+
+// kill ends the program at once.
+func (c *conversation) kill() {
+	p, _ := c.giveUp()
+	p.Kill()
+}
+
 // Close ends the program, politely first.
 func (c *conversation) Close() error {
-	c.ending.Do(func() {
-		c.unwatch()
-		c.mu.Lock()
-		p, busy := c.process, c.query != nil
-		c.over = true
-		c.mu.Unlock()
+	c.life.Close(func() {
+		p, busy := c.giveUp()
 		if busy {
 			// At the end of its input it would finish the turn first.
 			p.Signal(syscall.SIGTERM)
@@ -329,22 +336,4 @@ func (c *conversation) Close() error {
 		c.withdrawAll()
 	})
 	return nil
-}
-
-// watch kills the program when ctx ends, until unwatch.
-func (c *conversation) watch(ctx context.Context) {
-	killed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(killed)
-		c.mu.Lock()
-		p := c.process
-		c.over = true
-		c.mu.Unlock()
-		p.Kill()
-	})
-	c.unwatch = func() {
-		if !stop() {
-			<-killed
-		}
-	}
 }

@@ -84,7 +84,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if _, err := c.start(ctx); err != nil {
 		return nil, err
 	}
-	c.watch(ctx)
+	c.life.Watch(ctx, c.kill)
 	return c, nil
 }
 

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
@@ -214,43 +213,6 @@ func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
 	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
-func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	done, err := wait()
-	if err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	f.prompt(c, "plain-text")
-}
-
-func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
-		t.Errorf("resolved: %+v", resolved)
-	}
-	if f.exists("asked") {
-		t.Error("the command ran")
-	}
-}
-
 func TestModeAndModelChangeMidway(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -372,52 +334,5 @@ func TestAgentThatIsNotLoggedInSaysWhatToDo(t *testing.T) {
 				f.prompt(c, "plain-text")
 			}
 		})
-	}
-}
-
-func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "first plain-text")
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
-	first := c.(*conversation).process.PID()
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("error %v", err)
-	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
-		t.Errorf("resolved: %+v", resolved)
-	}
-	f.prompt(c, "remember")
-	if second := c.(*conversation).process.PID(); second == first {
-		t.Error("the process did not change")
-	}
-	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
-		t.Errorf("the agent said %q", text)
-	}
-}
-
-func TestCloseEndsARunningQuery(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	if err := f.api.WaitHeld(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
-		t.Errorf("error %v", err)
-	}
-	agenttest.WaitForGroup(t, c.(*conversation).process.PID())
-	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		t.Errorf("a prompt after close: %v", err)
 	}
 }

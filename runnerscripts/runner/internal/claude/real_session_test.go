@@ -13,31 +13,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-func TestResumeInANewProcess(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "the secret word is plum")
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	c = f.start()
-	done := f.prompt(c, "remember")
-	last := f.lastRequest()
-	if len(last.Texts) != 2 || last.Texts[0] != "the secret word is plum" {
-		t.Errorf("the model was sent %q", last.Texts)
-	}
-	if done.Usage.InputTokens != last.Usage.InputTokens || done.Usage.CacheReadTokens != last.Usage.CacheReadTokens {
-		t.Errorf("the costs before the resume are counted again: %+v", done.Usage)
-	}
-	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
-	if len(init) != 2 || init[0].Resumed || !init[1].Resumed {
-		t.Errorf("session_initialized: %+v", init)
-	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
-}
-
 func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -172,21 +147,6 @@ func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 	}
 }
 
-func TestEndOfTheContextEndsTheAgent(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	c, err := Driver{}.Start(ctx, runnerscripts.QueryRequest{Session: f.session}, f.out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	<-c.(*conversation).process.Done()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -239,19 +199,6 @@ func TestModelThatDoesNotStartIsAnErrorWithWhatItSaid(t *testing.T) {
 	}
 }
 
-func TestMissingProgramSaysHowToInstallIt(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	s := agenttest.NewSession(t, agent.NewUUID(), programName)
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
-	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), "npm install -g @anthropic-ai/claude-code") {
-		t.Errorf("start: %v", err)
-	}
-	_, err = Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
-	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
-		t.Errorf("setup: %v", err)
-	}
-}
-
 func TestBadRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*runnerscripts.Session){
@@ -273,15 +220,6 @@ func TestBadRequestsAreRefused(t *testing.T) {
 				t.Errorf("transcript: %v", err)
 			}
 		})
-	}
-}
-
-func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
-	t.Parallel()
-	s := agenttest.NewSession(t, agent.NewUUID(), programName)
-	tr, err := Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s, Events: true}, agenttest.NewRecorder())
-	if err != nil || tr.Main != "" || tr.Subagents != nil {
-		t.Errorf("%+v, %v", tr, err)
 	}
 }
 

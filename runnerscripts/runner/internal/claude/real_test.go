@@ -47,24 +47,6 @@ func TestWritesAFile(t *testing.T) {
 	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
-func TestTextArrivesInPiecesWithAllItsWhiteSpace(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.prompt(f.start(), "plain-text")
-	const want = "Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂."
-	chunks := agenttest.Payloads[runnerscripts.ContentChunk](t, f.out.All(), runnerscripts.TypeAgentMessage)
-	var text string
-	for _, c := range chunks {
-		if c.Snapshot {
-			t.Errorf("a snapshot although the pieces said all: %+v", c)
-		}
-		text += c.Content.Text
-	}
-	if text != want || len(chunks) < 5 {
-		t.Errorf("%d pieces: %q", len(chunks), text)
-	}
-}
-
 func TestThinkingAndTextOfOneMessageAreTwoBlocks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -115,24 +97,6 @@ func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 	updates := agenttest.Payloads[runnerscripts.UsageUpdate](t, f.out.All(), runnerscripts.TypeUsageUpdate)
 	if len(updates) == 0 || updates[len(updates)-1].Used < 15_000 || updates[len(updates)-1].Size == 0 {
 		t.Errorf("usage updates: %+v", updates)
-	}
-}
-
-func TestTwoPromptsShareAProcess(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	pid := c.(*conversation).process.PID()
-	f.prompt(c, "first plain-text")
-	f.prompt(c, "remember")
-	if got := c.(*conversation).process.PID(); got != pid {
-		t.Errorf("process %d, then %d", pid, got)
-	}
-	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
-		t.Errorf("the agent said %q", text)
-	}
-	if init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized); len(init) != 1 {
-		t.Errorf("session_initialized %d times", len(init))
 	}
 }
 
@@ -201,16 +165,6 @@ func TestTurnLimitEndsTheQuery(t *testing.T) {
 		if n := len(f.api.Requests()) - before; n != 2 {
 			t.Errorf("%d requests", n)
 		}
-	}
-}
-
-func TestSystemPromptReachesTheModel(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.session.Agent.SystemPrompt = "Speak like a pirate."
-	f.prompt(f.start(), "plain-text")
-	if body := string(f.lastRequest().Body); !strings.Contains(body, "Speak like a pirate.") {
-		t.Error("the system prompt is not in the request")
 	}
 }
 

@@ -28,8 +28,7 @@ type conversation struct {
 	patience time.Duration
 
 	starting sync.Mutex // held while a process is looked for or started
-	ending   sync.Once
-	unwatch  func() // ends the watch over Start's context
+	life     agent.Life
 
 	// reading is held while a line of the program is handled, and by others while they
 	// use what belongs to that. c.mu may be taken under it, not the other way round.
@@ -207,7 +206,7 @@ func (c *conversation) running(ctx context.Context) (*peer, error) {
 	p, over := c.peer, c.over
 	c.mu.Unlock()
 	if over {
-		return nil, errClosed()
+		return nil, agent.Closed()
 	}
 	select {
 	case <-p.Done():
@@ -216,8 +215,6 @@ func (c *conversation) running(ctx context.Context) (*peer, error) {
 		return p, nil
 	}
 }
-
-func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
 
 // start starts the program and opens the thread.
 func (c *conversation) start(ctx context.Context) (*peer, error) {
@@ -251,7 +248,7 @@ func (c *conversation) startProcess(cmd child.Command) (*peer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return nil, errClosed()
+		return nil, agent.Closed()
 	}
 	p := &peer{waiting: map[string]func(message){}}
 	process, err := child.Start(cmd, func(line []byte) { c.handle(p, line) })
@@ -320,7 +317,7 @@ func (c *conversation) SetMode(_ context.Context, mode string) error {
 	c.mu.Lock()
 	if c.over {
 		c.mu.Unlock()
-		return errClosed()
+		return agent.Closed()
 	}
 	changed := c.mode != mode
 	c.mode = mode
@@ -359,14 +356,24 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
+// giveUp lets no program start any more, and returns the last one; busy while a prompt runs.
+func (c *conversation) giveUp() (p *peer, busy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return c.peer, c.query != nil
+}
+
+// kill ends the program at once.
+func (c *conversation) kill() {
+	p, _ := c.giveUp()
+	p.Kill()
+}
+
 // Close ends the program, politely first.
 func (c *conversation) Close() error {
-	c.ending.Do(func() {
-		c.unwatch()
-		c.mu.Lock()
-		p, busy := c.peer, c.query != nil
-		c.over = true
-		c.mu.Unlock()
+	c.life.Close(func() {
+		p, busy := c.giveUp()
 		if busy {
 			// At the end of its input it would finish the turn first.
 			p.Signal(syscall.SIGTERM)
@@ -375,22 +382,4 @@ func (c *conversation) Close() error {
 		c.withdrawAll()
 	})
 	return nil
-}
-
-// watch kills the program when ctx ends, until unwatch.
-func (c *conversation) watch(ctx context.Context) {
-	killed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(killed)
-		c.mu.Lock()
-		p := c.peer
-		c.over = true
-		c.mu.Unlock()
-		p.Kill()
-	})
-	c.unwatch = func() {
-		if !stop() {
-			<-killed
-		}
-	}
 }

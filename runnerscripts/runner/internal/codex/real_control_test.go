@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
@@ -250,52 +249,5 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 			f.prompt(c, "plain-text")
 			f.sameAsTranscript()
 		})
-	}
-}
-
-func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "first plain-text")
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
-	first := c.(*conversation).peer.PID()
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("error %v", err)
-	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
-		t.Errorf("resolved: %+v", resolved)
-	}
-	f.prompt(c, "remember")
-	if second := c.(*conversation).peer.PID(); second == first {
-		t.Error("the process did not change")
-	}
-	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
-		t.Errorf("the agent said %q", text)
-	}
-}
-
-func TestCloseEndsARunningQuery(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	if err := f.api.WaitHeld(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
-		t.Errorf("error %v", err)
-	}
-	agenttest.WaitForGroup(t, c.(*conversation).peer.PID())
-	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		t.Errorf("a prompt after close: %v", err)
 	}
 }

@@ -60,22 +60,6 @@ func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
 	f.sameAsTranscript()
 }
 
-func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	done, err := wait()
-	if err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	f.prompt(c, "plain-text")
-}
-
 func TestInterruptEndsTheRunningCommandAndTellsItsOutput(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -111,33 +95,6 @@ func endedOnce(t *testing.T, events []runnerscripts.Event, output string) {
 	calls := agenttest.Payloads[runnerscripts.ToolCall](t, events, runnerscripts.TypeToolCallUpdate)
 	if len(calls) != 1 || calls[0].Status != runnerscripts.ToolFailed || !reflect.DeepEqual(calls[0].Content, textContent(output)) {
 		t.Errorf("not one call that has failed with the output %q:\n%s", output, agenttest.Describe(events))
-	}
-}
-
-func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
-	t.Parallel()
-	for _, scenario := range []string{"run-command `touch asked`", "write-file `asked`"} {
-		t.Run(scenario, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			c := f.start()
-			wait := f.promptAsync(c, scenario)
-			req := f.asked()
-			if err := c.Interrupt(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
-				t.Errorf("ended with %q, %v", done.StopReason, err)
-			}
-			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-			if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
-				t.Errorf("resolved: %+v", resolved)
-			}
-			if f.exists("asked") {
-				t.Error("the tool ran")
-			}
-			f.sameAsTranscript()
-		})
 	}
 }
 

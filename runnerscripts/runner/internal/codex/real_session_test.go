@@ -12,30 +12,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-func TestResumeInANewProcess(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "the secret word is plum")
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	c = f.start()
-	done := f.prompt(c, "remember")
-	last := f.lastRequest()
-	if len(last.Texts) != 2 || last.Texts[0] != "the secret word is plum" {
-		t.Errorf("the model was sent %q", last.Texts)
-	}
-	if done.Usage.InputTokens != last.Usage.InputTokens || done.Usage.CacheReadTokens != last.Usage.CacheReadTokens {
-		t.Errorf("the costs before the resume are counted again: %+v", done.Usage)
-	}
-	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
-	if len(init) != 2 || init[0].Resumed || !init[1].Resumed {
-		t.Errorf("session_initialized: %+v", init)
-	}
-	f.sameAsTranscript()
-}
-
 // move gives the session other folders and restores the transcript there, as it is
 // done in another sandbox.
 func (f *fixture) move(tr runnerscripts.Transcript) {
@@ -190,21 +166,6 @@ func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 		}
 	}
 	f.sameAsTranscript()
-}
-
-func TestEndOfTheContextEndsTheAgent(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	c, err := Driver{}.Start(ctx, runnerscripts.QueryRequest{Session: f.session}, f.out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	<-c.(*conversation).peer.Done()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {

@@ -1,11 +1,8 @@
 package codex
 
 import (
-	"encoding/json"
-	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/agenttest"
@@ -13,23 +10,6 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testneed"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
-
-func TestRecipeInstallsWhatTheTestsRun(t *testing.T) {
-	data, err := os.ReadFile("../../../../e2e/agents/package.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var installed struct {
-		Dependencies map[string]string `json:"dependencies"`
-	}
-	if err := json.Unmarshal(data, &installed); err != nil {
-		t.Fatal(err)
-	}
-	want := []string{npmPackage + "@" + installed.Dependencies[npmPackage]}
-	if got := (Driver{}).Recipe().NPM; !slices.Equal(got, want) {
-		t.Errorf("the recipe installs %v, the tests run %v", got, want)
-	}
-}
 
 // The pinned package is installed as the recipe installs it: a script for Node, and
 // the program in a package of the platform beside or below it.

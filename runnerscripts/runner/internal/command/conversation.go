@@ -27,8 +27,7 @@ type conversation struct {
 	out      agent.Sink
 	recorder *record.Recorder
 	silence  time.Duration
-	ending   sync.Once
-	unwatch  func() // ends the watch over Start's context
+	life     agent.Life
 
 	prompts int          // so far; of Prompt only
 	heard   atomic.Int64 // when the program last printed something, in nanoseconds
@@ -91,7 +90,7 @@ func (c *conversation) choose(resumed bool, text string) (*child.Process, any, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return nil, nil, agent.Invalid("start the conversation again: it is closed")
+		return nil, nil, agent.Closed()
 	}
 	c.heard.Store(time.Now().UnixNano())
 	if p := c.process; p != nil && !ended(p) {
@@ -227,15 +226,27 @@ func (c *conversation) SetModel(context.Context, string) error {
 	return agent.Unsupported("give the model in agent.config.config, if this executor has one: it cannot be changed")
 }
 
+// giveUp lets no program start any more, and returns the last one, or nil; busy while a
+// prompt runs.
+func (c *conversation) giveUp() (p *child.Process, busy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return c.process, c.query != nil
+}
+
+// kill ends the program at once.
+func (c *conversation) kill() {
+	if p, _ := c.giveUp(); p != nil {
+		p.Kill()
+	}
+}
+
 // Close ends the program, politely first: a persistent one is told to.
 func (c *conversation) Close() error {
 	var err error
-	c.ending.Do(func() {
-		c.unwatch()
-		c.mu.Lock()
-		p, busy := c.process, c.query != nil
-		c.over = true
-		c.mu.Unlock()
+	c.life.Close(func() {
+		p, busy := c.giveUp()
 		if p != nil {
 			if busy {
 				p.Signal(syscall.SIGTERM)
@@ -256,25 +267,5 @@ func (c *conversation) shutdown(p *child.Process) {
 	select {
 	case <-c.send(p, map[string]string{"type": "shutdown"}):
 	case <-timer.C: // Close ends the write, too
-	}
-}
-
-// watch kills the program when ctx ends, until unwatch.
-func (c *conversation) watch(ctx context.Context) {
-	killed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(killed)
-		c.mu.Lock()
-		p := c.process
-		c.over = true
-		c.mu.Unlock()
-		if p != nil {
-			p.Kill()
-		}
-	})
-	c.unwatch = func() {
-		if !stop() {
-			<-killed
-		}
 	}
 }

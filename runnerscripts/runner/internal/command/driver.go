@@ -82,7 +82,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		session: req.Session, profile: p, servers: servers, raw: req.Raw, out: rec, recorder: rec,
 		silence: cmp.Or(d.silence, silenceTime), prompts: prompts,
 	}
-	c.watch(ctx)
+	c.life.Watch(ctx, c.kill)
 	out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
 		Agent: name, Resumed: prompts > 0,
 	})

@@ -138,46 +138,6 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	}
 }
 
-func TestInterruptRightAfterThePromptIsNotLost(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	done, err := wait()
-	if err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	f.prompt(c, "plain-text")
-}
-
-func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
-		t.Errorf("resolved: %+v", resolved)
-	}
-	if f.exists("asked") {
-		t.Error("the command ran")
-	}
-	if call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool; call.Status != runnerscripts.ToolFailed {
-		t.Errorf("call: %s", agenttest.Show(t, call))
-	}
-}
-
 func TestModesDecideWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	modes := []struct {

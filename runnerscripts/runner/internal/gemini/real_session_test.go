@@ -36,23 +36,6 @@ func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 	}
 }
 
-func TestTwoPromptsShareAProcess(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	file := filepath.Join(t.TempDir(), "starts")
-	f.session.Agent.Command = []string{"/bin/sh", "-c", `echo start >> ` + file + `; exec "$@"`, "sh", f.session.Agent.Command[0]}
-	c := f.start()
-	f.prompt(c, "first plain-text")
-	f.prompt(c, "remember")
-	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
-		t.Errorf("the agent said %q", text)
-	}
-	starts, err := os.ReadFile(file)
-	if err != nil || string(starts) != "start\n" {
-		t.Errorf("the program was started so often: %q, %v", starts, err)
-	}
-}
-
 func TestResumeInANewProcess(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -211,48 +194,6 @@ func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
 				t.Error("the transcript lacks the second prompt")
 			}
 		})
-	}
-}
-
-func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	pidFile := filepath.Join(t.TempDir(), "pid")
-	f.session.Agent.Command = []string{"/bin/sh", "-c", `echo $$ > ` + pidFile + `; exec "$@"`, "sh", f.session.Agent.Command[0]}
-	c := f.start()
-	f.prompt(c, "first plain-text")
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
-	kill(t, pidFile)
-	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("error %v", err)
-	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
-	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
-		t.Errorf("resolved: %+v", resolved)
-	}
-	f.prompt(c, "remember")
-	if text := agenttest.Said(t, f.out.All()); !strings.Contains(text, "You said before: first plain-text") {
-		t.Errorf("the agent said %q", text)
-	}
-}
-
-func TestCloseEndsARunningQuery(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	if err := f.api.WaitHeld(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
-		t.Errorf("error %v", err)
-	}
-	if _, err := c.Prompt(t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		t.Errorf("a prompt after close: %v", err)
 	}
 }
 

@@ -47,26 +47,6 @@ func TestWritesAFileThatIsAllowed(t *testing.T) {
 	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
-func TestTextArrivesInPiecesWithAllItsWhiteSpace(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.prompt(f.start(), "plain-text")
-	const want = "Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂."
-	chunks := agenttest.Payloads[runnerscripts.ContentChunk](t, f.out.All(), runnerscripts.TypeAgentMessage)
-	var text string
-	for _, c := range chunks {
-		text += c.Content.Text
-	}
-	if text != want || len(chunks) < 5 {
-		t.Errorf("%d pieces: %q", len(chunks), text)
-	}
-	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
-	want0 := runnerscripts.SessionInitialized{Agent: programName, AgentVersion: testedVersion, Model: testModel, Mode: modeDefault}
-	if len(init) != 1 || agenttest.Show(t, init[0]) != agenttest.Show(t, want0) {
-		t.Errorf("session_initialized: %+v", init)
-	}
-}
-
 func TestThinkingAndTextAreTwoBlocks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -24,8 +24,7 @@ type conversation struct {
 	retries  int
 
 	starting sync.Mutex // held while a server is looked for or started
-	ending   sync.Once
-	unwatch  func()         // ends the watch over Start's context
+	life     agent.Life
 	jobs     sync.WaitGroup // what background started
 
 	talking   sync.Mutex // held while something is translated; never taken with mu held
@@ -289,36 +288,21 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return err
 }
 
+// giveUp lets no server start any more, and returns the last one.
+func (c *conversation) giveUp() *server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return c.server
+}
+
 // Close ends the server, politely first.
 func (c *conversation) Close() error {
-	c.ending.Do(func() {
-		c.unwatch()
-		c.mu.Lock()
-		s := c.server
-		c.over = true
-		c.mu.Unlock()
-		s.close()
+	c.life.Close(func() {
+		c.giveUp().close()
 		c.jobs.Wait()
 		c.withdrawAll()
 		_ = os.Remove(addressFile(c.session)) // else the next reader finds nobody there
 	})
 	return nil
-}
-
-// watch kills the server when ctx ends, until unwatch.
-func (c *conversation) watch(ctx context.Context) {
-	killed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(killed)
-		c.mu.Lock()
-		s := c.server
-		c.over = true
-		c.mu.Unlock()
-		s.kill()
-	})
-	c.unwatch = func() {
-		if !stop() {
-			<-killed
-		}
-	}
 }

@@ -183,34 +183,6 @@ func commandWith(key, value string) []runnerscripts.SlashCommand {
 	return []runnerscripts.SlashCommand{{Name: "c", Content: "x", Frontmatter: map[string]any{key: value}}}
 }
 
-func TestEndOfTheContextEndsTheAgent(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, "any")
-	ctx, cancel := context.WithCancel(t.Context())
-	c, err := f.driver.Start(ctx, runnerscripts.QueryRequest{Session: f.session}, f.out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	<-c.(*conversation).server.gone
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestMissingProgramSaysHowToInstallIt(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	s := agenttest.NewSession(t, "any", programName)
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
-	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), "npm install -g opencode-ai") {
-		t.Errorf("start: %v", err)
-	}
-	_, err = Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
-	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
-		t.Errorf("setup: %v", err)
-	}
-}
-
 func TestOtherVersionThanTheTestedOnesIsRefusedAtSetup(t *testing.T) {
 	t.Parallel()
 	for version, fits := range map[string]bool{"1.99.0": true, "0.15.3": false, "2.0.0": false, "Usage: of something else": false} {
@@ -258,15 +230,6 @@ func TestBadRequestsAreRefused(t *testing.T) {
 				t.Errorf("transcript: %v", err)
 			}
 		})
-	}
-}
-
-func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
-	t.Parallel()
-	s := agenttest.NewSession(t, "any", programName)
-	tr, err := Driver{}.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: s, Events: true}, agenttest.NewRecorder())
-	if err != nil || tr.Main != "" || tr.Subagents != nil {
-		t.Errorf("%+v, %v", tr, err)
 	}
 }
 

@@ -134,7 +134,7 @@ func (c *conversation) running(ctx context.Context) (*server, error) {
 	s, over := c.server, c.over
 	c.mu.Unlock()
 	if over {
-		return nil, errClosed()
+		return nil, agent.Closed()
 	}
 	select {
 	case <-s.gone:
@@ -143,8 +143,6 @@ func (c *conversation) running(ctx context.Context) (*server, error) {
 		return s, nil
 	}
 }
-
-func errClosed() error { return agent.Invalid("start the conversation again: it is closed") }
 
 // start starts the server, opens the session, and asks what is on offer.
 func (c *conversation) start(ctx context.Context) (*server, error) {
@@ -169,7 +167,7 @@ func (c *conversation) start(ctx context.Context) (*server, error) {
 	c.mu.Unlock()
 	if over {
 		s.kill()
-		return nil, errClosed()
+		return nil, agent.Closed()
 	}
 	return s, nil
 }

@@ -1,0 +1,4 @@
+// Package drivertest holds the contract suite of the drivers of agents: rules that every
+// driver keeps, each tried with the real program of every agent and a scripted model. All of
+// it is in the tests of this package. A rule of one agent alone is tested beside its driver.
+package drivertest
