@@ -104,8 +104,10 @@ func talkToClaude(ctx context.Context, c *conduct) error {
 	start := time.Now()
 	args := c.args
 	if args == nil {
-		args = []string{"--input-format", "stream-json", "--output-format", "stream-json", "--verbose",
-			"--permission-prompt-tool", "stdio", "--include-partial-messages", "--setting-sources", "user", "--strict-mcp-config"}
+		args = []string{
+			"--input-format", "stream-json", "--output-format", "stream-json", "--verbose",
+			"--permission-prompt-tool", "stdio", "--include-partial-messages", "--setting-sources", "user", "--strict-mcp-config",
+		}
 	} else {
 		env = nil
 	}
@@ -129,9 +131,11 @@ func talkToClaude(ctx context.Context, c *conduct) error {
 
 func talkToCodex(ctx context.Context, c *conduct) error {
 	start := time.Now()
-	env, args := []string{"CODEX_HOME=" + c.home}, []string{"app-server", "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false",
+	env, args := []string{"CODEX_HOME=" + c.home}, []string{
+		"app-server", "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false",
 		"-c", "features.plugins=false", "-c", "features.apps=false",
-		"-c", "features.unbounded_connection_retries=false"}
+		"-c", "features.unbounded_connection_retries=false",
+	}
 	if c.args != nil {
 		env, args = nil, c.args
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -219,7 +218,7 @@ func (l launched) turn(program string, run func(*conduct) error) (took turn, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	c := &conduct{program: program, dir: filepath.Join(dir, "work"), home: filepath.Join(dir, "home"), said: make([]answered, 1)}
-	if err := errors.Join(exec.Command("cp", "-a", filepath.Join(l.dir, "home"), c.home).Run(), os.Mkdir(c.dir, 0o700)); err != nil {
+	if err := errors.Join(os.CopyFS(c.home, os.DirFS(filepath.Join(l.dir, "home"))), os.Mkdir(c.dir, 0o700)); err != nil {
 		return took, err
 	}
 	for from, to := range map[*[]string]*[]string{&l.args: &c.args, &l.env: &c.env} {

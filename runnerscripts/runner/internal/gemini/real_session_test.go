@@ -3,9 +3,7 @@ package gemini
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -344,21 +342,5 @@ func TestUnsupportedOptionsAreRefusedByName(t *testing.T) {
 				t.Errorf("start: %v", err)
 			}
 		})
-	}
-}
-
-// kill ends the process whose id is in a file.
-func kill(t *testing.T, pidFile string) {
-	t.Helper()
-	data, err := os.ReadFile(pidFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
 	}
 }
