@@ -76,7 +76,7 @@ const (
 
 // NewPool starts to make cfg.Pool.Size sandboxes and returns at once. Of cfg count
 // the settings of the sandbox: Sandbox, Runner, Logger, and the name of the Agent,
-// which the sandboxes are made for. The others are for environments that leave them out,
+// which the sandboxes are made for; without one [Pool.Create] chooses. The others are for environments that leave them out,
 // see [Pool.Create]. Keep is refused: what waits in a pool goes with
 // its program. The caller must Close the pool. ctx gives values only.
 func NewPool(ctx context.Context, cfg Config) (*Pool, error) {

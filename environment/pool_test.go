@@ -60,6 +60,18 @@ func createFrom(t *testing.T, p *Pool, cfg Config) *Environment {
 	return env
 }
 
+func TestAPoolWithoutAnAgentTakesThatOfEachEnvironment(t *testing.T) {
+	p := pool(t, Config{Sandbox: sandbox(t), Pool: PoolConfig{Size: 2}})
+	full(t, p)
+	if got := say(t, createFrom(t, p, Config{Agent: remembering(t)}), "hello"); !strings.Contains(got, "turn 1 after:") {
+		t.Errorf("the first agent said %q", got)
+	}
+	other := Agent{Name: "command", Command: []string{"sh", "-c", "cat >/dev/null; echo from the other agent"}, Config: []byte(`{"type":"custom"}`)}
+	if got := say(t, createFrom(t, p, Config{Agent: other}), "hello"); !strings.Contains(got, "from the other agent") {
+		t.Errorf("the second agent said %q", got)
+	}
+}
+
 func TestAPoolHandsOutWhatIsReady(t *testing.T) {
 	for name, box := range boxes(t) {
 		t.Run(name, func(t *testing.T) {
