@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
@@ -13,7 +14,6 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
-	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
 // TestASessionOfEveryAgentMoves prompts on this machine, goes on in a container, and
@@ -36,7 +36,7 @@ func TestASessionOfEveryAgentMoves(t *testing.T) {
 	for _, a := range realAgents(t) {
 		t.Run(a.name, func(t *testing.T) {
 			cfg := a.config(api.URL)
-			cfg.Sandbox = environment.Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+			cfg.Sandbox = environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
 			cfg.OnPermission = environment.AllowAll
 			env, err := environment.Create(t.Context(), cfg)
 			if err != nil {
@@ -49,11 +49,8 @@ func TestASessionOfEveryAgentMoves(t *testing.T) {
 			}()
 			ask(t, env, "please write-file `notes.txt`")
 			for _, to := range []environment.Sandbox{
-				{Type: "docker", Docker: docker.Config{
-					Image: image, Pull: docker.PullNever, Labels: testdocker.Labels(), GraceSeconds: 10,
-					Mounts: []docker.Mount{{Source: programs(t), Target: programs(t), ReadOnly: true}},
-				}},
-				{Type: "modal", Modal: modal.Config{Image: "debian:12", IdleTimeoutSeconds: 300}},
+				{Type: "docker", Spec: primitives.Spec{Image: image, Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever, Mounts: []docker.Mount{{Source: programs(t), Target: programs(t), ReadOnly: true}}}},
+				{Type: "modal", Spec: primitives.Spec{Image: "debian:12", Grace: 300 * time.Second}},
 			} {
 				moved, err := env.Move(t.Context(), environment.Config{Sandbox: to})
 				if err != nil {

@@ -26,7 +26,7 @@ func TestTheKeyOfNoAgentIsInItsEvents(t *testing.T) {
 				}
 			}
 			cfg.Raw = true
-			cfg.Sandbox = environment.Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+			cfg.Sandbox = environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
 			env, err := environment.Create(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)

@@ -83,7 +83,7 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 		return fmt.Errorf("a local sandbox uses what is on this machine: %w; install %s there, for example with 'npm install --global %s'",
 			errors.ErrUnsupported, a.Agent, strings.Join(a.NPM, " "))
 	}
-	missing, err := lacks(ctx, e.prim, e.cfg, installers(a)...)
+	missing, err := primitives.MissingCommands(ctx, e.prim, primitives.Spec{Env: e.cfg.Agent.Env}.Environ(), installers(a)...)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func programs(t *testing.T, scripts map[string]string) Sandbox {
 		}
 	}
 	box := sandbox(t)
-	box.Local.Env = []string{"PATH=" + dir}
+	box.Env = map[string]string{"PATH": dir}
 	return box
 }
 
@@ -52,7 +52,7 @@ func TestNothingIsInstalledOnThisMachine(t *testing.T) {
 	box := programs(t, map[string]string{"npm": "echo ran > npm-ran\n", "mkdir": ""})
 	a := AgentInfo{Agent: "a", Program: "nosuch", Version: "1", NPM: []string{"a@1"}}
 	made := create(t, Config{Sandbox: box})
-	p, err := local.New(t.Context(), box.Local)
+	p, err := local.New(t.Context(), local.Config{Root: box.Local.Root})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestAnAgentIsInstalledInALiveSandbox(t *testing.T) {
 func TestTheRealNPMInstallsAgents(t *testing.T) {
 	t.Parallel()
 	cfg := inContainer(t, testdocker.Node(t))
-	cfg.Agent, cfg.Sandbox.Docker.Network = Agent{}, ""
+	cfg.Agent, cfg.Sandbox.Network = Agent{}, ""
 	env := create(t, cfg)
 	all, err := Agents(t.Context(), Config{})
 	if err != nil {

@@ -19,18 +19,18 @@ func worked(t *testing.T, before, after tree) (env *Environment, from Folder) {
 	from = Folder{Path: t.TempDir(), Gitignore: true}
 	before.write(t, from.Path)
 	cfg := Config{Sandbox: sandbox(t), Workspace: []Source{{Folder: &from}}}
-	cfg.Sandbox.Local.Workspace = t.TempDir()
+	cfg.Sandbox.Workspace = t.TempDir()
 	env = create(t, cfg)
-	entries, err := os.ReadDir(cfg.Sandbox.Local.Workspace)
+	entries, err := os.ReadDir(cfg.Sandbox.Workspace)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, entry := range entries {
-		if err := os.RemoveAll(filepath.Join(cfg.Sandbox.Local.Workspace, entry.Name())); err != nil {
+		if err := os.RemoveAll(filepath.Join(cfg.Sandbox.Workspace, entry.Name())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	after.write(t, cfg.Sandbox.Local.Workspace)
+	after.write(t, cfg.Sandbox.Workspace)
 	return env, from
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -35,7 +36,7 @@ func attach(t *testing.T, id string, box Sandbox) *Environment {
 // kept makes a sandbox that is kept, and lets go of it.
 func kept(t *testing.T, cfg Config) (id string, app string) {
 	t.Helper()
-	cfg.Keep = true
+	cfg.Sandbox.Keep = true
 	env := create(t, cfg)
 	t.Cleanup(func() {
 		if err := Remove(context.WithoutCancel(t.Context()), cfg.Sandbox, env.ID()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -118,9 +119,9 @@ func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	box := Sandbox{Type: "local", Local: local.Config{Root: root, User: "nobody"}}
+	box := Sandbox{Type: "local", Spec: primitives.Spec{User: "nobody"}, Local: local.Provider{Root: root}}
 	id, app := kept(t, Config{Sandbox: box, Agent: Agent{Name: "script"}})
-	env, err := Attach(t.Context(), id, Config{Sandbox: Sandbox{Type: "local", Local: local.Config{Root: root}}, Runner: runner})
+	env, err := Attach(t.Context(), id, Config{Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: root}}, Runner: runner})
 	if err != nil {
 		t.Fatal(err)
 	}

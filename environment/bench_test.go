@@ -13,7 +13,7 @@ import (
 
 func BenchmarkCreateAndClose(b *testing.B) {
 	cfg := Config{
-		Sandbox:   Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(b.TempDir(), "boxes")}},
+		Sandbox:   Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
 		Workspace: []Source{{Files: []File{{Path: "a", Content: "1\n"}}}},
 	}
 	for b.Loop() {
@@ -30,7 +30,7 @@ func BenchmarkCreateAndClose(b *testing.B) {
 // BenchmarkQuery is a query to an agent that is alive.
 func BenchmarkQuery(b *testing.B) {
 	env, err := Create(b.Context(), Config{
-		Sandbox: Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(b.TempDir(), "boxes")}},
+		Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
 		Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(`
 			end='{"type":"query_completed"}'
 			read -r line; echo "$end"
@@ -61,7 +61,7 @@ func BenchmarkEvents(b *testing.B) {
 func benchmarkEvents(b *testing.B, vars map[string]string) {
 	const events = 100_000
 	env, err := Create(b.Context(), Config{
-		Sandbox: Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(b.TempDir(), "boxes")}},
+		Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
 		Agent:   Agent{Env: vars},
 		Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(fmt.Sprintf(`read -r line
 			yes '{"type":"agent_message_chunk","payload":{"blockId":"1","content":{"type":"text","text":"some words"}}}' | head -n %d
@@ -107,7 +107,7 @@ func BenchmarkRedactJSON(b *testing.B) {
 // BenchmarkChanges compares a workspace of 10 000 files of 2 KiB, of which 100 have
 // changed.
 func BenchmarkChanges(b *testing.B) {
-	box := Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(b.TempDir(), "boxes")}}
+	box := Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}}
 	content := strings.Repeat("0123456789abcde\n", 128)
 	var files []File
 	for i := range 10_000 {

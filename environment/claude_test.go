@@ -25,8 +25,8 @@ func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := inContainer(t, testdocker.Node(t))
-			cfg.Sandbox.Docker.Network = "" // where the model is
-			cfg.Sandbox.Docker.User = user
+			cfg.Sandbox.Network = "" // where the model is
+			cfg.Sandbox.User = user
 			agentWorks(t, claudeWith(cfg), testdocker.Gateway(t)+":0", claudeVariables)
 		})
 	}

@@ -28,8 +28,8 @@ func TestCodexWorksInEverySandbox(t *testing.T) {
 	t.Run("docker", func(t *testing.T) {
 		t.Parallel()
 		cfg := inContainer(t, testdocker.Node(t))
-		cfg.Sandbox.Docker.Network = "" // where the model is
-		cfg.Sandbox.Docker.User = "tester"
+		cfg.Sandbox.Network = "" // where the model is
+		cfg.Sandbox.User = "tester"
 		agentWorks(t, with(cfg), testdocker.Gateway(t)+":0", variables)
 	})
 }
@@ -48,7 +48,7 @@ func TestAStartThatFailedDoesNotFailTheNextQuery(t *testing.T) {
 		}
 	})
 	box := sandbox(t)
-	env, err := Create(t.Context(), Config{Sandbox: box, Keep: true, Agent: Agent{Name: "codex", Model: "gpt-5.5", Command: []string{testagents.Codex(t)}}})
+	env, err := Create(t.Context(), Config{Sandbox: toKeep(box), Agent: Agent{Name: "codex", Model: "gpt-5.5", Command: []string{testagents.Codex(t)}}})
 	if err != nil {
 		t.Fatal(err)
 	}

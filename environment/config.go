@@ -24,7 +24,9 @@ type Config struct {
 	// machine have the same. Only [Create] looks at it.
 	Name string `json:"name,omitempty"`
 	// Sandbox chooses where the agent runs. Only [Create] and [Attach] look at
-	// it.
+	// it. With Sandbox.Keep, a query goes on when the environment is closed, with its
+	// input in the sandbox: whatever runs there as the agent's user can reach it,
+	// and so answer permission requests. The sandbox is what keeps an agent in.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
 	// Pool is for [NewPool] only.
 	Pool PoolConfig `json:"pool,omitzero"`
@@ -51,11 +53,6 @@ type Config struct {
 	// SessionID names the conversation; it should be a UUID, because some
 	// agents take nothing else. Empty means a new one.
 	SessionID string `json:"session_id,omitempty"`
-	// Keep leaves the sandbox that [Create] made alive when the environment is
-	// closed. [Attach] finds it again by its ID. A query goes on then, with its
-	// input in the sandbox: whatever runs there as the agent's user can reach it,
-	// and so answer permission requests. The sandbox is what keeps an agent in.
-	Keep bool `json:"keep,omitempty"`
 	// From is how isolated the sandbox was that has written the Workspace or the
 	// agent's memory: a less isolated new sandbox is [ErrTrust]. Empty means that no
 	// sandbox has written them. [Environment.Move] and package session set it.

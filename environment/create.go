@@ -8,7 +8,7 @@ import (
 )
 
 // Create makes a sandbox of the configured type and prepares it. Closing the
-// environment ends that sandbox, unless cfg.Keep is set.
+// environment ends that sandbox, unless cfg.Sandbox.Keep is set.
 //
 // ctx covers the creation only. When Create fails nothing is left of the sandbox.
 func Create(ctx context.Context, cfg Config) (*Environment, error) {
@@ -23,28 +23,24 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if cfg.Pool != (PoolConfig{}) {
 		return nil, fmt.Errorf("%w: pool: a pool outlives its environments; leave it out, or make a pool with NewPool and the environment with that", ErrConfig)
 	}
-	b, err := cfg.Sandbox.backend()
+	cfg = cfg.withQuietLogger()
+	p, err := cfg.createSandbox(ctx)
 	if err != nil {
 		return nil, err
-	}
-	cfg = cfg.withQuietLogger()
-	p, err := b.create(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("create the sandbox: %w", err)
 	}
 	terminate := func() error {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
-	own := owner{release: terminate, reach: b.reachIn(ctx, p), kept: cfg.Keep}
-	if cfg.Keep {
+	own := owner{release: terminate, kept: cfg.Sandbox.Keep}
+	if cfg.Sandbox.Keep {
 		own.release = p.Close
 	}
 	e, err := prepare(ctx, p, cfg, own)
 	if err != nil {
 		return nil, errors.Join(err, terminate())
 	}
-	if cfg.Keep {
+	if cfg.Sandbox.Keep {
 		if err := e.leaveRecord(ctx); err != nil {
 			return nil, errors.Join(err, terminate(), e.Close())
 		}
@@ -52,7 +48,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err := e.logActivity(ctx); err != nil {
 		return nil, errors.Join(err, e.discard(ctx))
 	}
-	e.log.Info("sandbox created", "kept", cfg.Keep)
+	e.log.Info("sandbox created", "kept", cfg.Sandbox.Keep)
 	return e, nil
 }
 
@@ -68,21 +64,21 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 // environment leaves the sandbox as it is. An id that is unknown or gone is an error as the sandbox's
 // own Attach function has it, for example fs.ErrNotExist.
 func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
-	b, err := cfg.Sandbox.backend()
+	cfg = cfg.withQuietLogger()
+	provider, err := cfg.Sandbox.provider(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg = cfg.withQuietLogger()
-	p, err := b.attach(ctx, cfg, id)
+	p, err := provider.Attach(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
 		if named := idOf(cfg.Sandbox.Type, id); named != "" {
-			p, err = b.attach(ctx, cfg, named)
+			p, err = provider.Attach(ctx, named)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("attach to the sandbox: %w", err)
+		return nil, fmt.Errorf("attach to the sandbox: %w", asConfigError(err))
 	}
-	own := owner{release: p.Close, reach: b.reachIn(ctx, p), placed: true, kept: true}
+	own := owner{release: p.Close, placed: true, kept: true}
 	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -99,13 +95,13 @@ func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
 // runs in it, whichever program made it. It needs nothing of what the sandbox says about itself, and its errors
 // are those of [Attach].
 func Remove(ctx context.Context, s Sandbox, id string) error {
-	b, err := s.backend()
+	p, err := s.provider(Config{})
 	if err != nil {
 		return err
 	}
 	remove := func(id string) error {
 		markEnding(s.Type, id)
-		err := b.remove(ctx, s, id)
+		err := p.Remove(ctx, id)
 		if err == nil {
 			forget(s.Type, id)
 		}

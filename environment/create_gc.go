@@ -3,20 +3,16 @@ package environment
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // GCOptions says what [GC] does. The zero value is what is always safe to do.
 type GCOptions struct {
-	// DryRun only tells what would be removed.
-	DryRun bool
-	// NoGrace also removes sandboxes whose program has died and whose grace, in which
-	// another program can attach to them, is not over.
-	NoGrace bool
+	primitives.GCOptions
 	// Logger takes a record for each thing that was found and removed; nil means
 	// silence.
 	Logger hclog.Logger
@@ -24,29 +20,31 @@ type GCOptions struct {
 
 // Garbage is something that [GC] removed or would remove.
 type Garbage struct {
-	Type    string    `json:"type"` // of the sandbox, as in [Sandbox]
-	Kind    string    `json:"kind"` // "container", "volume", "image", "folder" or "sandbox"
-	ID      string    `json:"id"`   // its name
-	Why     string    `json:"why"`  // for people
-	Created time.Time `json:"created,omitzero"`
+	Type string `json:"type"` // of the sandbox, as in [Sandbox]
+	primitives.Garbage
 }
 
 // GC removes what programs have left that died: sandboxes that cannot be used, and
 // those that were not kept and nobody uses. It never removes a sandbox whose
 // program lives, that somebody is attached to, or that was made with
-// [Config].Keep and has not expired.
+// Keep and has not expired.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.
 func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
-	b, err := s.backend()
+	p, err := s.provider(Config{})
 	if err != nil {
 		return nil, err
 	}
-	removed, err := b.gc(ctx, s, opts)
+	c, ok := p.(primitives.Collector)
+	if !ok {
+		return nil, nil // its sandboxes end by themselves
+	}
+	found, err := c.GC(ctx, opts.GCOptions)
+	removed := make([]Garbage, 0, len(found))
 	log := Config{Logger: opts.Logger}.SafeLogger().With(eventlog.Type, s.Type)
-	for i, r := range removed {
-		removed[i].Type = s.Type
+	for _, r := range found {
+		removed = append(removed, Garbage{s.Type, r})
 		if !opts.DryRun {
 			forget(s.Type, r.ID)
 		}

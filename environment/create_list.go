@@ -3,8 +3,6 @@ package environment
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -42,29 +40,21 @@ type SandboxInfo struct {
 	CostUSD float64 `json:"cost_usd,omitempty"`
 }
 
-// SandboxTypes returns the types that [Create] knows, sorted.
-func SandboxTypes() []string { return slices.Sorted(maps.Keys(backends())) }
-
-// InstalledTypes returns the types that this machine is set up for, sorted: not
-// "docker" where neither the configuration of the docker command nor a socket
-// says that there is an engine, nor "modal" without credentials. It contacts
-// nobody, so what is there may still not answer.
-func InstalledTypes() []string {
-	all := backends()
-	return slices.DeleteFunc(SandboxTypes(), func(name string) bool {
-		b := all[name]
-		return b.present != nil && !b.present(Sandbox{Type: name})
-	})
-}
-
 // List returns the sandboxes of a type that were made by this user and still
 // live, oldest first. Those that could be listed come with the error of others.
 func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
-	b, err := s.backend()
+	p, err := s.provider(Config{})
 	if err != nil {
 		return nil, err
 	}
-	list, err := b.list(ctx, s)
+	found, err := p.List(ctx)
+	list := make([]SandboxInfo, 0, len(found))
+	for _, f := range found {
+		list = append(list, SandboxInfo{
+			ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned,
+			Image: f.Image, Name: f.Name, Kept: f.Kept, Orphan: f.Orphan,
+		})
+	}
 	if err != nil {
 		err = fmt.Errorf("list the sandboxes: %w", err)
 	}

@@ -4,43 +4,46 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 	"github.com/agentenv-dev/agentenv/primitives/ssh"
 )
 
-// Sandbox chooses the kind of sandbox and its settings. In a configuration file
-// it is either one word, as [Sandbox.UnmarshalText] reads it, or a mapping of the type and the settings of that
-// type:
+// Sandbox chooses the kind of sandbox and its settings: Spec has those that all kinds
+// share, and a block of the kind's name those that only it has. In a configuration file
+// it is either one word, as [Sandbox.UnmarshalText] reads it, or a mapping:
 //
-//	sandbox: local
-//	sandbox: {type: docker, image: golang:1.26, network: none}
-//	sandbox: {type: modal, image: golang:1.26, cpu: 2}
+//	sandbox: docker
 //	sandbox: ssh:build1
+//	sandbox: {type: docker, image: golang:1.26, memory: 2GiB, network: none, docker: {pids: 512}}
+//
+// Changing the type changes the kind and nothing else: a block of another kind may stay and
+// does not count, and what the kind cannot do is errors.ErrUnsupported with the name of the
+// setting.
 type Sandbox struct {
-	// Type is the kind: "local", "docker", "modal" or "ssh".
-	Type string
-	// Local is for the type "local": processes of this machine.
-	Local local.Config
-	// Docker is for the type "docker": a container. Without an Image it is made
-	// of [DefaultImage]; where the image lacks the agent, [Create] makes the
-	// container of one that is built on it, see [BuildImage]. Runner and Logger
-	// come from the [Config] of the environment, and Keep is set when that of
-	// the environment is.
-	Docker docker.Config
-	// Modal is for the type "modal": a sandbox at Modal. Without an Image it is
-	// made of [DefaultImage]; if the agent is missing, Modal adds it to the image,
-	// once. Runner, Logger and Keep are as for Docker.
-	Modal modal.Config
-	// SSH is for the type "ssh": another machine, which the ssh command reaches. Runner,
-	// Logger and Keep are as for Docker.
-	SSH ssh.Config
+	// Type is the kind: "local", "docker", "modal" or "ssh"; with Provider, any other name.
+	Type string `json:"type,omitempty"`
+	// Spec describes the sandbox. Without an Image, containers and sandboxes at Modal are
+	// made of [DefaultImage]; if the image lacks the agent, [Create] uses one that is built on
+	// it, see [BuildImage].
+	primitives.Spec
+	// Local is for the type "local": processes of this machine. The Runner, Logger and
+	// Progress of this and the other blocks come from the [Config].
+	Local local.Provider `json:"local,omitzero"`
+	// Docker is for the type "docker": a container.
+	Docker docker.Provider `json:"docker,omitzero"`
+	// Modal is for the type "modal": a sandbox at Modal.
+	Modal modal.Provider `json:"modal,omitzero"`
+	// SSH is for the type "ssh": another machine, which the ssh command reaches.
+	SSH ssh.Provider `json:"ssh,omitzero"`
+	// Provider makes sandboxes of a kind that this module does not have. Type is the name
+	// under which they are recorded.
+	Provider primitives.Provider `json:"-"`
 }
 
 // UnmarshalText reads a sandbox that is one word: its type, or "ssh:" and the machine.
@@ -49,27 +52,8 @@ func (s *Sandbox) UnmarshalText(text []byte) error {
 	if given && typ != "ssh" {
 		return fmt.Errorf("%w: sandbox: there is no type %q; only ssh takes a machine after a colon", ErrConfig, text)
 	}
-	*s = Sandbox{Type: typ, SSH: ssh.Config{Host: host}}
+	*s = Sandbox{Type: typ, SSH: ssh.Provider{Host: host}}
 	return nil
-}
-
-// backend checks the choice and returns what makes such sandboxes.
-func (s Sandbox) backend() (backend, error) {
-	all := backends()
-	names := slices.Sorted(maps.Keys(all))
-	b, ok := all[s.Type]
-	switch {
-	case s.Type == "":
-		return b, fmt.Errorf("%w: sandbox: its type is empty; set it to one of %s", ErrConfig, strings.Join(names, ", "))
-	case !ok:
-		return b, fmt.Errorf("%w: sandbox: there is no type %q; choose one of: %s", ErrConfig, s.Type, strings.Join(names, ", "))
-	}
-	for _, name := range names {
-		if name != s.Type && !reflect.ValueOf(all[name].settings(&s)).Elem().IsZero() {
-			return b, fmt.Errorf("%w: sandbox: two types: the type is %q and there are settings for %q; remove one of them", ErrConfig, s.Type, name)
-		}
-	}
-	return b, nil
 }
 
 // UnmarshalJSON reads both forms. A setting that the type does not have is
@@ -84,50 +68,34 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 		}
 		return s.UnmarshalText([]byte(word))
 	}
-	var settings map[string]json.RawMessage
-	if err := json.Unmarshal(data, &settings); err != nil {
+	type plain Sandbox // without this method
+	var read plain
+	if err := decodeStrict(data, &read, "sandbox"); err != nil {
 		return err
 	}
-	if err := json.Unmarshal(settings["type"], &s.Type); err != nil {
+	if read.Type == "" {
 		return fmt.Errorf("%w: sandbox.type: it is empty; name the type, for example local", ErrConfig)
 	}
-	delete(settings, "type")
-	b, err := s.backend()
-	if err != nil {
-		return err
-	}
-	for key := range settings {
-		if _, ok := backends()[key]; ok {
-			return fmt.Errorf("%w: sandbox: two types: %q and %q; keep one of them, and write its settings beside type", ErrConfig, s.Type, key)
-		}
-	}
-	rest, err := json.Marshal(settings)
-	if err != nil {
-		return err
-	}
-	return decodeStrict(rest, b.settings(s), "sandbox")
+	*s = Sandbox(read)
+	return s.check()
 }
 
 // MarshalJSON writes what UnmarshalJSON reads, in the short form where it says
 // all.
 func (s Sandbox) MarshalJSON() ([]byte, error) {
-	b, ok := backends()[s.Type]
-	if !ok {
-		return json.Marshal(s.Type)
-	}
-	block, err := json.Marshal(b.settings(&s))
+	type plain Sandbox // without this method
+	data, err := json.Marshal(plain(s))
 	if err != nil {
 		return nil, err
 	}
-	settings := make(map[string]json.RawMessage)
-	if err := json.Unmarshal(block, &settings); err != nil {
+	var settings map[string]any
+	if err := decodeNumbers(data, &settings); err != nil {
 		return nil, err
 	}
-	if len(settings) == 0 {
+	if delete(settings, "type"); len(settings) == 0 {
 		return json.Marshal(s.Type)
 	}
-	if settings["type"], err = json.Marshal(s.Type); err != nil {
-		return nil, err
-	}
+	settings["type"] = s.Type
+	writeDurations(settings, reflect.TypeFor[plain]())
 	return json.Marshal(settings)
 }

@@ -72,8 +72,6 @@ type activeQuery struct {
 // owner says what an environment does with its sandbox beside using it.
 type owner struct {
 	release func() error // at Close; may be nil
-	// reach finds the runner in the sandbox; nil is nowhere.
-	reach reach
 	// placed says that the workspace holds what it should: nothing is placed.
 	placed bool
 	// kept says that the sandbox outlives this program, and so should queries.
@@ -89,9 +87,6 @@ type owner struct {
 	// Guarded by Environment.setup.
 	agentless bool
 }
-
-// reach returns where in a sandbox a runner of this machine lies; empty if it does not.
-type reach func(runner string) string
 
 // New prepares any sandbox for an agent. Closing the environment ends what it
 // started in the sandbox; the sandbox itself stays the caller's. ctx covers the

@@ -88,13 +88,13 @@ workspace:
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(cfg.Sandbox.Type, cfg.Sandbox.Local.Keep, cfg.Agent.Name, len(cfg.Workspace))
+	fmt.Println(cfg.Sandbox.Type, cfg.Sandbox.Keep, cfg.Agent.Name, len(cfg.Workspace))
 
 	_, err = environment.ParseConfig([]byte("sandbox: local\nagnet: {name: claude}\n"))
 	fmt.Println(err)
 	// Output:
 	// local true claude 2
-	// invalid configuration: unknown key agnet; there are: agent, ignore_changes, keep, name, pool, profile, raw, runner, sandbox, scripts, session_id, workspace
+	// invalid configuration: unknown key agnet; did you mean agent? there are: agent, ignore_changes, name, pool, profile, raw, runner, sandbox, scripts, session_id, workspace
 }
 
 // A tar archive is a source, too, from a file or from any reader.

@@ -40,7 +40,7 @@ func (b *bare) Poll(ctx context.Context) (primitives.State, error) {
 
 func newBare(t *testing.T) *bare {
 	t.Helper()
-	p, err := local.New(t.Context(), sandbox(t).Local)
+	p, err := local.New(t.Context(), local.Config{Root: sandbox(t).Local.Root})
 	if err != nil {
 		t.Fatal(err)
 	}

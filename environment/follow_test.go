@@ -107,7 +107,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
 		agent := scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "second after {{history}}"}))
 		agent.Env = map[string]string{"SECRET": "hunter2"}
-		id := killedHost(t, Config{Sandbox: box, Keep: true, Agent: agent}, "before")
+		id := killedHost(t, Config{Sandbox: toKeep(box), Agent: agent}, "before")
 		env := attach(t, id, box)
 		unattended(t, env, true)
 		var seen strings.Builder
@@ -152,7 +152,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 
 func TestAnInterruptLeavesTheQueryOfAnotherProgramAlone(t *testing.T) {
 	box := sandbox(t)
-	env := create(t, Config{Sandbox: box, Agent: scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "again"})), Keep: true})
+	env := create(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"), turn(runnerscripts.ScenarioStep{Text: "again"}))})
 	removeLater(t, env)
 	other := attach(t, env.ID(), box)
 	var said strings.Builder
@@ -207,7 +207,7 @@ func promptsOf(t *testing.T, env *Environment) []prompted {
 
 func TestAQueryWhoseAgentNeverBeganIsOver(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
-		kept, err := Create(t.Context(), Config{Sandbox: box, Keep: true, Agent: Agent{Name: "acp", Command: []string{"sh", "-c", "exit 3"}}})
+		kept, err := Create(t.Context(), Config{Sandbox: toKeep(box), Agent: Agent{Name: "acp", Command: []string{"sh", "-c", "exit 3"}}})
 		if err != nil {
 			t.Fatal(err)
 		}

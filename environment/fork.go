@@ -18,7 +18,7 @@ import (
 // do. What runs in this sandbox goes on here, and only here: a copy starts its agent
 // with its first query, and the agent resumes the conversation.
 //
-// The copies belong to the caller. Closing one ends its sandbox, unless Config.Keep
+// The copies belong to the caller. Closing one ends its sandbox, unless Sandbox.Keep
 // is set. They outlive this environment. Fork makes all of them or none.
 //
 // Errors: [ErrBusy] while a query runs, because what it has done so far is no state
@@ -76,7 +76,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	cfg.SessionID, cfg.Workspace, cfg.Agent = uuid.NewString(), nil, e.session().Agent
 	own := owner{
 		release: func() error { return end(ctx, p) },
-		reach:   e.owner.reach, placed: true, kept: e.owner.kept,
+		placed:  true, kept: e.owner.kept,
 		folders: e.owner.folders, baseline: e.owner.baseline, unknown: e.owner.unknown,
 	}
 	if own.kept {
@@ -121,8 +121,8 @@ func (e *Environment) forgetQueries(ctx context.Context) error {
 
 // Snapshot keeps the files of the sandbox as they are now, the agent's memory
 // included, and returns the snapshot's identity, of which new sandboxes can be made:
-// for Docker and Modal it is an image, see docker.Config and docker.RemoveSnapshot,
-// and those of modal. Processes are no part of it. While a query runs it is [ErrBusy]; other errors are those of
+// for Docker and Modal it is an image, for Spec.Image: see docker.Provider.RemoveSnapshot
+// and that of modal. Processes are no part of it. While a query runs it is [ErrBusy]; other errors are those of
 // primitives.Snapshot.
 func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
 	ctx, leave, err := e.enterAlone(ctx)

@@ -193,7 +193,7 @@ func TestForkSaysWhatIsWrong(t *testing.T) {
 
 func TestCopiesOfAKeptSandboxAreKept(t *testing.T) {
 	box := sandbox(t)
-	env, err := Create(t.Context(), Config{Sandbox: box, Keep: true, Agent: remembering(t), Workspace: []Source{{Files: []File{{Path: "old", Content: "1"}}}}})
+	env, err := Create(t.Context(), Config{Sandbox: toKeep(box), Agent: remembering(t), Workspace: []Source{{Files: []File{{Path: "old", Content: "1"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestAContainerIsKeptAndPaused(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := docker.RemoveSnapshot(context.WithoutCancel(t.Context()), docker.Config{}, id); err != nil {
+		if err := (docker.Provider{}).RemoveSnapshot(context.WithoutCancel(t.Context()), id); err != nil {
 			t.Error(err)
 		}
 	})
@@ -272,7 +272,7 @@ func TestAContainerIsKeptAndPaused(t *testing.T) {
 	if got := say(t, env, "after"); !strings.Contains(got, "turn 2 after: before") {
 		t.Errorf("the agent said %q", got)
 	}
-	box.Docker.Image = id
+	box.Image = id
 	again := create(t, Config{Sandbox: box, Agent: remembering(t), SessionID: env.SessionID()})
 	files, err := again.WorkspaceFiles(t.Context(), FilesOptions{MaxContent: 10})
 	if err != nil || len(files) != 1 || string(files[0].Content) != "kept" {
@@ -297,7 +297,7 @@ func statusOf(t *testing.T, box Sandbox, id string) primitives.Status {
 // TestASandboxThatSomebodyElseResumes is not taken for a paused one, and not paused again.
 func TestASandboxThatSomebodyElseResumes(t *testing.T) {
 	box := container(t)
-	env := create(t, Config{Sandbox: box, Agent: remembering(t), Keep: true})
+	env := create(t, Config{Sandbox: toKeep(box), Agent: remembering(t)})
 	t.Cleanup(func() {
 		if err := Remove(context.WithoutCancel(t.Context()), box, env.ID()); err != nil {
 			t.Error(err)
@@ -311,7 +311,7 @@ func TestASandboxThatSomebodyElseResumes(t *testing.T) {
 	if err := env.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	other, err := docker.Attach(t.Context(), docker.Config{}, env.ID())
+	other, err := docker.Provider{}.Attach(t.Context(), env.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +330,8 @@ func TestAPausedSandboxIsClosed(t *testing.T) {
 		t.Run(fmt.Sprintf("keep %v", keep), func(t *testing.T) {
 			t.Parallel()
 			box := container(t)
-			env := create(t, Config{Sandbox: box, Agent: remembering(t), Keep: keep})
+			box.Keep = keep
+			env := create(t, Config{Sandbox: box, Agent: remembering(t)})
 			say(t, env, "before")
 			env.mu.Lock()
 			agent := env.agent

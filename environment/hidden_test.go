@@ -33,14 +33,14 @@ for my $dir (grep { m{/\d+$} } glob "/proc/*") {
 // the guest, the script that runs the agent and the feed of that script.
 func TestCommandsCannotLookIntoTheRunner(t *testing.T) {
 	root := container(t)
-	root.Docker.Image = testdocker.Debian(t)
+	root.Image = testdocker.Debian(t)
 	other := root
-	other.Docker.User = "4711:4711"
+	other.User = "4711:4711"
 	modal := atModal(t) // whose root has all capabilities
-	modal.Modal.User = "4711:4711"
+	modal.User = "4711:4711"
 	for name, box := range map[string]Sandbox{"docker": root, "docker, another user": other, "modal, another user": modal} {
 		t.Run(name, func(t *testing.T) {
-			env := create(t, Config{Sandbox: box, Keep: true, Agent: scenario(t, turn(
+			env := create(t, Config{Sandbox: toKeep(box), Agent: scenario(t, turn(
 				runnerscripts.ScenarioStep{Run: []string{"sh", "-c", "perl pry.pl >got"}},
 			))})
 			t.Cleanup(func() {

@@ -25,11 +25,8 @@ import (
 // inContainer is the configuration of a container with Claude Code in it.
 func inContainer(t *testing.T, image string) Config {
 	return Config{
-		Agent: Agent{Name: "claude"},
-		Sandbox: Sandbox{Type: "docker", Docker: docker.Config{
-			Image: image, Pull: docker.PullNever, Runner: testdocker.Runner(t),
-			Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
-		}},
+		Agent:   Agent{Name: "claude"},
+		Sandbox: Sandbox{Type: "docker", Spec: primitives.Spec{Image: image, Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}},
 	}
 }
 
@@ -37,23 +34,24 @@ func inContainer(t *testing.T, image string) Config {
 // was built upon it.
 func base(t *testing.T, command string) string {
 	t.Helper()
-	engine := docker.Config{Image: testdocker.Busybox(t), Pull: docker.PullNever, Runner: testdocker.Runner(t)}
-	img, err := docker.BuildImage(t.Context(), engine, docker.Build{
-		Name: "agentenv-test-base", Labels: testdocker.Labels(),
+	runner := func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil }
+	engine := docker.Provider{Pull: docker.PullNever, Runner: runner}
+	img, err := engine.BuildImage(t.Context(), primitives.Spec{Image: testdocker.Busybox(t), Install: primitives.Install{
+		Program: "no-such-program", Name: "agentenv-test-base", Labels: testdocker.Labels(),
 		Commands: []string{command, "echo " + t.Name() + " >/test"},
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		list, err := docker.Images(ctx, engine)
+		list, err := engine.Images(ctx)
 		if err != nil {
 			t.Error(err)
 		}
 		for _, i := range slices.Backward(list) { // children first
 			if i.Ref == img.Ref || i.Base == img.Ref {
-				if err := docker.RemoveImage(ctx, engine, i.Ref); err != nil {
+				if err := engine.RemoveImage(ctx, i.Ref); err != nil {
 					t.Error(err)
 				}
 			}
@@ -90,7 +88,7 @@ func TestAnAgentThatTheImageLacksIsAddedToItOnce(t *testing.T) {
 		t.Errorf("one more environment took %d containers", n)
 	}
 	img, err := BuildImage(t.Context(), cfg)
-	if err != nil || img.Base != cfg.Sandbox.Docker.Image || img.Agent != "claude" || img.Version == "" {
+	if err != nil || img.Base != cfg.Sandbox.Image || img.Agent != "claude" || img.Version == "" {
 		t.Errorf("the image: %+v, %v", img, err)
 	}
 	if len(told) != 1 {
@@ -179,7 +177,7 @@ func nothingBuiltOn(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	for _, i := range list {
-		if i.Base == cfg.Sandbox.Docker.Image {
+		if i.Base == cfg.Sandbox.Image {
 			t.Errorf("there is %+v", i)
 		}
 	}
@@ -192,7 +190,7 @@ func TestOnlyProxiesThatAContainerReachesArePassedOn(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
 	t.Setenv("http_proxy", "http://127.0.0.1:3128")
 	t.Setenv("no_proxy", "localhost,.example")
-	if got := agentBuild(runnerscripts.Recipe{}).Env; !slices.Equal(got, []string{"HTTPS_PROXY=http://proxy.example:3128", "no_proxy=localhost,.example"}) {
+	if got := (Config{}).install(runnerscripts.Recipe{}).BuildEnv; !slices.Equal(got, []string{"HTTPS_PROXY=http://proxy.example:3128", "no_proxy=localhost,.example"}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -240,7 +238,7 @@ func TestABuildThatFailsForItsNetworkSaysSo(t *testing.T) {
 	for network, want := range map[string]string{"none": "without a network", "bridge": "through a proxy without its password"} {
 		t.Setenv("HTTPS_PROXY", "http://user:pass-of-the-proxy@proxy.example:3128")
 		cfg := inContainer(t, fails)
-		cfg.Sandbox.Docker.Network = network
+		cfg.Sandbox.Network = network
 		if _, err := BuildImage(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pass-of") {
 			t.Errorf("%s: %v", network, err)
 		}

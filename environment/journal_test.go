@@ -48,7 +48,7 @@ func question(t *testing.T, ev runnerscripts.Event) string {
 
 func TestWhoFollowsAQueryKnowsWhichQuestionsAreAnswered(t *testing.T) {
 	box := sandbox(t)
-	env := create(t, Config{Sandbox: box, Agent: scenario(t, asking()), Keep: true, OnPermission: AnswerLater})
+	env := create(t, Config{Sandbox: toKeep(box), Agent: scenario(t, asking()), OnPermission: AnswerLater})
 	removeLater(t, env)
 	second := make(chan struct{})
 	var running sync.WaitGroup
@@ -104,7 +104,7 @@ func TestWhoFollowsAQueryKnowsWhichQuestionsAreAnswered(t *testing.T) {
 
 func TestLogsSoFarEndWhileTheAgentRuns(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
-		env := create(t, Config{Sandbox: box, Keep: true, Agent: scenario(t, waiting("go-on"))})
+		env := create(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"))})
 		removeLater(t, env)
 		other := attach(t, env.ID(), box)
 		read := func() string {
@@ -138,7 +138,7 @@ func TestLogsSoFarEndWhileTheAgentRuns(t *testing.T) {
 
 func TestLogsSayHowARunnerDied(t *testing.T) {
 	box := sandbox(t)
-	env := create(t, Config{Sandbox: box, Keep: true, Agent: scenario(t, turn(runnerscripts.ScenarioStep{Crash: 3}))})
+	env := create(t, Config{Sandbox: toKeep(box), Agent: scenario(t, turn(runnerscripts.ScenarioStep{Crash: 3}))})
 	removeLater(t, env)
 	if _, err := collect(t.Context(), env, Query{Prompt: "go"}); !errors.As(err, new(*ScriptError)) {
 		t.Fatalf("the query ended with %v", err)
@@ -165,7 +165,7 @@ func TestAnAgentThatNoFeedReachesIsEndedAndSaysWhy(t *testing.T) {
 	if err := os.WriteFile(runner, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	env := create(t, Config{Sandbox: sandbox(t), Keep: true, Agent: scenario(t, waiting("never")), Runner: runner})
+	env := create(t, Config{Sandbox: toKeep(sandbox(t)), Agent: scenario(t, waiting("never")), Runner: runner})
 	removeLater(t, env)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // half as long as the agent waits for another feed
 	defer cancel()

@@ -6,14 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/agentenv-dev/agentenv/internal/closest"
 	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // maxConfig is how large a configuration file may be: 4 MiB.
@@ -85,7 +89,7 @@ func parseConfig(data []byte, dir string) (Config, error) {
 		return Config{}, err
 	}
 	if cfg.Sandbox.Type != "" {
-		if _, err := cfg.Sandbox.backend(); err != nil {
+		if err := cfg.Sandbox.check(); err != nil {
 			return Config{}, err
 		}
 	}
@@ -182,8 +186,8 @@ func (c *Config) resolve(dir string) {
 		}
 	}
 	abs(&c.Runner)
-	if b, ok := backends()[c.Sandbox.Type]; ok {
-		for _, p := range b.paths(&c.Sandbox) {
+	if p, ok := c.Sandbox.block().(primitives.PathHolder); ok {
+		for _, p := range p.HostPaths(&c.Sandbox.Spec) {
 			abs(p)
 		}
 	}
@@ -202,13 +206,16 @@ func (c *Config) resolve(dir string) {
 // decodeStrict decodes JSON and refuses keys that v does not have.
 func decodeStrict(data []byte, v any, where string) error {
 	var tree any
-	if err := json.Unmarshal(data, &tree); err != nil {
+	if err := decodeNumbers(data, &tree); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	if err := checkKeys(tree, reflect.TypeOf(v), where); err != nil {
 		return err
 	}
-	err := json.Unmarshal(data, v)
+	data, err := json.Marshal(tree)
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case err == nil:
@@ -221,7 +228,77 @@ func decodeStrict(data []byte, v any, where string) error {
 	return fmt.Errorf("%w: %s: %w", ErrConfig, where, err)
 }
 
-// checkKeys walks a decoded value along the type that it is for.
+// meant advises about a key that is none of these fields.
+func meant(key string, fields map[string]reflect.Type) string {
+	names := slices.Sorted(maps.Keys(fields))
+	advice := "there are: " + strings.Join(names, ", ")
+	if name := closest.Name(key, names); name != "" {
+		return "did you mean " + name + "? " + advice
+	}
+	if key == "permission" || key == "permissions" {
+		key = "permission_mode"
+	}
+	if at := settingNamed(key, reflect.TypeFor[Config](), ""); at != "" {
+		return "did you mean " + at + "? " + advice
+	}
+	return advice
+}
+
+// settingNamed returns where in a configuration a key of this name stands; empty if nowhere.
+func settingNamed(key string, t reflect.Type, where string) string {
+	if t.Kind() != reflect.Struct {
+		return ""
+	}
+	fields := jsonFields(t)
+	if _, ok := fields[key]; ok {
+		return join(where, key)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if at := settingNamed(key, fields[name], join(where, name)); at != "" {
+			return at
+		}
+	}
+	return ""
+}
+
+// decodeNumbers decodes JSON without rounding its numbers.
+func decodeNumbers(data []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	return dec.Decode(v)
+}
+
+var durationType = reflect.TypeFor[time.Duration]()
+
+// readDuration makes the number that encoding/json takes of a duration such as "2h".
+func readDuration(value any, where string) (any, error) {
+	text, ok := value.(string)
+	if d, err := time.ParseDuration(text); ok && err == nil {
+		return int64(d), nil
+	}
+	return nil, fmt.Errorf("%w: %s: %s is no duration; give one with a unit, such as 90s or 2h", ErrConfig, where, given(value))
+}
+
+// writeDurations is readDuration the other way round, for all durations below a value.
+func writeDurations(value any, t reflect.Type) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	settings, ok := value.(map[string]any)
+	if !ok || t.Kind() != reflect.Struct {
+		return
+	}
+	for name, field := range jsonFields(t) {
+		number, is := settings[name].(json.Number)
+		if n, err := number.Int64(); is && err == nil && field == durationType {
+			settings[name] = time.Duration(n).String()
+		}
+		writeDurations(settings[name], field)
+	}
+}
+
+// checkKeys walks a decoded value along the type that it is for, and makes numbers of
+// durations.
 func checkKeys(value any, t reflect.Type, where string) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -249,12 +326,15 @@ func checkKeys(value any, t reflect.Type, where string) error {
 		for key, v := range value {
 			field, ok := fields[key]
 			if !ok {
-				names := make([]string, 0, len(fields))
-				for name := range fields {
-					names = append(names, name)
+				return fmt.Errorf("%w: unknown key %s; %s", ErrConfig, join(where, key), meant(key, fields))
+			}
+			if field == durationType && v != nil {
+				number, err := readDuration(v, join(where, key))
+				if err != nil {
+					return err
 				}
-				slices.Sort(names)
-				return fmt.Errorf("%w: unknown key %s; there are: %s", ErrConfig, join(where, key), strings.Join(names, ", "))
+				value[key] = number
+				continue
 			}
 			if err := checkKeys(v, field, join(where, key)); err != nil {
 				return err
@@ -296,7 +376,7 @@ func fits(value any, k reflect.Kind) bool {
 		return k == reflect.String || k == reflect.Interface || k == reflect.Slice // bytes
 	case bool:
 		return k == reflect.Bool || k == reflect.Interface
-	case float64:
+	case json.Number:
 		return k >= reflect.Int && k <= reflect.Float64 || k == reflect.Interface
 	}
 	return true // null is the zero value of anything
@@ -333,8 +413,7 @@ func given(value any) string {
 // jsonFields returns the fields of a struct by their name in JSON.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := make(map[string]reflect.Type)
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.IsExported() && name != "-" && name != "" {
 			fields[name] = f.Type

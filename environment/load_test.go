@@ -9,9 +9,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/ssh"
 )
 
 func TestParseConfigIsStrict(t *testing.T) {
@@ -22,14 +25,20 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"unknown key":                 {"sandbox: local\nagnet: {}", []string{"unknown key agnet", "agent"}},
 		"unknown key below":           {"agent: {name: x, mood: y}", []string{"unknown key agent.mood", "model"}},
 		"unknown key in a list":       {"workspace:\n- folder: {path: .}\n- folder: {path: ., ignroe: [a]}", []string{"workspace[1].folder.ignroe", "ignore"}},
-		"unknown key of the sandbox":  {"sandbox: {type: local, image: x}", []string{"sandbox.image", "root"}},
+		"unknown key of the sandbox":  {"sandbox: {type: local, image: x, memroy: 1g}", []string{"unknown key sandbox.memroy", "did you mean memory?"}},
+		"key of one kind":             {"sandbox: {type: docker, seccomp: x}", []string{"unknown key sandbox.seccomp", "did you mean sandbox.docker.seccomp?"}},
+		"key of another place":        {"sandbox: local\nkeep: true", []string{"unknown key keep", "did you mean sandbox.keep?"}},
+		"permission":                  {"agent: claude\npermission: allow", []string{"unknown key permission", "did you mean agent.permission_mode?"}},
+		"duration without a unit":     {"sandbox: {type: docker, grace: 60}", []string{"sandbox.grace: 60 is no duration", "2h"}},
+		"no duration":                 {"sandbox: {type: modal, modal: {timeout: soon}}", []string{"sandbox.modal.timeout: a text is no duration"}},
+		"list of variables":           {"sandbox: {type: docker, env: [A=b]}", []string{"sandbox.env", "it is a list; give a mapping"}},
 		"another case of a key":       {"Agent: {name: x}", []string{"unknown key Agent"}},
 		"duplicate key":               {"sandbox: local\nsandbox: local", []string{"sandbox"}},
 		"duplicate key in JSON":       {`{"agent": {"name": "a", "name": "b"}}`, []string{"agent.name", "twice"}},
-		"two sandbox types":           {"sandbox: {type: local, docker: {image: x}}", []string{"two types", "local", "docker"}},
+		"shared key in a block":       {"sandbox: {type: local, docker: {image: x}}", []string{"unknown key sandbox.docker.image", "did you mean sandbox.image?"}},
 		"two sandbox types in a list": {"sandbox: [local, docker]", []string{"sandbox", "give a type"}},
 		"unknown sandbox type":        {"sandbox: lokal", []string{"lokal", "choose one of: docker, local"}},
-		"sandbox without a type":      {"sandbox: {root: /x}", []string{"sandbox.type"}},
+		"sandbox without a type":      {"sandbox: {image: x}", []string{"sandbox.type"}},
 		"another type of a value":     {"agent: {max_turns: many}", []string{"agent.max_turns", "it is a text; give a number"}},
 		"second document":             {"sandbox: local\n---\nsandbox: local", []string{"more than one document"}},
 		"second after a marker":       {"--- {sandbox: local}\n---\nsandbox: local", []string{"more than one document"}},
@@ -77,7 +86,7 @@ func TestParseConfigTakesTheMarkersOfOneDocument(t *testing.T) {
 
 const wholeConfig = `
 # a comment
-sandbox: {type: local, root: ./boxes, env: [A=b]}
+sandbox: {type: local, env: {A: b}, keep: true, grace: 90s, local: {root: ./boxes}}
 agent:
   name: script
   config: {turns: [], whatever: {is: "the agent's"}}
@@ -91,7 +100,6 @@ workspace:
   - {tar: {path: x.tar.gz}}
 ignore_changes: [vendor]
 session_id: 0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11
-keep: true
 raw: true
 runner: envrunner
 scripts: {execute_query: [sh, run.sh]}
@@ -112,7 +120,7 @@ func TestLoadConfigReadsEverything(t *testing.T) {
 	}
 	conf := filepath.Join(dir, "conf")
 	want := Config{
-		Sandbox: Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(conf, "boxes"), Env: []string{"A=b"}}},
+		Sandbox: Sandbox{Type: "local", Spec: primitives.Spec{Env: map[string]string{"A": "b"}, Keep: true, Grace: 90 * time.Second}, Local: local.Provider{Root: filepath.Join(conf, "boxes")}},
 		Agent:   Agent{Name: "script", Config: json.RawMessage(`{"turns":[],"whatever":{"is":"the agent's"}}`), Env: map[string]string{"KEY": "value"}},
 		Workspace: []Source{
 			{Files: []File{{Path: "a/b.txt", Content: "text\n", Mode: 0o755}}},
@@ -123,7 +131,6 @@ func TestLoadConfigReadsEverything(t *testing.T) {
 		},
 		IgnoreChanges: []string{"vendor"},
 		SessionID:     "0b5ab1b9-2f2c-4b3e-9b3c-0f3c2a8f6a11",
-		Keep:          true,
 		Raw:           true,
 		Runner:        filepath.Join(conf, "envrunner"),
 		Scripts:       Scripts{ExecuteQuery: []string{"sh", "run.sh"}},
@@ -150,13 +157,15 @@ func TestLoadConfigReadsEverything(t *testing.T) {
 
 func TestSandboxIsATypeOrAMapping(t *testing.T) {
 	for text, want := range map[string]Sandbox{
-		"sandbox: local":                     {Type: "local"},
-		"sandbox: {type: local}":             {Type: "local"},
-		"sandbox: {type: local, root: /r}":   {Type: "local", Local: local.Config{Root: "/r"}},
-		`{"sandbox": "local"}`:               {Type: "local"},
-		"agent: {name: x}":                   {},
-		"--- # a marker\nsandbox: local\n":   {Type: "local"},
-		"sandbox:\n  type: local\n  user: u": {Type: "local", Local: local.Config{User: "u"}},
+		"sandbox: local":                             {Type: "local"},
+		"sandbox: {type: local}":                     {Type: "local"},
+		"sandbox: {type: local, local: {root: /r}}":  {Type: "local", Local: local.Provider{Root: "/r"}},
+		"sandbox: {type: local, docker: {pids: 99}}": {Type: "local", Docker: docker.Provider{Pids: 99}},
+		"sandbox: ssh:build1":                        {Type: "ssh", SSH: ssh.Provider{Host: "build1"}},
+		`{"sandbox": "local"}`:                       {Type: "local"},
+		"agent: {name: x}":                           {},
+		"--- # a marker\nsandbox: local\n":           {Type: "local"},
+		"sandbox:\n  type: local\n  user: u":         {Type: "local", Spec: primitives.Spec{User: "u"}},
 	} {
 		cfg, err := ParseConfig([]byte(text))
 		if err != nil || !reflect.DeepEqual(cfg.Sandbox, want) {
@@ -174,7 +183,7 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 		"unknown type":  {Config{Sandbox: Sandbox{Type: "nowhere"}}, ErrConfig},
 		"bad source":    {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{}}}, ErrConfig},
 		"escaping file": {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{Files: []File{{Path: "../x"}}}}}, primitives.ErrPathEscape},
-		"no such root":  {Config{Sandbox: Sandbox{Type: "local", Local: local.Config{Root: "/dev/null/x"}}}, nil},
+		"no such root":  {Config{Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: "/dev/null/x"}}}, nil},
 	} {
 		if env, err := Create(t.Context(), c.cfg); err == nil {
 			_ = env.Close()
@@ -190,9 +199,9 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 }
 
 func TestSizesMayHaveUnits(t *testing.T) {
-	cfg, err := ParseConfig([]byte("sandbox: {type: docker, image: x, memory: 512MiB, disk: 2g}"))
-	if err != nil || cfg.Sandbox.Docker.Memory != 512<<20 || cfg.Sandbox.Docker.Disk != 2<<30 {
-		t.Errorf("memory %d and disk %d, %v", cfg.Sandbox.Docker.Memory, cfg.Sandbox.Docker.Disk, err)
+	cfg, err := ParseConfig([]byte("sandbox: {type: docker, image: x, memory: 512MiB, docker: {disk: 2g}}"))
+	if err != nil || cfg.Sandbox.Memory != 512<<20 || cfg.Sandbox.Docker.Disk != 2<<30 {
+		t.Errorf("memory %d and disk %d, %v", cfg.Sandbox.Memory, cfg.Sandbox.Docker.Disk, err)
 	}
 	_, err = ParseConfig([]byte("sandbox: {type: docker, image: x, memory: lots}"))
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "sandbox.memory: ") || !strings.Contains(err.Error(), "512m") {

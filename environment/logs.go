@@ -207,13 +207,21 @@ func readLines(r io.Reader, send func(LogEntry) bool) {
 // gone, too. A sandbox that nothing is known of is fs.ErrNotExist; types of which
 // nothing is ever known return nothing.
 func History(ctx context.Context, s Sandbox, id string) ([]LogEntry, error) {
-	b, err := s.backend()
-	if err != nil || b.history == nil {
+	p, err := s.provider(Config{})
+	if err != nil {
 		return nil, err
 	}
-	entries, err := b.history(ctx, s, id)
+	h, ok := p.(primitives.Historian)
+	if !ok {
+		return nil, nil
+	}
+	found, err := h.History(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("history of the sandbox: %w", err)
+	}
+	entries := make([]LogEntry, 0, len(found))
+	for _, f := range found {
+		entries = append(entries, LogEntry{f.Time, logEngine, f.Message, f.OutOfMemory})
 	}
 	return entries, nil
 }

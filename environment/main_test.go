@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -55,7 +56,13 @@ func (m tests) Run() int {
 // sandbox returns the configuration of a sandbox in a folder of the test.
 func sandbox(t *testing.T) Sandbox {
 	t.Helper()
-	return Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+	return Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+}
+
+// toKeep returns the configuration of a sandbox that outlives its environment.
+func toKeep(box Sandbox) Sandbox {
+	box.Keep = true
+	return box
 }
 
 // boxes are the configurations of sandboxes of all types.
@@ -68,15 +75,13 @@ func boxes(t *testing.T) map[string]Sandbox {
 func onAnotherMachine(t *testing.T) Sandbox {
 	t.Helper()
 	testssh.Start(t)
-	return Sandbox{Type: "ssh", SSH: ssh.Config{Host: testssh.Alias, Root: t.TempDir()}}
+	return Sandbox{Type: "ssh", SSH: ssh.Provider{Host: testssh.Alias, Root: t.TempDir()}}
 }
 
 // container returns the configuration of a small sandbox in a container.
 func container(t *testing.T) Sandbox {
 	t.Helper()
-	return Sandbox{Type: "docker", Docker: docker.Config{
-		Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
-	}}
+	return Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}
 }
 
 // everywhere runs a test in sandboxes of every type.

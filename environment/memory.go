@@ -16,8 +16,7 @@ const reportDelay = 200 * time.Millisecond
 // outOfMemory reports whether an agent has probably crashed because the sandbox ran out of
 // memory since a query began: the agent itself only sees that it was killed.
 func (e *Environment) outOfMemory(ctx context.Context, failed runnerscripts.QueryFailed, since time.Time) bool {
-	b, err := e.cfg.Sandbox.backend()
-	if err != nil || b.history == nil || failed.Code != runnerscripts.FailAgent {
+	if failed.Code != runnerscripts.FailAgent {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.probe)
@@ -32,8 +31,8 @@ func (e *Environment) outOfMemory(ctx context.Context, failed runnerscripts.Quer
 				return false
 			}
 		}
-		entries, err := b.history(ctx, e.cfg.Sandbox, e.ID())
-		if err != nil {
+		entries, err := History(ctx, e.cfg.Sandbox, e.ID())
+		if err != nil || len(entries) == 0 {
 			return false // the failure stands as it is
 		}
 		for _, entry := range entries {

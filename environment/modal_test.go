@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,9 +30,9 @@ func modalServer(t *testing.T) *testmodal.Server {
 func atModal(t *testing.T) Sandbox {
 	t.Helper()
 	modalServer(t)
-	box := Sandbox{Type: "modal", Modal: modal.Config{Image: "debian:12"}}
+	box := Sandbox{Type: "modal", Spec: primitives.Spec{Image: "debian:12"}}
 	if runtime.GOARCH != modal.Arch {
-		box.Modal.Runner = testdocker.Runner(t) // the server runs what this machine can
+		box.Modal.Runner = func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil } // the server runs what this machine can
 	}
 	return box
 }
@@ -42,7 +43,7 @@ func withClaude(t *testing.T, instructions ...string) Config {
 	t.Helper()
 	testneed.Root(t, "the server of the tests builds no images otherwise")
 	box := atModal(t)
-	box.Modal.Image, box.Modal.Dockerfile = "node:22", instructions
+	box.Image, box.Modal.Dockerfile = "node:22", instructions
 	return Config{Agent: Agent{Name: "claude"}, Sandbox: box}
 }
 
@@ -97,7 +98,7 @@ func TestModalAddsAnAgentToAnImageOnce(t *testing.T) {
 	}
 	// It is an image as any other.
 	again := cfg
-	again.Sandbox.Modal.Image, again.Sandbox.Modal.Dockerfile = img.Ref, nil
+	again.Sandbox.Image, again.Sandbox.Modal.Dockerfile = img.Ref, nil
 	if _, err := create(t, again).Primitive().Stat(t.Context(), "/bin/claude"); err != nil {
 		t.Error(err)
 	}
@@ -139,7 +140,7 @@ func TestAnImageAtModalThatAnAgentCannotBeAddedToIsRefused(t *testing.T) {
 	if _, err := Create(t.Context(), cfg); !errors.Is(err, ErrConfig) || strings.Contains(err.Error(), advice) {
 		t.Errorf("an instruction that fails: %v", err)
 	}
-	cfg.Sandbox.Modal.Dockerfile, cfg.Sandbox.Modal.CPU = nil, -1
+	cfg.Sandbox.Modal.Dockerfile, cfg.Sandbox.Modal.ReserveCPUs = nil, -1
 	if _, err := Create(t.Context(), cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "cpu: -1 is out of range; ") {
 		t.Errorf("a setting that makes no sense: %v", err)
 	}
@@ -161,13 +162,13 @@ func TestTheRunnerIsNotCopiedIntoASandboxThatHasIt(t *testing.T) {
 
 func TestASandboxAtModalIsFoundByItsNameAndRemoved(t *testing.T) {
 	box := atModal(t)
-	box.Modal.Name = "a-name"
-	env := create(t, Config{Sandbox: box, Keep: true})
+	box.Name = "a-name"
+	env := create(t, Config{Sandbox: toKeep(box)})
 	list, err := List(t.Context(), box)
 	if err != nil || len(list) != 1 || list[0].ID != env.ID() || list[0].Name != "a-name" || !list[0].InUse || list[0].Status != primitives.StatusRunning {
 		t.Errorf("the list is %+v, %v", list, err)
 	}
-	if found, err := GC(t.Context(), box, GCOptions{NoGrace: true}); err != nil || len(found) > 0 {
+	if found, err := GC(t.Context(), box, GCOptions{GCOptions: primitives.GCOptions{NoGrace: true}}); err != nil || len(found) > 0 {
 		t.Errorf("garbage: %+v, %v", found, err)
 	}
 	if history, err := History(t.Context(), box, env.ID()); err != nil || len(history) > 0 {
@@ -211,35 +212,23 @@ func TestAllOfModalsSettingsCanBeConfigured(t *testing.T) {
 	cfg, err := ParseConfig([]byte(`
 sandbox:
   type: modal
-  app: my-app
-  environment: dev
-  profile: work
   image: python:3.13
-  dockerfile: [RUN pip install pytest]
-  name: one
-  user: "1000"
-  env: [A=b]
-  secrets: [api-keys]
-  workspace: /data/work
-  volumes: {/data: my-volume}
-  cpu: 0.5
-  cpu_limit: 2
-  memory_mib: 512
-  memory_limit_mib: 1024
-  gpu: T4
-  cloud: aws
-  regions: [us-east]
-  block_network: true
-  allow_cidrs: [10.0.0.0/8]
-  allow_domains: ["*.example.com"]
-  ports: [8080]
-  ready: {port: 8080}
-  tags: {team: a}
-  timeout_seconds: 600
-  idle_timeout_seconds: 60
-  keep: true
-  session: s
-  runner: bin/envrunner
+  modal:
+    app: my-app
+    environment: dev
+    profile: work
+    dockerfile: [RUN pip install pytest]
+    secrets: [api-keys]
+    volumes: {/data: my-volume}
+    reserve_cpus: 0.5
+    reserve_memory: 512MiB
+    gpu: T4
+    cloud: aws
+    regions: [us-east]
+    allow_cidrs: [10.0.0.0/8]
+    allow_domains: ["*.example.com"]
+    ready: {port: 8080, timeout: 90s}
+    timeout: 10m
 `))
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,6 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // Move makes a sandbox as to describes it, of another type if need be, with the
@@ -207,11 +206,7 @@ func (e *Environment) remembers(ctx context.Context, to Config) error {
 	if len(e.cfg.Scripts.ReadTranscript) > 0 {
 		return nil // it brings what it needs
 	}
-	runner, err := bundle.Path(ctx, bundle.Config{Explicit: to.Runner, Progress: to.tell})
-	if err != nil {
-		return err
-	}
-	r, err := readRecipe(ctx, to, runner)
+	r, err := readRecipe(ctx, to)
 	if err == nil && !slices.Contains(r.Supports, runnerscripts.FeatureResume) {
 		err = fmt.Errorf("the agent %q does not remember in another sandbox: %w; go on with it in this one", to.Agent.Name, errors.ErrUnsupported)
 	}

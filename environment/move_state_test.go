@@ -53,7 +53,7 @@ func TestTheWholeWorkspaceMoves(t *testing.T) {
 func TestASandboxInWhichAQueryOfAnotherProgramRunsDoesNotMove(t *testing.T) {
 	t.Parallel()
 	box := sandbox(t)
-	id := killedHost(t, Config{Sandbox: box, Keep: true, Agent: scenario(t, waiting("go-on"))}, "before")
+	id := killedHost(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"))}, "before")
 	env := attach(t, id, box)
 	if moved, err := env.Move(t.Context(), Config{Sandbox: sandbox(t)}); !errors.Is(err, ErrBusy) || moved != nil {
 		t.Fatalf("%v, %v", moved, err)
@@ -70,7 +70,7 @@ func TestASandboxInWhichAQueryOfAnotherProgramRunsDoesNotMove(t *testing.T) {
 func TestAQueryThatNobodyHasSeenTheEndOfDoesNotKeepFromMoving(t *testing.T) {
 	t.Parallel()
 	box := sandbox(t)
-	id := killedHost(t, Config{Sandbox: box, Keep: true, Agent: scenario(t, waiting("go-on"))}, "before")
+	id := killedHost(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"))}, "before")
 	env := attach(t, id, box)
 	put(t, env, "go-on", "")
 	for { // until its runner has ended
@@ -96,7 +96,7 @@ func TestASandboxThatIsKeptFromAMoveOnRemembersTheBeginning(t *testing.T) {
 	if err := env.Primitive().Remove(t.Context(), "gone", false); err != nil {
 		t.Fatal(err)
 	}
-	moved, err := env.Move(t.Context(), Config{Sandbox: box, Keep: true})
+	moved, err := env.Move(t.Context(), Config{Sandbox: toKeep(box)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestTheFolderOfTheUserIsNotMovedOntoItself(t *testing.T) {
 	dir := t.TempDir()
 	tree{"a": "1\n", "b/c": "2\n"}.write(t, dir)
 	from, to := sandbox(t), sandbox(t)
-	from.Local.Workspace, to.Local.Workspace = dir, dir
+	from.Workspace, to.Workspace = dir, dir
 	env := create(t, Config{Sandbox: from, Agent: remembering(t)})
 	say(t, env, "one")
 	moved := move(t, env, to)

@@ -59,7 +59,7 @@ func TestAMoveThatFailsLeavesEverythingAsItWas(t *testing.T) {
 	env := create(t, Config{Agent: remembering(t)})
 	say(t, env, "one")
 	missing := sandbox(t)
-	missing.Local.Workspace = "/nonexistent/folder"
+	missing.Workspace = "/nonexistent/folder"
 	for name, to := range map[string]Config{
 		"no sandbox":       {},
 		"one that fails":   {Sandbox: missing},
@@ -79,10 +79,10 @@ func TestAMoveThatFailsLeavesEverythingAsItWas(t *testing.T) {
 func TestASandboxThatIsKeptMovesWithItsRecord(t *testing.T) {
 	t.Parallel()
 	from, to := sandbox(t), sandbox(t)
-	env := create(t, Config{Sandbox: from, Keep: true, Agent: remembering(t)})
+	env := create(t, Config{Sandbox: toKeep(from), Agent: remembering(t)})
 	say(t, env, "one")
 	put(t, env, "new", "b\n")
-	moved, err := env.Move(t.Context(), Config{Sandbox: to, Keep: true})
+	moved, err := env.Move(t.Context(), Config{Sandbox: toKeep(to)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestASandboxThatIsKeptMovesWithItsRecord(t *testing.T) {
 		t.Error(err)
 	}
 	// A program that only moves it need not have talked to the agent.
-	second, err := attach(t, moved.ID(), to).Move(t.Context(), Config{Sandbox: to, Keep: true})
+	second, err := attach(t, moved.ID(), to).Move(t.Context(), Config{Sandbox: toKeep(to)})
 	if err != nil {
 		t.Fatal(err)
 	}

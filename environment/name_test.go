@@ -10,7 +10,7 @@ import (
 func TestASandboxIsFoundByItsName(t *testing.T) {
 	box := sandbox(t)
 	name := "n" + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
-	made := create(t, Config{Sandbox: box, Name: name, Keep: true})
+	made := create(t, Config{Sandbox: toKeep(box), Name: name})
 	put(t, made, "mine", "1\n")
 	byName := attach(t, name, box)
 	if byName.ID() != made.ID() || changes(t, byName) != "created mine," {
@@ -39,8 +39,8 @@ func TestASandboxIsFoundByItsName(t *testing.T) {
 // An ID comes before a name that looks like it.
 func TestAnIDIsNoName(t *testing.T) {
 	box := sandbox(t)
-	first := create(t, Config{Sandbox: box, Keep: true})
-	second := create(t, Config{Sandbox: box, Keep: true, Name: first.ID()})
+	first := create(t, Config{Sandbox: toKeep(box)})
+	second := create(t, Config{Sandbox: toKeep(box), Name: first.ID()})
 	if err := Remove(t.Context(), box, first.ID()); err != nil {
 		t.Fatal(err)
 	}

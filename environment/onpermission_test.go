@@ -125,7 +125,7 @@ func TestAnInterruptEndsTheWaitOfOnPermission(t *testing.T) {
 func TestAFollowerWithoutOnPermissionLeavesRequestsToTheProgramThatAskedTheQuery(t *testing.T) {
 	box := sandbox(t)
 	followed := make(chan struct{})
-	env := create(t, Config{Sandbox: box, Agent: asksForF(t), Keep: true, OnPermission: func(_ context.Context, req PermissionRequest) PermissionDecision {
+	env := create(t, Config{Sandbox: toKeep(box), Agent: asksForF(t), OnPermission: func(_ context.Context, req PermissionRequest) PermissionDecision {
 		<-followed
 		return req.Allow()
 	}})

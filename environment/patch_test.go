@@ -17,10 +17,10 @@ import (
 func patchOf(t *testing.T, before, after tree) (string, []Change) {
 	t.Helper()
 	cfg := Config{Sandbox: sandbox(t)}
-	cfg.Sandbox.Local.Workspace = t.TempDir()
-	before.write(t, cfg.Sandbox.Local.Workspace)
+	cfg.Sandbox.Workspace = t.TempDir()
+	before.write(t, cfg.Sandbox.Workspace)
 	env := create(t, cfg)
-	dir := cfg.Sandbox.Local.Workspace
+	dir := cfg.Sandbox.Workspace
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)

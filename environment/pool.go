@@ -38,15 +38,15 @@ func (c PoolConfig) check() error {
 // [Pool.Create] has the form that session.Config.Create takes.
 type Pool struct {
 	cfg  Config
-	make func(context.Context) (warm, error) // makes a sandbox
+	make func(context.Context) (primitives.EnvironmentPrimitive, error) // makes a sandbox
 	log  hclog.Logger
 	// patience is how long to wait after a sandbox could not be made; it doubles
 	// up to maxPatience.
 	patience time.Duration
 
-	open  chan struct{} // a token for each environment that is open; nil for no limit
-	ready chan warm     // has room for all
-	need  chan struct{} // a token for each that is missing
+	open  chan struct{}                        // a token for each environment that is open; nil for no limit
+	ready chan primitives.EnvironmentPrimitive // has room for all
+	need  chan struct{}                        // a token for each that is missing
 
 	mu     sync.Mutex // guards closed, and that no task is added after it
 	closed bool
@@ -56,12 +56,6 @@ type Pool struct {
 	tasks   sync.WaitGroup
 	done    chan struct{} // closed when nothing waits any more, and ended is known
 	ended   error
-}
-
-// warm is a sandbox that waits.
-type warm struct {
-	primitives.EnvironmentPrimitive
-	reach reach
 }
 
 const (
@@ -83,34 +77,28 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	b, err := cfg.Sandbox.backend()
-	switch {
-	case err != nil:
+	if err := cfg.Sandbox.check(); err != nil {
 		return nil, err
+	}
+	switch {
 	case cfg.Pool == PoolConfig{}:
 		return nil, fmt.Errorf("%w: pool: it is empty; say how many sandboxes to keep ready, or how many may be open at once", ErrConfig)
 	case cfg.Name != "":
 		return nil, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
-	case cfg.Keep:
-		return nil, fmt.Errorf("%w: keep: what waits in a pool ends with its program; leave it out", ErrConfig)
-	case b.single(cfg.Sandbox):
+	case cfg.Sandbox.Keep:
+		return nil, fmt.Errorf("%w: sandbox.keep: what waits in a pool ends with its program; leave it out", ErrConfig)
+	case cfg.Sandbox.Name != "":
 		return nil, fmt.Errorf("%w: sandbox.name: the sandboxes of a pool cannot share a name; leave it out", ErrConfig)
 	}
 	cfg = cfg.withQuietLogger()
-	return newPool(ctx, cfg, func(ctx context.Context) (warm, error) {
-		p, err := b.create(ctx, cfg)
-		if err != nil {
-			return warm{}, err
-		}
-		return warm{p, b.reachIn(ctx, p)}, nil
-	}, minPatience), nil
+	return newPool(ctx, cfg, cfg.createSandbox, minPatience), nil
 }
 
-func newPool(ctx context.Context, cfg Config, create func(context.Context) (warm, error), patience time.Duration) *Pool {
+func newPool(ctx context.Context, cfg Config, create func(context.Context) (primitives.EnvironmentPrimitive, error), patience time.Duration) *Pool {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p := &Pool{
 		cfg: cfg, make: create, log: cfg.SafeLogger(), patience: patience, stop: stop,
-		ready: make(chan warm, cfg.Pool.Size), need: make(chan struct{}, cfg.Pool.Size),
+		ready: make(chan primitives.EnvironmentPrimitive, cfg.Pool.Size), need: make(chan struct{}, cfg.Pool.Size),
 		done: make(chan struct{}), closing: ctx.Done(),
 	}
 	if cfg.Pool.Max > 0 {
@@ -191,9 +179,9 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 	defer refill() // only now: to make a sandbox slows down who waits for one
 	release := func() error {
 		defer leave()
-		return end(ctx, w.EnvironmentPrimitive)
+		return end(ctx, w)
 	}
-	e, err := prepare(ctx, w.EnvironmentPrimitive, cfg, owner{release: release, reach: w.reach})
+	e, err := prepare(ctx, w, cfg, owner{release: release})
 	if err != nil {
 		return nil, errors.Join(err, release())
 	}
@@ -228,8 +216,6 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 		return cfg, fmt.Errorf("%w: runner: the pool has its own; leave it out", ErrConfig)
 	case cfg.Name != "":
 		return cfg, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
-	case cfg.Keep:
-		return cfg, fmt.Errorf("%w: keep: the sandboxes of a pool end with its program; leave it out", ErrConfig)
 	case own.Agent.Name != "" && cfg.Agent.Name != "" && cfg.Agent.Name != own.Agent.Name:
 		return cfg, fmt.Errorf("%w: agent: the pool's sandboxes are made for %q, not for %q", ErrConfig, own.Agent.Name, cfg.Agent.Name)
 	}
@@ -249,16 +235,16 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 }
 
 // take returns a sandbox that lives, and what has the pool make another one for it.
-func (p *Pool) take(ctx context.Context) (w warm, refill func(), err error) {
+func (p *Pool) take(ctx context.Context) (w primitives.EnvironmentPrimitive, refill func(), err error) {
 	refill = func() { p.need <- struct{}{} } // there is room: one less waits
 	asking, cancel := context.WithTimeout(ctx, aliveTimeout)
 	defer cancel()
 	for {
 		if err := ctx.Err(); err != nil {
-			return warm{}, nil, fmt.Errorf("create the sandbox: %w", context.Cause(ctx))
+			return nil, nil, fmt.Errorf("create the sandbox: %w", context.Cause(ctx))
 		}
 		if p.isClosed() {
-			return warm{}, nil, ErrClosed
+			return nil, nil, ErrClosed
 		}
 		select {
 		case w := <-p.ready:
@@ -270,7 +256,7 @@ func (p *Pool) take(ctx context.Context) (w warm, refill func(), err error) {
 		default:
 			w, err := p.make(ctx)
 			if err != nil {
-				return warm{}, nil, fmt.Errorf("create the sandbox: %w", err)
+				return nil, nil, fmt.Errorf("create the sandbox: %w", err)
 			}
 			return w, func() {}, nil
 		}
@@ -279,17 +265,17 @@ func (p *Pool) take(ctx context.Context) (w warm, refill func(), err error) {
 
 // alive asks a sandbox itself, which is one round trip and takes less time than to
 // ask whoever runs it.
-func alive(ctx context.Context, w warm) bool {
+func alive(ctx context.Context, w primitives.EnvironmentPrimitive) bool {
 	info, err := w.Stat(ctx, w.Paths().Workspace)
 	return err == nil && info.IsDir()
 }
 
 // discard ends a sandbox that is of no use without making anybody wait.
-func (p *Pool) discard(ctx context.Context, w warm) {
+func (p *Pool) discard(ctx context.Context, w primitives.EnvironmentPrimitive) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	discard := func() {
-		if err := end(ctx, w.EnvironmentPrimitive); err != nil {
+		if err := end(ctx, w); err != nil {
 			p.log.Debug("a sandbox of the pool that did not answer could not be ended", "sandbox", w.ID(), "error", err)
 		}
 	}
@@ -324,7 +310,7 @@ func (p *Pool) empty(ctx context.Context) error {
 	for i := range errs {
 		select {
 		case w := <-p.ready:
-			all.Go(func() { errs[i] = end(ctx, w.EnvironmentPrimitive) })
+			all.Go(func() { errs[i] = end(ctx, w) })
 		default:
 		}
 	}

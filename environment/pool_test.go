@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // pool makes a pool that is closed with the test.
@@ -175,13 +174,13 @@ func TestAnEmptyPoolMakesWhatIsAskedFor(t *testing.T) {
 func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
 	box := sandbox(t)
 	named := container(t)
-	named.Docker.Name = "one"
+	named.Name = "one"
 	for name, cfg := range map[string]Config{
 		"no size":       {Sandbox: box},
 		"negative size": {Sandbox: box, Pool: PoolConfig{Size: -1}},
 		"negative max":  {Sandbox: box, Pool: PoolConfig{Max: -1}},
 		"no sandbox":    {Pool: PoolConfig{Size: 1}},
-		"kept":          {Sandbox: box, Pool: PoolConfig{Size: 1}, Keep: true},
+		"kept":          {Sandbox: toKeep(box), Pool: PoolConfig{Size: 1}},
 		"one name":      {Sandbox: named, Pool: PoolConfig{Size: 1}},
 	} {
 		if p, err := NewPool(t.Context(), cfg); !errors.Is(err, ErrConfig) {
@@ -194,12 +193,12 @@ func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
 	own := Config{Sandbox: box, Pool: PoolConfig{Size: 1}, Agent: Agent{Name: "script"}}
 	p := pool(t, own)
 	for name, cfg := range map[string]Config{
-		"another sandbox": {Sandbox: Sandbox{Type: "local", Local: local.Config{User: "x"}}},
+		"another sandbox": {Sandbox: Sandbox{Type: "local", Spec: primitives.Spec{User: "x"}}},
 		"another pool":    {Pool: PoolConfig{Size: 2}},
 		"another maximum": {Pool: PoolConfig{Max: 2}},
 		"another runner":  {Runner: "/bin/true"},
 		"another agent":   {Agent: Agent{Name: "claude"}},
-		"kept":            {Keep: true},
+		"kept":            {Sandbox: Sandbox{Spec: primitives.Spec{Keep: true}}},
 		"bad workspace":   {Workspace: []Source{{}}},
 	} {
 		if _, err := p.Create(t.Context(), cfg); !errors.Is(err, ErrConfig) {
@@ -225,9 +224,9 @@ func TestAPoolThatCannotMakeSandboxesSaysSoAndWaitsEverLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("no engine")
 		var tries atomic.Int64
-		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (warm, error) {
+		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (primitives.EnvironmentPrimitive, error) {
 			tries.Add(1)
-			return warm{}, broken
+			return nil, broken
 		}, time.Second)
 		time.Sleep(time.Hour) // of the test's own clock
 		// 1, 2, 4, ... 32 seconds, then one a minute.
@@ -246,13 +245,13 @@ func TestAPoolThatCannotMakeSandboxesSaysSoAndWaitsEverLonger(t *testing.T) {
 func TestWhatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var made atomic.Int32
-		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (warm, error) {
-			return warm{&stuck{hangs: made.Add(1) == 1}, nil}, nil
+		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (primitives.EnvironmentPrimitive, error) {
+			return &stuck{hangs: made.Add(1) == 1}, nil
 		}, time.Second)
 		synctest.Wait()
 		begun := time.Now()
 		w, _, err := p.take(t.Context())
-		if err != nil || w.EnvironmentPrimitive.(*stuck).hangs {
+		if err != nil || w.(*stuck).hangs {
 			t.Errorf("it handed out %+v, %v", w, err)
 		}
 		if waited := time.Since(begun); waited != aliveTimeout {

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -34,7 +33,7 @@ func TestNoPartOfASecretIsLeftWhereStandardErrorWasCut(t *testing.T) {
 
 func TestSecretsOfTheSandboxAreBlottedOutToo(t *testing.T) {
 	box := sandbox(t)
-	box.Local = local.Config{Root: box.Local.Root, Env: []string{"TOKEN=hunter2hunter2", "PATH"}}
+	box.Env = map[string]string{"TOKEN": "hunter2hunter2"}
 	env := create(t, Config{Sandbox: box, Scripts: Scripts{SetupSession: shell(`echo "token $TOKEN" >&2; exit 1`)}})
 	_, err := env.PrepareSession(t.Context(), Setup{})
 	var script *ScriptError

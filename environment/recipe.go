@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 
-	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -36,17 +34,22 @@ func askRecipes[T any](ctx context.Context, runner string, agent ...string) (T, 
 	return resultData[T](runnerscripts.PrintRecipe, result)
 }
 
-// readRecipe asks the runner what an agent needs in a sandbox. Where the runner of
-// the sandbox is for another platform, that of this machine tells the same.
-func readRecipe(ctx context.Context, cfg Config, runner string) (runnerscripts.Recipe, error) {
-	r, err := askRecipes[runnerscripts.Recipe](ctx, runner, cfg.Agent.Name)
-	if errors.Is(err, syscall.ENOEXEC) {
-		if runner, err = bundle.Path(ctx, bundle.Config{Progress: cfg.tell}); err != nil {
-			return runnerscripts.Recipe{}, fmt.Errorf("what the agent needs: %w", err)
-		}
-		return askRecipes[runnerscripts.Recipe](ctx, runner, cfg.Agent.Name)
+// readRecipe asks the runner what an agent needs in a sandbox. Where the configured runner
+// is for another platform, that of this machine tells the same.
+func readRecipe(ctx context.Context, cfg Config) (r runnerscripts.Recipe, err error) {
+	if err := cfg.checkRunner(); err != nil {
+		return r, err
 	}
-	return r, err
+	if cfg.Runner != "" {
+		if r, err = askRecipes[runnerscripts.Recipe](ctx, cfg.Runner, cfg.Agent.Name); !errors.Is(err, syscall.ENOEXEC) {
+			return r, err
+		}
+	}
+	runner, err := bundle.Path(ctx, bundle.Config{Progress: cfg.tell})
+	if err != nil {
+		return r, fmt.Errorf("what the agent needs: %w", err)
+	}
+	return askRecipes[runnerscripts.Recipe](ctx, runner, cfg.Agent.Name)
 }
 
 // askRunner returns what the runner prints, which needs nothing of this program's
@@ -67,31 +70,6 @@ func askRunner(ctx context.Context, runner string, agent ...string) ([]byte, err
 // sandbox: not if the configuration names another one.
 func (c Config) wantsProgram() bool {
 	return c.Agent.Name != "" && len(c.Agent.Command) == 0 && len(c.Scripts.ExecuteQuery) == 0
-}
-
-// lacks returns those of some commands that a sandbox does not have.
-func lacks(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, names ...string) ([]string, error) {
-	var env []string
-	for key, value := range cfg.Agent.Env {
-		env = append(env, key+"="+value)
-	}
-	slices.Sort(env)
-	var missing []string
-	for _, name := range names {
-		// That it starts is enough.
-		proc, err := p.Exec(ctx, primitives.Command{Args: []string{name, "--version"}, Env: env})
-		switch {
-		case errors.Is(err, primitives.ErrCommandNotFound):
-			missing = append(missing, name)
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("look for %s in the sandbox: %w", name, err)
-		}
-		if err := proc.Close(); err != nil {
-			return nil, fmt.Errorf("look for %s in the sandbox: %w", name, err)
-		}
-	}
-	return missing, nil
 }
 
 // installers are the commands that install what a recipe names.

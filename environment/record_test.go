@@ -39,7 +39,7 @@ func TestTheRecordOfASandboxDecidesNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			proof := filepath.Join(t.TempDir(), "proof")
 			box := container(t)
-			made := create(t, Config{Sandbox: box, Keep: true, Agent: remembering(t)})
+			made := create(t, Config{Sandbox: toKeep(box), Agent: remembering(t)})
 			t.Cleanup(func() {
 				if err := Remove(context.WithoutCancel(t.Context()), box, made.ID()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					t.Error(err)
@@ -131,7 +131,7 @@ func TestIsolationsAreOrderedAndSilenceIsNone(t *testing.T) {
 
 func TestASandboxThatThisMachineDoesNotRememberNeedsItsAgentNamed(t *testing.T) {
 	box := sandbox(t)
-	made := create(t, Config{Sandbox: box, Keep: true, Agent: remembering(t)})
+	made := create(t, Config{Sandbox: toKeep(box), Agent: remembering(t)})
 	t.Cleanup(func() {
 		if err := Remove(context.WithoutCancel(t.Context()), box, made.ID()); err != nil {
 			t.Error(err)
@@ -253,7 +253,7 @@ func TestAMachineThatCannotRememberSaysSo(t *testing.T) {
 	create(t, Config{Progress: func(message string) { t.Errorf("without Keep: %s", message) }, Scripts: Scripts{SetupSession: fine()}})
 	box := sandbox(t)
 	var told []string
-	env := create(t, Config{Sandbox: box, Keep: true, Agent: remembering(t), Progress: func(message string) { told = append(told, message) }})
+	env := create(t, Config{Sandbox: toKeep(box), Agent: remembering(t), Progress: func(message string) { told = append(told, message) }})
 	defer func() {
 		if err := Remove(t.Context(), box, env.ID()); err != nil {
 			t.Error(err)

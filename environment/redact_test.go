@@ -49,9 +49,8 @@ func TestWhatOfTheConfigurationIsSecret(t *testing.T) {
 }
 
 func TestSecretsAreFoundWhereverTheyAreConfigured(t *testing.T) {
-	env := []string{"API_KEY=of-the-sandbox"}
 	var box Sandbox
-	box.Local.Env, box.Docker.Env, box.Modal.Env = env, []string{"API_KEY=of-the-container"}, []string{"API_KEY=of-modal's"}
+	box.Env = map[string]string{"API_KEY": "of-the-sandbox"}
 	got := secretsOfConfig(Config{
 		Sandbox: box,
 		Agent: Agent{
@@ -65,7 +64,7 @@ func TestSecretsAreFoundWhereverTheyAreConfigured(t *testing.T) {
 		Workspace: []Source{{Git: &Git{URL: "https://me:of-the-repository@example.com"}}},
 	})
 	for _, want := range []string{
-		"of-the-sandbox", "of-the-container", "of-modal's", "of-the-agent", "of-its-settings", "of-the-server",
+		"of-the-sandbox", "of-the-agent", "of-its-settings", "of-the-server",
 		"of-its-header", "of-its-command", "of-its-url", "of-the-repository",
 	} {
 		if !reflect.DeepEqual(newRedactor(got).redact("<"+want+">"), "<[redacted]>") {

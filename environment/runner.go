@@ -68,9 +68,9 @@ func (e *Environment) findRunner(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if e.owner.reach != nil {
-		if at := e.owner.reach(name); at != "" {
-			return at, nil
+	if holder, ok := e.prim.(interface{ Runner(file string) string }); ok {
+		if at := holder.Runner(name); at != "" {
+			return at, nil // its provider has put it there
 		}
 	}
 	return e.installRunner(ctx, name)

@@ -54,10 +54,7 @@ func secretsOfConfig(cfg Config) []string {
 			s.add("", arg)
 		}
 	}
-	for _, entry := range slices.Concat(cfg.Sandbox.Local.Env, cfg.Sandbox.Docker.Env, cfg.Sandbox.Modal.Env) {
-		name, value, _ := strings.Cut(entry, "=")
-		s.add(name, value)
-	}
+	s.addAll(cfg.Sandbox.Env)
 	for _, source := range cfg.Workspace {
 		if source.Git != nil {
 			s.add("", source.Git.URL)

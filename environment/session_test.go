@@ -218,7 +218,7 @@ func TestHealthyAsksTheSandbox(t *testing.T) {
 func TestAKeptSandboxCanBeAttachedTo(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
 		first, err := Create(t.Context(), Config{
-			Sandbox: box, Keep: true, Agent: scenario(t, turn(runnerscripts.ScenarioStep{Write: write("new", "1\n")}, runnerscripts.ScenarioStep{Text: "{{history}}"})),
+			Sandbox: toKeep(box), Agent: scenario(t, turn(runnerscripts.ScenarioStep{Write: write("new", "1\n")}, runnerscripts.ScenarioStep{Text: "{{history}}"})),
 			Workspace:     []Source{{Files: []File{{Path: "old", Content: "1\n"}}}},
 			IgnoreChanges: []string{"vendor"},
 		})

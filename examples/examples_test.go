@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -208,9 +209,8 @@ func TestAShippedProgramNeedsNeitherGoNorASecondFile(t *testing.T) {
 		}
 	}
 	const want = "hello.txt is in the workspace"
-	box, err := docker.New(t.Context(), docker.Config{
-		Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Runner: runner, Labels: testdocker.Labels(),
-	})
+	find := func(context.Context, string, string) (string, error) { return runner, nil }
+	box, err := docker.Provider{Pull: docker.PullNever, Runner: find}.Create(t.Context(), primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -156,4 +157,24 @@ func Reattach(ctx context.Context, p EnvironmentPrimitive, id string, from Offse
 		return r.Reattach(ctx, id, from)
 	}
 	return nil, &Error{Op: "reattach", Target: id, Err: errors.ErrUnsupported}
+}
+
+// MissingCommands returns those of some commands that the sandbox does not have, with env
+// added to the environment in which they are looked for.
+func MissingCommands(ctx context.Context, p EnvironmentPrimitive, env []string, names ...string) (missing []string, err error) {
+	for _, name := range names {
+		// That it starts is enough.
+		proc, err := p.Exec(ctx, Command{Args: []string{name, "--version"}, Env: env})
+		switch {
+		case errors.Is(err, ErrCommandNotFound):
+			missing = append(missing, name)
+			continue
+		case err == nil:
+			err = proc.Close()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look for %s in the sandbox: %w", name, err)
+		}
+	}
+	return missing, nil
 }

@@ -66,8 +66,8 @@ type Config struct {
 // withDefaults returns the configuration with every zero replaced by what it
 // means.
 func (c Config) withDefaults() (Config, error) {
-	if c.Environment.Keep {
-		return c, fmt.Errorf("%w: Environment.Keep: a session stores what it needs and ends its sandbox; leave it out", fs.ErrInvalid)
+	if c.Environment.Sandbox.Keep {
+		return c, fmt.Errorf("%w: Environment.Sandbox.Keep: a session stores what it needs and ends its sandbox; leave it out", fs.ErrInvalid)
 	}
 	if c.Environment.Agent.Name == "" {
 		return c, fmt.Errorf("%w: Environment.Agent.Name is empty; name an agent, for example %q", fs.ErrInvalid, "claude")

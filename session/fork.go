@@ -145,7 +145,7 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 // withoutFolder has a sandbox work in a folder of its own: the user's belongs to
 // another session.
 func withoutFolder(box environment.Sandbox) environment.Sandbox {
-	box.Local.Workspace, box.Docker.Workspace = "", ""
+	box.Workspace, box.WorkspacePath = "", ""
 	return box
 }
 

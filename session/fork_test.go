@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
@@ -39,9 +40,7 @@ func kept(t *testing.T, s *AgentSession) string {
 }
 
 func inContainer(t *testing.T) environment.Sandbox {
-	return environment.Sandbox{Type: "docker", Docker: docker.Config{
-		Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
-	}}
+	return environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}
 }
 
 func TestForkedSessionsRememberAndGoSeparateWays(t *testing.T) {
@@ -166,7 +165,7 @@ func TestACopyLeavesTheFolderOfTheUserAlone(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, memory())
 	folder := t.TempDir()
-	cfg.Environment.Sandbox.Local.Workspace = folder
+	cfg.Environment.Sandbox.Workspace = folder
 	s := start(t, cfg)
 	if _, err := s.Fork(t.Context(), 1); !errors.Is(err, ErrNoEnvironment) {
 		t.Errorf("Fork without a sandbox: %v", err)

@@ -27,6 +27,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -136,9 +137,7 @@ func TestWhatHappensIsLogged(t *testing.T) {
 		ask(write("f", "yes"))), steps(say("again")))
 	cfg.Environment.Logger = logger
 	cfg.Environment.Agent.Env = map[string]string{"API_KEY": secret}
-	cfg.Environment.Sandbox = inDocker(docker.Config{
-		Host: busyEngine(t), Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
-	})
+	cfg.Environment.Sandbox = environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Host: busyEngine(t), Pull: docker.PullNever}}
 	cfg.Environment.PermissionTimeout = 20 * time.Millisecond
 	cfg.HealthInterval = -1
 	var last *environment.Environment
@@ -227,9 +226,9 @@ func collectOrphan(t *testing.T, logger hclog.Logger) (id string) {
 	cmd := exec.CommandContext(t.Context(), exe)
 	cmd.Env = append(os.Environ(), orphanIn+"="+root)
 	out, _ := cmd.Output() // it was killed
-	box := environment.Sandbox{Type: "local", Local: local.Config{Root: root}}
+	box := environment.Sandbox{Type: "local", Local: local.Provider{Root: root}}
 	for _, dry := range []bool{true, false} {
-		found, err := environment.GC(t.Context(), box, environment.GCOptions{DryRun: dry, NoGrace: true, Logger: logger})
+		found, err := environment.GC(t.Context(), box, environment.GCOptions{GCOptions: primitives.GCOptions{DryRun: dry, NoGrace: true}, Logger: logger})
 		if err != nil || !slices.ContainsFunc(found, func(g environment.Garbage) bool { return g.ID == strings.TrimSpace(string(out)) }) {
 			t.Fatalf("collected %v, %v; want %s", found, err, out)
 		}

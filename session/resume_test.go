@@ -13,7 +13,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -166,7 +165,7 @@ func TestAFolderOfTheUserIsNeitherStoredNorFilledAgain(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	cfg := scripted(t, steps(write("f", "by the agent")), steps(say("x")))
-	cfg.Environment.Sandbox.Local = local.Config{Root: cfg.Environment.Sandbox.Local.Root, Workspace: folder}
+	cfg.Environment.Sandbox.Workspace = folder
 	cfg.Environment.Workspace = []environment.Source{{Files: []environment.File{{Path: "f", Content: "source"}}}}
 	s := start(t, cfg)
 	converse(t, s, "a")

@@ -248,7 +248,7 @@ func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 // inPlace reports whether the workspace is a folder of the user, which outlives
 // the sandbox and needs neither to be stored nor to be filled again.
 func inPlace(cfg environment.Config) bool {
-	return cfg.Sandbox.Local.Workspace != "" || cfg.Sandbox.Docker.Workspace != ""
+	return cfg.Sandbox.Workspace != ""
 }
 
 // endSandbox ends the sandbox, if there is one, for the given reason. What a new
@@ -298,15 +298,13 @@ func failure(err error) runnerscripts.QueryFailed {
 }
 
 // misnamed reports whether a sandbox cannot be made because what its configuration
-// names is not there, as an image or a user, or is there already. Elsewhere than in an
-// engine, what is not there may be anything.
+// names is not there, as an image or a user, or is there already.
 func misnamed(err error) bool {
 	failed, ok := errors.AsType[*primitives.Error](err)
 	if !ok || failed.Op != "create" {
 		return false
 	}
-	named := failed.Backend == "docker" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist))
-	return named || errors.Is(err, primitives.ErrUnknownUser)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, primitives.ErrUnknownUser)
 }
 
 // failureCode is the kind of an error that no script has told.

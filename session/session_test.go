@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -171,10 +171,10 @@ func TestAFailedCreationTellsItsKind(t *testing.T) {
 		sandbox environment.Sandbox
 		want    runnerscripts.FailureCode
 	}{
-		"no engine":            {inDocker(docker.Config{Image: "debian", Host: "unix:///nowhere/docker.sock"}), runnerscripts.FailUnavailable},
-		"a wrong image's name": {inDocker(docker.Config{Image: "Not An Image", Host: "unix:///nowhere/docker.sock"}), runnerscripts.FailInvalidRequest},
-		"no such image":        {inDocker(docker.Config{Image: "agentenv-test-nowhere", Pull: docker.PullNever}), runnerscripts.FailInvalidRequest},
-		"no such user":         {environment.Sandbox{Type: "local", Local: local.Config{User: "agentenv-test-nobody"}}, runnerscripts.FailInvalidRequest},
+		"no engine":            {environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: "debian"}, Docker: docker.Provider{Host: "unix:///nowhere/docker.sock"}}, runnerscripts.FailUnavailable},
+		"a wrong image's name": {environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: "Not An Image"}, Docker: docker.Provider{Host: "unix:///nowhere/docker.sock"}}, runnerscripts.FailInvalidRequest},
+		"no such image":        {environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: "agentenv-test-nowhere"}, Docker: docker.Provider{Pull: docker.PullNever}}, runnerscripts.FailInvalidRequest},
+		"no such user":         {environment.Sandbox{Type: "local", Spec: primitives.Spec{User: "agentenv-test-nobody"}}, runnerscripts.FailInvalidRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -192,10 +192,6 @@ func TestAFailedCreationTellsItsKind(t *testing.T) {
 			}
 		})
 	}
-}
-
-func inDocker(cfg docker.Config) environment.Sandbox {
-	return environment.Sandbox{Type: "docker", Docker: cfg}
 }
 
 func TestAFailedPreparationIsNotMistakenForAReadySandbox(t *testing.T) {
@@ -262,7 +258,7 @@ func TestBadInputIsRefusedWithWhatIsWrong(t *testing.T) {
 	}
 	for name, change := range map[string]func(*Config){
 		"no agent":       func(c *Config) { c.Environment.Agent.Name = "" },
-		"keep":           func(c *Config) { c.Environment.Keep = true },
+		"keep":           func(c *Config) { c.Environment.Sandbox.Keep = true },
 		"negative queue": func(c *Config) { c.MaxQueue = -1 },
 		"negative idle":  func(c *Config) { c.IdleTimeout = -1 },
 		"archive from a reader": func(c *Config) {

@@ -105,10 +105,10 @@ func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
 		return cfg, noAgent(cfg.Agent.Name)
 	}
 	switch s := cfg.Sandbox; {
-	case len(cfg.Workspace) > 0, s.Local.Workspace != "", s.Docker.Workspace != "":
+	case len(cfg.Workspace) > 0, s.Workspace != "":
 		return cfg, usagef("workspace: the editor's folder is the workspace; remove it from the configuration")
-	case cfg.Keep:
-		return cfg, usagef("keep: sandboxes end with their sessions; remove it from the configuration")
+	case s.Keep:
+		return cfg, usagef("sandbox.keep: sandboxes end with their sessions; remove it from the configuration")
 	}
 	cfg.Raw = cfg.Raw || f.log.verbose
 	return cfg, nil
@@ -120,13 +120,10 @@ func inFolder(cfg environment.Config, folder string) environment.Config {
 	cfg.IgnoreChanges = []string{"*"}
 	switch cfg.Sandbox.Type {
 	case "local":
-		cfg.Sandbox.Local.Workspace = folder
+		cfg.Sandbox.Workspace = folder
 	case "docker":
-		d := &cfg.Sandbox.Docker
-		d.Workspace, d.WorkspacePath = folder, folder
-		if d.User == "" {
-			d.User = owner(folder)
-		}
+		cfg.Sandbox.Workspace, cfg.Sandbox.WorkspacePath = folder, folder
+		cfg.Sandbox.User = firstOf(cfg.Sandbox.User, owner(folder))
 	default:
 		cfg.Workspace = []environment.Source{{Folder: &environment.Folder{Path: folder, Gitignore: true}}}
 	}

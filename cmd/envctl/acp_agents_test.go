@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	acp "github.com/coder/acp-go-sdk"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -62,9 +64,7 @@ func TestClaudeInAContainerWorksAsTheFoldersOwner(t *testing.T) {
 	testneed.Root(t, "the folder is given to another user")
 	alone(t)
 	e := startEditor(t, "--config", configFile(t, map[string]any{
-		"sandbox": environment.Sandbox{Type: "docker", Docker: docker.Config{
-			Image: testdocker.Node(t), Pull: docker.PullNever, Labels: testdocker.Labels(), GraceSeconds: 10,
-		}},
+		"sandbox": environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}},
 		"agent": map[string]any{
 			"name": "claude",
 			"env":  map[string]string{"ANTHROPIC_BASE_URL": startModel(t, testdocker.Gateway(t)+":0"), "ANTHROPIC_API_KEY": "test-key"},

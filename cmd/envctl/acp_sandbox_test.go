@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	acp "github.com/coder/acp-go-sdk"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -28,9 +30,7 @@ import (
 // inContainers returns the path of a configuration of sandboxes in containers.
 func inContainers(t *testing.T) string {
 	t.Helper()
-	config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Docker: docker.Config{
-		Image: testdocker.Busybox(t), Pull: docker.PullNever, Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
-	}}})
+	config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestASandboxAtModalHasACopyOfTheEditorsFolder(t *testing.T) {
 	for name, value := range modalServer(t) {
 		t.Setenv(name, value)
 	}
-	e := startEditor(t, "--config", file(t, "modal.yaml", "sandbox: {type: modal, image: \"debian:12\", idle_timeout_seconds: 60}"),
+	e := startEditor(t, "--config", file(t, "modal.yaml", "sandbox: {type: modal, image: \"debian:12\", grace: 1m}"),
 		"--scenario", file(t, "s.json", `{"turns":[{"steps":[{"run":["cat","given.txt"]},{"write":{"path":"made.txt","content":"x"}}]}]}`))
 	id, dir := e.session()
 	if err := os.WriteFile(filepath.Join(dir, "given.txt"), []byte("from the editor"), 0o644); err != nil {

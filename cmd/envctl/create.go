@@ -36,7 +36,7 @@ there. End it with 'envctl rm ID'.`,
 			if err := i.apply(&cfg); err != nil {
 				return err
 			}
-			cfg.Keep = true
+			cfg.Sandbox.Keep = true
 			env, err := environment.Create(cmd.Context(), cfg)
 			if err != nil {
 				return err

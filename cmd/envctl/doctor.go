@@ -101,7 +101,7 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 func checkSandbox(ctx context.Context, cfg environment.Config) []finding {
 	name := "sandbox " + cfg.Sandbox.Type
 	cfg.Agent = environment.Agent{Name: "script"}
-	cfg.Workspace, cfg.Keep = nil, false
+	cfg.Workspace, cfg.Sandbox.Keep = nil, false
 	env, err := environment.Create(ctx, cfg)
 	if err != nil {
 		f := finding{Check: name, Status: statusFailed, Detail: err.Error()}

@@ -23,14 +23,14 @@ func checkDocker(ctx context.Context, cfg environment.Config) []finding {
 		failed = statusFailed
 	}
 	engine := finding{Check: "docker engine", Status: failed}
-	if !docker.Present(cfg.Sandbox.Docker) {
+	if !cfg.Sandbox.Docker.Present() {
 		engine.Detail = "nothing says that there is one"
 		engine.Fix = "for --sandbox docker: install Docker and start it, or name an engine in DOCKER_HOST or by 'docker context use'"
 		return []finding{engine}
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	info, err := docker.Describe(ctx, cfg.Sandbox.Docker)
+	info, err := cfg.Sandbox.Docker.Describe(ctx)
 	if err != nil {
 		engine.Detail, engine.Fix = remedy(err)
 		return []finding{engine}
@@ -74,7 +74,7 @@ func checkLimits(info docker.EngineInfo) finding {
 
 func checkEngineRunner(ctx context.Context, cfg environment.Config, info docker.EngineInfo) finding {
 	f := finding{Check: "docker runner", Status: statusOK}
-	name, err := bundle.Path(ctx, bundle.Config{Explicit: firstOf(cfg.Sandbox.Docker.Runner, cfg.Runner), OS: "linux", Arch: info.Arch})
+	name, err := bundle.Path(ctx, bundle.Config{Explicit: cfg.Runner, OS: "linux", Arch: info.Arch})
 	if f.Detail = name; err != nil {
 		f.Status, f.Detail = statusMissing, "linux/"+info.Arch+": "+err.Error()
 		f.Fix = "without it agents do not run in containers, and commands and files there are slow"

@@ -15,21 +15,21 @@ func checkModal(ctx context.Context, cfg environment.Config) []finding {
 	if cfg.Sandbox.Type == "modal" {
 		account.Status = statusFailed
 	}
-	if !modal.Present() {
+	if !cfg.Sandbox.Modal.Present() {
 		account.Detail = "there are no credentials"
 		account.Fix = "for --sandbox modal: run 'modal token new', or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
 		return []finding{account}
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	if err := modal.Check(ctx, cfg.Sandbox.Modal); err != nil {
+	if err := cfg.Sandbox.Modal.Check(ctx); err != nil {
 		account.Detail = err.Error()
 		return []finding{account}
 	}
 	account.Status, account.Detail = statusOK, "Modal takes the credentials"
 	runner := finding{Check: "modal runner", Status: statusOK}
 	name, err := bundle.Path(ctx, bundle.Config{
-		Explicit: firstOf(cfg.Sandbox.Modal.Runner, cfg.Runner), OS: "linux", Arch: modal.Arch,
+		Explicit: cfg.Runner, OS: "linux", Arch: modal.Arch,
 	})
 	if runner.Detail = name; err != nil {
 		runner.Status, runner.Detail = statusMissing, "linux/"+modal.Arch+": "+err.Error()

@@ -53,17 +53,9 @@ type imageFlags struct {
 func (f *imageFlags) load(ctx context.Context) (environment.Config, error) {
 	cfg, err := f.target.load(ctx)
 	if err == nil && f.sandbox == "" && (cfg.Sandbox.Type == "" || cfg.Sandbox.Type == "local") {
-		cfg.Sandbox = environment.Sandbox{Type: "docker"}
+		cfg.Sandbox.Type = "docker"
 	}
 	return cfg, err
-}
-
-// baseImage is where the configuration names the image to build on.
-func baseImage(s *environment.Sandbox) *string {
-	if s.Type == "modal" {
-		return &s.Modal.Image
-	}
-	return &s.Docker.Image
 }
 
 func (a *app) newImageBuildCmd() *cobra.Command {
@@ -97,11 +89,11 @@ and NO_PROXY, without passwords: programs of the base could read and keep them.`
 				cfg.Agent = environment.Agent{Name: args[0]}
 			}
 			if base != "" {
-				*baseImage(&cfg.Sandbox) = base
+				cfg.Sandbox.Image = base
 			}
 			img, err := environment.BuildImage(cmd.Context(), cfg)
 			if errors.Is(err, fs.ErrExist) {
-				img.Ref, err = firstOf(*baseImage(&cfg.Sandbox), environment.DefaultImage), nil
+				img.Ref, err = firstOf(cfg.Sandbox.Image, environment.DefaultImage), nil
 				if f.asJSON {
 					return printLines(a, []usedImage{{Ref: img.Ref, Agent: args[0], Base: img.Ref}})
 				}

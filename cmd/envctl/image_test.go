@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
@@ -18,10 +19,8 @@ import (
 // with a container instead, of an image that the agent was added to.
 func TestClaudeInAContainer(t *testing.T) {
 	cfg := environment.Config{
-		Agent: environment.Agent{Name: "claude"},
-		Sandbox: environment.Sandbox{Type: "docker", Docker: docker.Config{
-			Image: testdocker.Node(t), Pull: docker.PullNever, Runner: testdocker.Runner(t), Labels: testdocker.Labels(),
-		}},
+		Agent:   environment.Agent{Name: "claude"},
+		Sandbox: environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels()}, Docker: docker.Provider{Pull: docker.PullNever}},
 	}
 	// Here, where all tests lock the same file: the script would not wait for
 	// those that need the same image.
@@ -30,7 +29,7 @@ func TestClaudeInAContainer(t *testing.T) {
 	}
 	runScripts(t, testscript.Params{Files: []string{"testdata/script/claude.txtar"}}, map[string]string{
 		"ANTHROPIC_BASE_URL": startModel(t, testdocker.Gateway(t)+":0"),
-	}, fmt.Sprintf("sandbox: {type: docker, image: %q, pull: never, grace_seconds: 10, user: tester, labels: {%s}}\n",
+	}, fmt.Sprintf("sandbox: {type: docker, image: %q, grace: 10s, user: tester, labels: {%s}, docker: {pull: never}}\n",
 		testdocker.Node(t), yamlLabels()))
 }
 
@@ -46,21 +45,21 @@ func yamlLabels() string {
 // TestImages builds and removes images on a base of the test's own, whose labels
 // they inherit.
 func TestImages(t *testing.T) {
-	engine := docker.Config{Image: testdocker.Busybox(t), Pull: docker.PullNever, Runner: testdocker.Runner(t)}
-	base, err := docker.BuildImage(t.Context(), engine, docker.Build{
-		Name: "agentenv-test-base", Labels: testdocker.Labels(),
+	engine := docker.Provider{Pull: docker.PullNever, Runner: func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil }}
+	base, err := engine.BuildImage(t.Context(), primitives.Spec{Image: testdocker.Busybox(t), Install: primitives.Install{
+		Program: "no-such-program", Name: "agentenv-test-base", Labels: testdocker.Labels(),
 		Commands: []string{testdocker.FakeNPM, fmt.Sprintf("echo %s %d >/test", t.Name(), os.Getpid())},
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := docker.RemoveImage(context.WithoutCancel(t.Context()), engine, base.Ref); err != nil {
+		if err := engine.RemoveImage(context.WithoutCancel(t.Context()), base.Ref); err != nil {
 			t.Error(err)
 		}
 	})
 	runScripts(t, testscript.Params{Dir: "testdata/docker"}, map[string]string{
-		"BASE": base.Ref, "BASE_ID": base.ID, "BUSYBOX": engine.Image,
+		"BASE": base.Ref, "BASE_ID": base.ID, "BUSYBOX": testdocker.Busybox(t),
 	}, "sandbox: docker\n")
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testagents"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -104,9 +106,7 @@ func containers(e *testscript.Env, image string) error {
 	e.Setenv("IMAGE", image)
 	e.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
 	for file, name := range map[string]string{"docker.yaml": "", "named.yaml": box} {
-		config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Docker: docker.Config{
-			Image: image, Pull: docker.PullNever, Network: "none", Name: name, Labels: testdocker.Labels(), GraceSeconds: 10,
-		}}})
+		config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: image, Network: "none", Name: name, Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}})
 		if err == nil {
 			err = os.WriteFile(filepath.Join(e.WorkDir, file), config, 0o600)
 		}

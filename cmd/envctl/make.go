@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
 // makeFlags say what a new sandbox is like.
@@ -41,8 +41,8 @@ func (m *makeFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&m.image, "image", "", "image of the sandbox (default "+environment.DefaultImage+"); implies --sandbox docker where none is chosen")
 	fl.StringVar(&m.network, "network", "", "none, or for a container: bridge or the network's name (default one on which sandboxes do not reach each other)")
-	fl.StringVar(&m.memory, "memory", "", "most memory of the sandbox, as in 512m or 8g, or none (default 4g for a container, Modal's own there)")
-	fl.Var(&m.cpus, "cpus", "most processors of the sandbox, as in 1.5, or 0 for no limit (default all but one for a container, no limit at Modal)")
+	fl.StringVar(&m.memory, "memory", "", "most memory of a container or a sandbox at Modal, as in 512m or 8g, or none (default 4g for a container)")
+	fl.Var(&m.cpus, "cpus", "most processors of a container or a sandbox at Modal, as in 1.5, or 0 for no limit (default all but one for a container)")
 	_ = cmd.RegisterFlagCompletionFunc("image", completeImages)
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"bridge", "none"}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -62,81 +62,24 @@ func (a *app) newProgress() func(string) {
 	return func(message string) { _ = a.err.println(dim(message)) }
 }
 
-// apply sets what the flags say over the configuration, and the type of the
-// sandbox where nothing does.
+// apply sets what the flags say over the configuration. Without a type, an image makes it a
+// container.
 func (m *makeFlags) apply(cfg *environment.Config) error {
 	s := &cfg.Sandbox
-	given := m.given()
-	switch {
-	case s.Type == "" && given == "":
+	if s.Type == "" {
 		s.Type = "local"
-	case s.Type == "":
-		s.Type = "docker"
-	case (s.Type == "local" || s.Type == "ssh") && given != "":
-		return usagef("%s is for containers and Modal, and the sandbox is %s; give --sandbox docker or modal", given, s.Type)
+		if m.image != "" {
+			s.Type = "docker"
+		}
 	}
 	memory, err := m.size()
 	if err != nil {
 		return err
 	}
-	if s.Type == "modal" {
-		return m.applyModal(&s.Modal, memory)
-	}
-	if memory > 0 && memory < leastMemory {
-		return usagef("--memory: a container needs at least %dm; give more, or none for no limit", leastMemory>>20)
-	}
-	if m.image != "" {
-		s.Docker.Image = m.image
-	}
-	if m.network != "" {
-		s.Docker.Network = m.network
-	}
+	s.Image, s.Network = firstOf(m.image, s.Image), firstOf(m.network, s.Network)
+	s.Memory = cmp.Or(memory, s.Memory)
 	if m.cpus.given {
-		s.Docker.CPUs = m.cpus.n
-		if m.cpus.n == 0 {
-			s.Docker.CPUs = -1
-		}
-	}
-	if memory != 0 {
-		s.Docker.Memory = memory
-	}
-	return nil
-}
-
-// leastMemory is what the guest in a container needs at least.
-const leastMemory = 32 << 20
-
-// Of what is a limit elsewhere Modal also wants to know how much to reserve. These
-// are its own defaults.
-const (
-	reservedCPUs = 0.125
-	reservedMiB  = 128
-)
-
-func (m *makeFlags) applyModal(c *modal.Config, memory primitives.Size) error {
-	if m.image != "" {
-		c.Image = m.image
-	}
-	switch m.network {
-	case "":
-	case "none":
-		c.BlockNetwork, c.AllowCIDRs, c.AllowDomains = true, nil, nil
-	default:
-		return usagef("--network: there is no network %q at Modal; give none, or leave it out", m.network)
-	}
-	switch {
-	case m.cpus.n > 0:
-		c.CPU, c.CPULimit = min(max(c.CPU, reservedCPUs), m.cpus.n), m.cpus.n
-	case m.cpus.given:
-		c.CPULimit = 0
-	}
-	switch mib := int(memory >> 20); {
-	case memory < 0:
-		c.MemoryLimitMiB = 0
-	case memory > 0 && mib < reservedMiB:
-		return usagef("--memory: a sandbox at Modal needs at least %dm; give more", reservedMiB)
-	case memory > 0:
-		c.MemoryMiB, c.MemoryLimitMiB = min(max(c.MemoryMiB, reservedMiB), mib), mib
+		s.CPUs = cmp.Or(m.cpus.n, -1) // no limit
 	}
 	return nil
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/primitives/docker"
-	"github.com/agentenv-dev/agentenv/primitives/modal"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 func TestAnEmptyValueIsNoFlagLeftOut(t *testing.T) {
@@ -72,13 +71,21 @@ func TestProcessorsAreANumberOrNone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cfg := environment.Config{Sandbox: environment.Sandbox{Type: "docker", Docker: docker.Config{CPUs: 2}}}
-		if err := m.apply(&cfg); err != nil || cfg.Sandbox.Docker.CPUs != map[bool]float64{true: -1, false: want}[want == 0] {
-			t.Errorf("docker, %q over 2: %v, %v", text, cfg.Sandbox.Docker.CPUs, err)
+		cfg := environment.Config{Sandbox: environment.Sandbox{Type: "docker", Spec: primitives.Spec{CPUs: 2}}}
+		if err := m.apply(&cfg); err != nil || cfg.Sandbox.CPUs != map[bool]float64{true: -1, false: want}[want == 0] {
+			t.Errorf("%q over 2: %v, %v", text, cfg.Sandbox.CPUs, err)
 		}
-		cfg = environment.Config{Sandbox: environment.Sandbox{Type: "modal", Modal: modal.Config{CPU: 1, CPULimit: 2}}}
-		if err := m.apply(&cfg); err != nil || cfg.Sandbox.Modal.CPULimit != want {
-			t.Errorf("modal, %q over 2: %v, %v", text, cfg.Sandbox.Modal.CPULimit, err)
+	}
+}
+
+// TestALimitDoesNotChooseTheSandbox: the type is what the configuration says.
+func TestALimitDoesNotChooseTheSandbox(t *testing.T) {
+	alone(t)
+	for _, flag := range [][]string{{"--memory", "1g"}, {"--cpus", "1"}, {"--network", "none"}} {
+		var out, errOut bytes.Buffer
+		code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, append([]string{"create"}, flag...))
+		if want := "sandbox." + flag[0][2:] + ": a local sandbox has none"; code == exitOK || !strings.Contains(errOut.String(), want) {
+			t.Errorf("%q: exit status %d\n%s%s", flag, code, &out, &errOut)
 		}
 	}
 }

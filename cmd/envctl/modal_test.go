@@ -15,7 +15,7 @@ import (
 // TestAtModal runs the scripts in testdata/modal, each with sandboxes on the server of
 // the tests, which speaks Modal's protocol.
 func TestAtModal(t *testing.T) {
-	runScripts(t, testscript.Params{Dir: "testdata/modal"}, modalServer(t), "sandbox: {type: modal, image: \"debian:12\", idle_timeout_seconds: 60}\n")
+	runScripts(t, testscript.Params{Dir: "testdata/modal"}, modalServer(t), "sandbox: {type: modal, image: \"debian:12\", grace: 1m}\n")
 }
 
 // modalServer starts a server and returns the variables that lead to it.
@@ -43,6 +43,6 @@ func TestClaudeAtModal(t *testing.T) {
   type: modal
   image: node:22
   # npm in a sandbox of the server trusts what this machine does
-  dockerfile: [ENV NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt]
+  modal: {dockerfile: [ENV NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt]}
 `)
 }

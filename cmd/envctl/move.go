@@ -63,7 +63,7 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if f.sandbox == "" && f.config == "" && f.given() == "" {
+	if f.sandbox == "" && f.config == "" && f.image == "" {
 		return usagef("no sandbox to move to was chosen; give --to %s", strings.Join(environment.SandboxTypes(), " or --to "))
 	}
 	at, err := find(ctx, environment.Sandbox{}, id)
@@ -79,7 +79,7 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	to.Keep, to.Trust = true, f.trust
+	to.Sandbox.Keep, to.Trust = true, f.trust
 	moved, err := env.Move(ctx, to)
 	if moved == nil {
 		return errors.Join(err, env.Close())

@@ -195,8 +195,9 @@ func collectPatches(dryRun bool) (removed []environment.Garbage, err error) {
 			}
 		}
 		removed = append(removed, environment.Garbage{
-			Type: "-", Kind: "patch", ID: filepath.Join(root.Name(), e.Name()), Created: info.ModTime(),
-			Why: "it was saved more than 30 days ago",
+			Type: "-", Garbage: primitives.Garbage{
+				Kind: "patch", ID: filepath.Join(root.Name(), e.Name()), Created: info.ModTime(), Why: "it was saved more than 30 days ago",
+			},
 		})
 	}
 	return removed, errors.Join(errs...)

@@ -141,7 +141,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	s, err := session.Open(ctx, session.Config{
 		Environment: cfg,
 		Create: func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
-			cfg.Keep = f.keep
+			cfg.Sandbox.Keep = f.keep
 			env, err := environment.Create(ctx, cfg)
 			if err != nil {
 				return nil, err
@@ -209,8 +209,8 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 		return cfg, err
 	}
 	cfg.Raw = cfg.Raw || f.raw
-	f.keep = f.keep || cfg.Keep
-	cfg.Keep = false // Create sets it: a session itself keeps nothing
+	f.keep = f.keep || cfg.Sandbox.Keep
+	cfg.Sandbox.Keep = false // Create sets it: a session itself keeps nothing
 	given, err := f.sources()
 	if err != nil {
 		return cfg, err
@@ -219,7 +219,7 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 	if len(cfg.Workspace) == 1 && cfg.Workspace[0].Into == "" {
 		f.source = cfg.Workspace[0].Folder
 	}
-	f.staysOnHost = cfg.Sandbox.Docker.Workspace != "" || cfg.Sandbox.Local.Workspace != ""
+	f.staysOnHost = cfg.Sandbox.Workspace != ""
 	return cfg, f.check(cfg)
 }
 

@@ -11,5 +11,5 @@ import (
 // TestOnAnotherMachine runs the scripts in testdata/ssh through a real sshd.
 func TestOnAnotherMachine(t *testing.T) {
 	testssh.Start(t)
-	runScripts(t, testscript.Params{Dir: "testdata/ssh"}, nil, "sandbox: {type: ssh, host: "+testssh.Alias+"}\n")
+	runScripts(t, testscript.Params{Dir: "testdata/ssh"}, nil, "sandbox: {type: ssh, ssh: {host: "+testssh.Alias+"}}\n")
 }

@@ -63,7 +63,7 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 		}
 		switch {
 		case chosen.Type != cfg.Sandbox.Type:
-			cfg.Sandbox = chosen // settings of one kind mean nothing to another
+			cfg.Sandbox.Type, cfg.Sandbox.SSH.Host = chosen.Type, firstOf(chosen.SSH.Host, cfg.Sandbox.SSH.Host)
 		case chosen.SSH.Host != "":
 			cfg.Sandbox.SSH.Host = chosen.SSH.Host
 		}

@@ -108,8 +108,8 @@ func (e *engine) compareAgent(ctx context.Context, a realAgent) (rows []row, err
 	cfg := e.config(ways()[1])
 	cfg.Network = ""
 	const inside = "/opt/agent"
-	cfg.Mounts = append(cfg.Mounts, docker.Mount{Source: filepath.Dir(a.program), Target: inside, ReadOnly: true})
-	box, err := docker.New(ctx, cfg)
+	cfg.Docker.Mounts = append(cfg.Docker.Mounts, docker.Mount{Source: filepath.Dir(a.program), Target: inside, ReadOnly: true})
+	box, err := create(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

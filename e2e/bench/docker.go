@@ -13,7 +13,9 @@ import (
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -105,11 +107,22 @@ func (w way) pick(stdio, socket float64) float64 {
 	return stdio
 }
 
-func (e *engine) config(w way) docker.Config {
-	return docker.Config{
-		Host: e.DaemonHost(), Image: e.image, Pull: docker.PullNever, Runner: e.runner,
-		Labels: e.labels(), GraceSeconds: 10, NoSocket: !w.socket,
+func (e *engine) config(w way) environment.Sandbox {
+	runner := func(context.Context, string, string) (string, error) { return e.runner, nil }
+	return environment.Sandbox{
+		Type:   "docker",
+		Spec:   primitives.Spec{Image: e.image, Labels: e.labels(), Grace: 10 * time.Second},
+		Docker: docker.Provider{Host: e.DaemonHost(), Pull: docker.PullNever, Runner: runner, NoSocket: !w.socket},
 	}
+}
+
+// create makes the sandbox of a configuration.
+func create(ctx context.Context, cfg environment.Sandbox) (*guest.Sandbox, error) {
+	p, err := cfg.Docker.Create(ctx, cfg.Spec)
+	if err != nil {
+		return nil, err
+	}
+	return p.(*guest.Sandbox), nil //nolint:errcheck // Create makes no others
 }
 
 // box is a sandbox and the way to it.
@@ -118,12 +131,12 @@ type box struct {
 	*guest.Sandbox
 }
 
-func (e *engine) open(ctx context.Context, w way, change func(*docker.Config)) (box, error) {
+func (e *engine) open(ctx context.Context, w way, change func(*environment.Sandbox)) (box, error) {
 	cfg := e.config(w)
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := docker.New(ctx, cfg)
+	s, err := create(ctx, cfg)
 	return box{w, s}, err
 }
 
@@ -133,7 +146,7 @@ func (b box) end(ctx context.Context) error {
 }
 
 // withBoxes gives a benchmark one sandbox for each way, changed as it wants.
-func (e *engine) withBoxes(ctx context.Context, change func(*docker.Config), use func(boxes []box) error) (err error) {
+func (e *engine) withBoxes(ctx context.Context, change func(*environment.Sandbox), use func(boxes []box) error) (err error) {
 	var boxes []box
 	defer func() {
 		for _, b := range boxes {

@@ -30,8 +30,8 @@ func benchDockerReady(ctx context.Context) (rows []row, err error) {
 // the machine with the engine at work.
 func (e *engine) acquire(ctx context.Context, w way) (took []time.Duration, err error) {
 	const size, rounds = 2, 11
-	settings := environment.Sandbox{Type: "docker", Docker: e.config(w)}
-	settings.Docker.Runner = "" // the environment has it
+	settings := e.config(w)
+	settings.Docker.Runner = nil // the environment has it
 	pool, err := environment.NewPool(ctx, environment.Config{
 		Sandbox: settings, Pool: environment.PoolConfig{Size: size}, Runner: e.runner,
 	})

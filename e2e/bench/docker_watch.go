@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/environment"
 )
 
 // benchDockerWatch compares how soon a change in a bound workspace is known, and
@@ -24,7 +24,7 @@ func benchDockerWatch(ctx context.Context) (rows []row, err error) {
 		return nil, err
 	}
 	err = withEngine(ctx, func(e *engine) error {
-		bound := func(c *docker.Config) { c.Workspace = dir }
+		bound := func(c *environment.Sandbox) { c.Workspace = dir }
 		return e.withBoxes(ctx, bound, func(boxes []box) error {
 			one, err := watchOne(ctx, dir, boxes)
 			if err != nil {

@@ -16,6 +16,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -96,7 +97,12 @@ func (m *modalSide) create(ctx context.Context) (*sdk.Sandbox, error) {
 }
 
 func (m *modalSide) open(ctx context.Context) (*guest.Sandbox, error) {
-	return modal.New(ctx, modal.Config{App: m.app.Name, Image: modalImage, Runner: m.runner, TimeoutSeconds: 3600})
+	runner := func(context.Context, string, string) (string, error) { return m.runner, nil }
+	p, err := modal.Provider{App: m.app.Name, Timeout: time.Hour, Runner: runner}.Create(ctx, primitives.Spec{Image: modalImage})
+	if err != nil {
+		return nil, err
+	}
+	return p.(*guest.Sandbox), nil //nolint:errcheck // Create makes no others
 }
 
 // withBoth gives a benchmark a sandbox of each.

@@ -12,7 +12,7 @@ import (
 	"os"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
@@ -32,7 +32,7 @@ func main() {
 func run(ctx context.Context, args []string) (err error) {
 	box := environment.Sandbox{Type: "local"}
 	if len(args) == 2 {
-		box = environment.Sandbox{Type: args[0], Docker: docker.Config{Image: args[1], Network: "none"}}
+		box = environment.Sandbox{Type: args[0], Spec: primitives.Spec{Image: args[1], Network: "none"}}
 	}
 	env, err := environment.Create(ctx, environment.Config{Sandbox: box, Agent: environment.Agent{Name: "script"}})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/flock"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
@@ -25,42 +26,15 @@ import (
 // The labels of images that were built.
 const (
 	labelImage     = labelPrefix + "image"      // the name and tag that BuildImage gave it
-	labelImageBase = labelPrefix + "image.base" // Config.Image
+	labelImageBase = labelPrefix + "image.base" // Spec.Image
 )
 
-// Build says how [BuildImage] makes an image from [Config].Image.
-type Build struct {
-	// Name is the image's name. It has no tag: that is made from what the image
-	// is built of.
-	Name string
-	// Commands are run by the image's /bin/sh one after another, as root and in "/".
-	// The image has the files that they leave, but for those in their HOME.
-	Commands []string
-	// Labels are added to the image and so to its containers.
-	Labels map[string]string
-	// Env is added to the environment of the commands, such as the variables of a
-	// proxy. The commands can read it and write it anywhere: give them no secrets. It
-	// is not kept in the image and does not count for its tag.
-	Env []string
-}
-
-// Image is an image that [BuildImage] made.
-type Image struct {
-	Ref     string // its name and tag, for Config.Image
-	ID      string
-	Base    string // what it was built on, as Config.Image named it
-	Labels  map[string]string
-	Size    int64 // in bytes, with that of its base
-	Created time.Time
-	InUse   bool // there is a container of it
-}
-
-// FindImage returns the image that [BuildImage] would build, if the engine has it;
-// else the error is fs.ErrNotExist. The base is fetched first if cfg.Pull says so.
-func FindImage(ctx context.Context, cfg Config, b Build) (Image, error) {
-	var found Image
-	err := askAbout("find image", b.Name, cfg, func(eng *client.Client) error {
-		plan, err := planBuild(ctx, eng, cfg, b)
+// findBuilt returns the image that buildImage would build, if the engine has it;
+// else the error is fs.ErrNotExist. The base is fetched first if Pull says so.
+func (c config) findBuilt(ctx context.Context) (primitives.Image, error) {
+	var found primitives.Image
+	err := c.askAbout("find image", c.Install.Name, func(eng *client.Client) error {
+		plan, err := planBuild(ctx, eng, c)
 		if err != nil {
 			return err
 		}
@@ -70,47 +44,48 @@ func FindImage(ctx context.Context, cfg Config, b Build) (Image, error) {
 	return found, err
 }
 
-// BuildImage builds an image on cfg.Image, unless the engine has the very image
-// already: its tag is the digest of the base's ID and of b. Of programs that want
-// the same image at once one builds it. cfg.Progress gets what the commands print,
+// buildImage installs c.Install on c.Image, unless the engine has the very image
+// already: its tag is the digest of the base's ID and of the installation. Of programs that
+// want the same image at once one builds it. Progress gets what the commands print,
 // line by line.
 //
-// The commands run in a sandbox of their own, whose files become the image. It has the
-// network, the limits and the filter of system calls of cfg, never gains privileges and
+// The commands run in a sandbox of their own, whose files become the image, but for those
+// in their HOME. It has the
+// network, the limits and the filter of system calls of c, never gains privileges and
 // has the few capabilities that package managers need. Name, User, Env, the workspace,
-// Mounts, Ports, CapAdd, Labels, ReadOnly and Keep of cfg do not count. ONBUILD
+// Mounts, ports, CapAdd, Labels, ReadOnly and Keep do not count. ONBUILD
 // instructions of the base are not carried out.
 //
-// A command that fails is a [*BuildError]. When BuildImage fails or ctx ends nothing is
+// A command that fails is a [*BuildError]. When buildImage fails or ctx ends nothing is
 // left of the build; that of a program that dies ends like any sandbox.
-func BuildImage(ctx context.Context, cfg Config, b Build) (Image, error) {
-	var built Image
-	err := askAbout("build image", b.Name, cfg, func(eng *client.Client) error {
-		plan, err := planBuild(ctx, eng, cfg, b)
+func (c config) buildImage(ctx context.Context) (primitives.Image, error) {
+	var built primitives.Image
+	err := c.askAbout("build image", c.Install.Name, func(eng *client.Client) error {
+		plan, err := planBuild(ctx, eng, c)
 		if err != nil {
 			return err
 		}
-		built, err = ensureBuilt(ctx, eng, cfg, plan)
+		built, err = ensureBuilt(ctx, eng, c, plan)
 		return err
 	})
 	return built, err
 }
 
 // ensureBuilt builds the image unless it is there; others that want it wait.
-func ensureBuilt(ctx context.Context, eng *client.Client, cfg Config, plan buildPlan) (Image, error) {
+func ensureBuilt(ctx context.Context, eng *client.Client, cfg config, plan buildPlan) (primitives.Image, error) {
 	found, err := findImage(ctx, eng, plan.ref)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return found, err
 	}
 	lock, err := buildLock(plan.ref)
 	if err != nil {
-		return Image{}, err
+		return primitives.Image{}, err
 	}
 	unlock, err := flock.Lock(ctx, lock, func() {
 		cfg.tell("waiting for another program that builds the image " + plan.ref)
 	})
 	if err != nil {
-		return Image{}, err
+		return primitives.Image{}, err
 	}
 	defer unlock()
 	found, err = findImage(ctx, eng, plan.ref)
@@ -122,7 +97,7 @@ func ensureBuilt(ctx context.Context, eng *client.Client, cfg Config, plan build
 }
 
 // tell passes on what takes long.
-func (c Config) tell(message string) {
+func (c config) tell(message string) {
 	if c.Progress != nil {
 		c.Progress(message)
 	}
@@ -144,14 +119,15 @@ func buildLock(ref string) (string, error) {
 
 // buildPlan is a build whose base is known.
 type buildPlan struct {
-	Build
+	primitives.Install
 	ref  string
-	on   string // Config.Image
+	on   string // Spec.Image
 	base image.InspectResponse
 }
 
-func planBuild(ctx context.Context, eng *client.Client, cfg Config, b Build) (buildPlan, error) {
-	if err := b.check(); err != nil {
+func planBuild(ctx context.Context, eng *client.Client, cfg config) (buildPlan, error) {
+	b := cfg.Install
+	if err := checkImageName(b.Name); err != nil {
 		return buildPlan{}, err
 	}
 	base, err := images.Ensure(ctx, eng, cfg.wantedImage())
@@ -166,40 +142,41 @@ func planBuild(ctx context.Context, eng *client.Client, cfg Config, b Build) (bu
 	return buildPlan{b, b.Name + ":" + hex.EncodeToString(digest[:8]), cfg.Image, base}, nil
 }
 
-func (b Build) check() error {
-	for i, r := range b.Name {
+// checkImageName refuses what an image cannot be called.
+func checkImageName(name string) error {
+	for i, r := range name {
 		lower := r >= 'a' && r <= 'z' || r >= '0' && r <= '9'
 		if !lower && (i == 0 || !strings.ContainsRune("._-/", r)) {
-			return Config{}.invalid("name", fmt.Sprintf("%q is no name of an image; use small letters, digits, and . _ - / after the first one", b.Name))
+			return config{}.invalid("name", fmt.Sprintf("%q is no name of an image; use small letters, digits, and . _ - / after the first one", name))
 		}
 	}
-	if b.Name == "" {
-		return Config{}.invalid("name", "it is empty; name the image")
+	if name == "" {
+		return config{}.invalid("name", "it is empty; name the image")
 	}
 	return nil
 }
 
 // findImage returns an image that was built, by its name and tag.
-func findImage(ctx context.Context, eng *client.Client, ref string) (Image, error) {
+func findImage(ctx context.Context, eng *client.Client, ref string) (primitives.Image, error) {
 	found, err := eng.ImageInspect(ctx, ref)
 	if err != nil {
-		return Image{}, engine.Explain(eng, err)
+		return primitives.Image{}, engine.Explain(eng, err)
 	}
 	if found.Config == nil || found.Config.Labels[labelImage] != ref {
-		return Image{}, fmt.Errorf("%w: rename the image %s, whose name is taken", fs.ErrExist, ref)
+		return primitives.Image{}, fmt.Errorf("%w: rename the image %s, whose name is taken", fs.ErrExist, ref)
 	}
 	created, _ := time.Parse(time.RFC3339Nano, found.Created) // the zero time if the engine does not tell
-	return Image{
+	return primitives.Image{
 		Ref: ref, ID: found.ID, Base: found.Config.Labels[labelImageBase], Labels: found.Config.Labels,
 		Size: found.Size, Created: created.UTC(),
 	}, nil
 }
 
-// Images returns the images that [BuildImage] has made and that still have their
-// name, oldest first. Of cfg only Host counts.
-func Images(ctx context.Context, cfg Config) ([]Image, error) {
-	var list []Image
-	err := ask("list images", cfg, func(eng *client.Client) error {
+// Images returns the images that [Provider.BuildImage] has made and that still have their
+// name, oldest first.
+func (p Provider) Images(ctx context.Context) ([]primitives.Image, error) {
+	var list []primitives.Image
+	err := p.ask("list images", func(eng *client.Client) error {
 		var err error
 		list, err = listImages(ctx, eng)
 		return err
@@ -207,11 +184,10 @@ func Images(ctx context.Context, cfg Config) ([]Image, error) {
 	return list, err
 }
 
-// RemoveImage removes an image that [BuildImage] made, by its Ref. Of cfg only
-// Host counts. Another image is fs.ErrNotExist, and one of which there are
+// RemoveImage removes an image that [Provider.BuildImage] made, by its Ref. Another image is fs.ErrNotExist, and one of which there are
 // containers is fs.ErrExist.
-func RemoveImage(ctx context.Context, cfg Config, ref string) error {
-	return askAbout("remove image", ref, cfg, func(eng *client.Client) error {
+func (p Provider) RemoveImage(ctx context.Context, ref string) error {
+	return p.askAbout("remove image", ref, func(eng *client.Client) error {
 		img, err := eng.ImageInspect(ctx, ref)
 		if err != nil {
 			return err

@@ -107,8 +107,8 @@ func TestABuildDoesNotGetWhatIsForTheSandboxes(t *testing.T) {
 	defer func() { _ = taken.Close() }()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Network, cfg.User, cfg.Workspace = "bridge", "tester", t.TempDir()
-	cfg.Env, cfg.Labels = []string{"SECRET=of-the-sandbox"}, map[string]string{"of": "the sandbox"}
-	cfg.Ports = []docker.Port{{Container: 80, Host: taken.Addr().(*net.TCPAddr).Port}} // it would fail
+	cfg.Env, cfg.Labels = map[string]string{"SECRET": "of-the-sandbox"}, map[string]string{"of": "the sandbox"}
+	cfg.Publish = []docker.Port{{Container: 80, Host: taken.Addr().(*net.TCPAddr).Port}} // it would fail
 	img := build(t, cfg, testBuild(t, "env >/env; ls / >/root-folder"))
 	if _, ok := img.Labels["of"]; ok {
 		t.Errorf("the image has the labels %v", img.Labels)

@@ -57,16 +57,16 @@ func (e *BuildError) Unwrap() error { return e.Err }
 //nolint:gochecknoglobals // a constant
 var buildCapabilities = []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID"}
 
-// buildGrace is how many seconds a build lives on whose program has died.
-const buildGrace = 10
+// buildGrace is how long a build lives on whose program has died.
+const buildGrace = 10 * time.Second
 
 // forBuild is the configuration of the sandbox in which an image is built: cfg without
 // all that is for the user's own files, programs and names.
-func (c Config) forBuild(plan buildPlan) Config {
+func (c config) forBuild(plan buildPlan) config {
 	c.building = true
 	c.Image, c.Pull = plan.base.ID, PullNever
-	c.User, c.CapAdd, c.GraceSeconds = "0", buildCapabilities, buildGrace
-	c.Name, c.Env, c.Workspace, c.WorkspacePath, c.Mounts, c.Ports = "", nil, "", "", nil, nil
+	c.User, c.CapAdd, c.Grace = "0", buildCapabilities, buildGrace
+	c.Name, c.Env, c.Workspace, c.WorkspacePath, c.Mounts, c.Ports, c.Publish = "", nil, "", "", nil, nil, nil
 	c.ReadOnly, c.Keep = false, false
 	// The image gets the labels of the container. These are its own.
 	c.Labels = maps.Clone(plan.Labels)
@@ -75,24 +75,24 @@ func (c Config) forBuild(plan buildPlan) Config {
 }
 
 // build builds an image and gives it its name.
-func build(ctx context.Context, eng *client.Client, cfg Config, plan buildPlan) (img Image, err error) {
+func build(ctx context.Context, eng *client.Client, cfg config, plan buildPlan) (img primitives.Image, err error) {
 	if plan.base.Config != nil && len(plan.base.Config.OnBuild) > 0 {
 		cfg.tell("the ONBUILD instructions of the image " + cfg.Image + " are not carried out")
 	}
 	d, err := create(ctx, cfg.forBuild(plan))
 	if err != nil {
-		return Image{}, err
+		return primitives.Image{}, err
 	}
 	defer func() {
 		_, terr := d.sandbox.Terminate(context.WithoutCancel(ctx))
 		err = errors.Join(err, terr, d.sandbox.Close())
 	}()
 	for _, command := range plan.Commands {
-		if err := d.runBuild(ctx, command, plan.Env); err != nil {
+		if err := d.runBuild(ctx, command, plan.BuildEnv); err != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
-			return Image{}, err
+			return primitives.Image{}, err
 		}
 	}
 	// A program on another machine may have been faster.
@@ -100,7 +100,7 @@ func build(ctx context.Context, eng *client.Client, cfg Config, plan buildPlan) 
 		return img, err
 	}
 	if _, err := d.commitAs(ctx, plan.ref, d.builtConfig(plan)); err != nil {
-		return Image{}, err
+		return primitives.Image{}, err
 	}
 	return findImage(ctx, eng, plan.ref)
 }
@@ -187,7 +187,7 @@ func (o *outputLines) flush() {
 }
 
 // listImages returns the images that were built.
-func listImages(ctx context.Context, eng *client.Client) ([]Image, error) {
+func listImages(ctx context.Context, eng *client.Client) ([]primitives.Image, error) {
 	found, err := eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelImage))})
 	if err != nil {
 		return nil, err
@@ -196,18 +196,18 @@ func listImages(ctx context.Context, eng *client.Client) ([]Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := make([]Image, 0, len(found))
+	list := make([]primitives.Image, 0, len(found))
 	for _, i := range found {
 		ref := i.Labels[labelImage]
 		if !slices.Contains(i.RepoTags, ref) {
 			continue // a snapshot of a container of it, for example
 		}
-		list = append(list, Image{
+		list = append(list, primitives.Image{
 			Ref: ref, ID: i.ID, Base: i.Labels[labelImageBase], Labels: i.Labels,
 			Size: i.Size, Created: time.Unix(i.Created, 0).UTC(),
 			InUse: slices.ContainsFunc(containers, func(c container.Summary) bool { return c.ImageID == i.ID }),
 		})
 	}
-	slices.SortFunc(list, func(a, b Image) int { return a.Created.Compare(b.Created) })
+	slices.SortFunc(list, func(a, b primitives.Image) int { return a.Created.Compare(b.Created) })
 	return list, nil
 }

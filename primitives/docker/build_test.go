@@ -22,22 +22,22 @@ import (
 )
 
 // testBuild is a build whose image the test has to remove.
-func testBuild(t *testing.T, commands ...string) docker.Build {
-	return docker.Build{
+func testBuild(t *testing.T, commands ...string) primitives.Install {
+	return primitives.Install{
 		Name: "agentenv-test-built", Labels: testdocker.Labels(),
 		Commands: append([]string{"echo " + t.Name() + " >/built"}, commands...),
 	}
 }
 
 // build builds an image that is removed with the test.
-func build(t *testing.T, cfg docker.Config, b docker.Build) docker.Image {
+func build(t *testing.T, cfg docker.Config, b primitives.Install) primitives.Image {
 	t.Helper()
 	img, err := docker.BuildImage(t.Context(), cfg, b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := docker.RemoveImage(context.WithoutCancel(t.Context()), cfg, img.Ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := cfg.RemoveImage(context.WithoutCancel(t.Context()), img.Ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 	})
@@ -83,7 +83,7 @@ func TestAnImageIsBuiltByRootAndKeepsTheUserOfItsBase(t *testing.T) {
 	}
 	cfg.Image = base.Ref
 	b = testBuild(t, "id -u >/who && pwd >>/who", "echo $http_proxy >>/who")
-	b.Env = []string{"http_proxy=http://proxy.invalid"}
+	b.BuildEnv = []string{"http_proxy=http://proxy.invalid"}
 	img := build(t, cfg, b)
 	found, err := testdocker.Engine(t).ImageInspect(t.Context(), img.Ref)
 	if err != nil {
@@ -98,12 +98,12 @@ func TestAnImageIsBuiltByRootAndKeepsTheUserOfItsBase(t *testing.T) {
 	if got := output(t, s, "sh", "-c", "cat /who; id -u; echo ${http_proxy:-none}"); got != "0\n/\nhttp://proxy.invalid\n1000\nnone\n" {
 		t.Errorf("the container says %q", got)
 	}
-	list, err := docker.Images(t.Context(), cfg)
+	list, err := cfg.Images(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	find := func(ref string) docker.Image {
-		i := slices.IndexFunc(list, func(i docker.Image) bool { return i.Ref == ref })
+	find := func(ref string) primitives.Image {
+		i := slices.IndexFunc(list, func(i primitives.Image) bool { return i.Ref == ref })
 		if i < 0 {
 			t.Fatalf("the list lacks %s: %+v", ref, list)
 		}
@@ -115,7 +115,7 @@ func TestAnImageIsBuiltByRootAndKeepsTheUserOfItsBase(t *testing.T) {
 	if find(base.Ref).InUse {
 		t.Error("no container is of the base")
 	}
-	if err := docker.RemoveImage(t.Context(), cfg, img.Ref); !errors.Is(err, fs.ErrExist) {
+	if err := cfg.RemoveImage(t.Context(), img.Ref); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("an image in use: %v", err)
 	}
 }
@@ -129,7 +129,7 @@ func TestAnImageThatIsBuiltOnASnapshotIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := docker.RemoveSnapshot(context.WithoutCancel(t.Context()), cfg, snapshot); err != nil {
+		if err := cfg.RemoveSnapshot(context.WithoutCancel(t.Context()), snapshot); err != nil {
 			t.Error(err)
 		}
 	})
@@ -139,13 +139,13 @@ func TestAnImageThatIsBuiltOnASnapshotIsNone(t *testing.T) {
 	if got := output(t, open(t, cfg), "cat", "file"); got != "here\n" {
 		t.Errorf("a container of it has %q", got)
 	}
-	list, err := docker.Snapshots(t.Context(), cfg)
+	list, err := cfg.Snapshots(t.Context())
 	if err != nil || slices.ContainsFunc(list, func(i docker.SnapshotInfo) bool { return i.ID == img.Ref }) {
 		t.Errorf("the snapshots are %+v, %v", list, err)
 	}
-	images, err := docker.Images(t.Context(), cfg)
-	if err != nil || !slices.ContainsFunc(images, func(i docker.Image) bool { return i.Ref == img.Ref }) ||
-		slices.ContainsFunc(images, func(i docker.Image) bool { return i.Ref == snapshot }) {
+	images, err := cfg.Images(t.Context())
+	if err != nil || !slices.ContainsFunc(images, func(i primitives.Image) bool { return i.Ref == img.Ref }) ||
+		slices.ContainsFunc(images, func(i primitives.Image) bool { return i.Ref == snapshot }) {
 		t.Errorf("the images are %+v, %v", images, err)
 	}
 }
@@ -171,7 +171,7 @@ func TestTheBaseOfAnImageStays(t *testing.T) {
 	}()
 	cfg.Image = base.ID
 	img := build(t, cfg, testBuild(t, "true"))
-	if err := docker.RemoveImage(t.Context(), cfg, img.Ref); err != nil {
+	if err := cfg.RemoveImage(t.Context(), img.Ref); err != nil {
 		t.Error(err)
 	}
 }
@@ -189,19 +189,19 @@ func TestAnImageIsBuiltOnceByAllWhoWantIt(t *testing.T) {
 		t.Errorf("before the build: %v", err)
 	}
 	var all sync.WaitGroup
-	images := make([]docker.Image, 4)
+	images := make([]primitives.Image, 4)
 	for i := range images {
 		all.Go(func() { images[i] = build(t, cfg, b) })
 	}
 	all.Wait()
 	found, err := docker.FindImage(t.Context(), cfg, b)
-	if err != nil || slices.ContainsFunc(images, func(i docker.Image) bool { return i.ID != found.ID || i.Ref != found.Ref }) {
+	if err != nil || slices.ContainsFunc(images, func(i primitives.Image) bool { return i.ID != found.ID || i.Ref != found.Ref }) {
 		t.Errorf("found %+v, %v; built %+v", found, err, images)
 	}
 	if n := builds.Load(); n != 1 {
 		t.Errorf("built %d times", n)
 	}
-	if err := docker.RemoveImage(t.Context(), cfg, found.Ref); err != nil {
+	if err := cfg.RemoveImage(t.Context(), found.Ref); err != nil {
 		t.Error(err)
 	}
 	noneBuilt(t)
@@ -252,22 +252,22 @@ func TestABuildThatIsCancelledEndsAndLeavesNothing(t *testing.T) {
 func TestBuildImageRefusesWhatMakesNoSense(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	for name, c := range map[string]struct {
-		build docker.Build
+		build primitives.Install
 		want  error
 	}{
-		"no name":           {docker.Build{}, fs.ErrInvalid},
-		"a name with a tag": {docker.Build{Name: "a:b"}, fs.ErrInvalid},
-		"a NUL byte":        {docker.Build{Name: "a", Commands: []string{"a\x00b"}}, fs.ErrInvalid},
+		"no name":           {primitives.Install{}, fs.ErrInvalid},
+		"a name with a tag": {primitives.Install{Name: "a:b"}, fs.ErrInvalid},
+		"a NUL byte":        {primitives.Install{Name: "a", Commands: []string{"a\x00b"}}, fs.ErrInvalid},
 	} {
 		if img, err := docker.BuildImage(t.Context(), cfg, c.build); !errors.Is(err, c.want) {
 			t.Errorf("%s: %+v, %v", name, img, err)
 		}
 	}
-	if err := docker.RemoveImage(t.Context(), cfg, cfg.Image); !errors.Is(err, fs.ErrNotExist) {
+	if err := cfg.RemoveImage(t.Context(), cfg.Image); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an image that was not built was removed: %v", err)
 	}
 	cfg.Image = "agentenv-test-missing:none"
-	if _, err := docker.BuildImage(t.Context(), cfg, docker.Build{Name: "a"}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := docker.BuildImage(t.Context(), cfg, primitives.Install{Name: "a"}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a base that is missing: %v", err)
 	}
 }

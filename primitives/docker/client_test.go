@@ -5,12 +5,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 func TestASandboxThatIsClosedTakesNoClientFromOthers(t *testing.T) {
-	cfg := Config{Image: testdocker.Busybox(t), Pull: PullNever, Runner: testdocker.Runner(t), Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10}
+	cfg := Config{Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: Provider{Pull: PullNever}, Runner: testdocker.Runner(t)}
 	first, err := New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

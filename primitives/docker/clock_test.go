@@ -117,8 +117,8 @@ func terminatedElsewhere(t *testing.T, host string) {
 	if state, err := other.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
 		t.Errorf("terminated elsewhere: %+v, %v", state, err)
 	}
-	history, err := docker.History(t.Context(), cfg, s.ID())
-	if err != nil || !slices.ContainsFunc(history, func(i docker.Incident) bool { return strings.HasPrefix(i.Message, "terminated by") }) {
+	history, err := cfg.History(t.Context(), s.ID())
+	if err != nil || !slices.ContainsFunc(history, func(i primitives.Incident) bool { return strings.HasPrefix(i.Message, "terminated by") }) {
 		t.Errorf("terminated elsewhere: %+v, %v", history, err)
 	}
 }

@@ -1,6 +1,8 @@
 package docker
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,12 +16,13 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Config says how to make a sandbox. Image and Runner are required.
+// Provider makes containers of a Docker engine. Its fields are the settings that only
+// containers have; the zero value is the engine that the docker command would use.
 //
 // The container's first process is always the guest, which reaps orphans like an
 // init, so none can be chosen. Its system calls are always filtered, it never gains
 // privileges, and it shares no namespace with its machine or another container.
-type Config struct {
+type Provider struct {
 	// Host is the address of the engine: "unix:///var/run/docker.sock",
 	// "tcp://host:2376" with the certificates that the DOCKER_TLS_VERIFY and
 	// DOCKER_CERT_PATH variables name, or "ssh://user@host", which needs an ssh
@@ -27,67 +30,34 @@ type Config struct {
 	// the DOCKER_* environment variables, then the current context of its
 	// configuration, then the default socket.
 	Host string `json:"host,omitempty"`
-	// Image is the image to run, by name or ID.
-	Image string `json:"image,omitempty"`
 	// Pull says when to fetch the image; empty means PullMissing.
 	Pull Pull `json:"pull,omitempty"`
 	// Platform chooses among the platforms of an image, as in "linux/amd64". Empty
 	// means the engine's.
 	Platform string `json:"platform,omitempty"`
-	// Name is the container's name, and so the sandbox's ID. Empty means a new
-	// one.
-	Name string `json:"name,omitempty"`
-	// User runs everything in the container: a name, a number, or "user:group".
-	// Empty means the image's.
-	User string `json:"user,omitempty"`
-	// Env is added to the environment that the image gives to every command,
-	// entries and their meaning as in primitives.Command.Env. Whoever may use
-	// the engine can read it, and snapshots hold it: give secrets to the commands
-	// that need them.
-	Env []string `json:"env,omitempty"`
-	// Workspace is an existing folder of the engine's machine to work in instead
-	// of one inside the container. It is used in place and never deleted. User
-	// must be able to write there: as long as CapAdd does not say otherwise, root
-	// in the container can only write what belongs to root.
-	Workspace string `json:"workspace,omitempty"`
-	// WorkspacePath is the absolute path at which Workspace is in the container,
-	// for who wants the paths of both to agree; then it must be the real one. Empty means
-	// /workspace.
-	WorkspacePath string `json:"workspace_path,omitempty"`
-	// Mounts are more folders or files of the engine's machine. Like Workspace, none may
-	// be a symbolic link. If another program exchanges one while the sandbox is made, New
-	// fails with [ErrFolderChanged]. What would give
-	// the container that machine is refused, here and as Workspace: sockets and
+	// Mounts are folders or files of the engine's machine, beside Spec.Workspace. None
+	// may be a symbolic link. If another program exchanges one while the sandbox is made,
+	// Create fails with [ErrFolderChanged]. What would give the container that machine is
+	// refused, here and as the workspace: sockets and
 	// data of engines, /proc, /sys and /dev (but /dev/shm), and what contains them.
 	// Of an engine elsewhere only the names can be looked at.
 	Mounts []Mount `json:"mounts,omitempty"`
 	// Writable names paths that stay writable although programs of the machine execute
-	// what is in them, relative to Workspace and to each of Mounts: ".git/hooks",
+	// what is in them, relative to the workspace and to each of Mounts: ".git/hooks",
 	// ".vscode"; "." is all of them. A path below a protected one is refused: name that one.
 	// Nil protects all that exist when the sandbox is made:
 	// git's configuration, its hooks and the .git of submodules, and the settings of
 	// editors and agents are read-only in the container. Nothing is protected on an engine
 	// of another machine.
 	Writable []string `json:"writable,omitempty"`
-	// Ports are published: they can be reached on the engine's machine, see
-	// [Sandbox.Ports].
-	Ports []Port `json:"ports,omitempty"`
-	// Network is "none", or the name of a network. Empty means the network
-	// "agentenv", which New makes if the engine has none: sandboxes reach the
-	// internet and the engine's machine through it, but not each other. On "bridge",
-	// the engine's default network, containers also reach each other.
-	Network string `json:"network,omitempty"`
-	// CPUs limits the processor time, in processors. Zero means all of the engine's
-	// but one, and at least one, where the engine can limit it; negative no limit.
-	CPUs float64 `json:"cpus,omitempty"`
-	// Memory limits the memory; there is no swap. Zero means 4 GiB, negative no
-	// limit.
-	Memory primitives.Size `json:"memory,omitempty"`
+	// Publish are ports of the container at chosen addresses of the engine's machine.
+	// Those of Spec.Ports are at free ones of 127.0.0.1.
+	Publish []Port `json:"publish,omitempty"`
 	// Pids limits the number of processes and threads, of which some fifteen are the
 	// guest's for each program that is connected. Zero means 4096, negative no limit;
 	// less than 64 is refused.
 	Pids int64 `json:"pids,omitempty"`
-	// Disk limits what is written to the container's own files; Workspace, Mounts
+	// Disk limits what is written to the container's own files; the workspace, Mounts
 	// and the folders that are left with ReadOnly do not count. Zero means 20 GiB
 	// where the engine can limit it, negative no limit. Few engines can: overlay2
 	// needs XFS with project quotas. Others refuse a positive number with
@@ -104,41 +74,51 @@ type Config struct {
 	CapAdd []string `json:"cap_add,omitempty"`
 	// Seccomp is the path on this machine of a profile, in the engine's format,
 	// that says which system calls are allowed. Empty means the engine's own, without
-	// set-user-ID and set-group-ID bits where Workspace or Mounts can be written.
+	// set-user-ID and set-group-ID bits where the workspace or Mounts can be written.
 	Seccomp string `json:"seccomp,omitempty"`
 	// Runtime is the name of a runtime that the engine has, such as "runsc" for gVisor.
 	// Empty means the engine's default. One that the engine does not have is
 	// fs.ErrNotExist.
 	Runtime string `json:"runtime,omitempty"`
-	// Labels are added to the container.
-	Labels map[string]string `json:"labels,omitempty"`
-	// GraceSeconds is for how long the sandbox lives on when no program is
-	// connected to it any more. Zero means 60.
-	GraceSeconds int `json:"grace_seconds,omitempty"`
-	// Keep lets it live until Terminate instead. A container that is ended by
-	// something else then stays, ended, with its files, until [Remove].
-	Keep bool `json:"keep,omitempty"`
-	// ExpiresAfterSeconds bounds Keep: a sandbox that is older is kept no more, and
-	// GraceSeconds counts again. Zero means that it is kept for ever; without Keep
-	// it says nothing.
-	ExpiresAfterSeconds int `json:"expires_after_seconds,omitempty"`
-	// Session is written on what is made on the engine, for people: the
-	// conversation that it is for.
-	Session string `json:"session,omitempty"`
-	// Runner is the path on this machine of the envrunner program for the engine's
-	// platform, which is the guest in the container. One for another platform is
-	// errors.ErrUnsupported.
-	Runner string `json:"runner,omitempty"`
 	// NoSocket keeps to the streams of the engine. Otherwise a container on this
 	// machine gets a folder of this user's, to read, in which the guest finds a
 	// socket of this program; it is several times faster, and what does not work
 	// is done without.
 	NoSocket bool `json:"no_socket,omitempty"`
+
+	// Runner returns the path on this machine of the envrunner program for the engine's
+	// platform, which is the guest in the container, for example bundle.Find. Create needs
+	// it, and Attach for a sandbox of another release.
+	Runner func(ctx context.Context, goos, goarch string) (string, error) `json:"-"`
 	// Logger gets what happens to the stream; nil is silence.
 	Logger hclog.Logger `json:"-"`
-	// Progress is told, in a sentence, what takes longer than a moment, such as
-	// fetching the image. It may be called from any goroutine. Nil tells nobody.
+	// Progress gets a sentence about what takes longer than a moment, such as fetching
+	// the image. It may be called from any goroutine. Nil is silence.
 	Progress func(message string) `json:"-"`
+}
+
+// The defaults of the settings in [primitives.Spec]: Network is "agentenv", which Create
+// makes if the engine has none: sandboxes reach the internet and the engine's machine
+// through it, but not each other. CPUs are all of the engine's but one, and at least one,
+// where the engine can limit them. Memory is 4 GiB; there is no swap. Grace is a minute.
+// WorkspacePath is /workspace.
+const (
+	minCPUs       = 0.01 // what the engines take
+	maxCPUs       = 1 << 16
+	defaultMemory = 4 << 30
+	minMemory     = 32 << 20 // less does not hold the guest
+	defaultPids   = 4096
+	defaultDisk   = 20 << 30
+	minPids       = 64 // the guests' own threads are counted
+	defaultGrace  = time.Minute
+)
+
+// config is all that makes a sandbox.
+type config struct {
+	primitives.Spec
+	Provider
+	// Runner is the path that Provider.Runner returned.
+	Runner string `json:"runner,omitempty"`
 	// sharedRunner is what New found out: the engine can mount this file of its
 	// machine instead of getting a copy of the runner.
 	sharedRunner string
@@ -146,7 +126,7 @@ type Config struct {
 	folders *hostFolders
 	// ownFolders: the guest can make its folders itself.
 	ownFolders bool
-	// building: the container is that of BuildImage.
+	// building: the container is that of an image that is built.
 	building bool
 }
 
@@ -162,19 +142,8 @@ const (
 
 const imageAdvice = "name an image, such as node:22-bookworm-slim"
 
-const (
-	minCPUs       = 0.01 // what the engines take
-	maxCPUs       = 1 << 16
-	defaultMemory = 4 << 30
-	minMemory     = 32 << 20 // less does not hold the guest
-	defaultPids   = 4096
-	defaultDisk   = 20 << 30
-	minPids       = 64 // the guests' own threads are counted
-	defaultGrace  = 60
-)
-
 // check refuses what is wrong whatever the engine says.
-func (c Config) check() error {
+func (c config) check() error {
 	switch {
 	case c.Image == "" || strings.ContainsAny(c.Image, " \t\n\x00"):
 		return c.invalid("image", fmt.Sprintf("%q is no name of an image; %s", c.Image, imageAdvice))
@@ -188,16 +157,8 @@ func (c Config) check() error {
 		return c.invalid("memory", fmt.Sprintf("%d bytes are too few; give at least %dm, or none, which is a negative number, for no limit", c.Memory, minMemory>>20))
 	case c.Pids > 0 && c.Pids < minPids:
 		return c.invalid("pids", fmt.Sprintf("%d are too few; give at least %d, or a negative number for no limit", c.Pids, minPids))
-	case c.GraceSeconds < 0:
-		return c.invalid("grace_seconds", "it is negative; give a positive number, or set keep")
-	case c.ExpiresAfterSeconds < 0:
-		return c.invalid("expires_after_seconds", "it is negative; give a positive number, or 0 to keep the sandbox for ever")
-	case strings.ContainsRune(c.Session, 0):
-		return c.invalid("session", "it contains a NUL byte")
 	case c.Network == "host" || strings.HasPrefix(c.Network, "container:"):
 		return c.invalid("network", "a sandbox cannot share a network; choose bridge, none or the name of a network")
-	case strings.Count(c.User, ":") > 1:
-		return c.invalid("user", fmt.Sprintf("%q has more than one colon; write it as user or user:group, by names or numbers", c.User))
 	case c.Workspace != "" && !filepath.IsAbs(c.Workspace):
 		return c.invalid("workspace", fmt.Sprintf("%q is not absolute; give an absolute path", c.Workspace))
 	}
@@ -212,32 +173,26 @@ func (c Config) check() error {
 			return c.invalid("labels", fmt.Sprintf("%q is empty or begins with %q, which is agentenv's; give another name", key, labelPrefix))
 		}
 	}
-	for _, check := range []func() error{c.checkRunner, c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkWritable, c.checkPorts} {
+	for _, check := range []func() error{c.Spec.Check, c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkWritable, c.checkPorts} {
 		if err := check(); err != nil {
 			return err
 		}
 	}
-	return (primitives.Command{Args: []string{"env"}, Env: c.Env, User: c.User}).Check()
+	return nil
 }
 
 // grace is how long the sandbox waits for somebody to connect.
-func (c Config) grace() time.Duration {
-	if c.GraceSeconds == 0 {
-		return defaultGrace * time.Second
-	}
-	return time.Duration(c.GraceSeconds) * time.Second
+func (c config) grace() time.Duration {
+	return cmp.Or(c.Grace, defaultGrace)
 }
 
-// expiry is how old a sandbox becomes that is kept.
-func (c Config) expiry() time.Duration { return time.Duration(c.ExpiresAfterSeconds) * time.Second }
-
 // invalid is the error of a field: what is wrong with it, and after a semicolon what to do.
-func (c Config) invalid(field, wrong string) error {
+func (c config) invalid(field, wrong string) error {
 	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, wrong)
 }
 
 // isolation is full where no folder of the engine's machine is in the container.
-func (c Config) isolation() primitives.Isolation {
+func (c config) isolation() primitives.Isolation {
 	if c.Workspace != "" || len(c.Mounts) > 0 {
 		return primitives.IsolationFolders
 	}
@@ -256,7 +211,7 @@ func validName(s string) bool {
 }
 
 // platform splits Platform.
-func (c Config) platform() (p [3]string, err error) {
+func (c config) platform() (p [3]string, err error) {
 	if c.Platform == "" {
 		return p, nil
 	}

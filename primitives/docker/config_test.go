@@ -35,7 +35,7 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 		return func(c *docker.Config) { c.Workspace, c.WorkspacePath = source, target }
 	}
 	port := func(p docker.Port) func(*docker.Config) {
-		return func(c *docker.Config) { c.Network, c.Ports = "bridge", []docker.Port{p} }
+		return func(c *docker.Config) { c.Network, c.Publish = "bridge", []docker.Port{p} }
 	}
 	good := config(t, testdocker.Busybox(t))
 	for name, c := range map[string]struct {
@@ -48,7 +48,7 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 		"no number of processors":        {func(c *docker.Config) { c.CPUs = math.NaN() }, "cpus", fs.ErrInvalid},
 		"more processors than there are": {func(c *docker.Config) { c.CPUs = 9999 }, "CPUs", fs.ErrInvalid},
 		"two groups":                     {func(c *docker.Config) { c.User = "a:b:c" }, "user", fs.ErrInvalid},
-		"a variable without a name":      {func(c *docker.Config) { c.Env = []string{"A=1", "=secret"} }, "Env[1]", fs.ErrInvalid},
+		"a variable without a name":      {func(c *docker.Config) { c.Env = map[string]string{"A": "1", "": "secret"} }, "env", fs.ErrInvalid},
 		"a label without a name":         {func(c *docker.Config) { c.Labels = map[string]string{"": "x"} }, "labels", fs.ErrInvalid},
 		"a label of ours":                {func(c *docker.Config) { c.Labels = map[string]string{"dev.agentenv.sandbox": "x"} }, "labels", fs.ErrInvalid},
 		"another container's network":    {func(c *docker.Config) { c.Network = "container:x" }, "network", fs.ErrInvalid},
@@ -108,14 +108,14 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 			mount("/../var", "/m")(c)
 		}, "mounts[1].source", fs.ErrInvalid},
 
-		"no port":               {port(docker.Port{}), "ports[0].container", fs.ErrInvalid},
-		"a port above all":      {port(docker.Port{Container: 1, Host: 1 << 16}), "ports[0].host", fs.ErrInvalid},
-		"another protocol":      {port(docker.Port{Container: 1, Protocol: "icmp"}), "ports[0].protocol", fs.ErrInvalid},
-		"no address":            {port(docker.Port{Container: 1, HostIP: "localhost"}), "ports[0].host_ip", fs.ErrInvalid},
-		"a port and no network": {func(c *docker.Config) { c.Ports = []docker.Port{{Container: 1}} }, "ports", fs.ErrInvalid},
+		"no port":               {port(docker.Port{}), "publish[0].container", fs.ErrInvalid},
+		"a port above all":      {port(docker.Port{Container: 1, Host: 1 << 16}), "publish[0].host", fs.ErrInvalid},
+		"another protocol":      {port(docker.Port{Container: 1, Protocol: "icmp"}), "publish[0].protocol", fs.ErrInvalid},
+		"no address":            {port(docker.Port{Container: 1, HostIP: "localhost"}), "publish[0].host_ip", fs.ErrInvalid},
+		"a port and no network": {func(c *docker.Config) { c.Publish = []docker.Port{{Container: 1}} }, "ports", fs.ErrInvalid},
 		"a port twice": {func(c *docker.Config) {
-			c.Network, c.Ports = "bridge", []docker.Port{{Container: 1, Host: 2}, {Container: 3, Host: 2, Protocol: "tcp"}}
-		}, "ports[1]", fs.ErrInvalid},
+			c.Network, c.Publish = "bridge", []docker.Port{{Container: 1, Host: 2}, {Container: 3, Host: 2, Protocol: "tcp"}}
+		}, "publish[1]", fs.ErrInvalid},
 		"an address with a password": {func(c *docker.Config) { c.Host = "tcp://me:secret@host:1" }, "address", fs.ErrInvalid},
 		"an address without a host":  {func(c *docker.Config) { c.Host = "tcp://" }, "address", fs.ErrInvalid},
 		"an address of another kind": {func(c *docker.Config) { c.Host = "fd://me:secret@3" }, "address", fs.ErrInvalid},

@@ -23,7 +23,7 @@ const (
 	guestDir     = "/agentenv"
 	guestProgram = guestDir + "/envrunner"
 	guestRoot    = guestDir + "/sandbox"
-	workspaceDir = "/workspace" // of Config.Workspace, without a WorkspacePath
+	workspaceDir = "/workspace" // of Spec.Workspace, without a WorkspacePath
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 )
 
 // makeContainer makes the container and returns its ID.
-func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse) (string, error) {
+func makeContainer(ctx context.Context, eng *client.Client, name string, cfg config, img image.InspectResponse) (string, error) {
 	host, err := hostConfig(cfg)
 	if err != nil {
 		return "", err
@@ -77,7 +77,7 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg Con
 }
 
 // ociPlatform is Platform for the engine; nil is its own.
-func (c Config) ociPlatform() *ocispec.Platform {
+func (c config) ociPlatform() *ocispec.Platform {
 	p, _ := c.platform() // was checked
 	if p[0] == "" {
 		return nil
@@ -88,7 +88,7 @@ func (c Config) ociPlatform() *ocispec.Platform {
 // keepLimits removes a container without a limit that was asked for: engines leave out
 // those that their kernel does not have, and only say so. A default one is told of,
 // once: for a sandbox and not for its forks.
-func keepLimits(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, host *container.HostConfig, made container.CreateResponse) error {
+func keepLimits(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse, host *container.HostConfig, made container.CreateResponse) error {
 	forked := img.Config != nil && isFork(img.Config.Labels)
 	if !forked && cfg.Logger != nil {
 		cfg.warnUnlimited(host)
@@ -107,7 +107,7 @@ func keepLimits(ctx context.Context, eng *client.Client, cfg Config, img image.I
 
 // dropped says of a warning that a limit was left out: an error if it was asked for,
 // else a note for people.
-func (c Config) dropped(warning string) (note string, err error) {
+func (c config) dropped(warning string) (note string, err error) {
 	said := strings.ToLower(warning) // versions differ in that
 	refuse := func(field, advice string) (string, error) {
 		return "", fmt.Errorf("%w: %s: this engine cannot limit it; %s, or enable the control group on its machine: the engine says: %s", errors.ErrUnsupported, field, advice, warning)
@@ -148,7 +148,7 @@ func createWhole(ctx context.Context, eng *client.Client, create func(context.Co
 	return container.CreateResponse{}, errors.Join(ctx.Err(), err)
 }
 
-func containerConfig(name string, cfg Config, img image.InspectResponse) *container.Config {
+func containerConfig(name string, cfg config, img image.InspectResponse) *container.Config {
 	labels := sandboxLabels(name, cfg)
 	maps.Copy(labels, cfg.Labels)
 	labels[labelConfig] = describeConfig(cfg)
@@ -160,7 +160,7 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 	c := &container.Config{
 		Image:       cfg.Image,
 		User:        cfg.User,
-		Env:         packEnv(cfg.Env),
+		Env:         packEnv(cfg.Environ()),
 		Entrypoint:  []string{guestProgram},
 		Cmd:         guestArgs(cfg, img),
 		WorkingDir:  "/",
@@ -175,7 +175,7 @@ func containerConfig(name string, cfg Config, img image.InspectResponse) *contai
 
 // guestInVolume reports whether the guest's folder is a volume: a read-only container
 // takes files nowhere else, and the image that is made of a build has none of the guest's.
-func (c Config) guestInVolume() bool { return c.ReadOnly || c.building }
+func (c config) guestInVolume() bool { return c.ReadOnly || c.building }
 
 // guestVolume is a new volume for the guest's folder. It has the container's labels,
 // so that it is found if it loses the container, with which it is to go.
@@ -186,14 +186,14 @@ func guestVolume(labels map[string]string) mount.Mount {
 }
 
 // guestArgs is the command line of the container's first process.
-func guestArgs(cfg Config, img image.InspectResponse) []string {
+func guestArgs(cfg config, img image.InspectResponse) []string {
 	stay := cfg.grace()
-	if cfg.Keep && cfg.expiry() == 0 {
+	if cfg.Keep && cfg.Expires == 0 {
 		stay = -1
 	}
-	args := []string{"guest", "--root", guestRoot, "--stay", stay.String(), "--keep"}
-	if cfg.Keep && cfg.expiry() > 0 {
-		args = append(args, "--min-age", cfg.expiry().String())
+	args := []string{"guest", "--root", guestRoot, "--stay", stay.String(), "--leave-files"}
+	if cfg.Keep && cfg.Expires > 0 {
+		args = append(args, "--min-age", cfg.Expires.String())
 	}
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.workspaceTarget())
@@ -213,10 +213,10 @@ func guestArgs(cfg Config, img image.InspectResponse) []string {
 }
 
 // envPrefix and a number are the names of the variables in which the first process
-// gets those of Config.Env: every user of the machine sees its command line.
+// gets those of Spec.Env: every user of the machine sees its command line.
 const envPrefix = "AGENTENV_VAR_"
 
-// packEnv puts what Config.Env says into such variables.
+// packEnv puts what Spec.Env says into such variables.
 func packEnv(env []string) []string {
 	packed := make([]string, len(env))
 	for i, e := range env {
@@ -225,7 +225,7 @@ func packEnv(env []string) []string {
 	return packed
 }
 
-func hostConfig(cfg Config) (*container.HostConfig, error) {
+func hostConfig(cfg config) (*container.HostConfig, error) {
 	noInit := false // also where the engine's default is one: the guest is
 	h := &container.HostConfig{
 		AutoRemove:     !cfg.Keep,                         // what was in a kept one that dies may be wanted

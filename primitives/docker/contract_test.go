@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
@@ -16,10 +17,7 @@ import (
 
 // config is what all tests have in common.
 func config(t testing.TB, image string) docker.Config {
-	return docker.Config{
-		Image: image, Pull: docker.PullNever, Runner: testdocker.Runner(t),
-		Network: "none", Labels: testdocker.Labels(), GraceSeconds: 10,
-	}
+	return docker.Config{Spec: primitives.Spec{Image: image, Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: docker.Provider{Pull: docker.PullNever}, Runner: testdocker.Runner(t)}
 }
 
 // TestContract runs the contract in containers of all kinds. Of the image, the
@@ -83,7 +81,7 @@ func harness(cfg docker.Config, owner int, eng *client.Client) primitivestest.Ha
 			return docker.New(ctx, again)
 		},
 		Forget: func(ctx context.Context, snapshot string) error {
-			return docker.RemoveSnapshot(ctx, cfg, snapshot)
+			return cfg.RemoveSnapshot(ctx, snapshot)
 		},
 		Destroy: func(ctx context.Context, p primitives.EnvironmentPrimitive) error {
 			return eng.ContainerRemove(ctx, p.ID(), container.RemoveOptions{Force: true, RemoveVolumes: true})

@@ -136,7 +136,7 @@ func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
 			all.Go(func() {
 				t.Run(name, func(t *testing.T) {
 					cfg := config(t, testdocker.Busybox(t))
-					cfg.GraceSeconds = 1
+					cfg.Grace = 1 * time.Second
 					if strings.HasSuffix(at.request, "/commit") {
 						// While the engine does it the container is paused, and would be garbage.
 						cfg.Keep = true
@@ -146,7 +146,7 @@ func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
 					v := killedAt(t, cfg, at.after, at.request, insteadVariable+"=copies")
 					v.committed(heard, at.commits)
 					if cfg.Keep { // not until it has expired: nobody knows for how long the engine is busy
-						if err := docker.Remove(t.Context(), docker.Config{}, v.name); err != nil {
+						if err := (docker.Config{}).Remove(t.Context(), v.name); err != nil {
 							t.Error(err)
 						}
 					}
@@ -165,7 +165,7 @@ func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
 // make a sandbox, and removes them.
 func wholeSnapshots(t *testing.T, cfg docker.Config) int {
 	t.Helper()
-	list, err := docker.Snapshots(t.Context(), docker.Config{})
+	list, err := (docker.Config{}).Snapshots(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func wholeSnapshots(t *testing.T, cfg docker.Config) int {
 			t.Errorf("the file in the snapshot holds %q", got)
 		}
 		end(t, s)
-		if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, i.ID); err != nil {
+		if err := (docker.Config{}).RemoveSnapshot(t.Context(), i.ID); err != nil {
 			t.Error(err)
 		}
 	}
@@ -199,7 +199,7 @@ func buildForEver(ctx context.Context, config string, reached func(string, ...an
 			reached("building")
 		}
 	}
-	_, err := docker.BuildImage(ctx, cfg, docker.Build{
+	_, err := docker.BuildImage(ctx, cfg, primitives.Install{
 		Name: cfg.Name, Commands: []string{"true", "echo it runs; sleep 1000"}, Labels: testdocker.Labels(),
 	})
 	return err
@@ -212,7 +212,7 @@ func TestAProgramThatIsKilledWhileItBuildsLeavesNothing(t *testing.T) {
 	}
 	gone := func() bool {
 		t.Helper()
-		if _, err := docker.GC(t.Context(), docker.Config{}, docker.GCOptions{NoGrace: true}); err != nil {
+		if _, err := (docker.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true}); err != nil {
 			t.Fatal(err)
 		}
 		images, containers, volumes := onEngine(t)

@@ -26,7 +26,7 @@ import (
 func TestContractOfCopies(t *testing.T) {
 	cfg := config(t, testdocker.Scratch(t))
 	cfg.User = "4242:4242"
-	cfg.Env = []string{"MINE=yes"}
+	cfg.Env = map[string]string{"MINE": "yes"}
 	eng := testdocker.Engine(t)
 	t.Cleanup(func() { noImagesLeft(t) })
 	primitivestest.Run(t, primitivestest.Harness{
@@ -46,7 +46,7 @@ func TestContractOfCopies(t *testing.T) {
 			return docker.New(ctx, again)
 		},
 		Forget: func(ctx context.Context, snapshot string) error {
-			return docker.RemoveSnapshot(ctx, docker.Config{}, snapshot)
+			return (docker.Config{}).RemoveSnapshot(ctx, snapshot)
 		},
 	})
 }
@@ -190,7 +190,7 @@ func TestASnapshotIsListedUntilItIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	listed := func() (docker.SnapshotInfo, bool) {
-		list, err := docker.Snapshots(t.Context(), docker.Config{})
+		list, err := (docker.Config{}).Snapshots(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,18 +212,18 @@ func TestASnapshotIsListedUntilItIsRemoved(t *testing.T) {
 	if got := output(t, again, "cat", "f"); got != "kept" {
 		t.Errorf("the file holds %q", got)
 	}
-	if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, id); !errors.Is(err, fs.ErrExist) {
+	if err := (docker.Config{}).RemoveSnapshot(t.Context(), id); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("removing a snapshot whose sandbox lives: %v", err)
 	}
 	end(t, again)
-	if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, id); err != nil {
+	if err := (docker.Config{}).RemoveSnapshot(t.Context(), id); err != nil {
 		t.Error(err)
 	}
 	if _, ok := listed(); ok {
 		t.Error("it is still listed")
 	}
 	for _, id := range []string{id, testdocker.Busybox(t)} {
-		if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, id); !errors.Is(err, fs.ErrNotExist) {
+		if err := (docker.Config{}).RemoveSnapshot(t.Context(), id); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("removing %s: %v", id, err)
 		}
 	}
@@ -244,8 +244,8 @@ func TestASandboxThatSomebodyElsePaused(t *testing.T) {
 	if state, err := s.Poll(t.Context()); err != nil || state.Status != primitives.StatusPaused {
 		t.Errorf("Poll: %+v, %v", state, err)
 	}
-	list, err := docker.List(t.Context(), docker.Config{})
-	if err != nil || !slices.ContainsFunc(list, func(i docker.Info) bool { return i.ID == s.ID() && i.Status == primitives.StatusPaused }) {
+	list, err := (docker.Config{}).List(t.Context())
+	if err != nil || !slices.ContainsFunc(list, func(i primitives.Info) bool { return i.ID == s.ID() && i.Status == primitives.StatusPaused }) {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 	if u, err := s.ReadUsage(t.Context()); err != nil || u.Memory <= 0 || u.MemoryLimit != 4<<30 {
@@ -334,14 +334,14 @@ func TestPollIsNotMisledRightAfterResume(t *testing.T) {
 
 func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
-	cfg.Keep, cfg.ExpiresAfterSeconds = true, 1
+	cfg.Keep, cfg.Expires = true, time.Second
 	s := open(t, cfg)
 	id, err := s.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := docker.RemoveSnapshot(context.WithoutCancel(t.Context()), docker.Config{}, id); err != nil {
+		if err := (docker.Config{}).RemoveSnapshot(context.WithoutCancel(t.Context()), id); err != nil {
 			t.Error(err)
 		}
 	})
@@ -356,7 +356,7 @@ func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	list, err := docker.List(t.Context(), docker.Config{})
+	list, err := (docker.Config{}).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
 			t.Errorf("listed as a sandbox: %+v", i)
 		}
 	}
-	garbage, err := docker.GC(t.Context(), docker.Config{}, docker.GCOptions{DryRun: true})
+	garbage, err := (docker.Config{}).GC(t.Context(), primitives.GCOptions{DryRun: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func TestFilesInAVolumeOfTheImageAreNotLostInACopy(t *testing.T) {
 			t.Errorf("%s: Snapshot: %v", name, err)
 		}
 		if id != "" {
-			if err := docker.RemoveSnapshot(t.Context(), docker.Config{}, id); err != nil {
+			if err := (docker.Config{}).RemoveSnapshot(t.Context(), id); err != nil {
 				t.Error(err)
 			}
 		}

@@ -182,7 +182,7 @@ func (v *victim) leavesNothing() {
 		case <-ctx.Done():
 			v.t.Fatalf("after GC: %v; %s", left, v.log.String())
 		}
-		if _, err := docker.GC(ctx, docker.Config{Host: v.host}, docker.GCOptions{}); err != nil {
+		if _, err := (docker.Config{Provider: docker.Provider{Host: v.host}}).GC(ctx, primitives.GCOptions{}); err != nil {
 			v.t.Fatal(err)
 		}
 	}
@@ -230,7 +230,7 @@ func (v *victim) left(ctx context.Context) error {
 func TestAProgramThatIsKilledLeavesNothing(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.ReadOnly = true // so that there is a volume
-	cfg.GraceSeconds = 1
+	cfg.Grace = 1 * time.Second
 	bystander := newVictim(t, cfg)
 	if _, ok := bystander.until("running"); !ok {
 		t.Fatal(bystander.log.String())
@@ -322,7 +322,7 @@ func killedAt(t *testing.T, cfg docker.Config, after, request string, env ...str
 
 func TestADurableCommandOutlivesItsProgram(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
-	cfg.GraceSeconds = 60
+	cfg.Grace = 60 * time.Second
 	v := newVictim(t, cfg)
 	id, ok := v.until("durable")
 	if !ok {
@@ -330,7 +330,7 @@ func TestADurableCommandOutlivesItsProgram(t *testing.T) {
 	}
 	v.kill()
 	v.end()
-	if _, err := docker.GC(t.Context(), docker.Config{}, docker.GCOptions{}); err != nil {
+	if _, err := (docker.Config{}).GC(t.Context(), primitives.GCOptions{}); err != nil {
 		t.Error(err)
 	}
 	s, err := docker.Attach(t.Context(), docker.Config{}, v.name)
@@ -399,8 +399,8 @@ func TestTwoHandlesTerminateAtOnce(t *testing.T) {
 		if err != nil || len(left) > 0 {
 			t.Errorf("left: %+v, %v", left, err)
 		}
-		history, err := docker.History(t.Context(), docker.Config{}, found.ID)
-		if err != nil || !slices.ContainsFunc(history, func(i docker.Incident) bool { return strings.HasPrefix(i.Message, "terminated by") }) {
+		history, err := (docker.Config{}).History(t.Context(), found.ID)
+		if err != nil || !slices.ContainsFunc(history, func(i primitives.Incident) bool { return strings.HasPrefix(i.Message, "terminated by") }) {
 			t.Errorf("the history does not say that it was terminated: %+v, %v", history, err)
 		}
 	}

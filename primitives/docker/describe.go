@@ -26,18 +26,18 @@ type EngineInfo struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Describe asks an engine what it is. Of cfg only Host counts. The errors of an
-// engine that does not answer are those of [New].
-func Describe(ctx context.Context, cfg Config) (EngineInfo, error) {
+// Describe asks an engine what it is. The errors of an
+// engine that does not answer are those of [Provider.Create].
+func (p Provider) Describe(ctx context.Context) (EngineInfo, error) {
 	var info EngineInfo
-	err := ask("describe", cfg, func(eng *client.Client) error {
+	err := p.ask("describe", func(eng *client.Client) error {
 		found, err := eng.Info(ctx)
 		if err != nil {
 			return err
 		}
 		v, err := eng.ServerVersion(ctx)
 		info = describe(eng, found, v)
-		info.FoundBy = engine.FoundBy(cfg.Host)
+		info.FoundBy = engine.FoundBy(p.Host)
 		return err
 	})
 	return info, err
@@ -52,10 +52,10 @@ func describe(eng *client.Client, found system.Info, v types.Version) EngineInfo
 }
 
 // Arch returns the architecture of an engine's machine, as in runtime.GOARCH, for
-// which [Config].Runner must be made. Of cfg only Host counts.
-func Arch(ctx context.Context, cfg Config) (string, error) {
+// which a runner must be made.
+func (p Provider) arch(ctx context.Context) (string, error) {
 	var arch string
-	err := ask("describe", cfg, func(eng *client.Client) error {
+	err := p.ask("describe", func(eng *client.Client) error {
 		v, err := eng.ServerVersion(ctx)
 		arch = v.Arch
 		return err
@@ -64,13 +64,13 @@ func Arch(ctx context.Context, cfg Config) (string, error) {
 }
 
 // ask connects to an engine for one question.
-func ask(op string, cfg Config, question func(*client.Client) error) error {
-	return askAbout(op, "", cfg, question)
+func (p Provider) ask(op string, question func(*client.Client) error) error {
+	return p.askAbout(op, "", question)
 }
 
 // askAbout is ask about something that errors name.
-func askAbout(op, target string, cfg Config, question func(*client.Client) error) error {
-	eng, err := engine.Connect(cfg.Host)
+func (p Provider) askAbout(op, target string, question func(*client.Client) error) error {
+	eng, err := engine.Connect(p.Host)
 	if err != nil {
 		return wrap(op, target, err)
 	}
@@ -81,4 +81,4 @@ func askAbout(op, target string, cfg Config, question func(*client.Client) error
 // Present reports whether anything says that there should be an engine: the
 // environment, a context of the docker command, or the default socket. It does not
 // contact it.
-func Present(cfg Config) bool { return engine.Present(cfg.Host) }
+func (p Provider) Present() bool { return engine.Present(p.Host) }

@@ -6,7 +6,7 @@
 // guest. The image needs nothing for this: no shell, no libc.
 //
 // The container ends when nobody has been connected to it for a while
-// ([Config].GraceSeconds), and the engine then removes it. So a program that
+// (Spec.Grace), and the engine then removes it. So a program that
 // crashes leaves nothing behind.
 //
 // # What is left of programs that die
@@ -15,8 +15,8 @@
 // machine, boot, process number and when that process started, and for which
 // session, and until when it is kept. A program is dead if it can be seen that this
 // very process does not run; one of another machine, or in another container, counts
-// as neither alive nor dead. [List] shows what there is, [GC] removes what is garbage, and
-// [New] does, too, beside its own work, at most once a minute in a program:
+// as neither alive nor dead. [Provider.List] shows what there is, [Provider.GC] removes what is garbage, and
+// [Provider.Create] does, too, beside its own work, at most once a minute in a program:
 //
 //	container                         program  List     GC
 //	created, never started            alive    -        leaves it: it is being made
@@ -31,7 +31,7 @@
 //	paused, kept                      dead     paused   leaves it until it has expired
 //	ended, kept, and expired          any      exited   removes it
 //	ended by itself, kept             any      exited   removes it: it expired, or was terminated
-//	died, kept                        any      exited   leaves it until it has expired: see [Remove]
+//	died, kept                        any      exited   leaves it until it has expired: see [Provider.Remove]
 //	ended, not removed by the engine  alive    exited   leaves it: the engine is about to
 //	ended, not removed by the engine  dead     exited   removes it
 //	ended, not removed by the engine  unknown  exited   removes it when it is an hour old
@@ -40,19 +40,19 @@
 //
 // A running or paused container of a program that is neither alive nor dead stays, and so
 // does a paused one that others were attached to, of whom it cannot be seen whether they
-// have died: [Attach] resumes it, [Remove] removes it.
+// have died: [Provider.Attach] resumes it, [Provider.Remove] removes it.
 // A container with another name than the sandbox's ID is somebody's own, made of a
 // snapshot. Volumes without a container are removed like a container that was never
 // started, and so are the images that [Sandbox.Fork] makes copies of, if no container
 // of them is left; folders of sockets as soon as there is no container and none is being made.
 //
-// The network of sandboxes stays until [GC] finds no container on it, an hour after it
+// The network of sandboxes stays until [Provider.GC] finds no container on it, an hour after it
 // was made or with NoGrace.
 //
 // Images with a name are results, and stay until somebody removes them: those that were
-// built with [RemoveImage], snapshots with [RemoveSnapshot]. A program that dies in
-// [BuildImage] or [Sandbox.Snapshot] leaves nothing of it, or all: an image that
-// [Images] or [Snapshots] lists. The sandbox of a build is one like others.
+// built with [Provider.RemoveImage], snapshots with [Provider.RemoveSnapshot]. A program that dies in
+// [Provider.BuildImage] or Snapshot leaves nothing of it, or all: an image that
+// [Provider.Images] or [Provider.Snapshots] lists. The sandbox of a build is one like others.
 package docker
 
 import (
@@ -71,6 +71,7 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/fastpath"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
@@ -79,16 +80,53 @@ import (
 
 const backend = "docker"
 
-// New makes a sandbox: a container of cfg.Image with a guest as its first
-// process. ctx covers the making only. When New fails nothing is left of it.
+// Create makes a sandbox: a container of spec.Image, which is needed, with a guest as its
+// first process. If the image lacks what spec.Install says, the container is one of an image
+// that is built on it, see [Provider.BuildImage]. ctx covers the making only. When Create
+// fails, nothing is left of the sandbox.
 //
-// Errors: fs.ErrInvalid for a bad configuration, fs.ErrNotExist for an image, a
+// Errors: fs.ErrInvalid for a bad setting, fs.ErrNotExist for an image, a
 // network or a folder that does not exist, fs.ErrExist for a name that is taken,
 // fs.ErrPermission for an engine or a registry that refuses this user,
 // errors.ErrUnsupported for a platform that cannot run the guest,
 // [primitives.ErrUnavailable] for an engine that does not answer and a container
 // whose guest does not.
-func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
+func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.EnvironmentPrimitive, error) {
+	cfg, err := p.config(ctx, spec)
+	if err != nil {
+		return nil, wrap("create", spec.Image, err)
+	}
+	s, err := newWithProgram(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// config checks the settings and finds the runner.
+func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config, err error) {
+	cfg = config{Spec: spec, Provider: p}
+	if err := cfg.check(); err != nil {
+		return cfg, err
+	}
+	cfg.Runner, err = p.findRunner(ctx)
+	return cfg, err
+}
+
+// findRunner finds the runner for the engine; empty if there is nothing that does.
+func (p Provider) findRunner(ctx context.Context) (string, error) {
+	if p.Runner == nil {
+		return "", nil
+	}
+	arch, err := p.arch(ctx)
+	if err != nil {
+		return "", err
+	}
+	return p.Runner(ctx, "linux", arch)
+}
+
+// newSandbox makes a container of cfg.Image.
+func newSandbox(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 	d, err := create(ctx, cfg)
 	if err != nil {
 		return nil, wrap("create", cfg.Image, err)
@@ -96,8 +134,8 @@ func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
 	return d.sandbox, nil
 }
 
-func create(ctx context.Context, cfg Config) (_ *driver, err error) {
-	if err := cfg.check(); err != nil {
+func create(ctx context.Context, cfg config) (_ *driver, err error) {
+	if err := errors.Join(cfg.check(), cfg.checkRunner()); err != nil {
 		return nil, err
 	}
 	eng, err := engine.Connect(cfg.Host)
@@ -158,7 +196,7 @@ func create(ctx context.Context, cfg Config) (_ *driver, err error) {
 
 // launch makes a container, has put add to it what its guest needs, starts it and finds
 // the way into it. When it fails nothing is left.
-func launch(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*driver, error) {
+func launch(ctx context.Context, eng *client.Client, name string, cfg config, img image.InspectResponse, put func(id string) error) (*driver, error) {
 	for attempt := 1; ; attempt++ {
 		d, err := launchOnce(ctx, eng, name, cfg, img, put)
 		// GC in another program may have removed the network before the start.
@@ -170,7 +208,7 @@ func launch(ctx context.Context, eng *client.Client, name string, cfg Config, im
 }
 
 // logOf returns the logger of one sandbox; never nil.
-func logOf(cfg Config, id string) hclog.Logger {
+func logOf(cfg config, id string) hclog.Logger {
 	if cfg.Logger == nil {
 		return hclog.NewNullLogger()
 	}
@@ -180,7 +218,7 @@ func logOf(cfg Config, id string) hclog.Logger {
 // launchAttempts bounds how often the network of sandboxes may be removed meanwhile.
 const launchAttempts = 5
 
-func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config, img image.InspectResponse, put func(id string) error) (*driver, error) {
+func launchOnce(ctx context.Context, eng *client.Client, name string, cfg config, img image.InspectResponse, put func(id string) error) (*driver, error) {
 	id, err := makeContainer(ctx, eng, name, cfg, img)
 	if err != nil {
 		return nil, err
@@ -204,25 +242,29 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg Config
 	return d, nil
 }
 
-// Attach returns a live sandbox of [New] by its ID, also one that another program
-// made. Both share it. One that is paused is resumed. Of cfg only Host, Logger, NoSocket
-// and Runner count. Runner is used if the sandbox was made by another release of this
-// package, whose guest speaks another version of the protocol: it is installed beside
-// that one, which goes on serving the programs that use it. Without a Runner such a
-// sandbox is a [*guest.VersionError].
+// Attach returns a live sandbox by its ID, also one that another program
+// made. Both share it. One that is paused is resumed. If the sandbox was made by another
+// release of this package, whose guest speaks another version of the protocol, the guest of
+// this release is installed beside that one, which goes on serving the programs that use it.
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a container that
 // this package did not make. A sandbox whose container does not run is
 // [primitives.ErrUnavailable], until it is removed.
-func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
-	s, err := attach(ctx, cfg, id)
+func (p Provider) Attach(ctx context.Context, id string) (primitives.EnvironmentPrimitive, error) {
+	s, err := attach(ctx, config{Provider: p}, id)
+	if _, is := errors.AsType[*guest.VersionError](err); is && p.Runner != nil {
+		cfg := config{Provider: p}
+		if cfg.Runner, err = p.findRunner(ctx); err == nil {
+			s, err = attach(ctx, cfg, id)
+		}
+	}
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}
 	return s, nil
 }
 
-func attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
+func attach(ctx context.Context, cfg config, id string) (*guest.Sandbox, error) {
 	eng, found, err := find(ctx, cfg, id)
 	if err != nil {
 		return nil, err
@@ -236,7 +278,7 @@ func attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) 
 
 // find looks for the container of a sandbox, in whatever state it is. The client is
 // to be left.
-func find(ctx context.Context, cfg Config, id string) (*client.Client, container.InspectResponse, error) {
+func find(ctx context.Context, cfg config, id string) (*client.Client, container.InspectResponse, error) {
 	none := container.InspectResponse{}
 	if !validName(id) {
 		return nil, none, fmt.Errorf("%w: no container can have this name", fs.ErrNotExist)
@@ -260,7 +302,7 @@ func find(ctx context.Context, cfg Config, id string) (*client.Client, container
 
 // attachTo attaches to the container that was found. When it fails eng is still
 // open.
-func attachTo(ctx context.Context, eng *client.Client, found container.InspectResponse, cfg Config) (*guest.Sandbox, error) {
+func attachTo(ctx context.Context, eng *client.Client, found container.InspectResponse, cfg config) (*guest.Sandbox, error) {
 	if !found.State.Running {
 		return nil, notRunning(found)
 	}

@@ -55,7 +55,7 @@ func writeFile(t *testing.T, file, content string) {
 func TestBusyboxAsRootWithABoundWorkspace(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Workspace = t.TempDir()
-	cfg.Env = []string{"MINE=yes"}
+	cfg.Env = map[string]string{"MINE": "yes"}
 	s := open(t, cfg)
 	if got := output(t, s, "sh", "-c", "echo $IMAGE_MARK $MINE; id -u; echo x >made; pwd"); got != "from-image yes\n0\n/workspace\n" {
 		t.Errorf("the command printed %q", got)
@@ -63,11 +63,11 @@ func TestBusyboxAsRootWithABoundWorkspace(t *testing.T) {
 	if found, err := filepath.Glob(filepath.Join(cfg.Workspace, "*")); err != nil || len(found) != 1 {
 		t.Errorf("the folder holds %v, %v", found, err)
 	}
-	list, err := docker.List(t.Context(), docker.Config{})
+	list, err := (docker.Config{}).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(list, func(i docker.Info) bool {
+	if !slices.ContainsFunc(list, func(i primitives.Info) bool {
 		return i.ID == s.ID() && i.Owned && i.Status == primitives.StatusRunning
 	}) {
 		t.Errorf("the list lacks %s: %+v", s.ID(), list)

@@ -30,7 +30,7 @@ type driver struct {
 	eng       *client.Client
 	id        string // the sandbox's, and the container's name
 	container string // the engine's ID
-	cfg       Config // what it was made with
+	cfg       config // what it was made with
 	arch      string // of the image's programs; empty if it is not known
 	volumes   []string
 	program   string // the guest's path in the container, for one more
@@ -60,7 +60,7 @@ var (
 )
 
 // open connects to the guest, which may move to a socket in the folder; empty is none.
-func (d *driver) open(ctx context.Context, folder string, cfg Config) (err error) {
+func (d *driver) open(ctx context.Context, folder string, cfg config) (err error) {
 	expected := expect(folder, cfg)
 	defer expected.Close()
 	d.sandbox, err = guest.Open(ctx, d, guest.Config{Backend: backend, Logger: cfg.Logger, Socket: expected.Socket, Isolation: cfg.isolation(), Kept: cfg.Keep})
@@ -187,7 +187,7 @@ func (d *driver) End(ctx context.Context) error {
 	return d.dropForkImage(ctx)
 }
 
-// Close gives up the client. The container lives on for its grace, see [Config].
+// Close gives up the client. The container lives on for its grace, see [primitives.Spec].
 func (d *driver) Close() error {
 	if !d.owned.Load() {
 		return nil

@@ -173,7 +173,7 @@ func TestRemoveEndsASandboxThatLetsNobodyIn(t *testing.T) {
 	if !errors.Is(err, primitives.ErrUnavailable) || advisesAnEngine(err) {
 		t.Errorf("attach: %v", err)
 	}
-	if err := docker.Remove(t.Context(), cfg, s.ID()); err != nil {
+	if err := cfg.Remove(t.Context(), s.ID()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := testdocker.Engine(t).ContainerInspect(t.Context(), s.ID()); !cerrdefs.IsNotFound(err) {

@@ -50,7 +50,7 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 // explainStart looks for the reason why the engine could not start a container
 // where it has no kind of error for it, and then looks itself. The container is not
 // looked at: unless it is kept the engine has removed it already.
-func explainStart(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse, err error) error {
+func explainStart(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse, err error) error {
 	if unmet, ok := errors.AsType[*guest.HandshakeError](err); ok && ctx.Err() == nil {
 		if wrong := cfg.cannotServe(img, unmet.Stderr); wrong != nil {
 			return wrong
@@ -84,7 +84,7 @@ const guestSays = "envrunner guest: "
 
 // cannotServe is what the guest itself has said of why it cannot serve, or nil: then it
 // was none, or not the right one.
-func (c Config) cannotServe(img image.InspectResponse, said string) error {
+func (c config) cannotServe(img image.InspectResponse, said string) error {
 	_, reason, found := strings.Cut(said, guestSays)
 	switch {
 	case !found:
@@ -98,7 +98,7 @@ func (c Config) cannotServe(img image.InspectResponse, said string) error {
 
 // occupied says that the image has something where the runner or the folder of the
 // socket is to be, whichever the engine comes to first, or nil.
-func (c Config) occupied(said string) error {
+func (c config) occupied(said string) error {
 	if strings.Contains(said, `"`+guestDir+"/") && strings.Contains(said, "not a directory") {
 		return c.invalid("image", "it has something at "+guestDir+", which is the sandbox's; choose another one")
 	}
@@ -108,7 +108,7 @@ func (c Config) occupied(said string) error {
 // refused says what in the configuration an engine could not start a container with,
 // or nil. Engines tell these failures from others by their words only, which are those
 // of the kernel and of libraries that all of them share.
-func (c Config) refused(said string) error {
+func (c config) refused(said string) error {
 	switch {
 	case strings.Contains(said, "unable to find user "), strings.Contains(said, "unable to find group "):
 		return c.unknownUser(said)
@@ -124,7 +124,7 @@ func (c Config) refused(said string) error {
 
 // unknownUser says which user or group the image does not have. Without a user in the
 // configuration it is the one that the image itself names.
-func (c Config) unknownUser(said string) error {
+func (c config) unknownUser(said string) error {
 	who, file := "", "/etc/passwd"
 	_, name, found := strings.Cut(said, "unable to find user ")
 	if !found {
@@ -143,10 +143,10 @@ func (c Config) unknownUser(said string) error {
 
 // foreignAddress says which port is to be published at an address that the engine's
 // machine does not have.
-func (c Config) foreignAddress(said string) error {
-	for i, p := range c.Ports {
+func (c config) foreignAddress(said string) error {
+	for i, p := range c.Publish {
 		if ip := p.normal().HostIP; strings.Contains(said, " "+net.JoinHostPort(ip, "")) {
-			return c.invalid(fmt.Sprintf("ports[%d].host_ip", i), "the engine's machine has no address "+ip+"; choose one of its own, such as "+loopback)
+			return c.invalid(fmt.Sprintf("publish[%d].host_ip", i), "the engine's machine has no address "+ip+"; choose one of its own, such as "+loopback)
 		}
 	}
 	return nil
@@ -168,8 +168,8 @@ func blamesProfile(said string) bool {
 
 // takenPort is an error about the first port that another program of this machine
 // has.
-func (c Config) takenPort(ctx context.Context) error {
-	for i, p := range c.Ports {
+func (c config) takenPort(ctx context.Context) error {
+	for i, p := range c.Publish {
 		p = p.normal()
 		if p.Host == 0 || p.Protocol != "tcp" {
 			continue
@@ -180,7 +180,7 @@ func (c Config) takenPort(ctx context.Context) error {
 		case err == nil:
 			_ = l.Close()
 		case errors.Is(err, syscall.EADDRINUSE):
-			return fmt.Errorf("%w: ports[%d].host: %d is taken on this machine; choose another one, or 0", fs.ErrExist, i, p.Host)
+			return fmt.Errorf("%w: publish[%d].host: %d is taken on this machine; choose another one, or 0", fs.ErrExist, i, p.Host)
 		}
 	}
 	return nil

@@ -72,7 +72,7 @@ func TestWhatTheEngineRefusesIsTyped(t *testing.T) {
 	imageOf := func(ref string) func(*docker.Config) { return func(c *docker.Config) { c.Image = ref } }
 	port := func(p docker.Port) func(*docker.Config) {
 		return func(c *docker.Config) {
-			c.User, c.Network, c.Ports = "tester", "bridge", []docker.Port{{Container: 80}, p}
+			c.User, c.Network, c.Publish = "tester", "bridge", []docker.Port{{Container: 80}, p}
 		}
 	}
 	for name, c := range map[string]struct {
@@ -80,8 +80,8 @@ func TestWhatTheEngineRefusesIsTyped(t *testing.T) {
 		want   error
 		says   string
 	}{
-		"a port that is taken":           {port(docker.Port{Container: 81, Host: taken.Addr().(*net.TCPAddr).Port}), fs.ErrExist, "ports[1].host: "},
-		"an address of another machine":  {port(docker.Port{Container: 81, HostIP: "203.0.113.7"}), fs.ErrInvalid, "ports[1].host_ip: "},
+		"a port that is taken":           {port(docker.Port{Container: 81, Host: taken.Addr().(*net.TCPAddr).Port}), fs.ErrExist, "publish[1].host: "},
+		"an address of another machine":  {port(docker.Port{Container: 81, HostIP: "203.0.113.7"}), fs.ErrInvalid, "publish[1].host_ip: "},
 		"more processes than can be":     {func(c *docker.Config) { c.User, c.Pids = "tester", 1<<40 }, fs.ErrInvalid, "pids: "},
 		"a filter with an unknown deed":  {func(c *docker.Config) { c.User, c.Seccomp = "tester", action }, fs.ErrInvalid, "seccomp: "},
 		"a filter for another processor": {func(c *docker.Config) { c.User, c.Seccomp = "tester", arch }, fs.ErrInvalid, "seccomp: "},
@@ -129,7 +129,7 @@ func TestAFailureToStartThatNothingIsKnownOf(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Host = e.serve(t)
 	for _, user := range []string{"tester", "nosuchuser"} {
-		cfg.User, cfg.Network, cfg.Ports = user, "bridge", []docker.Port{{Container: 80, HostIP: "203.0.113.7"}}
+		cfg.User, cfg.Network, cfg.Publish = user, "bridge", []docker.Port{{Container: 80, HostIP: "203.0.113.7"}}
 		s, err := docker.New(t.Context(), cfg)
 		if err == nil {
 			t.Fatal("no error", s.Close())

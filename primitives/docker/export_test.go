@@ -1,8 +1,10 @@
 package docker
 
 import (
+	"context"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
@@ -33,3 +35,30 @@ func AwaitSweep(s *guest.Sandbox) {
 
 // ForgetSweep has the next New of an engine look for what programs have left that died.
 func ForgetSweep(host string) { forgetSweep(host) }
+
+// Config is all that makes a sandbox, with the runner found.
+type Config = config
+
+// New makes a sandbox.
+func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) { return newSandbox(ctx, cfg) }
+
+// Attach opens a sandbox with the runner of cfg.
+func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
+	s, err := attach(ctx, cfg, id)
+	return s, wrap("attach", id, err)
+}
+
+// FindImage returns the image that BuildImage would build.
+func FindImage(ctx context.Context, cfg Config, install primitives.Install) (primitives.Image, error) {
+	cfg.Install = install
+	return cfg.findBuilt(ctx)
+}
+
+// BuildImage builds an image.
+func BuildImage(ctx context.Context, cfg Config, install primitives.Install) (primitives.Image, error) {
+	cfg.Install = install
+	return cfg.buildImage(ctx)
+}
+
+// Arch returns the architecture of an engine.
+func Arch(ctx context.Context, p Provider) (string, error) { return p.arch(ctx) }

@@ -76,7 +76,7 @@ func TestAStreamThatIsCut(t *testing.T) {
 	p := testdocker.NewProxy(t)
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Host, cfg.NoSocket = p.Host(), true
-	cfg.GraceSeconds = 300 // in which somebody attaches again
+	cfg.Grace = 300 * time.Second // in which somebody attaches again
 	s := open(t, cfg)
 	second, err := docker.Attach(t.Context(), cfg, s.ID())
 	if err != nil {
@@ -210,7 +210,7 @@ func TestAnEngineThatHangsLater(t *testing.T) {
 		},
 		"watch":  func(ctx context.Context) error { _, err := s.Watch(ctx, ".", primitives.WatchOptions{}); return err },
 		"attach": func(ctx context.Context) error { _, err := docker.Attach(ctx, cfg, s.ID()); return err },
-		"list":   func(ctx context.Context) error { _, err := docker.List(ctx, cfg); return err },
+		"list":   func(ctx context.Context) error { _, err := cfg.List(ctx); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

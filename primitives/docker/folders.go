@@ -56,7 +56,7 @@ type mountedFile struct {
 // openFolders opens what the configuration mounts, if the engine is on this machine, and
 // refuses what must not be mounted. The configuration that it returns has the real paths.
 // The folders are to be closed.
-func (c Config) openFolders(host string) (_ Config, err error) {
+func (c config) openFolders(host string) (_ config, err error) {
 	socket, onThisMachine := strings.CutPrefix(host, "unix://")
 	guard := newMountGuard(socket, onThisMachine)
 	folders := &hostFolders{}

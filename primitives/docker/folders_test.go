@@ -180,7 +180,7 @@ func TestAForkOnlyMountsTheFoldersOfItsSandbox(t *testing.T) {
 // endForks ends the copies of a sandbox.
 func endForks(t *testing.T, of string) {
 	t.Helper()
-	list, err := docker.List(t.Context(), docker.Config{})
+	list, err := (docker.Config{}).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestAnImageIsNoSnapshotBecauseItSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := docker.RemoveSnapshot(context.WithoutCancel(t.Context()), docker.Config{}, snapshot); err != nil {
+		if err := (docker.Config{}).RemoveSnapshot(context.WithoutCancel(t.Context()), snapshot); err != nil {
 			t.Error(err)
 		}
 	})

@@ -45,9 +45,9 @@ func (f *frozen) Drop(ctx context.Context) error { return dropForks(ctx, f.eng, 
 func (f *frozen) Copy(ctx context.Context) (_ *guest.Sandbox, err error) {
 	img, cfg := f.image, f.cfg
 	cfg.Image, cfg.Name = img.ID, namePrefix+newID()
-	cfg.Ports = slices.Clone(cfg.Ports)
-	for i := range cfg.Ports {
-		cfg.Ports[i].Host = 0
+	cfg.Publish = slices.Clone(cfg.Publish)
+	for i := range cfg.Publish {
+		cfg.Publish[i].Host = 0
 	}
 	eng, err := engine.ShareAgain(f.eng, cfg.Host)
 	if err != nil {

@@ -19,33 +19,16 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
 
-// GCOptions says what [GC] does. The zero value is what is always safe to do.
-type GCOptions struct {
-	// DryRun only tells what would be removed.
-	DryRun bool
-	// NoGrace also removes sandboxes whose program has died and that still wait
-	// for somebody to attach to them, but none that is kept or in use.
-	NoGrace bool
-}
-
-// Garbage is something that [GC] removed or would remove.
-type Garbage struct {
-	Kind    string // what it is: "container", "volume", "image" or "network"
-	ID      string // its name
-	Why     string // for people
-	Created time.Time
-}
-
 // GC removes from the engine what programs have left there that died, as the table
 // in the package's documentation says: never a live sandbox that somebody uses or
-// that is kept. Of cfg only Host counts. It may run at any time, in many programs
-// at once; [New] does the same beside its own work, at most once a minute.
+// that is kept. It may run at any time, in many programs
+// at once; [Provider.Create] does the same beside its own work, at most once a minute.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.
-func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
-	var removed []Garbage
-	err := ask("gc", cfg, func(eng *client.Client) error {
+func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitives.Garbage, error) {
+	var removed []primitives.Garbage
+	err := p.ask("gc", func(eng *client.Client) error {
 		// Without an engine this is said once, not for everything that is looked for.
 		_, err := eng.Ping(ctx)
 		if err == nil {
@@ -59,15 +42,15 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 // collector is one run of GC.
 type collector struct {
 	eng     *client.Client
-	opts    GCOptions
+	opts    primitives.GCOptions
 	inNew   bool         // it runs in New, which is about to use the network
 	log     hclog.Logger // nil: the caller of GC gets what was removed
-	removed []Garbage
+	removed []primitives.Garbage
 	errs    []error
 	clock   time.Time // of the engine, when it was first asked
 }
 
-func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
+func (g *collector) collect(ctx context.Context) ([]primitives.Garbage, error) {
 	g.containers(ctx)
 	g.volumes(ctx)
 	g.images(ctx)
@@ -78,7 +61,7 @@ func (g *collector) collect(ctx context.Context) ([]Garbage, error) {
 }
 
 // take removes something and makes a note of it.
-func (g *collector) take(found Garbage, remove func() error) {
+func (g *collector) take(found primitives.Garbage, remove func() error) {
 	log := g.log
 	if log == nil {
 		log = hclog.NewNullLogger()
@@ -116,7 +99,7 @@ func (g *collector) containers(ctx context.Context) {
 		if why == "" || ctx.Err() != nil {
 			continue
 		}
-		g.take(Garbage{"container", c.Labels[labelSandbox], why, time.Unix(c.Created, 0).UTC()}, func() error {
+		g.take(primitives.Garbage{Kind: "container", ID: c.Labels[labelSandbox], Why: why, Created: time.Unix(c.Created, 0).UTC()}, func() error {
 			return removeContainer(ctx, g.eng, c.ID)
 		})
 	}
@@ -240,7 +223,7 @@ func (g *collector) volumes(ctx context.Context) {
 			g.errs = append(g.errs, err)
 		}
 		if why != "" && ctx.Err() == nil {
-			g.take(Garbage{"volume", v.Name, why, created.UTC()}, func() error {
+			g.take(primitives.Garbage{Kind: "volume", ID: v.Name, Why: why, Created: created.UTC()}, func() error {
 				return g.eng.VolumeRemove(ctx, v.Name, false)
 			})
 		}
@@ -265,14 +248,14 @@ func (g *collector) images(ctx context.Context) {
 			g.errs = append(g.errs, err)
 		}
 		if why != "" && ctx.Err() == nil {
-			g.image(ctx, i, Garbage{"image", i.ID, why, created})
+			g.image(ctx, i, primitives.Garbage{Kind: "image", ID: i.ID, Why: why, Created: created})
 		}
 	}
 }
 
 // image removes one unless a container uses it. The engine does not let go of it then,
-// either, but with GCOptions.DryRun it is not asked.
-func (g *collector) image(ctx context.Context, i image.Summary, found Garbage) {
+// either, but with primitives.GCOptions.DryRun it is not asked.
+func (g *collector) image(ctx context.Context, i image.Summary, found primitives.Garbage) {
 	using, err := g.eng.ContainerList(ctx, container.ListOptions{All: true, Limit: 1, Filters: filters.NewArgs(filters.Arg("ancestor", i.ID))})
 	if err != nil {
 		g.errs = append(g.errs, err)

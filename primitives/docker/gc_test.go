@@ -113,7 +113,7 @@ func TestWhatGCTakes(t *testing.T) {
 	taken = append(taken, "volume "+fabricateVolumes(t, eng, owner))
 	taken = append(taken, fabricateImages(t, eng, owner)...)
 
-	list, err := docker.List(t.Context(), cfg)
+	list, err := cfg.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,16 +128,16 @@ func TestWhatGCTakes(t *testing.T) {
 	}
 	slices.Sort(taken)
 	for _, c := range []struct {
-		opts docker.GCOptions
+		opts primitives.GCOptions
 		want []string
 	}{
-		{docker.GCOptions{DryRun: true}, taken},
-		{docker.GCOptions{}, taken},
-		{docker.GCOptions{}, nil},
-		{docker.GCOptions{NoGrace: true, DryRun: true}, takenWithoutGrace},
-		{docker.GCOptions{NoGrace: true}, takenWithoutGrace},
+		{primitives.GCOptions{DryRun: true}, taken},
+		{primitives.GCOptions{}, taken},
+		{primitives.GCOptions{}, nil},
+		{primitives.GCOptions{NoGrace: true, DryRun: true}, takenWithoutGrace},
+		{primitives.GCOptions{NoGrace: true}, takenWithoutGrace},
 	} {
-		found, err := docker.GC(t.Context(), cfg, c.opts)
+		found, err := cfg.GC(t.Context(), c.opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestWhatGCTakes(t *testing.T) {
 			t.Errorf("GC with %+v took\n%q, not\n%q", c.opts, got, c.want)
 		}
 	}
-	if list, err = docker.List(t.Context(), cfg); err != nil || len(list) != 8 {
+	if list, err = cfg.List(t.Context()); err != nil || len(list) != 8 {
 		t.Errorf("left: %+v, %v", list, err)
 	}
 }
@@ -337,7 +337,7 @@ func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
 }
 
 func TestGCSaysOnceThatThereIsNoEngine(t *testing.T) {
-	_, err := docker.GC(t.Context(), docker.Config{Host: "unix:///no/such.sock"}, docker.GCOptions{})
+	_, err := (docker.Config{Provider: docker.Provider{Host: "unix:///no/such.sock"}}).GC(t.Context(), primitives.GCOptions{})
 	if !errors.Is(err, primitives.ErrUnavailable) || strings.Count(err.Error(), "start the Docker engine") != 1 {
 		t.Errorf("got %v", err)
 	}

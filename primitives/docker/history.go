@@ -12,23 +12,15 @@ import (
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Incident is something that happened to a container.
-type Incident struct {
-	Time    time.Time
-	Message string // for people
-	// OutOfMemory says that the kernel ended a process because the container had used
-	// up its memory.
-	OutOfMemory bool
-}
-
 // History returns what the engine remembers of a sandbox's container, oldest first:
-// engines remember a few hundred events, also of containers that are gone. Of cfg
-// only Host counts. A container that it does not remember is fs.ErrNotExist.
-func History(ctx context.Context, cfg Config, id string) ([]Incident, error) {
-	var list []Incident
-	err := askAbout("history", id, cfg, func(eng *client.Client) error {
+// engines remember a few hundred events, also of containers that are gone. A container that it does not remember is fs.ErrNotExist.
+func (p Provider) History(ctx context.Context, id string) ([]primitives.Incident, error) {
+	var list []primitives.Incident
+	err := p.askAbout("history", id, func(eng *client.Client) error {
 		var err error
 		list, err = remembered(ctx, eng, id)
 		if err == nil && len(list) == 0 {
@@ -39,13 +31,13 @@ func History(ctx context.Context, cfg Config, id string) ([]Incident, error) {
 	return list, err
 }
 
-func remembered(ctx context.Context, eng *client.Client, id string) ([]Incident, error) {
+func remembered(ctx context.Context, eng *client.Client, id string) ([]primitives.Incident, error) {
 	past, err := pastEvents(ctx, eng, id,
 		events.ActionCreate, events.ActionStart, events.ActionOOM, events.ActionKill, events.ActionDie, events.ActionPause,
 		events.ActionUnPause, events.ActionRename, events.ActionDestroy, endAction)
-	var list []Incident
+	var list []primitives.Incident
 	for _, m := range past {
-		list = append(list, Incident{time.Unix(0, m.TimeNano).UTC(), incident(m), m.Action == events.ActionOOM})
+		list = append(list, primitives.Incident{Time: time.Unix(0, m.TimeNano).UTC(), Message: incident(m), OutOfMemory: m.Action == events.ActionOOM})
 	}
 	return list, err
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
 
 // checkImage refuses an image that would change the machine's folders, or lies.
-func checkImage(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse) error {
+func checkImage(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse) error {
 	if err := checkLabels(ctx, eng, img); err != nil {
 		return err
 	}
@@ -38,12 +39,12 @@ var provenImages images.Proofs
 
 // checkLinks refuses an image that would change a folder of the machine, see
 // images.CheckTargets.
-func checkLinks(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse) (err error) {
+func checkLinks(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse) (err error) {
 	if cfg.folders.empty() {
 		return nil
 	}
 	name := namePrefix + newID()
-	inside := containerConfig(name, Config{Image: img.ID, Labels: cfg.Labels, Session: cfg.Session}, img)
+	inside := containerConfig(name, config{Spec: primitives.Spec{Image: img.ID, Labels: cfg.Labels, Session: cfg.Session}}, img)
 	made, err := createWhole(ctx, eng, func(ctx context.Context) (container.CreateResponse, error) {
 		return eng.ContainerCreate(ctx, inside, &container.HostConfig{NetworkMode: "none"}, nil, cfg.ociPlatform(), name)
 	})
@@ -55,7 +56,7 @@ func checkLinks(ctx context.Context, eng *client.Client, cfg Config, img image.I
 }
 
 // wantedImage returns what images.Ensure is asked for.
-func (c Config) wantedImage() images.Wanted {
+func (c config) wantedImage() images.Wanted {
 	return images.Wanted{Ref: c.Image, Platform: c.Platform, Pull: string(c.Pull), Progress: c.Progress}
 }
 

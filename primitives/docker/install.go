@@ -23,7 +23,7 @@ import (
 
 // install copies what the guest needs into a container that was not started yet,
 // if that is anything: even little of it takes the engine 50 ms.
-func install(ctx context.Context, eng *client.Client, id string, cfg Config) error {
+func install(ctx context.Context, eng *client.Client, id string, cfg config) error {
 	if cfg.sharedRunner != "" && cfg.ownFolders {
 		return nil
 	}
@@ -117,7 +117,7 @@ type runnerOpener func(context.Context) (*runnerFile, error)
 
 // checkRunner refuses a file that is not there, before an error about it can be taken
 // for one of the engine.
-func (c Config) checkRunner() error {
+func (c config) checkRunner() error {
 	if c.Runner == "" {
 		return c.invalid("runner", "it is empty; name the envrunner program for the engine's platform, which is the guest in the container")
 	}
@@ -152,7 +152,7 @@ func (f *runnerFile) header() *tar.Header {
 // tar stream to be unpacked in a folder. Sandboxes are made by the container's user,
 // whose number only the engine knows: like /tmp, their folder is open to all and
 // keeps their things apart.
-func packGuest(w io.Writer, cfg Config, into string) error {
+func packGuest(w io.Writer, cfg config, into string) error {
 	headers := []*tar.Header{
 		{Name: guestDir, Mode: 0o755, Typeflag: tar.TypeDir},
 		{Name: guestRoot, Mode: 0o1777, Typeflag: tar.TypeDir},
@@ -201,7 +201,7 @@ func mountedRunner(mounts []container.MountPoint) string {
 
 // makesFolders reports whether the guest can make its folders itself, which are to be
 // used by nobody else: it is root, and can become nobody else.
-func (c Config) makesFolders(img image.InspectResponse) bool {
+func (c config) makesFolders(img image.InspectResponse) bool {
 	user := c.User
 	if user == "" && img.Config != nil {
 		user = img.Config.User
@@ -213,7 +213,7 @@ func (c Config) makesFolders(img image.InspectResponse) bool {
 // guestRuns returns nil if the runner can be the guest of a container. A static
 // program of the engine's platform runs also in an image for another one: the
 // kernel is the same.
-func guestRuns(ctx context.Context, eng *client.Client, cfg Config, img image.InspectResponse) error {
+func guestRuns(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse) error {
 	arch, err := runnerArch(cfg.Runner)
 	if err != nil || arch == img.Architecture {
 		return err

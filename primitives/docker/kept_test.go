@@ -16,15 +16,15 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-func listed(t *testing.T, id string) (docker.Info, bool) {
+func listed(t *testing.T, id string) (primitives.Info, bool) {
 	t.Helper()
-	list, err := docker.List(t.Context(), docker.Config{})
+	list, err := (docker.Config{}).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(list, func(i docker.Info) bool { return i.ID == id })
+	i := slices.IndexFunc(list, func(i primitives.Info) bool { return i.ID == id })
 	if i < 0 {
-		return docker.Info{}, false
+		return primitives.Info{}, false
 	}
 	return list[i], true
 }
@@ -46,7 +46,7 @@ func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				err := docker.Remove(context.WithoutCancel(t.Context()), docker.Config{}, s.ID())
+				err := (docker.Config{}).Remove(context.WithoutCancel(t.Context()), s.ID())
 				if err := s.Close(); err != nil {
 					t.Error(err)
 				}
@@ -71,7 +71,7 @@ func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 			awaitState(t, eng, s.ID(), container.StateExited)
-			if _, err := docker.GC(t.Context(), docker.Config{}, docker.GCOptions{NoGrace: true}); err != nil {
+			if _, err := (docker.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true}); err != nil {
 				t.Fatal(err)
 			}
 			if info, ok := listed(t, s.ID()); !ok || info.Status != primitives.StatusExited || !info.Kept {
@@ -86,7 +86,7 @@ func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
 				t.Fatalf("its files: %v", err)
 			}
 			_ = body.Close()
-			if err := docker.Remove(t.Context(), docker.Config{}, s.ID()); err != nil {
+			if err := (docker.Config{}).Remove(t.Context(), s.ID()); err != nil {
 				t.Fatal(err)
 			}
 			if _, ok := listed(t, s.ID()); ok {

@@ -12,8 +12,8 @@ import (
 const (
 	labelPrefix  = "dev.agentenv."
 	labelSandbox = labelPrefix + "sandbox" // the sandbox's ID
-	labelSession = labelPrefix + "session" // Config.Session
-	labelKeep    = labelPrefix + "keep"    // "true" or "false": Config.Keep
+	labelSession = labelPrefix + "session" // Spec.Session
+	labelKeep    = labelPrefix + "keep"    // "true" or "false": Spec.Keep
 	labelExpires = labelPrefix + "expires" // until when it is kept, RFC 3339; empty is for ever
 	labelHost    = labelPrefix + "owner.host"
 	labelPID     = labelPrefix + "owner.pid"
@@ -24,10 +24,10 @@ const (
 
 // ownerLabels describe this program and what cfg says about the life of what it
 // makes.
-func ownerLabels(cfg Config) map[string]string {
+func ownerLabels(cfg config) map[string]string {
 	expires := ""
-	if cfg.Keep && cfg.ExpiresAfterSeconds > 0 {
-		expires = time.Now().Add(cfg.expiry()).UTC().Format(time.RFC3339)
+	if cfg.Keep && cfg.Expires > 0 {
+		expires = time.Now().Add(cfg.Expires).UTC().Format(time.RFC3339)
 	}
 	self := owner.Self()
 	return map[string]string{
@@ -38,7 +38,7 @@ func ownerLabels(cfg Config) map[string]string {
 }
 
 // sandboxLabels are ownerLabels of a sandbox and of what goes with it.
-func sandboxLabels(name string, cfg Config) map[string]string {
+func sandboxLabels(name string, cfg config) map[string]string {
 	labels := ownerLabels(cfg)
 	labels[labelSandbox] = name
 	return labels

@@ -17,7 +17,7 @@ import (
 
 // engineLimits adds the settings that depend on what the engine has: processors, a
 // store that can limit the disk, runtimes.
-func engineLimits(ctx context.Context, eng *client.Client, cfg Config, h *container.HostConfig) error {
+func engineLimits(ctx context.Context, eng *client.Client, cfg config, h *container.HostConfig) error {
 	info, err := eng.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("ask the engine what it can limit: %w", err)
@@ -46,7 +46,7 @@ func engineLimits(ctx context.Context, eng *client.Client, cfg Config, h *contai
 }
 
 // warnUnlimited logs the default limits that the engine cannot set and says nothing of.
-func (c Config) warnUnlimited(h *container.HostConfig) {
+func (c config) warnUnlimited(h *container.HostConfig) {
 	if c.CPUs == 0 && h.NanoCPUs == 0 {
 		c.Logger.Warn("the sandbox may use every processor: the engine cannot limit them")
 	}
@@ -71,7 +71,7 @@ func ignoresDisk(info system.Info) bool {
 
 // checkRuntime refuses a runtime that the engine does not have. Engines find those of
 // containerd, whose names begin alike, without a configuration.
-func (c Config) checkRuntime(info system.Info) error {
+func (c config) checkRuntime(info system.Info) error {
 	if _, found := info.Runtimes[c.Runtime]; found || c.Runtime == "" || strings.HasPrefix(c.Runtime, "io.containerd.") {
 		return nil
 	}

@@ -142,7 +142,7 @@ func TestWhatIsAddedWorks(t *testing.T) {
 	cfg.Seccomp = filepath.Join(dir, "profile.json")
 	cfg.Mounts = []docker.Mount{{Source: shared, Target: "/shared", ReadOnly: true}, {Source: filepath.Join(alias, "given"), Target: "/given"}}
 	cfg.Network = "bridge"
-	cfg.Ports = []docker.Port{{Container: 8080}, {Container: 8080, Protocol: "udp"}}
+	cfg.Publish = []docker.Port{{Container: 8080}, {Container: 8080, Protocol: "udp"}}
 	s := open(t, cfg)
 
 	if res := script(t, s, "touch x && busybox chown 1000:1000 x && busybox stat -c %u:%g x"); string(res.Stdout) != "1000:1000\n" {

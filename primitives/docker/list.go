@@ -13,28 +13,12 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Info describes a sandbox that [List] found.
-type Info struct {
-	ID      string
-	Image   string
-	Created time.Time
-	Status  primitives.Status
-	// Owned says that the program that made it still runs on this machine.
-	Owned bool
-	// Kept says that it outlives its program, see [Config].Keep, until Expires;
-	// the zero time is for ever.
-	Kept    bool
-	Expires time.Time
-	Session string // what Config.Session was
-	Owner   string // the program that made it, as host:pid, for people
-}
-
 // List returns the sandboxes of the engine, whoever made them, oldest first, and
-// what programs that died have left of them. Of cfg only Host counts. It does not
+// what programs that died have left of them. It does not
 // attach to them.
-func List(ctx context.Context, cfg Config) ([]Info, error) {
-	var list []Info
-	err := ask("list", cfg, func(eng *client.Client) error {
+func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
+	var list []primitives.Info
+	err := p.ask("list", func(eng *client.Client) error {
 		found, err := listContainers(ctx, eng)
 		for _, c := range found {
 			if info, ok := describeContainer(c); ok {
@@ -43,7 +27,7 @@ func List(ctx context.Context, cfg Config) ([]Info, error) {
 		}
 		return err
 	})
-	slices.SortFunc(list, func(a, b Info) int { return a.Created.Compare(b.Created) })
+	slices.SortFunc(list, func(a, b primitives.Info) int { return a.Created.Compare(b.Created) })
 	return list, err
 }
 
@@ -68,10 +52,10 @@ func isSandbox(name string, labels map[string]string) bool {
 }
 
 // describeContainer describes a container, unless it is none yet or no more.
-func describeContainer(c container.Summary) (Info, bool) {
+func describeContainer(c container.Summary) (primitives.Info, bool) {
 	owner := findOwner(c.Labels)
 	kept, until := keptUntil(c.Labels)
-	info := Info{
+	info := primitives.Info{
 		ID: c.Labels[labelSandbox], Image: c.Image, Created: time.Unix(c.Created, 0).UTC(),
 		Owned: owner == ownerAlive, Kept: kept, Expires: until, Session: c.Labels[labelSession],
 		Owner: c.Labels[labelHost] + ":" + c.Labels[labelPID],

@@ -38,7 +38,7 @@ func forbiddenSources() []string {
 const sharedMemory = "/dev/shm"
 
 // checkTargets refuses mounts that can be seen to be wrong.
-func (c Config) checkTargets() error {
+func (c config) checkTargets() error {
 	taken := []string{guestDir}
 	if err := c.checkWorkspacePath(); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (c Config) checkTargets() error {
 }
 
 // checkWorkspacePath refuses a WorkspacePath that can be seen to be wrong.
-func (c Config) checkWorkspacePath() error {
+func (c config) checkWorkspacePath() error {
 	const field = "workspace_path"
 	target := path.Clean(c.WorkspacePath)
 	switch {
@@ -89,7 +89,7 @@ func (c Config) checkWorkspacePath() error {
 }
 
 // workspaceTarget is where Workspace is in the container; empty without one.
-func (c Config) workspaceTarget() string {
+func (c config) workspaceTarget() string {
 	switch {
 	case c.Workspace == "":
 		return ""
@@ -100,7 +100,7 @@ func (c Config) workspaceTarget() string {
 }
 
 // changesFolders reports whether a folder of the engine's machine is mounted writable.
-func (c Config) changesFolders() bool {
+func (c config) changesFolders() bool {
 	return c.Workspace != "" || slices.ContainsFunc(c.Mounts, func(m Mount) bool { return !m.ReadOnly })
 }
 

@@ -14,10 +14,11 @@ import (
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/client"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
-// Sandboxes without a Config.Network share one network of this package, on which the
+// Sandboxes without a Spec.Network share one network of this package, on which the
 // engine drops what one container sends to another. Its interface on the engine's
 // machine has a fixed name, so that firewall rules can name it, and so that the
 // engine refuses a second such network.
@@ -124,7 +125,7 @@ func (g *collector) networks(ctx context.Context) {
 		if err != nil || len(using) > 0 {
 			continue
 		}
-		g.take(Garbage{"network", n.Name, why, n.Created.UTC()}, func() error {
+		g.take(primitives.Garbage{Kind: "network", ID: n.Name, Why: why, Created: n.Created.UTC()}, func() error {
 			err := g.eng.NetworkRemove(ctx, n.ID)
 			if cerrdefs.IsPermissionDenied(err) {
 				return fmt.Errorf("%w: %w", cerrdefs.ErrConflict, err) // a container has just got it

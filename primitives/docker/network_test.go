@@ -33,7 +33,7 @@ const (
 func listening(t *testing.T, networkName string) (s *guest.Sandbox, address string) {
 	t.Helper()
 	cfg := config(t, testdocker.Busybox(t))
-	cfg.Network, cfg.Ports = networkName, []docker.Port{{Container: secretPort}}
+	cfg.Network, cfg.Publish = networkName, []docker.Port{{Container: secretPort}}
 	s = open(t, cfg)
 	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "while true; do echo " + aSecret + " | nc -l -p 8000; done"}})
 	if err != nil {
@@ -154,10 +154,10 @@ func TestProgramsThatMakeTheNetworkAtOnceShareIt(t *testing.T) {
 		t.Errorf("%d networks, want 1", len(made))
 	}
 	// Another program may be about to use it.
-	if found, err := docker.GC(t.Context(), cfg, docker.GCOptions{}); err != nil || len(found) > 0 {
+	if found, err := cfg.GC(t.Context(), primitives.GCOptions{}); err != nil || len(found) > 0 {
 		t.Errorf("GC: %v, %v, want nothing: the network is new", found, err)
 	}
-	if found, err := docker.GC(t.Context(), cfg, docker.GCOptions{NoGrace: true}); err != nil || len(found) != 1 || found[0].Kind != "network" {
+	if found, err := cfg.GC(t.Context(), primitives.GCOptions{NoGrace: true}); err != nil || len(found) != 1 || found[0].Kind != "network" {
 		t.Errorf("GC without grace: %v, %v, want the network", found, err)
 	}
 	if left := customNetworks(t, eng); len(left) > 0 {
@@ -193,8 +193,8 @@ func TestANetworkThatIsRemovedBeforeTheStartIsMadeAgain(t *testing.T) {
 func TestGCLeavesANetworkThatASandboxUses(t *testing.T) {
 	cfg, eng := ownNetworks(t)
 	s := open(t, cfg)
-	for _, opts := range []docker.GCOptions{{NoGrace: true, DryRun: true}, {NoGrace: true}} {
-		if found, err := docker.GC(t.Context(), cfg, opts); err != nil || len(found) > 0 {
+	for _, opts := range []primitives.GCOptions{{NoGrace: true, DryRun: true}, {NoGrace: true}} {
+		if found, err := cfg.GC(t.Context(), opts); err != nil || len(found) > 0 {
 			t.Errorf("GC %+v: %v, %v", opts, found, err)
 		}
 	}

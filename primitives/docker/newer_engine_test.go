@@ -78,7 +78,7 @@ func TestANewerEngine(t *testing.T) {
 	e := &newerEngine{version: "1.51"}
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Host, cfg.NoSocket = e.serve(t), true
-	cfg.Network, cfg.Ports = "bridge", []docker.Port{{Container: 80}}
+	cfg.Network, cfg.Publish = "bridge", []docker.Port{{Container: 80}}
 	s := open(t, cfg)
 	if got := output(t, s, "echo", "hello"); got != "hello\n" {
 		t.Errorf("got %q", got)

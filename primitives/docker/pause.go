@@ -11,7 +11,7 @@ import (
 )
 
 // Pause freezes the container. The grace of a sandbox that nobody is connected to does
-// not run while it is paused: it stays until it is resumed or terminated, or until [GC]
+// not run while it is paused: it stays until it is resumed or terminated, or until [Provider.GC]
 // finds that its program has died.
 func (d *driver) Pause(ctx context.Context) error { return d.freeze(ctx, true) }
 

@@ -22,7 +22,7 @@ import (
 const nobodyVariable = "AGENTENV_TEST_LIST"
 
 func listAsNobody(host string) int {
-	_, err := docker.List(context.Background(), docker.Config{Host: host})
+	_, err := (docker.Config{Provider: docker.Provider{Host: host}}).List(context.Background())
 	fmt.Printf("%v %v %v", errors.Is(err, fs.ErrPermission), errors.Is(err, primitives.ErrUnavailable), err)
 	return 0
 }

@@ -41,15 +41,24 @@ func (p Port) normal() Port {
 	return p
 }
 
+// ports returns the ports of the specification and those with addresses of their own.
+func (c config) ports() []Port {
+	ports := make([]Port, 0, len(c.Ports)+len(c.Publish))
+	for _, number := range c.Ports {
+		ports = append(ports, Port{Container: number})
+	}
+	return append(ports, c.Publish...)
+}
+
 // checkPorts refuses ports that cannot be published.
-func (c Config) checkPorts() error {
-	if len(c.Ports) > 0 && c.Network == "none" {
+func (c config) checkPorts() error {
+	if len(c.ports()) > 0 && c.Network == "none" {
 		return c.invalid("ports", "the network none publishes no ports; choose another network, or leave the ports out")
 	}
 	seen := map[Port]bool{}
-	for i, p := range c.Ports {
+	for i, p := range c.ports() {
 		p = p.normal()
-		field := fmt.Sprintf("ports[%d]", i)
+		field := fmt.Sprintf("publish[%d]", i-len(c.Ports)) // Spec.Check knows the others
 		switch {
 		case p.Container < 1 || p.Container > 65535:
 			return c.invalid(field+".container", fmt.Sprintf("%d is no port; give a number from 1 to 65535", p.Container))
@@ -74,12 +83,12 @@ func (c Config) checkPorts() error {
 }
 
 // portBindings are the ports in the engine's words.
-func (c Config) portBindings() (nat.PortSet, nat.PortMap) {
-	if len(c.Ports) == 0 {
+func (c config) portBindings() (nat.PortSet, nat.PortMap) {
+	if len(c.ports()) == 0 {
 		return nil, nil
 	}
 	exposed, bindings := nat.PortSet{}, nat.PortMap{}
-	for _, p := range c.Ports {
+	for _, p := range c.ports() {
 		p = p.normal()
 		inside := nat.Port(strconv.Itoa(p.Container) + "/" + p.Protocol)
 		binding := nat.PortBinding{HostIP: p.HostIP}

@@ -17,7 +17,7 @@ func escapes() []string {
 	return []string{"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "DAC_READ_SEARCH", "BPF", "PERFMON", "MAC_ADMIN", "MAC_OVERRIDE"}
 }
 
-func (c Config) checkCapabilities() error {
+func (c config) checkCapabilities() error {
 	for i, name := range c.CapAdd {
 		field := fmt.Sprintf("cap_add[%d]", i)
 		short := strings.TrimPrefix(strings.ToUpper(name), "CAP_")
@@ -35,7 +35,7 @@ func (c Config) checkCapabilities() error {
 }
 
 // checkSeccomp refuses what is no profile, for example "unconfined".
-func (c Config) checkSeccomp() error {
+func (c config) checkSeccomp() error {
 	if c.Seccomp == "" {
 		return nil
 	}
@@ -51,7 +51,7 @@ const maxProfile = 1 << 20
 
 // seccompProfile returns the profile as the engine wants it, in one line; empty for the
 // engine's own.
-func (c Config) seccompProfile() (string, error) {
+func (c config) seccompProfile() (string, error) {
 	switch {
 	case c.Seccomp != "":
 		return c.readProfile()
@@ -61,7 +61,7 @@ func (c Config) seccompProfile() (string, error) {
 	return "", nil
 }
 
-func (c Config) readProfile() (string, error) {
+func (c config) readProfile() (string, error) {
 	info, err := os.Stat(c.Seccomp)
 	if err != nil {
 		return "", fmt.Errorf("seccomp: %w", err)

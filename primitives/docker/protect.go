@@ -46,7 +46,7 @@ func protectedGit() []string {
 
 // checkWritable refuses names that cannot be below a folder, and names below a protected
 // path, which is protected as a whole.
-func (c Config) checkWritable() error {
+func (c config) checkWritable() error {
 	whole := protectedNames()
 	for _, name := range protectedGit() {
 		whole = append(whole, path.Join(".git", name))

@@ -44,7 +44,7 @@ func TestNothingIsWritableBelowWhatIsReadOnly(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, ".git/config"), []byte(c.config), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cfg, err := Config{Workspace: dir, WorkspacePath: "/w"}.openFolders("unix:///run/docker.sock")
+			cfg, err := Config{Spec: primitives.Spec{Workspace: dir, WorkspacePath: "/w"}}.openFolders("unix:///run/docker.sock")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -87,8 +87,9 @@ func withGit(t *testing.T) docker.Config {
 	t.Helper()
 	cfg := config(t, testdocker.Debian(t))
 	cfg.Mounts = []docker.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}}
-	cfg.Env = []string{
-		"GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a",
+	cfg.Env = map[string]string{
+		"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null",
+		"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a",
 	}
 	return cfg
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// Remove ends a sandbox of [New] by its ID and removes it with its files, whoever
+// Remove ends a sandbox of [Provider.Create] by its ID and removes it with its files, whoever
 // made it and in whatever state it is. Its processes are ended politely if its guest
-// answers soon; else the engine does it alone. Of cfg only Host and Logger count.
+// answers soon; else the engine does it alone.
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a container that
 // this package did not make.
-func Remove(ctx context.Context, cfg Config, id string) error {
-	return wrap("remove", id, remove(ctx, cfg, id))
+func (p Provider) Remove(ctx context.Context, id string) error {
+	return wrap("remove", id, remove(ctx, config{Provider: p}, id))
 }
 
-func remove(ctx context.Context, cfg Config, id string) error {
+func remove(ctx context.Context, cfg config, id string) error {
 	eng, found, err := find(ctx, cfg, id)
 	if err != nil {
 		return err

@@ -43,7 +43,7 @@ func TestRemoveAndAttachLeaveAContainerOfSomebodysImageOfASandbox(t *testing.T) 
 		if _, err := docker.Attach(t.Context(), docker.Config{}, id); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("Attach to %s: %v", id, err)
 		}
-		if err := docker.Remove(t.Context(), docker.Config{}, id); !errors.Is(err, fs.ErrNotExist) {
+		if err := (docker.Config{}).Remove(t.Context(), id); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("Remove of %s: %v", id, err)
 		}
 	}

@@ -54,7 +54,7 @@ func restartEndsSandboxes(t *testing.T, d *testdocker.Daemon, cfg docker.Config)
 	if state, err := other.Poll(t.Context()); err != nil || state.Status != primitives.StatusExited {
 		t.Errorf("poll of a kept one: %+v, %v", state, err)
 	}
-	if err := docker.Remove(t.Context(), cfg, other.ID()); err != nil {
+	if err := cfg.Remove(t.Context(), other.ID()); err != nil {
 		t.Error(err)
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
 
+	"github.com/agentenv-dev/agentenv/primitives"
+
 	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
@@ -30,16 +32,16 @@ const (
 	labelFork     = labelPrefix + "fork"     // of an image that Fork made, and so of its containers: what was forked
 	labelFolder   = labelPrefix + "folder"   // the session folder in the image
 	labelArch     = labelPrefix + "arch"     // of a container: the architecture of the image's programs
-	labelConfig   = labelPrefix + "config"   // of a container: its Config as JSON, to make others like it
+	labelConfig   = labelPrefix + "config"   // of a container: the configuration as JSON, to make others like it
 
 	snapshotRepository = "agentenv-snapshot"
 )
 
 // Snapshot commits the container to an image, frozen meanwhile so that its files fit together, and returns the image's
-// name. [New] with that as Config.Image makes a sandbox with these files and the
-// same Paths; all its other settings are those of its own Config. See [Snapshots]
-// and [RemoveSnapshot]. The files of the session, which are in the image, hold
-// Config.Env.
+// name. Create with that as Spec.Image makes a sandbox with these files and the
+// same Paths; all its other settings are those of its own. See [Provider.Snapshots]
+// and [Provider.RemoveSnapshot]. The files of the session, which are in the image, hold
+// Spec.Env.
 //
 // What is in volumes and mounted folders is not in an image: a sandbox with
 // ReadOnly or a Workspace is errors.ErrUnsupported, and so is one of an image that
@@ -67,7 +69,7 @@ func (d *driver) copyable() error {
 
 // imageVolumes are the paths where the engine gives a container of the image volumes
 // of its own: where nothing else is mounted.
-func (c Config) imageVolumes(img image.InspectResponse) []string {
+func (c config) imageVolumes(img image.InspectResponse) []string {
 	if img.Config == nil {
 		return nil
 	}
@@ -129,7 +131,7 @@ func (d *driver) commitAs(ctx context.Context, name string, config *container.Co
 // imageLabels take back what the container's labels say that is not true of an
 // image of it.
 func (d *driver) imageLabels(more map[string]string) map[string]string {
-	labels := ownerLabels(Config{Session: d.cfg.Session})
+	labels := ownerLabels(config{Spec: primitives.Spec{Session: d.cfg.Session}})
 	for _, other := range []string{labelSandbox, labelConfig, labelMounted, labelSnapshot, labelFork, labelImage, labelImageBase, labelLink} {
 		labels[other] = ""
 	}
@@ -146,10 +148,9 @@ type SnapshotInfo struct {
 }
 
 // Snapshots returns the snapshots of the engine, whoever made them, oldest first.
-// Of cfg only Host counts.
-func Snapshots(ctx context.Context, cfg Config) ([]SnapshotInfo, error) {
+func (p Provider) Snapshots(ctx context.Context) ([]SnapshotInfo, error) {
 	var list []SnapshotInfo
-	err := ask("list", cfg, func(eng *client.Client) error {
+	err := p.ask("list", func(eng *client.Client) error {
 		found, err := eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelSnapshot))})
 		for _, i := range found {
 			// Images that were built on one have its labels, too.
@@ -163,10 +164,10 @@ func Snapshots(ctx context.Context, cfg Config) ([]SnapshotInfo, error) {
 	return list, err
 }
 
-// RemoveSnapshot removes a snapshot. Of cfg only Host counts. One that does not
+// RemoveSnapshot removes a snapshot. One that does not
 // exist is fs.ErrNotExist, one whose sandboxes still live is fs.ErrExist.
-func RemoveSnapshot(ctx context.Context, cfg Config, id string) error {
-	return askAbout("remove", id, cfg, func(eng *client.Client) error {
+func (p Provider) RemoveSnapshot(ctx context.Context, id string) error {
+	return p.askAbout("remove", id, func(eng *client.Client) error {
 		img, err := eng.ImageInspect(ctx, id)
 		if err != nil {
 			return err
@@ -198,21 +199,21 @@ func dropForks(ctx context.Context, eng *client.Client, id string) error {
 }
 
 // describeConfig writes down what a container was made with.
-func describeConfig(cfg Config) string {
+func describeConfig(cfg config) string {
 	cfg.Runner, cfg.Name, cfg.Host = "", "", ""
 	b, err := json.Marshal(cfg)
 	if err != nil {
-		return "" // a Config without an image is no Config
+		return "" // a configuration without an image is none
 	}
 	return string(b)
 }
 
-// configOf reads what describeConfig wrote. What cannot be read is a Config of a
+// configOf reads what describeConfig wrote. What cannot be read is that of a
 // sandbox that cannot be copied.
-func configOf(labels map[string]string) Config {
-	var cfg Config
+func configOf(labels map[string]string) config {
+	var cfg config
 	if err := json.Unmarshal([]byte(labels[labelConfig]), &cfg); err != nil {
-		return Config{ReadOnly: true}
+		return config{Provider: Provider{ReadOnly: true}}
 	}
 	return cfg
 }

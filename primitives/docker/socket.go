@@ -22,7 +22,7 @@ const (
 
 // withLink makes a container that has a folder for the socket, or one without if the
 // engine cannot mount it.
-func withLink(eng *client.Client, name string, cfg Config, inside *container.Config, host *container.HostConfig,
+func withLink(eng *client.Client, name string, cfg config, inside *container.Config, host *container.HostConfig,
 	create func() (container.CreateResponse, error),
 ) (container.CreateResponse, error) {
 	if cfg.NoSocket {
@@ -63,7 +63,7 @@ func linkOf(eng *client.Client, labels map[string]string) string {
 
 // expect opens a socket in the folder of a container. Without one the guest stays
 // where it is.
-func expect(folder string, cfg Config) fastpath.Listener {
+func expect(folder string, cfg config) fastpath.Listener {
 	if cfg.NoSocket || folder == "" {
 		return fastpath.Listener{}
 	}

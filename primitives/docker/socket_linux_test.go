@@ -32,7 +32,7 @@ func TestWithoutASocketNoFolderIsListenedIn(t *testing.T) {
 	}
 	defer unlock()
 	for _, noSocket := range []bool{false, true} {
-		l := expect(folder, Config{NoSocket: noSocket})
+		l := expect(folder, Config{Provider: Provider{NoSocket: noSocket}})
 		if listens := l.Socket != nil; listens == noSocket {
 			t.Errorf("NoSocket is %v: there is a socket: %v", noSocket, listens)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
@@ -130,7 +131,7 @@ const orphanTurn = 5 * time.Second
 // the sandbox ends it.
 func endOrphan(session string) {
 	for {
-		_, wait, _ := clean(context.Background(), session, GCOptions{}) //nolint:forbidigo // a process of its own; another program tries again
+		_, wait, _ := clean(context.Background(), session, primitives.GCOptions{}) //nolint:forbidigo // a process of its own; another program tries again
 		if wait <= 0 {
 			return
 		}

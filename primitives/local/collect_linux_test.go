@@ -59,7 +59,7 @@ func emptied(t *testing.T, root string) func() bool {
 func TestNothingOutlivesAKilledProgram(t *testing.T) {
 	bothWays(t, func(t *testing.T, sweeping bool) {
 		root := t.TempDir()
-		env := []string{`OWN_CONFIG={"grace_seconds": 1}`}
+		env := []string{`OWN_CONFIG={"Grace": 1000000000}`}
 		o := startOwnerWith(t, sweeping, env, root, "exec sleep 600", daemon+"; sleep 600", daemon, "durable sleep 600")
 		if got := collectors(t, o.cmd.Process.Pid); len(got) != 1 {
 			t.Errorf("collector processes: %v, want one", got)
@@ -76,7 +76,7 @@ func TestNothingOutlivesAKilledProgram(t *testing.T) {
 // A program need not name a runner, nor be killed: it may also just leave.
 func TestNothingOutlivesAProgramThatLeavesItsSandbox(t *testing.T) {
 	root := t.TempDir()
-	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"runner": "", "grace_seconds": 1}`}, root, daemon)
+	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"runner": "", "Grace": 1000000000}`}, root, daemon)
 	if err := o.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestNothingOutlivesAProgramThatLeavesItsSandbox(t *testing.T) {
 func TestAKeptSandboxOutlivesItsProgramWithItsDurableCommands(t *testing.T) {
 	bothWays(t, func(t *testing.T, sweeping bool) {
 		root := t.TempDir()
-		env := []string{`OWN_CONFIG={"stay": true, "grace_seconds": 1}`}
+		env := []string{`OWN_CONFIG={"Keep": true, "Grace": 1000000000}`}
 		o := startOwnerWith(t, sweeping, env, root, "exec sleep 600", daemon, "durable echo on; sleep 600")
 		o.kill()
 		o.collected(t)
@@ -117,7 +117,7 @@ func TestAKeptSandboxOutlivesItsProgramWithItsDurableCommands(t *testing.T) {
 
 func TestASandboxStaysWhileAnotherProgramIsAttached(t *testing.T) {
 	root := t.TempDir()
-	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"grace_seconds": 1}`}, root, "exec sleep 600")
+	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"Grace": 1000000000}`}, root, "exec sleep 600")
 	s := attach(t, root, o.sandbox)
 	p := start(t, s, shell("sleep 600"))
 	o.kill()
@@ -133,7 +133,7 @@ func TestASandboxStaysWhileAnotherProgramIsAttached(t *testing.T) {
 // The last program to let go of it need not end.
 func TestASandboxOfADeadOwnerEndsWhenNobodyIsAttachedAnyMore(t *testing.T) {
 	root := t.TempDir()
-	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"grace_seconds": 1}`}, root, "exec sleep 600")
+	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"Grace": 1000000000}`}, root, "exec sleep 600")
 	s := attach(t, root, o.sandbox)
 	o.kill()
 	o.collected(t)
@@ -160,7 +160,7 @@ func alone(t *testing.T, root, id string, since time.Duration) {
 func TestGCGivesAnOrphanItsGrace(t *testing.T) {
 	cfg := durableConfig(t)
 	root := local.Config{Root: cfg.Root}
-	cfg.GraceSeconds = 3600
+	cfg.Grace = 3600 * time.Second
 	s := newSandbox(t, cfg)
 	for _, pid := range collectors(t, os.Getpid()) {
 		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
@@ -174,34 +174,34 @@ func TestGCGivesAnOrphanItsGrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := s.ID()
-	took := func(when, want string, opts local.GCOptions) {
+	took := func(when, want string, opts primitives.GCOptions) {
 		t.Helper()
 		if got := gc(t, root, opts); got != want {
 			t.Errorf("%s GC took %q, want %q", when, got, want)
 		}
 	}
-	took("at first sight", "", local.GCOptions{})
+	took("at first sight", "", primitives.GCOptions{})
 	alone(t, root.Root, id, 59*time.Minute)
-	took("within its grace", "", local.GCOptions{})
+	took("within its grace", "", primitives.GCOptions{})
 	again := attach(t, root.Root, id)
-	took("while a program is attached", "", local.GCOptions{NoGrace: true})
+	took("while a program is attached", "", primitives.GCOptions{NoGrace: true})
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
-	took("after that", "", local.GCOptions{})
+	took("after that", "", primitives.GCOptions{})
 	if life, err := os.Stat(lifeOf(root.Root, id)); err != nil || time.Since(life.ModTime()) > 30*time.Minute {
 		t.Errorf("its grace has not begun anew: %v, %v", life.ModTime(), err)
 	}
 	alone(t, root.Root, id, -time.Hour)
-	took("with a clock that was set back", "", local.GCOptions{})
+	took("with a clock that was set back", "", primitives.GCOptions{})
 	alone(t, root.Root, id, 61*time.Minute)
-	took("after its grace", id, local.GCOptions{})
+	took("after its grace", id, primitives.GCOptions{})
 }
 
 func TestTheNextProgramCollectsWhatNobodyElseCan(t *testing.T) {
 	bothWays(t, func(t *testing.T, sweeping bool) {
 		root := t.TempDir()
-		env := []string{`OWN_CONFIG={"grace_seconds": 1}`}
+		env := []string{`OWN_CONFIG={"Grace": 1000000000}`}
 		o := startOwnerWith(t, sweeping, env, root, "exec sleep 600", daemon, "durable sleep 600")
 		for _, pid := range collectors(t, o.cmd.Process.Pid) {
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
@@ -275,7 +275,7 @@ func TestACollectorProcessKnowsNoSecrets(t *testing.T) {
 
 func TestAFileThatAKilledProgramWasWritingIsCollected(t *testing.T) {
 	root := t.TempDir()
-	env := []string{`OWN_CONFIG={"stay": true}`, "OWN_WRITE=1"}
+	env := []string{`OWN_CONFIG={"Keep": true}`, "OWN_WRITE=1"}
 	o := startOwnerWith(t, false, env, root)
 	s := attach(t, root, o.sandbox)
 	list := func() []os.DirEntry {
@@ -315,7 +315,7 @@ func TestACollectorProcessRemovesWhatDeadProgramsWroteOnly(t *testing.T) {
 		})
 		return s
 	}
-	orphan, alive := open(local.Config{Stay: true}), open(local.Config{})
+	orphan, alive := open(local.Config{Keep: true}), open(local.Config{})
 	ofDead, err := local.Orphan(orphan)
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
@@ -52,7 +53,7 @@ func TestASandboxWithFoldersOfAnyDepthIsRemoved(t *testing.T) {
 			if err := s.Close(); err != nil {
 				return err
 			}
-			_, err := local.GC(t.Context(), cfg, local.GCOptions{NoGrace: true})
+			_, err := local.GC(t.Context(), cfg, primitives.GCOptions{NoGrace: true})
 			return err
 		},
 		"GC of a removal that was not finished": func(t *testing.T, cfg local.Config, s *local.Sandbox) error {
@@ -61,7 +62,7 @@ func TestASandboxWithFoldersOfAnyDepthIsRemoved(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = local.GC(t.Context(), cfg, local.GCOptions{})
+			_, err = local.GC(t.Context(), cfg, primitives.GCOptions{})
 			return err
 		},
 	} {

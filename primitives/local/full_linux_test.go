@@ -112,7 +112,7 @@ func TestASandboxOnAFullDiskCanBeRemoved(t *testing.T) {
 
 func TestAKeptFolderOnAFullDiskIsOneOfASandboxThatHasEnded(t *testing.T) {
 	root := smallDisk(t)
-	s := newSandbox(t, local.Config{Root: root, Keep: true})
+	s := newSandbox(t, local.Config{Root: root, LeaveFiles: true})
 	fillDisk(t, s.Paths().Workspace, 0)
 	if _, err := s.Terminate(t.Context()); err != nil {
 		t.Error(err)
@@ -126,10 +126,10 @@ func TestGCFreesAFullDisk(t *testing.T) {
 	cfg := local.Config{Root: smallDisk(t)}
 	id := abandon(t, cfg)
 	fillDisk(t, filepath.Join(cfg.Root, id, "workspace"), 0)
-	if got := gc(t, cfg, local.GCOptions{}); got != "" {
+	if got := gc(t, cfg, primitives.GCOptions{}); got != "" {
 		t.Errorf("within its grace GC took %q", got)
 	}
-	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != id {
+	if got := gc(t, cfg, primitives.GCOptions{NoGrace: true}); got != id {
 		t.Errorf("GC took %q, want %q", got, id)
 	}
 	if !emptied(t, cfg.Root)() {

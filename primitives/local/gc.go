@@ -19,31 +19,16 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// GCOptions says what [GC] does. The zero value is what is always safe to do.
-type GCOptions struct {
-	// DryRun only tells what would be removed.
-	DryRun bool
-	// NoGrace also removes sandboxes whose grace is not over.
-	NoGrace bool
-}
-
-// Garbage is a sandbox, or what is left of one, that [GC] removed or would remove.
-type Garbage struct {
-	ID      string
-	Why     string // for people
-	Created time.Time
-}
-
 // GC ends and removes the sandboxes below cfg.Root whose owners have died, and what is
 // left of those that were being made or removed then. It takes none that a program is
-// attached to, whose owner lives, or that was made with Config.Stay, and none within its
-// grace, see [Config].GraceSeconds: if no collector process counts that, it begins when GC
+// attached to, whose owner lives, or that was made with Config.Keep, and none within its
+// grace, see [Config].Grace: if no collector process counts that, it begins when GC
 // first finds the sandbox. Of cfg only Root counts.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.
-func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
-	var removed []Garbage
+func GC(ctx context.Context, cfg Config, opts primitives.GCOptions) ([]primitives.Garbage, error) {
+	var removed []primitives.Garbage
 	var errs []error
 	for _, root := range rootFolders(cfg, os.Geteuid()) {
 		entries, err := entriesOf(root, cfg.Root == "")
@@ -71,17 +56,17 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 
 // clean removes one session folder if it is garbage; else Garbage.Why is empty. For an
 // orphan whose grace is not over, wait is the rest of it.
-func clean(ctx context.Context, session string, opts GCOptions) (found Garbage, wait time.Duration, err error) {
+func clean(ctx context.Context, session string, opts primitives.GCOptions) (found primitives.Garbage, wait time.Duration, err error) {
 	name := filepath.Base(session)
 	if rest, ok := strings.CutPrefix(name, removedPrefix); ok && isID(rest) {
-		found := Garbage{ID: rest, Why: "its program died while it was removed"}
+		found := primitives.Garbage{Kind: "folder", ID: rest, Why: "its program died while it was removed"}
 		if opts.DryRun {
 			return found, 0, nil
 		}
 		return found, 0, files.RemoveTree(session)
 	}
 	if !isID(name) {
-		return Garbage{}, 0, nil // a folder of somebody else
+		return primitives.Garbage{}, 0, nil // a folder of somebody else
 	}
 	st := state{Session: session}
 	err = st.load()
@@ -89,8 +74,8 @@ func clean(ctx context.Context, session string, opts GCOptions) (found Garbage, 
 		found, err = cleanHalf(ctx, session, st, opts)
 		return found, 0, err
 	}
-	if err != nil || st.owner() != ownerDead || st.Stay {
-		return Garbage{}, 0, nil //nolint:nilerr // what cannot be read is not ours
+	if err != nil || st.owner() != ownerDead || st.Keep {
+		return primitives.Garbage{}, 0, nil //nolint:nilerr // what cannot be read is not ours
 	}
 	return cleanOrphan(ctx, &st, opts)
 }
@@ -98,31 +83,31 @@ func clean(ctx context.Context, session string, opts GCOptions) (found Garbage, 
 // cleanOrphan ends a sandbox of a dead owner unless a program is attached to it, or its
 // grace is not over. A program that wants to attach meanwhile waits for the lock, and finds
 // that it was terminated.
-func cleanOrphan(ctx context.Context, st *state, opts GCOptions) (found Garbage, wait time.Duration, err error) {
+func cleanOrphan(ctx context.Context, st *state, opts primitives.GCOptions) (found primitives.Garbage, wait time.Duration, err error) {
 	life, err := openRegular(st.file(lifeFile), os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Garbage{}, 0, nil
+		return primitives.Garbage{}, 0, nil
 	}
 	if err != nil {
-		return Garbage{}, 0, err
+		return primitives.Garbage{}, 0, err
 	}
 	// Another one that looks whether anybody is attached has the lock for a moment.
 	locking, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if awaitLock(locking, life, unix.LOCK_EX) != nil {
-		return Garbage{}, 0, life.Close()
+		return primitives.Garbage{}, 0, life.Close()
 	}
 	info, err := life.Stat()
 	ended := err == nil && isEnded(info)
-	if err != nil || ended && st.Keep {
-		return Garbage{}, 0, errors.Join(err, life.Close())
+	if err != nil || ended && st.LeaveFiles {
+		return primitives.Garbage{}, 0, errors.Join(err, life.Close())
 	}
 	if !opts.NoGrace && !ended {
 		if wait, err = st.remainingGrace(life, info, opts.DryRun); err != nil || wait > 0 {
-			return Garbage{}, wait, errors.Join(err, life.Close())
+			return primitives.Garbage{}, wait, errors.Join(err, life.Close())
 		}
 	}
-	found = Garbage{ID: st.ID, Why: "its program died", Created: st.Created}
+	found = primitives.Garbage{Kind: "folder", ID: st.ID, Why: "its program died", Created: st.Created}
 	switch {
 	case opts.DryRun:
 		return found, 0, life.Close()
@@ -166,31 +151,31 @@ func (st *state) remainingGrace(life *os.File, info fs.FileInfo, dryRun bool) (t
 
 // cleanHalf removes a sandbox that never was complete. There is nothing in it but
 // what New makes, or a copy of another one: what has more in it stays.
-func cleanHalf(ctx context.Context, session string, st state, opts GCOptions) (Garbage, error) {
+func cleanHalf(ctx context.Context, session string, st state, opts primitives.GCOptions) (primitives.Garbage, error) {
 	if st.ID == "" {
 		// The program that makes it holds the lock until its name is written down.
 		unlock, err := lockRootAlone(ctx, filepath.Dir(session))
 		if unlock == nil {
-			return Garbage{}, err
+			return primitives.Garbage{}, err
 		}
 		defer unlock()
 		if st.load() == nil {
-			return Garbage{}, nil
+			return primitives.Garbage{}, nil
 		}
 	} else if st.owner() != ownerDead {
-		return Garbage{}, nil
+		return primitives.Garbage{}, nil
 	}
 	info, err := os.Lstat(session)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Garbage{}, nil
+		return primitives.Garbage{}, nil
 	}
 	if err != nil {
-		return Garbage{}, err
+		return primitives.Garbage{}, err
 	}
 	if !st.Copying && !onlyNew(session) {
-		return Garbage{}, nil
+		return primitives.Garbage{}, nil
 	}
-	found := Garbage{ID: filepath.Base(session), Why: "its program died while it was made", Created: info.ModTime().UTC()}
+	found := primitives.Garbage{Kind: "folder", ID: filepath.Base(session), Why: "its program died while it was made", Created: info.ModTime().UTC()}
 	if opts.DryRun {
 		return found, nil
 	}

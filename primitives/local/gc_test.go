@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -63,12 +64,12 @@ func abandon(t *testing.T, cfg local.Config) string {
 
 // gc returns the IDs that GC took, and checks that a dry run would have taken the
 // same.
-func gc(t *testing.T, cfg local.Config, opts local.GCOptions) string {
+func gc(t *testing.T, cfg local.Config, opts primitives.GCOptions) string {
 	t.Helper()
 	dry := opts
 	dry.DryRun = true
 	var took [2]string
-	for i, o := range []local.GCOptions{dry, opts} {
+	for i, o := range []primitives.GCOptions{dry, opts} {
 		found, err := local.GC(t.Context(), cfg, o)
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +91,7 @@ func TestGCTakesSandboxesOfDeadProgramsOnly(t *testing.T) {
 	cfg := local.Config{Root: t.TempDir()}
 	garbage := abandon(t, cfg)
 	stay := cfg
-	stay.Stay = true
+	stay.Keep = true
 	kept := abandon(t, stay)
 	owned := newSandbox(t, cfg)
 	attached, err := local.Attach(t.Context(), cfg, abandon(t, cfg))
@@ -101,7 +102,7 @@ func TestGCTakesSandboxesOfDeadProgramsOnly(t *testing.T) {
 	if err := os.MkdirAll(foreign, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != garbage {
+	if got := gc(t, cfg, primitives.GCOptions{NoGrace: true}); got != garbage {
 		t.Errorf("GC took %q, want %q", got, garbage)
 	}
 	left, err := os.ReadDir(cfg.Root)
@@ -116,7 +117,7 @@ func TestGCTakesSandboxesOfDeadProgramsOnly(t *testing.T) {
 	if err := attached.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != attached.ID() {
+	if got := gc(t, cfg, primitives.GCOptions{NoGrace: true}); got != attached.ID() {
 		t.Errorf("after Close GC took %q, want %q", got, attached.ID())
 	}
 	if s, err := local.Attach(t.Context(), cfg, kept); err != nil {
@@ -127,9 +128,9 @@ func TestGCTakesSandboxesOfDeadProgramsOnly(t *testing.T) {
 }
 
 func TestGCNeedNotWait(t *testing.T) {
-	cfg := local.Config{Root: t.TempDir(), GraceSeconds: 3600}
+	cfg := local.Config{Root: t.TempDir(), Grace: 3600 * time.Second}
 	id := abandon(t, cfg)
-	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != id {
+	if got := gc(t, cfg, primitives.GCOptions{NoGrace: true}); got != id {
 		t.Errorf("GC took %q, want %q", got, id)
 	}
 }
@@ -148,7 +149,7 @@ func TestGCEndsWhatStillRuns(t *testing.T) {
 	if err := errors.Join(os.Rename(life, life+"2"), os.WriteFile(life, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if got := gc(t, cfg, local.GCOptions{NoGrace: true}); got != s.ID() {
+	if got := gc(t, cfg, primitives.GCOptions{NoGrace: true}); got != s.ID() {
 		t.Errorf("GC took %q, want %q", got, s.ID())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -197,7 +198,7 @@ func TestGCTakesWhatIsHalfMadeOrHalfRemoved(t *testing.T) {
 			if err := c.make(t, session); err != nil {
 				t.Fatal(err)
 			}
-			if took := gc(t, cfg, local.GCOptions{}); (took == "") != c.left {
+			if took := gc(t, cfg, primitives.GCOptions{}); (took == "") != c.left {
 				t.Errorf("GC took %q", took)
 			}
 			left, err := os.ReadDir(cfg.Root)

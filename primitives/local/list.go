@@ -7,27 +7,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
-
-// Info describes a sandbox that [List] found.
-type Info struct {
-	ID      string
-	Created time.Time
-	// Owned says that the program that made it still runs.
-	Owned bool
-	// Kept says that it outlives its program, see [Config].Stay.
-	Kept bool
-}
 
 // List returns the sandboxes below cfg.Root that were not terminated, oldest
 // first. Of cfg only Root counts. It does not attach to them. Where a default root
 // cannot be trusted, because another user has made it, nothing below it is read:
 // fs.ErrPermission, beside the sandboxes of another root.
-func List(ctx context.Context, cfg Config) ([]Info, error) {
-	var list []Info
+func List(ctx context.Context, cfg Config) ([]primitives.Info, error) {
+	var list []primitives.Info
 	var errs []error
 	for _, root := range rootFolders(cfg, os.Geteuid()) {
 		entries, err := entriesOf(root, cfg.Root == "")
@@ -43,7 +33,7 @@ func List(ctx context.Context, cfg Config) ([]Info, error) {
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b Info) int { return a.Created.Compare(b.Created) })
+	slices.SortFunc(list, func(a, b primitives.Info) int { return a.Created.Compare(b.Created) })
 	return list, errors.Join(errs...)
 }
 
@@ -61,13 +51,16 @@ func entriesOf(root string, isDefault bool) ([]fs.DirEntry, error) {
 }
 
 // describe looks at one session folder, which may vanish meanwhile.
-func describe(session string) (Info, bool) {
+func describe(session string) (primitives.Info, bool) {
 	st := state{Session: session}
 	if !isID(filepath.Base(session)) || st.load() != nil {
-		return Info{}, false
+		return primitives.Info{}, false
 	}
 	if life, err := os.Lstat(st.file(lifeFile)); err != nil || isEnded(life) {
-		return Info{}, false
+		return primitives.Info{}, false
 	}
-	return Info{ID: st.ID, Created: st.Created, Owned: st.Boot == proctree.BootID() && proctree.Alive(st.Owner), Kept: st.Stay}, true
+	owned := st.Boot == proctree.BootID() && proctree.Alive(st.Owner)
+	return primitives.Info{
+		ID: st.ID, Status: primitives.StatusRunning, Created: st.Created, Owned: owned, Kept: st.Keep, Orphan: !owned && !st.Keep,
+	}, true
 }

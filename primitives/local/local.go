@@ -15,8 +15,8 @@
 // A program that has made a sandbox has a child process, agentenv-collector, until it
 // ends: that is the program itself, started once more. When the program has died, killed
 // or not, the collector process ends the commands that the program has left, removes the
-// files that it was writing and, after [Config].GraceSeconds, terminates those of its
-// sandboxes that are not made to stay. A sandbox that another program is attached to lives
+// files that it was writing and, after [Config].Grace, terminates those of its
+// sandboxes that are not kept. A sandbox that another program is attached to lives
 // on; its grace begins when the last such program closes its handle, or dies. What is
 // left where a collector process was killed too, that of the next program collects.
 //
@@ -34,6 +34,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -52,37 +53,38 @@ type Config struct {
 	// cache directory or, if commands run as another user, who could not enter
 	// that, /var/lib/agentenv. Then it must belong to this program's user, and
 	// nobody else may write to it: else the error is fs.ErrPermission.
-	Root string `json:"root,omitempty"`
+	Root string
 	// Workspace is an existing folder to work in instead of a new one. It is
 	// used in place and never deleted.
-	Workspace string `json:"workspace,omitempty"`
-	// Keep leaves the session folder on disk after Terminate.
-	Keep bool `json:"keep,omitempty"`
-	// Stay says that the sandbox is to outlive this program: it is left alone
-	// however long nobody uses it.
-	Stay bool `json:"stay,omitempty"`
-	// GraceSeconds is for how long the sandbox lives on, without Stay, when this
-	// program has ended and no other one is attached any more. Zero means 60.
-	GraceSeconds int `json:"grace_seconds,omitempty"`
+	Workspace string
+	// LeaveFiles leaves the session folder on disk after Terminate, where something else
+	// removes it: for a guest, whose files go with its container.
+	LeaveFiles bool
+	// Keep lets the sandbox outlive this program: it is left alone however long nobody
+	// uses it.
+	Keep bool
+	// Grace is for how long the sandbox lives on, without Keep, when this program has
+	// ended and no other one is attached any more. Zero means a minute.
+	Grace time.Duration
 	// Env is added to the environment of every command, entries and their
 	// meaning as in primitives.Command.Env.
-	Env []string `json:"env,omitempty"`
+	Env []string
 	// User is whom commands run as that name no user themselves, as in
 	// primitives.Command.User; new files are given to that user. Empty means
 	// this program's user. Another one needs root.
-	User string `json:"user,omitempty"`
+	User string
 	// Runner is the path of a program that supervises durable commands: called
 	// with the arguments "supervise" and a folder it must call [Supervise].
 	// Empty means that there are none.
-	Runner string `json:"runner,omitempty"`
+	Runner string
 	// ReapOrphans makes this program adopt and reap the processes that lose
 	// their parent, so that none escapes. It changes the whole program: for
 	// one that does nothing but serve this sandbox, like the guest. So it also
 	// offers its commands to the kernel to be killed before it when memory runs out,
 	// and starts no collector process: the container that it serves ends with it.
-	ReapOrphans bool `json:"-"`
+	ReapOrphans bool
 	// Logger takes diagnostics; nil means silence.
-	Logger hclog.Logger `json:"-"`
+	Logger hclog.Logger
 }
 
 // logOf returns the logger of one sandbox; never nil.
@@ -197,8 +199,8 @@ func prepare(cfg Config) (root string, who identity, err error) {
 	if err := (primitives.Command{Args: []string{"env"}, Env: cfg.Env}).Check(); err != nil {
 		return "", who, fmt.Errorf("config: %w", err)
 	}
-	if cfg.GraceSeconds < 0 {
-		return "", who, fmt.Errorf("config: %w: grace_seconds is %d; give a positive number, or set stay", fs.ErrInvalid, cfg.GraceSeconds)
+	if cfg.Grace < 0 {
+		return "", who, fmt.Errorf("config: %w: grace: %v is negative; give a positive duration such as 2m, or set keep", fs.ErrInvalid, cfg.Grace)
 	}
 	if root, err = rootFolder(cfg, who); err != nil {
 		return "", who, err

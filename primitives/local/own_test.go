@@ -206,7 +206,7 @@ func TestAttachToWhatIsNotThere(t *testing.T) {
 		}
 	}
 	gone := newSandbox(t, local.Config{Root: root})
-	kept := newSandbox(t, local.Config{Root: root, Keep: true})
+	kept := newSandbox(t, local.Config{Root: root, LeaveFiles: true})
 	for _, s := range []*local.Sandbox{gone, kept} {
 		if _, err := s.Terminate(t.Context()); err != nil {
 			t.Fatal(err)

@@ -76,7 +76,7 @@ func TestNothingIsReadBelowARootOfAnotherUser(t *testing.T) {
 				mkdir -p $root/`+anID+`/app; mkfifo $root/`+anID+`/app/sandbox.json; fi; done`)
 			ctx := t.Context()
 			checks := map[string]func() error{
-				"GC":  func() error { _, err := local.GC(ctx, local.Config{}, local.GCOptions{}); return err },
+				"GC":  func() error { _, err := local.GC(ctx, local.Config{}, primitives.GCOptions{}); return err },
 				"New": func() error { s, err := local.New(ctx, local.Config{}); return errors.Join(err, ended(s)) },
 			}
 			if name != "around it" { // where there is no root yet
@@ -133,10 +133,10 @@ func TestWhatASandboxPutsInTheWayStopsNobody(t *testing.T) {
 					t.Errorf("List returns %q", i.ID)
 				}
 			}
-			if !slices.ContainsFunc(list, func(i local.Info) bool { return i.ID == other.ID() }) {
+			if !slices.ContainsFunc(list, func(i primitives.Info) bool { return i.ID == other.ID() }) {
 				t.Errorf("the other sandbox is missing: %+v", list)
 			}
-			if _, err := local.GC(t.Context(), cfg, local.GCOptions{}); err != nil {
+			if _, err := local.GC(t.Context(), cfg, primitives.GCOptions{}); err != nil {
 				t.Error(err)
 			}
 			again, err := local.Attach(t.Context(), cfg, s.ID())
@@ -211,7 +211,7 @@ func TestASandboxOfAnotherUserIsInAFolderOfRoot(t *testing.T) {
 		t.Errorf("%+v, %v: %s", info, err, s.Paths().Session)
 	}
 	list, err := local.List(t.Context(), local.Config{})
-	if err != nil || !slices.ContainsFunc(list, func(i local.Info) bool { return i.ID == s.ID() }) {
+	if err != nil || !slices.ContainsFunc(list, func(i primitives.Info) bool { return i.ID == s.ID() }) {
 		t.Errorf("List = %+v, %v", list, err)
 	}
 }

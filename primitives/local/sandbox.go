@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -267,4 +268,14 @@ func (s *Sandbox) releaseLeaf(l *cgroup.Leaf) {
 	if l != nil {
 		s.group.Release(l)
 	}
+}
+
+// Runner returns the absolute path of a file of this machine, which the sandbox can reach;
+// empty if its commands run as another user, who may not.
+func (s *Sandbox) Runner(file string) string {
+	if s.cred != nil {
+		return ""
+	}
+	name, _ := filepath.Abs(file) // or it is not reached
+	return name
 }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,15 +33,15 @@ type state struct {
 
 	collector *orphanCollector // of this program; nil: nobody looks after the sandbox
 
-	Session   string   `json:"-"` // where the state was found
-	Workspace string   `json:"workspace,omitempty"`
-	Keep      bool     `json:"keep,omitempty"`
-	Stay      bool     `json:"stay,omitempty"`
-	Grace     int      `json:"grace,omitempty"`   // in seconds; zero is the default
-	Copying   bool     `json:"copying,omitempty"` // it is a copy that is still being made
-	Env       []string `json:"env,omitempty"`
-	User      string   `json:"user,omitempty"`
-	Runner    string   `json:"runner,omitempty"`
+	Session    string        `json:"-"` // where the state was found
+	Workspace  string        `json:"workspace,omitempty"`
+	LeaveFiles bool          `json:"leave_files,omitempty"`
+	Keep       bool          `json:"keep,omitempty"`
+	Grace      time.Duration `json:"grace,omitempty"`   // zero is the default
+	Copying    bool          `json:"copying,omitempty"` // it is a copy that is still being made
+	Env        []string      `json:"env,omitempty"`
+	User       string        `json:"user,omitempty"`
+	Runner     string        `json:"runner,omitempty"`
 }
 
 const (
@@ -57,24 +58,19 @@ const (
 // isEnded reports whether a life file says that the sandbox was terminated.
 func isEnded(life fs.FileInfo) bool { return life.Size() > lifeEnding }
 
-// defaultGrace is Config.GraceSeconds.
+// defaultGrace is Config.Grace.
 const defaultGrace = time.Minute
 
 // newState returns what a sandbox of cfg remembers of it.
 func newState(cfg Config) state {
 	return state{
-		Workspace: cfg.Workspace, Keep: cfg.Keep, Stay: cfg.Stay, Grace: cfg.GraceSeconds,
+		Workspace: cfg.Workspace, LeaveFiles: cfg.LeaveFiles, Keep: cfg.Keep, Grace: cfg.Grace,
 		Env: cfg.Env, User: cfg.User, Runner: cfg.Runner, collector: collectorFor(cfg),
 	}
 }
 
 // grace is how long the sandbox lives on when nobody is attached.
-func (st *state) grace() time.Duration {
-	if st.Grace == 0 {
-		return defaultGrace
-	}
-	return time.Duration(st.Grace) * time.Second
-}
+func (st *state) grace() time.Duration { return cmp.Or(st.Grace, defaultGrace) }
 
 // complete reports whether the sandbox was made to the end.
 func (st *state) complete() bool {

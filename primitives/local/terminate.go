@@ -100,7 +100,7 @@ func (s *Sandbox) remove() error {
 	if s.group != nil {
 		err = errors.Join(err, removeGroup(s.group.Path()))
 	}
-	if !s.st.Keep {
+	if !s.st.LeaveFiles {
 		err = errors.Join(err, discard(s.st.Session))
 	}
 	if err == nil {

@@ -16,7 +16,7 @@ const Arch = "amd64"
 
 // Present reports whether this machine has credentials of Modal, in the environment
 // or in the file of Modal's own tools. It contacts nobody, so they may not be good.
-func Present() bool {
+func (p Provider) Present() bool {
 	for _, name := range []string{"MODAL_TOKEN_ID", "MODAL_OAUTH_REFRESH_TOKEN", "MODAL_OAUTH_CLIENT_ID"} {
 		if os.Getenv(name) != "" {
 			return true
@@ -30,70 +30,49 @@ func Present() bool {
 	return err == nil && (bytes.Contains(content, []byte("token_id")) || bytes.Contains(content, []byte("oauth_")))
 }
 
-// Check asks Modal whether it takes the credentials. Of cfg only App, Environment and
-// Profile count. Errors are those of [List].
-func Check(ctx context.Context, cfg Config) error {
-	return wrap("check", cfg.app(), check(ctx, cfg))
+// Check asks Modal whether it takes the credentials. Errors are those of List.
+func (p Provider) Check(ctx context.Context) error {
+	return wrap("check", p.app(), p.check(ctx))
 }
 
-func check(ctx context.Context, cfg Config) error {
-	c, err := connect(cfg)
+func (p Provider) check(ctx context.Context) error {
+	c, err := connect(p)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_, err = c.findApp(ctx, cfg, false)
-	if isNotFound(err) && cfg.App == "" {
+	_, err = c.findApp(ctx, p, false)
+	if isNotFound(err) && p.App == "" {
 		return nil // the first sandbox makes it
 	}
 	return err
 }
 
-// BuildImage builds the image that [New] makes sandboxes of, unless Modal has it, and
-// returns its ID, which is good as Config.Image. Of cfg count App, Environment,
-// Profile, Image, Dockerfile and Progress. Errors are those of New.
-func BuildImage(ctx context.Context, cfg Config) (id string, err error) {
-	id, err = buildImage(ctx, cfg)
-	return id, wrap("build", cfg.Image, err)
+// History says how a sandbox has ended, and nothing of one that runs. Modal does not say
+// when. An unknown ID is fs.ErrNotExist.
+func (p Provider) History(ctx context.Context, id string) ([]primitives.Incident, error) {
+	state, err := p.look(ctx, id)
+	switch {
+	case err != nil:
+		return nil, wrap("look", id, err)
+	case state.Running():
+		return nil, nil
+	case state.Status == primitives.StatusExited:
+		return []primitives.Incident{{Message: fmt.Sprintf("ended with status %d", state.Exit.Code)}}, nil
+	}
+	return []primitives.Incident{{Message: string(state.Status)}}, nil
 }
 
-func buildImage(ctx context.Context, cfg Config) (string, error) {
-	if err := cfg.checkImage(); err != nil {
-		return "", err
-	}
-	c, err := connect(cfg)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	app, err := c.findApp(ctx, cfg, true)
-	if err != nil {
-		return "", err
-	}
-	image, err := c.image(ctx, app, cfg)
-	if err != nil {
-		return "", err
-	}
-	return image.ImageID, nil
-}
-
-// Look returns what became of a sandbox, also of one that has ended. Of cfg only App,
-// Environment and Profile count. An unknown ID is fs.ErrNotExist.
-func Look(ctx context.Context, cfg Config, id string) (primitives.State, error) {
-	state, err := look(ctx, cfg, id)
-	return state, wrap("look", id, err)
-}
-
-func look(ctx context.Context, cfg Config, id string) (primitives.State, error) {
+func (p Provider) look(ctx context.Context, id string) (primitives.State, error) {
 	if !validName(id) || !strings.HasPrefix(id, sandboxPrefix) {
 		return primitives.State{}, fmt.Errorf("%w: no sandbox can have this ID", fs.ErrNotExist)
 	}
-	c, err := connect(cfg)
+	c, err := connect(p)
 	if err != nil {
 		return primitives.State{}, err
 	}
 	defer c.Close()
-	if _, err := c.findApp(ctx, cfg, false); err != nil {
+	if _, err := c.findApp(ctx, p, false); err != nil {
 		return primitives.State{}, err
 	}
 	// Not by its tags: Modal may have forgotten those of one that has ended.

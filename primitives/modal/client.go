@@ -31,7 +31,7 @@ const maxThrottle = 2 * time.Minute
 const profileVariable = "MODAL_PROFILE"
 
 // connect makes a client, which calls nobody yet.
-func connect(cfg Config) (*client, error) {
+func connect(cfg Provider) (*client, error) {
 	c, err := join(cfg, func(c *connection) error { return c.open(cfg) })
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func connect(cfg Config) (*client, error) {
 
 // open makes the SDK's client. The caller sees to it that nobody else reads the
 // process's environment for one meanwhile.
-func (c *connection) open(cfg Config) error {
+func (c *connection) open(cfg Provider) error {
 	wait := maxThrottle
 	params := &sdk.ClientParams{
 		Environment:     cfg.Environment,
@@ -82,7 +82,7 @@ func (c *client) control() pb.ModalClientClient { return pb.NewModalClientClient
 
 // findApp returns the app of the configuration. The default one is made if it is
 // missing and wanted.
-func (c *client) findApp(ctx context.Context, cfg Config, wanted bool) (*sdk.App, error) {
+func (c *client) findApp(ctx context.Context, cfg Provider, wanted bool) (*sdk.App, error) {
 	app, err := c.Apps.FromName(ctx, cfg.app(), &sdk.AppFromNameParams{
 		Environment: cfg.Environment, CreateIfMissing: wanted && cfg.App == "",
 	})

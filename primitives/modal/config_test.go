@@ -6,7 +6,9 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
@@ -28,21 +30,24 @@ func TestABadConfigurationIsRefusedWithTheNameOfTheField(t *testing.T) {
 		{"dockerfile[1]", func(c *modal.Config) { c.Dockerfile = []string{"RUN true", "from debian"} }},
 		{"dockerfile[0]", func(c *modal.Config) { c.Dockerfile = []string{"COPY a b"} }},
 		{"dockerfile[0]", func(c *modal.Config) { c.Dockerfile = []string{"ADD a b"} }},
-		{"cpu", func(c *modal.Config) { c.CPU = -1 }},
-		{"cpu", func(c *modal.Config) { c.CPU = math.NaN() }},
-		{"cpu", func(c *modal.Config) { c.CPU = 1 << 20 }},
-		{"cpu_limit", func(c *modal.Config) { c.CPULimit = 1 }},
-		{"cpu_limit", func(c *modal.Config) { c.CPU, c.CPULimit = 2, 1 }},
-		{"memory_mib", func(c *modal.Config) { c.MemoryMiB = 1 }},
-		{"memory_mib", func(c *modal.Config) { c.MemoryMiB = -1 }},
-		{"memory_limit_mib", func(c *modal.Config) { c.MemoryLimitMiB = 1024 }},
-		{"memory_limit_mib", func(c *modal.Config) { c.MemoryMiB, c.MemoryLimitMiB = 1024, 512 }},
+		{"reserve_cpus", func(c *modal.Config) { c.ReserveCPUs = -1 }},
+		{"reserve_cpus", func(c *modal.Config) { c.ReserveCPUs = math.NaN() }},
+		{"reserve_cpus", func(c *modal.Config) { c.ReserveCPUs = 1 << 20 }},
+		{"cpus", func(c *modal.Config) { c.CPUs = math.NaN() }},
+		{"cpus", func(c *modal.Config) { c.CPUs = 1 << 20 }},
+		{"cpus", func(c *modal.Config) { c.ReserveCPUs, c.CPUs = 2, 1 }},
+		{"reserve_memory", func(c *modal.Config) { c.ReserveMemory = 1 << 20 }},
+		{"reserve_memory", func(c *modal.Config) { c.ReserveMemory = -1 }},
+		{"memory", func(c *modal.Config) { c.Memory = 64 << 20 }},
+		{"memory", func(c *modal.Config) { c.ReserveMemory, c.Memory = 1<<30, 512<<20 }},
 		{"gpu", func(c *modal.Config) { c.GPU = "A100:0" }},
-		{"timeout_seconds", func(c *modal.Config) { c.TimeoutSeconds = 24*60*60 + 1 }},
-		{"timeout_seconds", func(c *modal.Config) { c.TimeoutSeconds = -1 }},
-		{"idle_timeout_seconds", func(c *modal.Config) { c.IdleTimeoutSeconds = 1 }},
+		{"timeout", func(c *modal.Config) { c.Timeout = 24*time.Hour + 1 }},
+		{"timeout", func(c *modal.Config) { c.Timeout = -1 }},
+		{"grace", func(c *modal.Config) { c.Grace = time.Second }},
+		{"grace", func(c *modal.Config) { c.Grace = -1 }},
+		{"expires", func(c *modal.Config) { c.Expires = 25 * time.Hour }},
 		{"session", func(c *modal.Config) { c.Session = "a\x00" }},
-		{"block_network", func(c *modal.Config) { c.BlockNetwork, c.AllowCIDRs = true, []string{"10.0.0.0/8"} }},
+		{"network", func(c *modal.Config) { c.Network, c.AllowCIDRs = "none", []string{"10.0.0.0/8"} }},
 		{"allow_cidrs", func(c *modal.Config) { c.AllowCIDRs = []string{"10.0.0.1"} }},
 		{"allow_domains", func(c *modal.Config) { c.AllowDomains = []string{"https://example.com"} }},
 		{"ports[1]", func(c *modal.Config) { c.Ports = []int{80, 0} }},
@@ -54,12 +59,12 @@ func TestABadConfigurationIsRefusedWithTheNameOfTheField(t *testing.T) {
 		{"ready", func(c *modal.Config) { c.Ready = &modal.Probe{} }},
 		{"ready", func(c *modal.Config) { c.Ready = &modal.Probe{Port: 80, Command: []string{"true"}} }},
 		{"ready.port", func(c *modal.Config) { c.Ready = &modal.Probe{Port: 1 << 16} }},
-		{"tags", func(c *modal.Config) { c.Tags = map[string]string{"agentenv-owner": "me"} }},
-		{"tags", func(c *modal.Config) { c.Tags = map[string]string{"": "x"} }},
-		{"env", func(c *modal.Config) { c.Env = []string{"A=" + strings.Repeat("x", 40<<10)} }},
+		{"labels", func(c *modal.Config) { c.Labels = map[string]string{"agentenv-owner": "me"} }},
+		{"labels", func(c *modal.Config) { c.Labels = map[string]string{"": "x"} }},
+		{"env", func(c *modal.Config) { c.Env = map[string]string{"A": strings.Repeat("x", 40<<10)} }},
 	} {
 		t.Run(c.field, func(t *testing.T) {
-			cfg := modal.Config{Image: "debian:12", Runner: "/envrunner"}
+			cfg := modal.Config{Spec: primitives.Spec{Image: "debian:12"}, Runner: "/envrunner"}
 			c.change(&cfg)
 			err := cfg.Validate()
 			if !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), c.field+": ") {
@@ -73,21 +78,26 @@ func TestABadConfigurationIsRefusedWithTheNameOfTheField(t *testing.T) {
 }
 
 func TestAConfigurationWithEverythingInItIsValid(t *testing.T) {
-	cfg := modal.Config{
-		App: "app", Environment: "main", Image: "im-123", Dockerfile: []string{"RUN true", "COPY --from=golang:1 /a /b", "ADD https://example.com/a /a"},
-		Name: "mine", User: "a:b", Env: []string{"A=1", "B"}, Secrets: []string{"s"}, Workspace: "/data/work",
-		Volumes: map[string]string{"/data": "v"}, CPU: 0.5, CPULimit: 2, MemoryMiB: 512, MemoryLimitMiB: 1024, GPU: "A100-80GB:4",
-		Cloud: "aws", Regions: []string{"us-east"}, AllowCIDRs: []string{"10.0.0.0/8"}, AllowDomains: []string{"*.example.com"},
-		Ports: []int{80, 8080}, Ready: &modal.Probe{Port: 80}, Tags: map[string]string{"team": "a"},
-		TimeoutSeconds: 60, IdleTimeoutSeconds: 10, Keep: true, Session: "s", Runner: "/envrunner",
-	}
+	cfg := modal.Config{Spec: primitives.Spec{Image: "im-123", Name: "mine", User: "a:b", Env: map[string]string{"A": "1", "B": ""}, Workspace: "/data/work", CPUs: 2, Memory: 1 << 30, Ports: []int{80, 8080}, Labels: map[string]string{"team": "a"}, Grace: 10 * time.Second, Keep: true, Session: "s"}, Provider: modal.Provider{App: "app", Environment: "main", Dockerfile: []string{"RUN true", "COPY --from=golang:1 /a /b", "ADD https://example.com/a /a"}, Secrets: []string{"s"}, Volumes: map[string]string{"/data": "v"}, ReserveCPUs: 0.5, ReserveMemory: 512 << 20, GPU: "A100-80GB:4", Cloud: "aws", Regions: []string{"us-east"}, AllowCIDRs: []string{"10.0.0.0/8"}, AllowDomains: []string{"*.example.com"}, Ready: &modal.Probe{Port: 80}, Timeout: 60 * time.Second}, Runner: "/envrunner"}
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
 }
 
+func TestASettingThatModalDoesNotHaveIsRefusedByName(t *testing.T) {
+	for field, spec := range map[string]primitives.Spec{
+		"sandbox.network":        {Image: "debian:12", Network: "bridge"},
+		"sandbox.workspace_path": {Image: "debian:12", WorkspacePath: "/src"},
+	} {
+		err := modal.Config{Spec: spec, Runner: "/envrunner"}.Validate()
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), field+": ") {
+			t.Errorf("the error is %v, want errors.ErrUnsupported that names %s", err, field)
+		}
+	}
+}
+
 func TestARunnerThatIsNotThereIsRefusedBeforeAnyCall(t *testing.T) {
-	_, err := modal.New(t.Context(), modal.Config{Image: "debian:12", Runner: t.TempDir() + "/none"})
+	_, err := modal.New(t.Context(), modal.Config{Spec: primitives.Spec{Image: "debian:12"}, Runner: t.TempDir() + "/none"})
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "runner: ") {
 		t.Errorf("the error is %v, want fs.ErrNotExist that names runner", err)
 	}

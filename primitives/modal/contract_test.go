@@ -55,7 +55,7 @@ func harness(cfg modal.Config) primitivestest.Harness {
 			return modal.New(ctx, again)
 		},
 		Forget: func(ctx context.Context, snapshot string) error {
-			return modal.RemoveSnapshot(ctx, cfg, snapshot)
+			return cfg.RemoveSnapshot(ctx, snapshot)
 		},
 	}
 }

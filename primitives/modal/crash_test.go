@@ -6,7 +6,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
@@ -15,7 +17,7 @@ import (
 const crashVariable = "AGENTENV_TEST_MODAL_CRASH"
 
 func crashConfig(program string) modal.Config {
-	return modal.Config{Image: "debian:12", Runner: program, IdleTimeoutSeconds: 5}
+	return modal.Config{Spec: primitives.Spec{Image: "debian:12", Grace: 5 * time.Second}, Runner: program}
 }
 
 func TestAProgramThatIsKilledWhileItMakesASandboxLeavesNothing(t *testing.T) {
@@ -54,12 +56,12 @@ func TestAProgramThatIsKilledWhileItMakesASandboxLeavesNothing(t *testing.T) {
 			if strings.HasPrefix(method, "Task") {
 				// A command runs: Modal's, which waits for the rest of the runner for
 				// ever, or the guest, which takes a minute to see that its host is dead.
-				if _, err := modal.GC(t.Context(), modal.Config{}, modal.GCOptions{NoGrace: true}); err != nil {
+				if _, err := (modal.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true}); err != nil {
 					t.Error(err)
 				}
 			}
 			await(t, func() bool {
-				list, err := modal.List(t.Context(), modal.Config{})
+				list, err := (modal.Config{}).List(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -20,7 +20,7 @@ type driver struct {
 	box     *sdk.Sandbox
 	args    []string // the guest's command line
 	env     map[string]string
-	cfg     Config  // what it was made with
+	cfg     config  // what it was made with
 	program *runner // nil if it was attached to
 	strange error   // why it is not known what it was made with
 
@@ -113,7 +113,7 @@ func endSandbox(ctx context.Context, box *sdk.Sandbox) error {
 	return explain(err)
 }
 
-// Close lets go of the sandbox. It lives on for a while, see [Config].
+// Close lets go of the sandbox. It lives on for a while, see [primitives.Spec].
 func (d *driver) Close() error {
 	d.stream.join(sendTimeout)
 	if !d.owned.Load() {
@@ -131,7 +131,7 @@ func (d *driver) Refine(c primitives.Capabilities) primitives.Capabilities {
 	return c
 }
 
-// Ports returns where the ports of [Config].Ports can be reached from the internet.
+// Ports returns where the ports of Spec.Ports can be reached from the internet.
 func (d *driver) Ports(ctx context.Context) ([]primitives.Port, error) {
 	tunnels, err := d.box.Tunnels(ctx, portsTimeout, nil)
 	if err != nil {

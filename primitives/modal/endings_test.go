@@ -237,7 +237,7 @@ func TestACallThatNeverReturnsHoldsNobodyUp(t *testing.T) {
 	}
 	s.Before(nil)
 	close(never)
-	if err := modal.Remove(t.Context(), cfg, box.ID()); err != nil {
+	if err := cfg.Remove(t.Context(), box.ID()); err != nil {
 		t.Error(err)
 	}
 }

@@ -123,8 +123,8 @@ func isNotFound(err error) bool {
 
 // errTimeout and its likes say why a sandbox has ended.
 var (
-	errTimeout = fmt.Errorf("%w: it has become as old as timeout_seconds allows: %w", primitives.ErrUnavailable, os.ErrProcessDone)
-	errIdle    = fmt.Errorf("%w: nobody was connected to it for idle_timeout_seconds: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+	errTimeout = fmt.Errorf("%w: it has become as old as its timeout allows: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+	errIdle    = fmt.Errorf("%w: nobody was connected to it for its grace period: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 	errGone    = fmt.Errorf("%w: Modal has ended it: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 )
 

@@ -1,6 +1,12 @@
 package modal
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
 
 // RunnerImage returns the name of the image that holds a runner.
 func RunnerImage(file string) (string, error) {
@@ -35,4 +41,34 @@ func Forget() {
 		}
 		k.mu.Unlock()
 	}
+}
+
+// Config is all that makes a sandbox, with the runner found.
+type Config = config
+
+// New makes a sandbox.
+func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
+	s, err := create(ctx, cfg)
+	return s, wrap("create", cfg.Image, err)
+}
+
+// Attach opens a sandbox with the runner of cfg.
+func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
+	s, err := attach(ctx, cfg, id)
+	return s, wrap("attach", id, err)
+}
+
+// BuildImage builds the image and returns its ID.
+func BuildImage(ctx context.Context, cfg Config) (string, error) {
+	id, err := cfg.buildImage(ctx)
+	return id, wrap("build", cfg.Image, err)
+}
+
+// Validate says what is wrong with a configuration whatever Modal says.
+func (c config) Validate() error { return c.check() }
+
+// Look returns what became of a sandbox.
+func Look(ctx context.Context, p Provider, id string) (primitives.State, error) {
+	state, err := p.look(ctx, id)
+	return state, wrap("look", id, err)
 }

@@ -38,7 +38,7 @@ func expectError(t *testing.T, what string, err, want error, words ...string) {
 // expectNothingLeft checks that no sandbox lives.
 func expectNothingLeft(t *testing.T) {
 	t.Helper()
-	list, err := modal.List(context.WithoutCancel(t.Context()), modal.Config{})
+	list, err := (modal.Config{}).List(context.WithoutCancel(t.Context()))
 	if err != nil || len(list) > 0 {
 		t.Errorf("there are sandboxes %+v, %v", list, err)
 	}
@@ -50,7 +50,7 @@ func TestWithoutATokenNothingIsCalled(t *testing.T) {
 	t.Setenv("MODAL_TOKEN_SECRET", "")
 	_, err := modal.New(t.Context(), config(t))
 	expectError(t, "New", err, fs.ErrPermission, "modal token new", "MODAL_TOKEN_ID")
-	_, err = modal.List(t.Context(), modal.Config{})
+	_, err = (modal.Config{}).List(t.Context())
 	expectError(t, "List", err, fs.ErrPermission, "modal token new")
 	_, err = modal.Attach(t.Context(), modal.Config{}, "sb-0123456789012345678901234")
 	expectError(t, "Attach", err, fs.ErrPermission, "modal token new")
@@ -78,12 +78,12 @@ func TestTheTokenOfAProfileIsUsed(t *testing.T) {
 	t.Setenv("MODAL_CONFIG_PATH", file)
 	t.Setenv("MODAL_TOKEN_ID", "")
 	t.Setenv("MODAL_TOKEN_SECRET", "")
-	if _, err := modal.List(t.Context(), modal.Config{Profile: "mine"}); err != nil {
+	if _, err := (modal.Config{Provider: modal.Provider{Profile: "mine"}}).List(t.Context()); err != nil {
 		t.Errorf("with the right profile: %v", err)
 	}
-	_, err := modal.List(t.Context(), modal.Config{})
+	_, err := (modal.Config{}).List(t.Context())
 	expectError(t, "List with the active profile, which has another token", err, fs.ErrPermission)
-	_, err = modal.List(t.Context(), modal.Config{Profile: "none"})
+	_, err = (modal.Config{Provider: modal.Provider{Profile: "none"}}).List(t.Context())
 	expectError(t, "List with a profile that is not there", err, fs.ErrPermission)
 	if _, set := os.LookupEnv("MODAL_PROFILE"); set {
 		t.Error("the environment of this program is changed")
@@ -158,7 +158,7 @@ func TestWhatIsMadeAgainForALostAnswerIsDoneOnce(t *testing.T) {
 	cfg := config(t)
 	cfg.Name, cfg.Keep = "mine", true
 	box := open(t, cfg)
-	if list, err := modal.List(t.Context(), modal.Config{}); err != nil || len(list) != 1 || list[0].ID != box.ID() {
+	if list, err := (modal.Config{}).List(t.Context()); err != nil || len(list) != 1 || list[0].ID != box.ID() {
 		t.Errorf("there are %+v, %v", list, err)
 	}
 	s.LoseAnswers(stdinWrite, 3)
@@ -186,11 +186,11 @@ func TestAServerThatHangsHoldsNobodyUp(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context) error{
 		"New":       func(ctx context.Context) error { _, err := modal.New(ctx, cfg); return err },
 		"Attach":    func(ctx context.Context) error { _, err := modal.Attach(ctx, cfg, id); return err },
-		"Look":      func(ctx context.Context) error { _, err := modal.Look(ctx, cfg, id); return err },
-		"List":      func(ctx context.Context) error { _, err := modal.List(ctx, cfg); return err },
-		"GC":        func(ctx context.Context) error { _, err := modal.GC(ctx, cfg, modal.GCOptions{}); return err },
-		"Remove":    func(ctx context.Context) error { return modal.Remove(ctx, cfg, id) },
-		"Check":     func(ctx context.Context) error { return modal.Check(ctx, cfg) },
+		"Look":      func(ctx context.Context) error { _, err := modal.Look(ctx, cfg.Provider, id); return err },
+		"List":      func(ctx context.Context) error { _, err := cfg.List(ctx); return err },
+		"GC":        func(ctx context.Context) error { _, err := cfg.GC(ctx, primitives.GCOptions{}); return err },
+		"Remove":    func(ctx context.Context) error { return cfg.Remove(ctx, id) },
+		"Check":     func(ctx context.Context) error { return cfg.Provider.Check(ctx) },
 		"Poll":      func(ctx context.Context) error { _, err := box.Poll(ctx); return err },
 		"Stat":      func(ctx context.Context) error { _, err := box.Stat(ctx, "."); return err },
 		"WriteFile": func(ctx context.Context) error { return box.WriteFile(ctx, "f", zeros{}, primitives.WriteOptions{}) },

@@ -11,34 +11,18 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/agentenv-dev/agentenv/internal/owner"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// GCOptions says what [GC] does. The zero value is what is always safe to do.
-type GCOptions struct {
-	// DryRun only tells what would be ended.
-	DryRun bool
-	// NoGrace also ends sandboxes whose program has died and that still wait for
-	// somebody to attach to them, but none that is kept or in use.
-	NoGrace bool
-}
-
-// Garbage is something that [GC] ended or would end.
-type Garbage struct {
-	Kind    string // what it is: "sandbox"
-	ID      string
-	Why     string // for people
-	Created time.Time
-}
-
 // GC ends the sandboxes of the app that programs have left that died, as the table in
-// the package's documentation says. Of cfg only App, Environment and Profile count.
+// the package's documentation says.
 // It may run at any time, in many programs at once.
 //
 // It goes on when something cannot be ended, and returns what was ended together
 // with the error.
-func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
-	var ended []Garbage
-	err := ask(ctx, cfg, func(c *client, found []*pb.SandboxInfo) error {
+func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitives.Garbage, error) {
+	var ended []primitives.Garbage
+	err := p.ask(ctx, func(c *client, found []*pb.SandboxInfo) error {
 		var errs []error
 		for _, f := range found {
 			why := judge(tagsOf(f), opts)
@@ -48,16 +32,16 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) ([]Garbage, error) {
 			took, err := c.take(ctx, f.GetId(), opts)
 			errs = append(errs, err)
 			if took {
-				ended = append(ended, Garbage{"sandbox", f.GetId(), why, created(f)})
+				ended = append(ended, primitives.Garbage{Kind: "sandbox", ID: f.GetId(), Why: why, Created: created(f)})
 			}
 		}
 		return errors.Join(errs...)
 	})
-	return ended, wrap("gc", cfg.app(), err)
+	return ended, wrap("gc", p.app(), err)
 }
 
 // judge says why a sandbox is garbage; empty if it is not.
-func judge(tags map[string]string, opts GCOptions) string {
+func judge(tags map[string]string, opts primitives.GCOptions) string {
 	switch {
 	case findOwner(tags) != owner.Dead:
 		return "" // somebody may use it
@@ -72,7 +56,7 @@ func judge(tags map[string]string, opts GCOptions) string {
 }
 
 // take ends a sandbox, if that is to be done and nobody uses it.
-func (c *client) take(ctx context.Context, id string, opts GCOptions) (took bool, err error) {
+func (c *client) take(ctx context.Context, id string, opts primitives.GCOptions) (took bool, err error) {
 	box, err := c.Sandboxes.FromID(ctx, id, nil)
 	if err != nil {
 		return false, explain(err)

@@ -63,14 +63,14 @@ func move(t *testing.T, id string) {
 
 func TestListTellsWhatThereIs(t *testing.T) {
 	newServer(t)
-	if list, err := modal.List(t.Context(), modal.Config{}); err != nil || len(list) != 0 {
+	if list, err := (modal.Config{}).List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("before anything was made: %v, %v", list, err)
 	}
 	cfg := config(t)
-	cfg.Name, cfg.Keep, cfg.Session, cfg.Tags = "mine", true, "made for: a test", map[string]string{"team": "blue"}
+	cfg.Name, cfg.Keep, cfg.Session, cfg.Labels = "mine", true, "made for: a test", map[string]string{"team": "blue"}
 	box := open(t, cfg)
 	other := open(t, config(t))
-	list, err := modal.List(t.Context(), modal.Config{})
+	list, err := (modal.Config{}).List(t.Context())
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -108,9 +108,9 @@ func TestGCEndsOnlyWhatProgramsHaveLeftThatDied(t *testing.T) {
 	disown(t, abandoned.ID())
 	disown(t, kept.ID())
 
-	garbage := func(opts modal.GCOptions) string {
+	garbage := func(opts primitives.GCOptions) string {
 		t.Helper()
-		found, err := modal.GC(t.Context(), modal.Config{}, opts)
+		found, err := (modal.Config{}).GC(t.Context(), opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,16 +120,16 @@ func TestGCEndsOnlyWhatProgramsHaveLeftThatDied(t *testing.T) {
 		}
 		return strings.Join(ids, " ")
 	}
-	if got := garbage(modal.GCOptions{}); got != unfinished.ID() {
+	if got := garbage(primitives.GCOptions{}); got != unfinished.ID() {
 		t.Errorf("within their grace it ends %q, want only %q, which nobody has finished", got, unfinished.ID())
 	}
-	if got := garbage(modal.GCOptions{NoGrace: true, DryRun: true}); got != abandoned.ID() {
+	if got := garbage(primitives.GCOptions{NoGrace: true, DryRun: true}); got != abandoned.ID() {
 		t.Errorf("it would end %q, want %q", got, abandoned.ID())
 	}
 	if state, err := abandoned.Poll(t.Context()); err != nil || !state.Running() {
 		t.Errorf("what would be ended is %+v, %v", state, err)
 	}
-	if got := garbage(modal.GCOptions{NoGrace: true}); got != abandoned.ID() {
+	if got := garbage(primitives.GCOptions{NoGrace: true}); got != abandoned.ID() {
 		t.Errorf("it ends %q, want %q", got, abandoned.ID())
 	}
 	if state, err := abandoned.Poll(t.Context()); err != nil || state.Status != primitives.StatusTerminated {
@@ -151,7 +151,7 @@ func TestWhoAttachesToAnAbandonedSandboxOwnsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := modal.GC(t.Context(), modal.Config{}, modal.GCOptions{NoGrace: true})
+	found, err := (modal.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true})
 	if err != nil || len(found) != 0 {
 		t.Errorf("GC ends %+v, %v", found, err)
 	}
@@ -169,8 +169,8 @@ func TestGCLeavesASandboxWhoseProgramDiedToThoseWhoAreAttached(t *testing.T) {
 		t.Fatal(err)
 	}
 	disown(t, box.ID())
-	for _, opts := range []modal.GCOptions{{NoGrace: true, DryRun: true}, {NoGrace: true}} {
-		if found, err := modal.GC(t.Context(), modal.Config{}, opts); err != nil || len(found) != 0 {
+	for _, opts := range []primitives.GCOptions{{NoGrace: true, DryRun: true}, {NoGrace: true}} {
+		if found, err := (modal.Config{}).GC(t.Context(), opts); err != nil || len(found) != 0 {
 			t.Errorf("with %+v GC ends %+v, %v, which is in use", opts, found, err)
 		}
 	}
@@ -181,7 +181,7 @@ func TestGCLeavesASandboxWhoseProgramDiedToThoseWhoAreAttached(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, func() bool { // the other guest ends
-		found, err := modal.GC(t.Context(), modal.Config{}, modal.GCOptions{NoGrace: true})
+		found, err := (modal.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true})
 		if err != nil {
 			t.Fatal(err)
 		}

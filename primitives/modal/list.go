@@ -11,47 +11,30 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Info describes a sandbox that [List] found.
-type Info struct {
-	ID      string
-	Name    string // empty for none
-	Image   string // Modal's ID of it
-	Created time.Time
-	Status  primitives.Status
-	// Owned says that the program that made it still runs on this machine.
-	Owned bool
-	// Kept says that it outlives its program, see [Config].Keep. Expires is when
-	// Modal ends it in any case.
-	Kept    bool
-	Expires time.Time
-	Session string // what Config.Session was, of which as much as fits
-	Owner   string // the program that made it, as host:pid, for people
-}
-
 // List returns the sandboxes of the app that this package made, whoever called it,
-// oldest first. Of cfg only App, Environment and Profile count. It does not attach
+// oldest first. It does not attach
 // to them.
-func List(ctx context.Context, cfg Config) ([]Info, error) {
-	var list []Info
-	err := ask(ctx, cfg, func(_ *client, found []*pb.SandboxInfo) error {
+func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
+	var list []primitives.Info
+	err := p.ask(ctx, func(_ *client, found []*pb.SandboxInfo) error {
 		for _, f := range found {
 			list = append(list, describe(f))
 		}
 		return nil
 	})
-	slices.SortFunc(list, func(a, b Info) int { return a.Created.Compare(b.Created) })
-	return list, wrap("list", cfg.app(), err)
+	slices.SortFunc(list, func(a, b primitives.Info) int { return a.Created.Compare(b.Created) })
+	return list, wrap("list", p.app(), err)
 }
 
 // ask gives do the sandboxes of the app.
-func ask(ctx context.Context, cfg Config, do func(c *client, found []*pb.SandboxInfo) error) error {
-	c, err := connect(cfg)
+func (p Provider) ask(ctx context.Context, do func(c *client, found []*pb.SandboxInfo) error) error {
+	c, err := connect(p)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	app, err := c.findApp(ctx, cfg, false)
-	if isNotFound(err) && cfg.App == "" {
+	app, err := c.findApp(ctx, p, false)
+	if isNotFound(err) && p.App == "" {
 		return nil // no sandbox was made yet
 	}
 	if err != nil {
@@ -106,9 +89,9 @@ func created(f *pb.SandboxInfo) time.Time {
 	return plausible(time.UnixMicro(int64(f.GetCreatedAt() * 1e6)))
 }
 
-func describe(f *pb.SandboxInfo) Info {
+func describe(f *pb.SandboxInfo) primitives.Info {
 	tags := tagsOf(f)
-	info := Info{
+	info := primitives.Info{
 		ID: f.GetId(), Name: f.GetName(), Image: f.GetImageId(), Created: created(f), Status: primitives.StatusRunning,
 		Owned: findOwner(tags) == owner.Alive, Kept: tags[tagKeep] == keepDone, Expires: expires(tags),
 		Session: tags[tagSession], Owner: describeOwner(tags),

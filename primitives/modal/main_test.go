@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 
@@ -71,7 +72,7 @@ func runner(t testing.TB) string {
 // config is what all tests have in common.
 func config(t testing.TB) modal.Config {
 	t.Helper()
-	return modal.Config{Image: "debian:12", Runner: runner(t), IdleTimeoutSeconds: 300, TimeoutSeconds: 3600, Session: "a test"}
+	return modal.Config{Spec: primitives.Spec{Image: "debian:12", Grace: 300 * time.Second, Session: "a test"}, Provider: modal.Provider{Timeout: 3600 * time.Second}, Runner: runner(t)}
 }
 
 // open makes a sandbox that ends with the test.

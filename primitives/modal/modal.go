@@ -6,17 +6,17 @@
 // an operation is one message to Modal, whatever it does, and the sandbox can do
 // what Modal's own calls cannot, such as users, signals and terminals. The program is
 // published once in an environment, as an image that all sandboxes mount and trust.
-// [New] makes that image in a short-lived sandbox of a pinned image, in which there is
+// [Provider.Create] makes that image in a short-lived sandbox of a pinned image, in which there is
 // nothing of a user, beside the sandbox that it returns.
 //
 // The sandbox ends when nobody has been connected to it for a while
-// ([Config].IdleTimeoutSeconds), at the latest after [Config].TimeoutSeconds. So a
+// (Spec.Grace), at the latest after [Provider].Timeout. So a
 // program that crashes leaves nothing behind that costs anything for long.
 //
 // # What is left of programs that die
 //
 // Tags of a sandbox say which program made it: machine, boot, process number and when
-// that process started. [List] shows what there is, and [GC] ends what is garbage:
+// that process started. [Provider.List] shows what there is, and [Provider.GC] ends what is garbage:
 //
 //	sandbox                  program  GC
 //	running                  alive    leaves it
@@ -38,6 +38,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	sdk "github.com/modal-labs/modal-client/go"
@@ -45,36 +46,65 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/agentenv-dev/agentenv/internal/patience"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 const backend = "modal"
 
-// New makes a sandbox with a guest in it. ctx covers the making only. When New fails
+// Create makes a sandbox with a guest in it. spec.Image is needed; what it lacks of
+// spec.Install is added. ctx covers the making only. When Create fails
 // nothing is left of it.
 //
-// Errors: fs.ErrInvalid for a bad configuration and an image that cannot be built,
+// Errors: fs.ErrInvalid for a bad setting and an image that cannot be built,
 // fs.ErrNotExist for an app, an image or a secret that does not exist, fs.ErrExist
 // for a name that is taken, fs.ErrPermission for a token that is missing or refused,
 // [primitives.ErrUnavailable] if Modal does not answer, has no room, or the sandbox
 // ends at once.
-func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
-	s, err := create(ctx, cfg)
+func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.EnvironmentPrimitive, error) {
+	cfg, err := p.config(ctx, spec)
 	if err != nil {
-		return nil, wrap("create", cfg.Image, err)
+		return nil, wrap("create", spec.Image, err)
+	}
+	s, err := create(ctx, cfg)
+	if errors.Is(err, fs.ErrInvalid) && spec.Install.Program != "" {
+		// Is it because the program could not be added? Modal knows what it has built.
+		if _, berr := cfg.buildImage(ctx); errors.Is(berr, fs.ErrInvalid) {
+			err = cfg.cannotInstall(berr)
+		}
+	}
+	if err != nil {
+		return nil, wrap("create", spec.Image, err)
 	}
 	return s, nil
 }
 
-func create(ctx context.Context, cfg Config) (_ *guest.Sandbox, err error) {
-	if err := cfg.Validate(); err != nil {
+// config finds the runner and adds spec.Install to the image.
+func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config, err error) {
+	cfg = config{Spec: spec, Provider: p}
+	if p.Runner != nil {
+		if cfg.Runner, err = p.Runner(ctx, "linux", Arch); err != nil {
+			return cfg, err
+		}
+	}
+	if err := cfg.check(); err != nil { // before a line of ours is in the Dockerfile
+		return cfg, err
+	}
+	if spec.Install.Program != "" {
+		cfg.Dockerfile = append(slices.Clone(cfg.Dockerfile), installLine(spec.Install))
+	}
+	return cfg, nil
+}
+
+func create(ctx context.Context, cfg config) (_ *guest.Sandbox, err error) {
+	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	program, err := readRunner(cfg.Runner)
 	if err != nil {
 		return nil, err
 	}
-	c, err := connect(cfg)
+	c, err := connect(cfg.Provider)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +115,7 @@ func create(ctx context.Context, cfg Config) (_ *guest.Sandbox, err error) {
 	}()
 	// Asked for each time: a sandbox that is being made cannot be given up, so Modal
 	// has to have answered something just before.
-	app, err := c.findApp(ctx, cfg, true)
+	app, err := c.findApp(ctx, cfg.Provider, true)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +158,7 @@ func create(ctx context.Context, cfg Config) (_ *guest.Sandbox, err error) {
 }
 
 // makeSandbox makes the sandbox itself.
-func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg Config, tags map[string]string) (*sdk.Sandbox, error) {
+func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg config, tags map[string]string) (*sdk.Sandbox, error) {
 	image, old, err := c.knownImage(ctx, app, cfg)
 	if err != nil {
 		return nil, err
@@ -178,12 +208,12 @@ func (c *client) createBox(ctx context.Context, app *sdk.App, image *sdk.Image, 
 }
 
 // imageKey says by which description an image is known.
-func imageKey(app *sdk.App, cfg Config) string {
+func imageKey(app *sdk.App, cfg config) string {
 	return strings.Join(append([]string{"image " + app.AppID, cfg.Image}, cfg.Dockerfile...), "\x00")
 }
 
 // knownImage builds the image, unless that was done before, which is old.
-func (c *client) knownImage(ctx context.Context, app *sdk.App, cfg Config) (image *sdk.Image, old bool, err error) {
+func (c *client) knownImage(ctx context.Context, app *sdk.App, cfg config) (image *sdk.Image, old bool, err error) {
 	id, old, err := c.known.recalled(ctx, imageKey(app, cfg), func(ctx context.Context) (string, error) {
 		image, err := c.image(ctx, app, cfg)
 		if err != nil {
@@ -195,7 +225,7 @@ func (c *client) knownImage(ctx context.Context, app *sdk.App, cfg Config) (imag
 }
 
 // image builds the image of the configuration.
-func (c *client) image(ctx context.Context, app *sdk.App, cfg Config) (*sdk.Image, error) {
+func (c *client) image(ctx context.Context, app *sdk.App, cfg config) (*sdk.Image, error) {
 	var image *sdk.Image
 	if strings.HasPrefix(cfg.Image, imagePrefix) {
 		var err error
@@ -219,26 +249,25 @@ func (c *client) image(ctx context.Context, app *sdk.App, cfg Config) (*sdk.Imag
 	return built, nil
 }
 
-// Attach returns a live sandbox of [New] by its ID or, of the configuration's app, by
-// its name, also one that another program made. Both share it. Of cfg only App,
-// Environment, Profile and Logger count, and Runner for Fork.
+// Attach returns a live sandbox by its ID or, of the provider's app, by
+// its name, also one that another program made. Both share it.
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a sandbox that this
 // package did not make. One that has ended is that, too, and
 // [primitives.ErrTerminated] or [primitives.ErrUnavailable].
-func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
-	s, err := attach(ctx, cfg, id)
+func (p Provider) Attach(ctx context.Context, id string) (primitives.EnvironmentPrimitive, error) {
+	s, err := attach(ctx, config{Provider: p}, id)
 	if err != nil {
 		return nil, wrap("attach", id, err)
 	}
 	return s, nil
 }
 
-func attach(ctx context.Context, cfg Config, id string) (_ *guest.Sandbox, err error) {
+func attach(ctx context.Context, cfg config, id string) (_ *guest.Sandbox, err error) {
 	if !validName(id) {
 		return nil, fmt.Errorf("%w: no sandbox can have this ID or name", fs.ErrNotExist)
 	}
-	c, err := connect(cfg)
+	c, err := connect(cfg.Provider)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +276,7 @@ func attach(ctx context.Context, cfg Config, id string) (_ *guest.Sandbox, err e
 			c.Close()
 		}
 	}()
-	box, tags, err := c.findSandbox(ctx, cfg, id)
+	box, tags, err := c.findSandbox(ctx, cfg.Provider, id)
 	if err != nil {
 		return nil, err
 	}

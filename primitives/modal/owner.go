@@ -16,9 +16,9 @@ import (
 const (
 	tagPrefix   = "agentenv"
 	tagSandbox  = tagPrefix             // always tagIs
-	tagSession  = tagPrefix + "-for"    // Config.Session, of which as much as fits
+	tagSession  = tagPrefix + "-for"    // Spec.Session, of which as much as fits
 	tagExpires  = tagPrefix + "-until"  // when Modal ends it, in seconds since 1970
-	tagKeep     = tagPrefix + "-keep"   // with Config.Keep: keepSoon, and keepDone once it is complete
+	tagKeep     = tagPrefix + "-keep"   // with Spec.Keep: keepSoon, and keepDone once it is complete
 	tagHost     = tagPrefix + "-host"   // the maker's machine
 	tagOwner    = tagPrefix + "-owner"  // the maker's boot, process namespace, number and start
 	tagSettings = tagPrefix + "-config" // the digest of the settings: see record
@@ -62,7 +62,7 @@ func describeOwner(tags map[string]string) string {
 }
 
 // sandboxTags are all tags of a new sandbox.
-func sandboxTags(cfg Config, settings string) map[string]string {
+func sandboxTags(cfg config, settings string) map[string]string {
 	tags := ownerTags()
 	tags[tagSandbox], tags[tagSettings] = tagIs, settings
 	tags[tagKeep] = keepNot
@@ -73,7 +73,7 @@ func sandboxTags(cfg Config, settings string) map[string]string {
 	if session := plain(cfg.Session); session != "" {
 		tags[tagSession] = session
 	}
-	for key, value := range cfg.Tags {
+	for key, value := range cfg.Labels {
 		tags[key] = value
 	}
 	return tags

@@ -6,17 +6,18 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 )
 
 // params says to the SDK what the configuration does.
-func (c *client) params(ctx context.Context, cfg Config) (*sdk.SandboxCreateParams, error) {
+func (c *client) params(ctx context.Context, cfg config) (*sdk.SandboxCreateParams, error) {
+	cpu, cpuLimit := cfg.cpus()
+	memory, memoryLimit := cfg.memory()
 	p := &sdk.SandboxCreateParams{
-		CPU: cfg.CPU, CPULimit: cfg.CPULimit, MemoryMiB: cfg.MemoryMiB, MemoryLimitMiB: cfg.MemoryLimitMiB,
+		CPU: cpu, CPULimit: cpuLimit, MemoryMiB: memory, MemoryLimitMiB: memoryLimit,
 		GPU: cfg.GPU, Cloud: cfg.Cloud, Regions: cfg.Regions, Name: cfg.Name,
-		Timeout: cfg.timeout(), EncryptedPorts: cfg.Ports, BlockNetwork: cfg.BlockNetwork,
+		Timeout: cfg.timeout(), EncryptedPorts: cfg.Ports, BlockNetwork: cfg.Network == "none",
 	}
 	if !cfg.Keep {
 		// Modal counts when no command runs. The guest, which is one, counts before.
@@ -65,8 +66,8 @@ func awaitReady(ctx context.Context, box *sdk.Sandbox, probe *Probe) error {
 		return nil
 	}
 	patience := defaultReady
-	if probe.TimeoutSeconds > 0 {
-		patience = time.Duration(probe.TimeoutSeconds) * time.Second
+	if probe.Timeout > 0 {
+		patience = probe.Timeout
 	}
 	if err := box.WaitUntilReady(ctx, patience, nil); err != nil {
 		if ctx.Err() != nil {
@@ -88,13 +89,13 @@ const (
 
 // guestArgs is the command line of the first guest, which keeps the sandbox alive.
 // If the image is a snapshot, it takes over the session folder in it.
-func guestArgs(cfg Config) []string {
+func guestArgs(cfg config) []string {
 	stay := cfg.idle()
 	if cfg.Keep {
 		stay = -1
 	}
 	args := []string{
-		guestProgram, "guest", "--root", guestRoot, "--stay", stay.String(), "--keep", "--inherit-env", "--adopt", "-",
+		guestProgram, "guest", "--root", guestRoot, "--stay", stay.String(), "--leave-files", "--inherit-env", "--adopt", "-",
 		"--env", "MODAL_TASK_ID", "--env", "MODAL_IMAGE_ID", // Modal's own, and different in copies
 	}
 	if cfg.Workspace != "" {
@@ -107,13 +108,13 @@ func guestArgs(cfg Config) []string {
 }
 
 // envPrefix and a number are the names of the variables in which the guest gets those
-// of Config.Env: everybody in the sandbox sees its command line.
+// of Spec.Env: everybody in the sandbox sees its command line.
 const envPrefix = "AGENTENV_VAR_"
 
-// guestEnv puts what Config.Env says into such variables.
-func guestEnv(cfg Config) map[string]string {
+// guestEnv puts what Spec.Env says into such variables.
+func guestEnv(cfg config) map[string]string {
 	env := make(map[string]string, len(cfg.Env))
-	for i, e := range cfg.Env {
+	for i, e := range cfg.Environ() {
 		env[envPrefix+strconv.Itoa(i)] = e
 	}
 	return env

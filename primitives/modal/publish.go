@@ -8,6 +8,8 @@ import (
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 const (
@@ -31,14 +33,14 @@ type publisher struct {
 	runner *runner
 	client *client
 	app    *sdk.App
-	cfg    Config // of the sandbox that needs the runner
+	cfg    config // of the sandbox that needs the runner
 	until  time.Time
 	cancel context.CancelFunc
 	found  chan *sdk.Image
 }
 
 // publisher starts to look for the image.
-func (r *runner) publisher(ctx context.Context, c *client, app *sdk.App, cfg Config) *publisher {
+func (r *runner) publisher(ctx context.Context, c *client, app *sdk.App, cfg config) *publisher {
 	ctx, cancel := context.WithCancel(ctx)
 	until := time.Now().Add(cmp.Or(cfg.publishTimeout, publishTimeout))
 	p := &publisher{r, c, app, cfg, until, cancel, make(chan *sdk.Image, 1)}
@@ -110,9 +112,8 @@ func (p *publisher) failed(ctx context.Context, err error) {
 // publish makes the image in a sandbox of its own and returns its ID.
 func (p *publisher) publish(ctx context.Context) (id string, err error) {
 	p.cfg.progress("the runner is uploaded, once for this environment of Modal")
-	clean := Config{
-		Image: publishImage, BlockNetwork: true,
-		TimeoutSeconds: int(publishLife / time.Second), IdleTimeoutSeconds: p.cfg.IdleTimeoutSeconds,
+	clean := config{
+		Spec: primitives.Spec{Image: publishImage, Network: "none", Grace: p.cfg.Grace}, Provider: Provider{Timeout: publishLife},
 	}
 	tags := sandboxTags(clean, "")
 	tags[tagKeep] = keepSoon // it is garbage as soon as this program is dead

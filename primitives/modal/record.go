@@ -19,7 +19,7 @@ const maxRecord = 256 << 10
 // record writes down what a sandbox is made with, for those who attach to it and
 // make others like it. It is kept in the sandbox, and its digest in a tag, which
 // nobody in the sandbox can change.
-func (c Config) record() ([]byte, error) {
+func (c config) record() ([]byte, error) {
 	c.Runner, c.Name, c.Profile = "", "", ""
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -37,12 +37,12 @@ func (d *driver) writeRecord(ctx context.Context, settings []byte) error {
 
 // recall reads what the sandbox was made with. What cannot be read, or was changed,
 // is no reason not to work with the sandbox; it cannot be copied.
-func (d *driver) recall(ctx context.Context, sum string, ours Config) {
+func (d *driver) recall(ctx context.Context, sum string, ours config) {
 	b, err := primitives.ReadFile(ctx, d.sandbox, guestSettings, maxRecord)
 	if err == nil && digest(b) != sum {
 		err = errors.New("somebody in the sandbox has changed it")
 	}
-	var cfg Config
+	var cfg config
 	if err == nil {
 		err = json.Unmarshal(b, &cfg)
 	}
@@ -51,7 +51,8 @@ func (d *driver) recall(ctx context.Context, sum string, ours Config) {
 		return
 	}
 	cfg.App, cfg.Environment, cfg.Profile = ours.App, ours.Environment, ours.Profile
-	cfg.Runner, cfg.Logger, cfg.Progress, cfg.keepAlive = ours.Runner, ours.Logger, ours.Progress, ours.keepAlive
+	cfg.Provider.Runner, cfg.Logger, cfg.Progress = ours.Provider.Runner, ours.Logger, ours.Progress
+	cfg.Runner, cfg.keepAlive = ours.Runner, ours.keepAlive
 	d.cfg = cfg
 }
 

@@ -10,23 +10,22 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 )
 
-// Remove ends a live sandbox of [New] by its ID or, of the configuration's app, by
-// its name, without asking what is in it. Of cfg only App, Environment and Profile
-// count. Errors are those of [Attach].
-func Remove(ctx context.Context, cfg Config, id string) error {
-	return wrap("remove", id, remove(ctx, cfg, id))
+// Remove ends a live sandbox of [Provider.Create] by its ID or, of the configuration's app, by
+// its name, without asking what is in it. Errors are those of [Provider.Attach].
+func (p Provider) Remove(ctx context.Context, id string) error {
+	return wrap("remove", id, p.remove(ctx, id))
 }
 
-func remove(ctx context.Context, cfg Config, id string) error {
+func (p Provider) remove(ctx context.Context, id string) error {
 	if !validName(id) {
 		return fmt.Errorf("%w: no sandbox can have this ID or name", fs.ErrNotExist)
 	}
-	c, err := connect(cfg)
+	c, err := connect(p)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	box, _, err := c.findSandbox(ctx, cfg, id)
+	box, _, err := c.findSandbox(ctx, p, id)
 	if err != nil {
 		return err
 	}
@@ -37,8 +36,8 @@ var errNotOurs = fmt.Errorf("%w: it was not made as a sandbox of agentenv", fs.E
 
 // findSandbox finds a live sandbox that this package made, and its tags. Whoever
 // gets one detaches from it.
-func (c *client) findSandbox(ctx context.Context, cfg Config, id string) (*sdk.Sandbox, map[string]string, error) {
-	box, tags, err := c.lookUp(ctx, cfg, id)
+func (c *client) findSandbox(ctx context.Context, p Provider, id string) (*sdk.Sandbox, map[string]string, error) {
+	box, tags, err := c.lookUp(ctx, p, id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,11 +55,11 @@ func (c *client) findSandbox(ctx context.Context, cfg Config, id string) (*sdk.S
 }
 
 // lookUp finds a sandbox, and its tags. Whoever gets one detaches from it.
-func (c *client) lookUp(ctx context.Context, cfg Config, id string) (box *sdk.Sandbox, tags map[string]string, err error) {
+func (c *client) lookUp(ctx context.Context, p Provider, id string) (box *sdk.Sandbox, tags map[string]string, err error) {
 	if strings.HasPrefix(id, sandboxPrefix) {
 		box, err = c.Sandboxes.FromID(ctx, id, nil)
 	} else {
-		box, err = c.Sandboxes.FromName(ctx, cfg.app(), id, &sdk.SandboxFromNameParams{Environment: cfg.Environment})
+		box, err = c.Sandboxes.FromName(ctx, p.app(), id, &sdk.SandboxFromNameParams{Environment: p.Environment})
 	}
 	if err != nil {
 		return nil, nil, explain(err)

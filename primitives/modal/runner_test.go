@@ -34,7 +34,7 @@ func publishAsRunner(t *testing.T, cfg modal.Config, program string) {
 	if err := box.Filesystem.WriteText(t.Context(), program, "/tmp/forged/envrunner", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := modal.RemoveSnapshot(t.Context(), cfg, runnerImage(t, cfg)); err != nil {
+	if err := cfg.RemoveSnapshot(t.Context(), runnerImage(t, cfg)); err != nil {
 		t.Fatal(err)
 	}
 	image, err := box.SnapshotDirectory(t.Context(), "/tmp/forged", nil)
@@ -140,7 +140,7 @@ func TestARunnerWhoseImageIsGoneIsReplaced(t *testing.T) {
 	s := newServer(t)
 	cfg := config(t)
 	first := open(t, cfg)
-	if err := modal.RemoveSnapshot(t.Context(), cfg, runnerImage(t, cfg)); err != nil {
+	if err := cfg.RemoveSnapshot(t.Context(), runnerImage(t, cfg)); err != nil {
 		t.Fatal(err)
 	}
 	expectUpload(t, s, cfg)
@@ -171,7 +171,7 @@ func runnerImage(t *testing.T, cfg modal.Config) string {
 func TestASandboxThatNobodyIsConnectedToEndsByItself(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
-	cfg.IdleTimeoutSeconds = 5
+	cfg.Grace = 5 * time.Second
 	box, err := modal.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestASandboxThatNobodyIsConnectedToEndsByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, func() bool {
-		list, err := modal.List(t.Context(), modal.Config{})
+		list, err := (modal.Config{}).List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
@@ -18,7 +19,7 @@ func TestTheEnvironmentOfCommands(t *testing.T) {
 	cfg := config(t)
 	cfg.Dockerfile = []string{"ENV FROM_IMAGE=image OVER=image"}
 	cfg.Secrets = []string{"keys"}
-	cfg.Env = []string{"FROM_CONFIG=config", "OVER=config"}
+	cfg.Env = map[string]string{"FROM_CONFIG": "config", "OVER": "config"}
 	box := open(t, cfg)
 	script := `echo "$FROM_IMAGE $FROM_SECRET $FROM_CONFIG $OVER"; [ "$HOME" = ` + box.Paths().Home + ` ]`
 	if got := run(t, box, script); got != "image secret config config\n" {
@@ -39,9 +40,9 @@ func TestTheEnvironmentOfCommands(t *testing.T) {
 func TestVariablesAreOnNoCommandLine(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
-	cfg.Env = []string{"LATER=x", "TOKEN=hunter2", "LATER", "MULTI=a\nb"}
-	script := `echo "$TOKEN $MULTI ${LATER-unset}"; env | grep -c AGENTENV_VAR; cat /proc/[0-9]*/cmdline | grep -c 'hunter[2]'; true`
-	if got := run(t, open(t, cfg), script); got != "hunter2 a\nb unset\n0\n0\n" {
+	cfg.Env = map[string]string{"TOKEN": "hunter2", "MULTI": "a\nb"}
+	script := `echo "$TOKEN $MULTI"; env | grep -c AGENTENV_VAR; cat /proc/[0-9]*/cmdline | grep -c 'hunter[2]'; true`
+	if got := run(t, open(t, cfg), script); got != "hunter2 a\nb\n0\n0\n" {
 		t.Errorf("a command sees %q", got)
 	}
 }
@@ -84,9 +85,9 @@ func TestAWorkspaceOnAVolumeOutlivesTheSandboxAndCannotBeCopied(t *testing.T) {
 func TestWhoChangesTheRecordInTheSandboxDoesNotGetCopiesOfIt(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
-	cfg.BlockNetwork = true
+	cfg.Network = "none"
 	box := open(t, cfg)
-	run(t, box, `sed -i 's/"block_network":true/"block_network":false/' /agentenv/settings.json`)
+	run(t, box, `sed -i 's/"network":"none"/"network":""/' /agentenv/settings.json`)
 	again, err := modal.Attach(t.Context(), cfg, box.ID())
 	if err != nil {
 		t.Fatal(err)
@@ -101,10 +102,10 @@ func TestWhoChangesTheRecordInTheSandboxDoesNotGetCopiesOfIt(t *testing.T) {
 func TestModalIsToldEverySetting(t *testing.T) {
 	s := newServer(t)
 	cfg := config(t)
-	cfg.CPU, cfg.CPULimit, cfg.MemoryMiB, cfg.MemoryLimitMiB = 0.5, 2, 256, 1024
+	cfg.ReserveCPUs, cfg.CPUs, cfg.ReserveMemory, cfg.Memory = 0.5, 2, 256<<20, 1<<30
 	cfg.Cloud, cfg.Regions, cfg.Name = "aws", []string{"us-east", "eu-west"}, "mine"
 	cfg.AllowCIDRs, cfg.AllowDomains, cfg.Ports = []string{"10.0.0.0/8"}, []string{"*.example.com"}, []int{8080}
-	cfg.TimeoutSeconds, cfg.IdleTimeoutSeconds = 600, 30
+	cfg.Timeout, cfg.Grace = 10*time.Minute, 30*time.Second
 	def := s.Definition(open(t, cfg).ID())
 	resources, network := def.GetResources(), def.GetNetworkAccess()
 	got := fmt.Sprint(
@@ -183,7 +184,7 @@ func TestNewWaitsUntilTheSandboxIsReady(t *testing.T) {
 	cfg.Dockerfile = []string{"RUN touch /opt/ready"}
 	cfg.Ready = &modal.Probe{Command: []string{"test", "-e", "/opt/ready"}}
 	open(t, cfg)
-	cfg.Ready = &modal.Probe{Command: []string{"test", "-e", "/opt/never"}, TimeoutSeconds: 1}
+	cfg.Ready = &modal.Probe{Command: []string{"test", "-e", "/opt/never"}, Timeout: time.Second}
 	_, err := modal.New(t.Context(), cfg)
 	expectError(t, "New", err, primitives.ErrUnavailable, "ready: ")
 }
@@ -191,7 +192,7 @@ func TestNewWaitsUntilTheSandboxIsReady(t *testing.T) {
 func TestASandboxWithoutNetworkReachesNothing(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
-	cfg.BlockNetwork = true
+	cfg.Network = "none"
 	box := open(t, cfg)
 	if got := run(t, box, "tail -n +3 /proc/net/dev | grep -v ' lo:' | wc -l"); got != "0\n" {
 		t.Errorf("it has %s interfaces beside its own", strings.TrimSpace(got))

@@ -44,7 +44,7 @@ const maxIdentities = 32
 
 // identify makes the identity of a configuration. It knows nothing of what the
 // variables mean: a difference in any is one.
-func identify(cfg Config) identity {
+func identify(cfg Provider) identity {
 	sum := sha256.New()
 	add := func(parts ...string) {
 		for _, part := range parts {
@@ -76,7 +76,7 @@ func configFile() (string, error) {
 }
 
 // join returns a connection, which is opened if there is none; open makes its client.
-func join(cfg Config, open func(c *connection) error) (*connection, error) {
+func join(cfg Provider, open func(c *connection) error) (*connection, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	who := identify(cfg)

@@ -58,7 +58,7 @@ func TestAConnectionLivesAsLongAsItsLastUser(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := modal.Look(t.Context(), cfg, first.ID()); err != nil {
+	if _, err := modal.Look(t.Context(), cfg.Provider, first.ID()); err != nil {
 		t.Error(err)
 	}
 	if state, err := second.Poll(t.Context()); err != nil || !state.Running() {

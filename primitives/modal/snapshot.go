@@ -21,9 +21,9 @@ const (
 	forkLife = maxTimeout + time.Hour
 )
 
-// Snapshot makes an image of the sandbox's files and returns its ID. [New] with that as
-// Config.Image makes a sandbox with these files and the same Paths; all its other
-// settings are those of its own Config. See [RemoveSnapshot]; until then Modal keeps it.
+// Snapshot makes an image of the sandbox's files and returns its ID. Create with that as
+// Spec.Image makes a sandbox with these files and the same Paths; all its other
+// settings are those of its own. See [Provider.RemoveSnapshot]; until then Modal keeps it.
 // Volumes are not in it: a sandbox with a Workspace on one is errors.ErrUnsupported.
 //
 // Nor are the memory and the processes: Modal cannot store those of a sandbox while a
@@ -85,17 +85,17 @@ func dropImage(ctx context.Context, c *client, id string) error {
 	return explain(err)
 }
 
-// RemoveSnapshot removes a snapshot. Of cfg only Environment and Profile count. One
+// RemoveSnapshot removes a snapshot. One
 // that does not exist is fs.ErrNotExist.
-func RemoveSnapshot(ctx context.Context, cfg Config, id string) error {
-	return wrap("remove", id, removeSnapshot(ctx, cfg, id))
+func (p Provider) RemoveSnapshot(ctx context.Context, id string) error {
+	return wrap("remove", id, p.removeSnapshot(ctx, id))
 }
 
-func removeSnapshot(ctx context.Context, cfg Config, id string) error {
+func (p Provider) removeSnapshot(ctx context.Context, id string) error {
 	if !validName(id) {
 		return fmt.Errorf("%w: no snapshot can have this ID", fs.ErrNotExist)
 	}
-	c, err := connect(cfg)
+	c, err := connect(p)
 	if err != nil {
 		return err
 	}
@@ -123,6 +123,12 @@ func (d *driver) Freeze(ctx context.Context) (guest.Frozen, error) {
 func (f *frozen) Copy(ctx context.Context) (*guest.Sandbox, error) {
 	cfg := f.cfg
 	cfg.Image, cfg.Dockerfile, cfg.Name = f.image, nil, ""
+	if find := cfg.Provider.Runner; cfg.Runner == "" && find != nil { // after Attach
+		var err error
+		if cfg.Runner, err = find(ctx, "linux", Arch); err != nil {
+			return nil, err
+		}
+	}
 	return create(ctx, cfg)
 }
 

@@ -19,11 +19,11 @@ import (
 
 // driver is one sandbox of another machine.
 type driver struct {
-	cfg     Config
+	cfg     config
 	id      string // known when the guest has answered
 	program string // the name of the runner over there
 	args    []string
-	env     string // a script that exports the variables of Config.Env
+	env     string // a script that exports the variables of Spec.Env
 
 	sandbox *guest.Sandbox
 	conn    *conn
@@ -36,7 +36,7 @@ var (
 	_ guest.RunnerHolder = (*driver)(nil)
 )
 
-// The scripts of the other machine's shell. The first argument is Config.Root, the second
+// The scripts of the other machine's shell. The first argument is Provider.Root, the second
 // the name of the runner.
 const (
 	folders = `r=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/agentenv/ssh}; p=$r/bin/$2; `
@@ -57,11 +57,11 @@ const (
 	others  = "agentenv: sandboxes"
 )
 
-// envPrefix begins the variables in which the guest gets Config.Env.
+// envPrefix begins the variables in which the guest gets Spec.Env.
 const envPrefix = "AGENTENV_SSH_ENV_"
 
 // newDriver returns a driver for a guest with these arguments.
-func newDriver(cfg Config, args ...string) (*driver, error) {
+func newDriver(cfg config, args ...string) (*driver, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func newDriver(cfg Config, args ...string) (*driver, error) {
 	}
 	d := &driver{cfg: cfg, args: args, program: "envrunner-" + hex.EncodeToString(sum.Sum(nil)[:16])}
 	var env strings.Builder
-	for i, entry := range cfg.Env {
+	for i, entry := range cfg.Environ() {
 		fmt.Fprintf(&env, "export %s%d=%s\n", envPrefix, i, quote(entry))
 	}
 	if d.env = env.String(); d.env != "" {
@@ -199,7 +199,7 @@ func (d *driver) End(ctx context.Context) error {
 	return err
 }
 
-// Close waits for the ssh command. The sandbox lives on for its grace, see [Config].
+// Close waits for the ssh command. The sandbox lives on for its grace, see [primitives.Spec].
 func (d *driver) Close() error {
 	d.conn.join()
 	return nil

@@ -1,6 +1,26 @@
 package ssh
 
-import "github.com/agentenv-dev/agentenv/primitives/guest"
+import (
+	"context"
+
+	"github.com/agentenv-dev/agentenv/primitives/guest"
+)
+
+// Config is all that makes a sandbox, with the runner found.
+type Config = config
+
+// New makes a sandbox.
+func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) { return create(ctx, cfg) }
+
+// Attach opens a sandbox with the runner of cfg.
+func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
+	return attach(ctx, cfg, id)
+}
+
+// Platform asks the machine which runner it needs.
+func Platform(ctx context.Context, p Provider) (goos, goarch string, err error) {
+	return p.platform(ctx)
+}
 
 // Connection returns the process of a sandbox's ssh command.
 func Connection(s *guest.Sandbox) int {

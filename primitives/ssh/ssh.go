@@ -6,7 +6,7 @@
 // mv, rm and wc; one static program is copied to it, which is the guest.
 //
 // When no program is connected any more, the sandbox ends after its grace, see
-// [Config].GraceSeconds. If its machine restarts meanwhile, [GC] removes what is left.
+// [primitives.Spec].Grace. If its machine restarts meanwhile, [Provider.GC] removes what is left.
 package ssh
 
 import (
@@ -31,13 +31,29 @@ const (
 	removeTimeout = time.Minute
 )
 
-// New makes a sandbox. ctx covers the making only. When New fails nothing is left of it
-// but the runner.
+// Create makes a sandbox. ctx covers the making only. When Create fails nothing is left of it
+// but the runner. Spec.Grace is 30 seconds if it is zero.
 //
-// Errors: fs.ErrInvalid for a bad configuration, fs.ErrNotExist for a Runner that does not
+// Errors: fs.ErrInvalid for a bad setting, fs.ErrNotExist for a Runner that does not
 // exist, [primitives.ErrUnavailable] if the machine cannot be reached or the guest does
 // not work there.
-func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
+func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.EnvironmentPrimitive, error) {
+	cfg, err := p.config(ctx, spec)
+	if err != nil {
+		return nil, wrap("create", p.Host, err)
+	}
+	return asPrimitive(create(ctx, cfg))
+}
+
+// asPrimitive keeps a nil sandbox from becoming an interface that is not nil.
+func asPrimitive(s *guest.Sandbox, err error) (primitives.EnvironmentPrimitive, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func create(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 	args := []string{"--stay", cfg.stay()}
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.Workspace)
@@ -53,11 +69,17 @@ func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
 	return s, wrap("create", cfg.Host, err)
 }
 
-// Attach returns a live sandbox of [New] by its ID, also one that another program made.
-// Both share it. Of cfg only Host, Root, Runner, Logger and Progress count. An ID without
-// a sandbox is fs.ErrNotExist.
-func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) {
-	cfg.Env = nil
+// Attach returns a live sandbox by its ID, also one that another program made.
+// Both share it. An ID without a sandbox is fs.ErrNotExist.
+func (p Provider) Attach(ctx context.Context, id string) (primitives.EnvironmentPrimitive, error) {
+	cfg, err := p.config(ctx, primitives.Spec{})
+	if err != nil {
+		return nil, wrap("attach", id, err)
+	}
+	return asPrimitive(attach(ctx, cfg, id))
+}
+
+func attach(ctx context.Context, cfg config, id string) (*guest.Sandbox, error) {
 	if !validID(id) {
 		return nil, wrap("attach", id, errNoID)
 	}
@@ -74,27 +96,34 @@ func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) 
 	return s, wrap("attach", id, err)
 }
 
-// Info describes a sandbox that [List] found.
-type Info struct {
-	ID      string
-	Created time.Time
-	// Owned says that its guest runs, which ends it.
-	Owned bool
-}
-
-// List returns the sandboxes of the machine, oldest first. Of cfg only Host, Root and
-// Runner count.
-func List(ctx context.Context, cfg Config) ([]Info, error) {
-	d, err := newDriver(cfg)
+// List returns the sandboxes of the machine, oldest first. One is owned as long as its
+// guest runs, which ends it.
+func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
+	d, err := p.driver(ctx)
 	if err != nil {
-		return nil, wrap("list", cfg.Host, err)
+		return nil, wrap("list", p.Host, err)
 	}
 	list, err := d.list(ctx)
-	return list, wrap("list", cfg.Host, err)
+	return list, wrap("list", p.Host, err)
 }
 
-func (d *driver) list(ctx context.Context) (list []Info, err error) {
-	return list, d.askJSON(ctx, &list, "--list")
+// driver returns one without a sandbox.
+func (p Provider) driver(ctx context.Context) (*driver, error) {
+	cfg, err := p.config(ctx, primitives.Spec{})
+	if err != nil {
+		return nil, err
+	}
+	return newDriver(cfg)
+}
+
+func (d *driver) list(ctx context.Context) (list []primitives.Info, err error) {
+	err = d.askJSON(ctx, &list, "--list")
+	for i := range list {
+		if !list[i].Owned {
+			list[i].Status = primitives.StatusLost
+		}
+	}
+	return list, err
 }
 
 // askJSON decodes what the runner prints. A machine without it has no sandboxes.
@@ -112,26 +141,25 @@ func (d *driver) askJSON(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-func (d *driver) find(ctx context.Context, id string) (Info, error) {
+func (d *driver) find(ctx context.Context, id string) (primitives.Info, error) {
 	list, err := d.list(ctx)
 	if err != nil {
-		return Info{}, err
+		return primitives.Info{}, err
 	}
 	for _, info := range list {
 		if info.ID == id {
 			return info, nil
 		}
 	}
-	return Info{}, fmt.Errorf("%w: no sandbox has this ID", fs.ErrNotExist)
+	return primitives.Info{}, fmt.Errorf("%w: no sandbox has this ID", fs.ErrNotExist)
 }
 
-// Remove ends a sandbox, whatever runs in it. Of cfg only Host, Root and Runner count. An
-// ID without a sandbox is fs.ErrNotExist.
-func Remove(ctx context.Context, cfg Config, id string) error {
+// Remove ends a sandbox, whatever runs in it. An ID without a sandbox is fs.ErrNotExist.
+func (p Provider) Remove(ctx context.Context, id string) error {
 	if !validID(id) {
 		return wrap("remove", id, errNoID)
 	}
-	d, err := newDriver(cfg)
+	d, err := p.driver(ctx)
 	if err == nil {
 		_, err = d.find(ctx, id)
 	}
@@ -142,27 +170,11 @@ func Remove(ctx context.Context, cfg Config, id string) error {
 	return wrap("remove", id, err)
 }
 
-// GCOptions says what [GC] does. The zero value is what is always safe to do.
-type GCOptions struct {
-	// DryRun only tells what would be removed.
-	DryRun bool
-	// NoGrace also removes sandboxes whose grace is not over.
-	NoGrace bool
-}
-
-// Garbage is a sandbox, or what is left of one, that [GC] removed or would remove.
-type Garbage struct {
-	ID      string
-	Why     string // for people
-	Created time.Time
-}
-
 // GC removes the runners of other releases that were not started for 30 days and that no
 // process runs from, and the sandboxes whose guests have died, as after a restart of the machine. Their
-// grace, of a minute, begins when GC first finds them. Of cfg only Host, Root and Runner
-// count.
-func GC(ctx context.Context, cfg Config, opts GCOptions) (removed []Garbage, err error) {
-	d, err := newDriver(cfg)
+// grace, of a minute, begins when GC first finds them.
+func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) (removed []primitives.Garbage, err error) {
+	d, err := p.driver(ctx)
 	if err == nil {
 		args := []string{"--gc"}
 		if opts.DryRun {
@@ -173,24 +185,23 @@ func GC(ctx context.Context, cfg Config, opts GCOptions) (removed []Garbage, err
 		}
 		err = d.askJSON(ctx, &removed, args...)
 	}
-	return removed, wrap("gc", cfg.Host, err)
+	return removed, wrap("gc", p.Host, err)
 }
 
-// Platform asks the machine which runner it needs: its operating system and architecture,
-// as in runtime.GOOS and runtime.GOARCH. Of cfg only Host counts.
-func Platform(ctx context.Context, cfg Config) (goos, goarch string, err error) {
-	cfg.Runner = ""
-	if err := cfg.check(); err != nil {
-		return "", "", wrap("platform", cfg.Host, err)
-	}
-	out, err := run(ctx, cfg.Host, nil, "uname -sm")
+// Present reports whether a machine is named.
+func (p Provider) Present() bool { return p.Host != "" }
+
+// platform asks the machine which runner it needs: its operating system and architecture,
+// as in runtime.GOOS and runtime.GOARCH.
+func (p Provider) platform(ctx context.Context) (goos, goarch string, err error) {
+	out, err := run(ctx, p.Host, nil, "uname -sm")
 	if err != nil {
-		return "", "", wrap("platform", cfg.Host, err)
+		return "", "", fmt.Errorf("ask for the platform: %w", err)
 	}
 	system, machine, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
 	goarch = map[string]string{"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}[machine]
 	if system != "Linux" || goarch == "" {
-		return "", "", wrap("platform", cfg.Host, fmt.Errorf("%w: the machine is %q; sandboxes need Linux on amd64 or arm64", errors.ErrUnsupported, system+" "+machine))
+		return "", "", fmt.Errorf("%w: the machine is %q; sandboxes need Linux on amd64 or arm64", errors.ErrUnsupported, system+" "+machine)
 	}
 	return "linux", goarch, nil
 }

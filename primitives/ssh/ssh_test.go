@@ -38,7 +38,8 @@ func config(t *testing.T, root string) ssh.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ssh.Config{Host: testssh.Alias, Root: root, Runner: runner}
+	found := func(context.Context, string, string) (string, error) { return runner, nil }
+	return ssh.Config{Provider: ssh.Provider{Host: testssh.Alias, Root: root, Runner: found}, Runner: runner}
 }
 
 // open makes a sandbox that ends with the test.
@@ -107,7 +108,7 @@ func TestTheEnvironmentIsInNoCommandLine(t *testing.T) {
 	testssh.Start(t)
 	cfg := config(t, t.TempDir())
 	const secret = "it's a \"$secret\"\nof two lines" //nolint:gosec // made up
-	cfg.Env = []string{"SECRET=" + secret, "OTHER="}
+	cfg.Env = map[string]string{"SECRET": secret, "OTHER": ""}
 	s := open(t, cfg)
 	if got := output(t, s, "sh", "-c", `echo "$SECRET$OTHER"; env | grep -c AGENTENV_SSH || true`); got != secret+"\n0" {
 		t.Errorf("got %q", got)
@@ -138,7 +139,7 @@ func TestASandboxNeedsOneConnection(t *testing.T) {
 	if n := server.Logins(t) - before; n != 1 {
 		t.Errorf("%d connections", n)
 	}
-	if list, err := ssh.List(t.Context(), cfg); err != nil || len(list) > 0 {
+	if list, err := cfg.List(t.Context()); err != nil || len(list) > 0 {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 }
@@ -167,10 +168,10 @@ func TestSandboxesOfAnotherReleaseAreListedAndRemoved(t *testing.T) {
 	if err := attached.Close(); err != nil {
 		t.Error(err)
 	}
-	if list, err := ssh.List(t.Context(), newer); err != nil || len(list) != 1 || list[0].ID != s.ID() {
+	if list, err := newer.List(t.Context()); err != nil || len(list) != 1 || list[0].ID != s.ID() {
 		t.Errorf("List: %+v, %v", list, err)
 	}
-	if err := ssh.Remove(t.Context(), newer, s.ID()); err != nil {
+	if err := newer.Remove(t.Context(), s.ID()); err != nil {
 		t.Error(err)
 	}
 }
@@ -205,7 +206,7 @@ func TestOldRunnersAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dry := range []bool{true, false} {
-		removed, err := ssh.GC(t.Context(), cfg, ssh.GCOptions{DryRun: dry})
+		removed, err := cfg.GC(t.Context(), primitives.GCOptions{DryRun: dry})
 		var names []string
 		for _, r := range removed {
 			names = append(names, r.ID)
@@ -267,11 +268,11 @@ func TestAKilledProgramLeavesNoConnection(t *testing.T) {
 		case <-t.Context().Done():
 		}
 	}
-	list, err := ssh.List(t.Context(), cfg)
+	list, err := cfg.List(t.Context())
 	if err != nil || len(list) != 1 || list[0].ID != id || !list[0].Owned {
 		t.Errorf("List: %+v, %v", list, err)
 	}
-	if err := ssh.Remove(t.Context(), cfg, id); err != nil {
+	if err := cfg.Remove(t.Context(), id); err != nil {
 		t.Error(err)
 	}
 }
@@ -298,27 +299,27 @@ func beKilled(config string) {
 func TestSandboxesOfAMachine(t *testing.T) {
 	testssh.Start(t)
 	ctx, cfg := t.Context(), config(t, t.TempDir())
-	if list, err := ssh.List(ctx, cfg); err != nil || len(list) > 0 {
+	if list, err := cfg.List(ctx); err != nil || len(list) > 0 {
 		t.Errorf("List without a runner: %+v, %v", list, err)
 	}
 	cfg.Keep = true
 	s := open(t, cfg)
-	list, err := ssh.List(ctx, cfg)
+	list, err := cfg.List(ctx)
 	if err != nil || len(list) != 1 || list[0].ID != s.ID() || !list[0].Owned || list[0].Created.IsZero() {
 		t.Errorf("List: %+v, %v", list, err)
 	}
-	if removed, err := ssh.GC(ctx, cfg, ssh.GCOptions{NoGrace: true}); err != nil || len(removed) > 0 {
+	if removed, err := cfg.GC(ctx, primitives.GCOptions{NoGrace: true}); err != nil || len(removed) > 0 {
 		t.Errorf("GC: %+v, %v", removed, err)
 	}
-	if err := ssh.Remove(ctx, cfg, s.ID()); err != nil {
+	if err := cfg.Remove(ctx, s.ID()); err != nil {
 		t.Error(err)
 	}
 	if state, err := s.Poll(ctx); err != nil || state.Status != primitives.StatusTerminated {
 		t.Errorf("Poll: %+v, %v", state, err)
 	}
 	for name, err := range map[string]error{
-		"Remove":  ssh.Remove(ctx, cfg, s.ID()),
-		"no ID":   ssh.Remove(ctx, cfg, "../x"),
+		"Remove":  cfg.Remove(ctx, s.ID()),
+		"no ID":   cfg.Remove(ctx, "../x"),
 		"Attach":  second(ssh.Attach(ctx, cfg, s.ID())),
 		"attach-": second(ssh.Attach(ctx, cfg, "--list")),
 	} {
@@ -341,7 +342,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"no host":             {func(c *ssh.Config) { c.Host = "" }, fs.ErrInvalid, "host"},
 		"an option":           {func(c *ssh.Config) { c.Host = "-oProxyCommand=true" }, fs.ErrInvalid, "host"},
 		"a relative root":     {func(c *ssh.Config) { c.Root = "x" }, fs.ErrInvalid, "root"},
-		"a variable":          {func(c *ssh.Config) { c.Env = []string{"=x"} }, fs.ErrInvalid, ""},
+		"a variable":          {func(c *ssh.Config) { c.Env = map[string]string{"": "x"} }, fs.ErrInvalid, ""},
 		"no runner":           {func(c *ssh.Config) { c.Runner = "/nosuch" }, fs.ErrNotExist, "runner"},
 		"no machine":          {func(c *ssh.Config) { c.Host = "nosuch.invalid" }, primitives.ErrUnavailable, "without questions"},
 		"another host key":    {func(c *ssh.Config) { c.Host = "ssh://localhost" + strings.TrimPrefix(address, "127.0.0.1") }, primitives.ErrUnavailable, "ssh"},
@@ -362,7 +363,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 
 func TestPlatform(t *testing.T) {
 	testssh.Start(t)
-	goos, goarch, err := ssh.Platform(t.Context(), ssh.Config{Host: testssh.Alias})
+	goos, goarch, err := ssh.Platform(t.Context(), ssh.Provider{Host: testssh.Alias})
 	if err != nil || goos != "linux" || goarch == "" {
 		t.Errorf("%s/%s, %v", goos, goarch, err)
 	}

@@ -55,6 +55,12 @@ func Path(ctx context.Context, cfg Config) (string, error) {
 	return newFinder(cfg).find(ctx)
 }
 
+// Find is Path for a platform, as in runtime.GOOS and runtime.GOARCH, without other
+// settings: the Runner of a provider, such as docker.Provider.
+func Find(ctx context.Context, goos, goarch string) (string, error) {
+	return Path(ctx, Config{OS: goos, Arch: goarch})
+}
+
 // finder is one search. Its fields are what the search depends on outside Config.
 type finder struct {
 	cfg        Config

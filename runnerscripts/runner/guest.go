@@ -41,7 +41,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.StringVar(&g.cfg.Root, "root", "", "`folder` in which the session folder is made")
 	fs.StringVar(&g.cfg.Workspace, "workspace", "", "existing `folder` to work in, instead of a new one")
 	fs.StringVar(&g.cfg.User, "user", "", "`user` whom commands run as")
-	fs.BoolVar(&g.cfg.Keep, "keep", false, "leave the session folder when the sandbox ends")
+	fs.BoolVar(&g.cfg.LeaveFiles, "leave-files", false, "leave the session folder when the sandbox ends")
 	fs.Func("env", "`KEY=value` for every command; may be given often", func(s string) error {
 		g.env = append(g.env, s)
 		return nil

@@ -42,7 +42,7 @@ func serveGuestWith(t *testing.T, env []string, flags ...string) (*exec.Cmd, *gu
 
 func TestTheOnlySessionFolderIsAdoptedOrANewOneIsMade(t *testing.T) {
 	root := t.TempDir()
-	flags := []string{"--root", root, "--keep", "--adopt", "-"}
+	flags := []string{"--root", root, "--leave-files", "--adopt", "-"}
 	first, client := serveGuestWith(t, nil, flags...)
 	session := client.Paths().Session
 	if err := client.WriteFile(t.Context(), "f", strings.NewReader("kept"), primitives.WriteOptions{}); err != nil {

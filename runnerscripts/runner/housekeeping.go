@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
@@ -20,7 +21,7 @@ import (
 type housekeeping struct {
 	list, gc bool
 	remove   string
-	opts     local.GCOptions
+	opts     primitives.GCOptions
 }
 
 func (h *housekeeping) addFlags(fs *flag.FlagSet) {
@@ -53,7 +54,7 @@ const runnerUnused = 30 * 24 * time.Hour
 
 // removeRunners removes the runners of other releases that lie in the folder bin beside the
 // root, where this one was copied to, as package ssh does, and what is left of copies.
-func removeRunners(root string, dryRun bool) ([]local.Garbage, error) {
+func removeRunners(root string, dryRun bool) ([]primitives.Garbage, error) {
 	own, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -71,7 +72,7 @@ func removeRunners(root string, dryRun bool) ([]local.Garbage, error) {
 		return nil, err
 	}
 	running := runningPrograms()
-	var removed []local.Garbage
+	var removed []primitives.Garbage
 	var errs []error
 	for _, e := range entries {
 		name := filepath.Join(bin, e.Name())
@@ -86,7 +87,7 @@ func removeRunners(root string, dryRun bool) ([]local.Garbage, error) {
 				continue
 			}
 		}
-		removed = append(removed, local.Garbage{ID: e.Name(), Why: "a runner that was not started for 30 days", Created: info.ModTime().UTC()})
+		removed = append(removed, primitives.Garbage{Kind: "runner", ID: e.Name(), Why: "a runner that was not started for 30 days", Created: info.ModTime().UTC()})
 	}
 	return removed, errors.Join(errs...)
 }

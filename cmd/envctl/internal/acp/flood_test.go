@@ -36,7 +36,7 @@ func TestWhatTheEditorWasToldIsNotKept(t *testing.T) {
 	fine := shell(`cat >/dev/null; echo '{"type":"result","ok":true}'`)
 	env := environment.Config{
 		Agent:   environment.Agent{Name: "script"},
-		Sandbox: environment.Sandbox{Type: "local", Local: local.Config{Root: filepath.Join(t.TempDir(), "sandboxes")}},
+		Sandbox: environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
 		Scripts: environment.Scripts{SetupSession: fine, ReadTranscript: fine, ExecuteQuery: shell(flood)},
 	}
 	w := serveSessions(t, session.Config{Environment: env, MaxWorkspace: -1})

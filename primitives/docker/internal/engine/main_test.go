@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"go.uber.org/goleak"
@@ -15,7 +16,6 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
-	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 func TestMain(m *testing.M) {
@@ -37,18 +37,25 @@ func ask(ctx context.Context, host string) error {
 	return errors.Join(engine.Explain(eng, err), eng.Close())
 }
 
-// config is the configuration of a small sandbox.
-func config(t *testing.T) docker.Config {
-	return docker.Config{
-		Image: testdocker.Busybox(t), Pull: docker.PullNever, Runner: testdocker.Runner(t), Network: "none",
-		Labels: testdocker.Labels(), GraceSeconds: 10,
+// settings are all that make a sandbox.
+type settings struct {
+	docker.Provider
+	primitives.Spec
+}
+
+// config returns the settings of a small sandbox.
+func config(t *testing.T) settings {
+	runner := func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil }
+	return settings{
+		docker.Provider{Pull: docker.PullNever, Runner: runner},
+		primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second},
 	}
 }
 
 // open makes a sandbox that is terminated and closed with the test.
-func open(t *testing.T, cfg docker.Config) *guest.Sandbox {
+func open(t *testing.T, cfg settings) primitives.EnvironmentPrimitive {
 	t.Helper()
-	s, err := docker.New(t.Context(), cfg)
+	s, err := cfg.Create(t.Context(), cfg.Spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +68,9 @@ func open(t *testing.T, cfg docker.Config) *guest.Sandbox {
 	return s
 }
 
-func output(t *testing.T, s *guest.Sandbox, args ...string) string {
+func output(t *testing.T, s primitives.EnvironmentPrimitive, args ...string) string {
 	t.Helper()
-	res, err := s.Run(t.Context(), primitives.Command{Args: args}, primitives.RunOptions{})
+	res, err := primitives.Run(t.Context(), s, primitives.Command{Args: args}, primitives.RunOptions{})
 	if err != nil || !res.Status.Success() {
 		t.Fatalf("%q: %+v, %v: %s", args, res.Status, err, res.Stderr)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/testssh"
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
@@ -30,7 +29,7 @@ func TestAnEngineBehindSSH(t *testing.T) {
 		if got := output(t, s, "echo", "hello"); got != "hello\n" {
 			t.Errorf("got %q", got)
 		}
-		second, err := docker.Attach(t.Context(), cfg, s.ID())
+		second, err := cfg.Attach(t.Context(), s.ID())
 		if err != nil {
 			t.Fatal(err)
 		}

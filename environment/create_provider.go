@@ -1,0 +1,202 @@
+package environment
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/modal"
+	"github.com/agentenv-dev/agentenv/primitives/ssh"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
+)
+
+// DefaultImage is what sandboxes are made of where the configuration names no image.
+const DefaultImage = "node:22-bookworm-slim"
+
+// SandboxTypes returns the types that a file can name, sorted.
+func SandboxTypes() []string { return []string{"docker", "local", "modal", "ssh"} }
+
+// block returns the provider of the type, which for a type of this module is a field of s;
+// nil for an unknown type.
+func (s *Sandbox) block() primitives.Provider {
+	switch {
+	case s.Provider != nil:
+		return s.Provider
+	case s.Type == "docker":
+		return &s.Docker
+	case s.Type == "local":
+		return &s.Local
+	case s.Type == "modal":
+		return &s.Modal
+	case s.Type == "ssh":
+		return &s.SSH
+	}
+	return nil
+}
+
+// check refuses a type that is not known.
+func (s Sandbox) check() error {
+	types := strings.Join(SandboxTypes(), ", ")
+	switch {
+	case s.Type == "" && s.Provider != nil:
+		return fmt.Errorf("%w: sandbox: a Provider needs a Type, under which its sandboxes are recorded", ErrConfig)
+	case s.Type == "":
+		return fmt.Errorf("%w: sandbox: its type is empty; set it to one of %s", ErrConfig, types)
+	case s.block() == nil:
+		return fmt.Errorf("%w: sandbox: there is no type %q; choose one of: %s", ErrConfig, s.Type, types)
+	}
+	return nil
+}
+
+// provider returns the provider of the type, with what those of this module take from cfg.
+func (s Sandbox) provider(cfg Config) (primitives.Provider, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	p := s.block()
+	switch p := p.(type) {
+	case *docker.Provider:
+		p.Logger, p.Progress, p.Runner = cfg.Logger, cfg.tell, cfg.runnerOr(p.Runner)
+	case *local.Provider:
+		p.Logger = cfg.Logger
+		if p.Runner == nil && (cfg.Runner != "" || s.Keep) { // else its commands end with this program
+			p.Runner = cfg.localRunner
+		}
+	case *modal.Provider:
+		p.Logger, p.Progress, p.Runner = cfg.Logger, cfg.tell, cfg.runnerOr(p.Runner)
+	case *ssh.Provider:
+		p.Logger, p.Progress, p.Runner = cfg.Logger, cfg.tell, cfg.runnerOr(p.Runner)
+	}
+	return p, nil
+}
+
+type findRunner = func(ctx context.Context, goos, goarch string) (string, error)
+
+// runnerOr returns own, or what finds the runner if that is nil.
+func (c Config) runnerOr(own findRunner) findRunner {
+	if own != nil {
+		return own
+	}
+	return c.runnerFor
+}
+
+// runnerFor returns the runner for a platform.
+func (c Config) runnerFor(ctx context.Context, goos, goarch string) (string, error) {
+	if c.Runner != "" {
+		return c.Runner, c.checkRunner()
+	}
+	return bundle.Path(ctx, bundle.Config{OS: goos, Arch: goarch, Progress: c.tell})
+}
+
+// localRunner is runnerFor where a sandbox can do without a runner.
+func (c Config) localRunner(ctx context.Context, goos, goarch string) (string, error) {
+	name, err := c.runnerFor(ctx, goos, goarch)
+	if errors.Is(err, bundle.ErrNotFound) {
+		return "", nil // the first script fails with it
+	}
+	return name, err
+}
+
+// checkRunner refuses a configured runner that is not there.
+func (c Config) checkRunner() error {
+	if _, err := os.Stat(c.Runner); c.Runner != "" && err != nil {
+		return fmt.Errorf("%w: runner: %w", ErrConfig, err)
+	}
+	return nil
+}
+
+// createSandbox makes the sandbox of the configuration.
+func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimitive, error) {
+	p, spec, err := c.spec(ctx)
+	if err != nil {
+		return nil, err
+	}
+	made, err := p.Create(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("create the sandbox: %w", explainBuild(asConfigError(err)))
+	}
+	return made, nil
+}
+
+// spec returns the provider, and its specification of the sandbox with what the agent needs.
+func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec, error) {
+	spec := c.Sandbox.Spec
+	p, err := c.Sandbox.provider(c)
+	if err != nil {
+		return nil, spec, err
+	}
+	spec.Session = cmp.Or(spec.Session, c.SessionID)
+	if _, ok := p.(primitives.ImageStore); !ok {
+		return p, spec, nil
+	}
+	spec.Image = cmp.Or(spec.Image, DefaultImage)
+	if !c.wantsProgram() {
+		return p, spec, nil
+	}
+	recipe, err := readRecipe(ctx, c)
+	if err == nil && recipe.Program != "" {
+		spec.Install = c.install(recipe)
+	}
+	return p, spec, err
+}
+
+// asConfigError says of a setting that makes no sense that the configuration is wrong.
+func asConfigError(err error) error {
+	if errors.Is(err, fs.ErrInvalid) && !errors.Is(err, ErrConfig) {
+		return fmt.Errorf("%w: sandbox: %w", ErrConfig, err)
+	}
+	return err
+}
+
+// explainBuild says why a build may not have reached the registries of packages.
+func explainBuild(err error) error {
+	if failed, ok := errors.AsType[*primitives.Error](err); ok && failed.Op == "build image" && hasPassword(proxies()) {
+		return fmt.Errorf("%w; builds are not given the password of the proxy: use a proxy that needs none", err)
+	}
+	return err
+}
+
+// install says how an image gets the program of an agent.
+func (c Config) install(r runnerscripts.Recipe) primitives.Install {
+	build := primitives.Install{
+		Program: r.Program, Env: primitives.Spec{Env: c.Agent.Env}.Environ(), Needs: installers(r), Commands: installation(r),
+		Name: "agentenv-" + r.Agent, Labels: map[string]string{labelAgent: r.Agent, labelAgentVersion: r.Version},
+		Advice: "one of a Debian system with npm to add it to, such as " + DefaultImage,
+	}
+	for _, proxy := range proxies() {
+		build.BuildEnv = append(build.BuildEnv, withoutPassword(proxy)) // commands of the base see it
+	}
+	return build
+}
+
+// onThisMachine reports whether a sandbox uses the programs of this machine.
+func onThisMachine(p primitives.EnvironmentPrimitive) bool {
+	_, is := p.(*local.Sandbox)
+	return is
+}
+
+// InstalledTypes returns the types that this machine is set up for, sorted: not
+// "docker" where neither the configuration of the docker command nor a socket
+// says that there is an engine, nor "modal" without credentials. It contacts
+// nobody, so what is there may still not answer.
+func InstalledTypes() []string {
+	return slices.DeleteFunc(SandboxTypes(), func(name string) bool {
+		d, ok := (&Sandbox{Type: name}).block().(primitives.Detector)
+		return ok && !d.Present()
+	})
+}
+
+// end ends a sandbox that is of no use, also when ctx is done.
+func end(ctx context.Context, s primitives.EnvironmentPrimitive) error {
+	_, err := s.Terminate(context.WithoutCancel(ctx))
+	return errors.Join(err, s.Close())
+}

@@ -1,0 +1,108 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"runtime"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// Provider makes sandboxes of this machine. Its fields are the settings that only these
+// have. The zero value makes them in the default folder.
+type Provider struct {
+	// Root is the folder below which the sandboxes are made, see [Config].Root.
+	Root string `json:"root,omitempty"`
+
+	// Runner returns the path of the envrunner program for this machine, for example
+	// bundle.Find. It supervises durable commands, which outlive this program. Nil and an
+	// empty path are none.
+	Runner func(ctx context.Context, goos, goarch string) (string, error) `json:"-"`
+	// Logger takes diagnostics; nil means silence.
+	Logger hclog.Logger `json:"-"`
+}
+
+var (
+	_ primitives.Provider   = Provider{}
+	_ primitives.Collector  = Provider{}
+	_ primitives.PathHolder = (*Provider)(nil)
+)
+
+// notHere is why a Spec of a sandbox of this machine has fewer settings.
+const notHere = "a local sandbox has none of its own, it is part of this machine; leave it out, or choose the type docker or modal"
+
+// Create makes a sandbox as [New] does.
+func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.EnvironmentPrimitive, error) {
+	err := errors.Join(spec.Check(), spec.Refuse(notHere, "image", "network", "cpus", "memory", "ports", "name", "labels", "expires"))
+	if err == nil && spec.WorkspacePath != spec.Workspace {
+		err = spec.Refuse("a local sandbox works in the workspace itself; leave it out", "workspace_path")
+	}
+	if err != nil {
+		return nil, wrap("create", "", err)
+	}
+	cfg := Config{
+		Root: p.Root, Workspace: spec.Workspace, Env: spec.Environ(), User: spec.User, Keep: spec.Keep, Grace: spec.Grace,
+		Logger: p.Logger,
+	}
+	if cfg.Runner, err = p.runner(ctx); err != nil {
+		return nil, wrap("create", "", err)
+	}
+	s, err := New(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// runner returns the absolute path of the runner; empty for none.
+func (p Provider) runner(ctx context.Context) (string, error) {
+	if p.Runner == nil {
+		return "", nil
+	}
+	name, err := p.Runner(ctx, runtime.GOOS, runtime.GOARCH)
+	if err != nil || name == "" {
+		return "", err
+	}
+	return filepath.Abs(name)
+}
+
+// Attach opens a sandbox as the function [Attach] does.
+func (p Provider) Attach(ctx context.Context, id string) (primitives.EnvironmentPrimitive, error) {
+	runner, err := p.runner(ctx)
+	if err != nil {
+		return nil, wrap("attach", id, err)
+	}
+	s, err := Attach(ctx, Config{Root: p.Root, Logger: p.Logger, Runner: runner}, id)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// List returns the sandboxes as the function [List] does.
+func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
+	return List(ctx, Config{Root: p.Root})
+}
+
+// GC removes orphans as the function [GC] does.
+func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitives.Garbage, error) {
+	return GC(ctx, Config{Root: p.Root}, opts)
+}
+
+// Remove ends a sandbox, with all that runs in it.
+func (p Provider) Remove(ctx context.Context, id string) error {
+	s, err := p.Attach(ctx, id)
+	if err != nil {
+		return err
+	}
+	_, err = s.Terminate(ctx)
+	return errors.Join(err, s.Close())
+}
+
+// HostPaths returns the settings that are paths of this machine.
+func (p *Provider) HostPaths(spec *primitives.Spec) []*string {
+	return []*string{&p.Root, &spec.Workspace}
+}

@@ -1,0 +1,262 @@
+package primitives
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Provider makes sandboxes of one kind and finds them again. Its methods may be called
+// from several goroutines at once.
+//
+// What some kinds can do beside that is an interface of its own: [Collector],
+// [Historian], [ImageStore], [Detector], [PathHolder].
+type Provider interface {
+	// Create makes a sandbox. ctx covers the making only. When Create fails, nothing is
+	// left of the sandbox.
+	//
+	// A setting that makes no sense is fs.ErrInvalid, and one that this kind of sandbox
+	// cannot have is errors.ErrUnsupported: see [Spec.Refuse]. Both errors name the setting.
+	Create(ctx context.Context, spec Spec) (EnvironmentPrimitive, error)
+
+	// Attach opens a live sandbox by its ID, also one that another program made. Both
+	// programs share it. An ID without a sandbox is fs.ErrNotExist.
+	Attach(ctx context.Context, id string) (EnvironmentPrimitive, error)
+
+	// List returns the sandboxes, oldest first, without attaching to them. Those that
+	// were found come with the error of others.
+	List(ctx context.Context) ([]Info, error)
+
+	// Remove ends a sandbox by its ID, with all that runs in it, in whatever state it is.
+	// An ID without a sandbox is fs.ErrNotExist.
+	Remove(ctx context.Context, id string) error
+}
+
+// Spec describes a new sandbox: the settings that mean the same for every kind. The zero
+// value of a field is the default of the kind. A kind that cannot do what a field says
+// refuses it, see [Spec.Refuse].
+type Spec struct {
+	// Image is what the sandbox's files are at first: the name or ID of an image.
+	Image string `json:"image,omitempty"`
+	// User runs every command that names no user itself: a name, a number, or
+	// "user:group". Empty means the user of the image or of the program.
+	User string `json:"user,omitempty"`
+	// Env is added to the environment of every command. Snapshots and those who may use the
+	// machine of the sandbox can read it: give secrets to the commands that need them.
+	Env map[string]string `json:"env,omitempty"`
+	// Workspace is an existing folder to work in instead of a new one. It is used in place
+	// and never deleted. It lies on the machine that runs the sandbox; at Modal, in the
+	// image or on a volume.
+	Workspace string `json:"workspace,omitempty"`
+	// WorkspacePath is the absolute path of Workspace inside the sandbox, for programs that
+	// need the same path on both sides. Empty means the choice of the kind.
+	WorkspacePath string `json:"workspace_path,omitempty"`
+	// Network is "none", or the name of a network. Empty reaches the internet.
+	Network string `json:"network,omitempty"`
+	// CPUs limits the processor time, in processors. A negative number is no limit.
+	CPUs float64 `json:"cpus,omitempty"`
+	// Memory limits the memory. [NoSize] is no limit.
+	Memory Size `json:"memory,omitempty"`
+	// Ports are the TCP ports of the sandbox that can be reached from outside. A
+	// [PortLister] says where.
+	Ports []int `json:"ports,omitempty"`
+	// Name names the sandbox where it is made: a container, a sandbox at Modal. Empty
+	// means none, or a new one.
+	Name string `json:"name,omitempty"`
+	// Labels are written on the sandbox, for people and their tools.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Keep lets the sandbox live when its handles are closed and when its program ends,
+	// until it is terminated or removed. List and Attach find it.
+	Keep bool `json:"keep,omitempty"`
+	// Grace is how long a sandbox that is not kept lives without a program that is
+	// connected to it.
+	Grace time.Duration `json:"grace,omitempty"`
+	// Expires bounds Keep: a sandbox that is older is not kept any more. Zero keeps it for
+	// as long as the kind can. It means nothing without Keep.
+	Expires time.Duration `json:"expires,omitempty"`
+	// Session is the conversation that the sandbox is for, for people.
+	Session string `json:"session,omitempty"`
+
+	// Install is a program that the image must hold, for an [ImageStore]. The zero value
+	// is none.
+	Install Install `json:"-"`
+}
+
+// Refuse returns an error for each of these fields, by their names in files, that is
+// set: errors.ErrUnsupported, with the name of the field. why says for what reason the
+// kind cannot do it and what to do.
+func (s Spec) Refuse(why string, fields ...string) error {
+	v := reflect.ValueOf(s)
+	var errs []error
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if slices.Contains(fields, name) && !v.FieldByIndex(f.Index).IsZero() {
+			errs = append(errs, fmt.Errorf("%w: sandbox.%s: %s", errors.ErrUnsupported, name, why))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Check refuses what is wrong for every kind of sandbox: fs.ErrInvalid, with the name of
+// the field.
+func (s Spec) Check() error {
+	invalid := func(field, format string, args ...any) error {
+		return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case s.Grace < 0:
+		return invalid("grace", "%v is negative; give a positive duration such as 2m, or set keep", s.Grace)
+	case s.Expires < 0:
+		return invalid("expires", "%v is negative; give a positive duration such as 24h, or 0 to keep the sandbox for ever", s.Expires)
+	case strings.ContainsRune(s.Session, 0):
+		return invalid("session", "it contains a NUL byte")
+	case strings.Count(s.User, ":") > 1:
+		return invalid("user", "%q has more than one colon; write it as user or user:group, by names or numbers", s.User)
+	}
+	for i, p := range s.Ports {
+		if p < 1 || p > 65535 {
+			return invalid(fmt.Sprintf("ports[%d]", i), "%d is no port; give a number from 1 to 65535", p)
+		}
+		if slices.Contains(s.Ports[:i], p) {
+			return invalid(fmt.Sprintf("ports[%d]", i), "%d is there twice; leave one out", p)
+		}
+	}
+	for key := range s.Env {
+		if key == "" || strings.ContainsAny(key, "=\x00") {
+			return invalid("env", "%q cannot be the name of a variable", key)
+		}
+	}
+	return Command{Args: []string{"env"}, Env: s.Environ(), User: s.User}.Check()
+}
+
+// Environ returns Env as [Command].Env has it, sorted.
+func (s Spec) Environ() []string {
+	env := make([]string, 0, len(s.Env))
+	for key, value := range s.Env {
+		env = append(env, key+"="+value)
+	}
+	slices.Sort(env)
+	return env
+}
+
+// Install says which program an image must hold and how to add it.
+type Install struct {
+	// Program is the command. An image that has it is used as it is. Empty means that
+	// nothing is to be installed.
+	Program string
+	// Env is the environment in which Program and Needs are looked for.
+	Env []string
+	// Needs are the commands without which Commands cannot work.
+	Needs []string
+	// Commands install the program. A shell runs them one after another, as root.
+	Commands []string
+	// BuildEnv is the environment of Commands, such as the variables of a proxy. It must
+	// hold no secrets.
+	BuildEnv []string
+	// Name names the image, where images have names. Labels are written on it.
+	Name   string
+	Labels map[string]string
+	// Advice says which image to choose if the program cannot be added.
+	Advice string
+}
+
+// Info describes a sandbox of [Provider].List.
+type Info struct {
+	ID      string    `json:"id"`
+	Status  Status    `json:"status"`
+	Created time.Time `json:"created"`
+	// Owned says that the program that made it still runs on this machine.
+	Owned bool `json:"owned"`
+	// Kept says that it outlives its program, until Expires; the zero time is for ever.
+	Kept    bool      `json:"kept"`
+	Expires time.Time `json:"expires,omitzero"`
+	// Orphan says that its program has died, and that a [Collector] removes it.
+	Orphan  bool   `json:"orphan,omitempty"`
+	Image   string `json:"image,omitempty"`   // what it was made of
+	Name    string `json:"name,omitempty"`    // beside its ID; empty for none
+	Session string `json:"session,omitempty"` // what Spec.Session was
+	Owner   string `json:"owner,omitempty"`   // the program that made it, as host:pid, for people
+}
+
+// Collector is implemented by providers that can remove orphans.
+type Collector interface {
+	// GC removes sandboxes whose programs have died and that are not kept, and what is
+	// left of those that were being made or removed then. It goes on when something cannot
+	// be removed, and returns what was removed together with the error.
+	GC(ctx context.Context, opts GCOptions) ([]Garbage, error)
+}
+
+// GCOptions says what a [Collector] does. The zero value is what is always safe to do.
+type GCOptions struct {
+	// DryRun only tells what would be removed.
+	DryRun bool
+	// NoGrace also removes sandboxes whose program has died and that another program could
+	// still attach to: they are within their grace period, or run a durable command.
+	NoGrace bool
+}
+
+// Garbage is something that a [Collector] removed or would remove.
+type Garbage struct {
+	Kind    string    `json:"kind"` // "container", "volume", "image", "folder" or "sandbox"
+	ID      string    `json:"id"`   // its name
+	Why     string    `json:"why"`  // for people
+	Created time.Time `json:"created,omitzero"`
+}
+
+// Historian is implemented by providers that know from outside what happened to a sandbox.
+type Historian interface {
+	// History returns what happened to a sandbox, oldest first, also after it has ended.
+	History(ctx context.Context, id string) ([]Incident, error)
+}
+
+// Incident is something that happened to a sandbox.
+type Incident struct {
+	Time    time.Time // zero if unknown
+	Message string    // for people
+	// OutOfMemory says that the kernel ended a process because the sandbox had used up its
+	// memory.
+	OutOfMemory bool
+}
+
+// ImageStore is implemented by providers whose sandboxes are made of images, to which
+// [Spec].Install can be added.
+type ImageStore interface {
+	// BuildImage returns the image that Create would use for spec. It is built once and
+	// then found again. An image that needs nothing is fs.ErrExist.
+	BuildImage(ctx context.Context, spec Spec) (Image, error)
+	// Images returns the images that were built, oldest first.
+	Images(ctx context.Context) ([]Image, error)
+	// RemoveImage removes one of Images by its Ref. One that a sandbox uses is
+	// fs.ErrExist, another image fs.ErrNotExist.
+	RemoveImage(ctx context.Context, ref string) error
+}
+
+// Image is an image that an [ImageStore] has built.
+type Image struct {
+	Ref     string // its name, for Spec.Image
+	ID      string // empty if that is Ref
+	Base    string // the image that it was built on, as Spec.Image named it
+	Labels  map[string]string
+	Size    int64 // in bytes, with that of its base; zero if unknown
+	Created time.Time
+	InUse   bool // a sandbox uses it
+}
+
+// Detector is implemented by providers that can do without contacting anything say that
+// this machine is not set up for them.
+type Detector interface {
+	// Present reports whether this machine is set up for the provider.
+	Present() bool
+}
+
+// PathHolder is implemented by providers some of whose settings are paths of this
+// machine. In a file these are relative to its folder.
+type PathHolder interface {
+	// HostPaths returns such settings, those of spec included.
+	HostPaths(spec *Spec) []*string
+}
