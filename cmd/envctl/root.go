@@ -42,7 +42,9 @@ func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []st
 func newApp(in io.Reader, out, errOut io.Writer) *app {
 	a := &app{in: in, out: newOutput(out), err: newOutput(errOut)}
 	a.status = newStatus(a.err)
-	a.out.status, a.err.status = a.status, a.status
+	if a.status.on {
+		a.out.status, a.err.status = a.status, a.status
+	}
 	return a
 }
 

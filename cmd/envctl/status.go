@@ -121,12 +121,11 @@ func (s *status) erase() {
 	}
 }
 
-// write writes other text to the terminal.
-func (s *status) write(to io.Writer, text []byte) error {
+// write writes other text. What goes into a pipe may come to the terminal as well.
+func (s *status) write(to io.Writer, text []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.erase()
-	s.inLine = text[len(text)-1] != '\n'
-	_, err := to.Write(text)
-	return err
+	s.inLine = len(text) > 0 && text[len(text)-1] != '\n'
+	return to.Write(text)
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -176,6 +178,39 @@ func TestTheStatusIsOneRow(t *testing.T) {
 		synctest.Wait()
 		d.shows(`running \x1b[2J\nlong lon… 2s`)
 	})
+}
+
+// What is piped may come to the same terminal: the status neither stands in its lines nor
+// erases them.
+func TestTheStatusKeepsClearOfWhatIsPiped(t *testing.T) {
+	d := newDisplay(t, 80)
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(nil, struct{ io.Writer }{d.tty}, d.tty) // as through tee
+		defer a.status.off()
+		show := a.newPrinter(false)
+		for _, step := range []struct{ text, want string }{
+			{"Half", "Half"},
+			{" a line\n", "Half a line\nwaiting for the model 2s"},
+			{"More", "Half a line\nMore"},
+		} {
+			if err := show.event(chunk(t, "m", step.text)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			d.shows(step.want)
+		}
+	})
+}
+
+// Every command that may take long says what it does.
+func TestCommandsThatTakeLongAreKnown(t *testing.T) {
+	quick := []string{"acp", "agents", "completion", "exec", "help", "image", "logs", "version", "watch"}
+	for _, cmd := range newApp(nil, io.Discard, io.Discard).newRootCmd().Commands() {
+		if name := cmd.Name(); takesLong("envctl "+name) == "" && !slices.Contains(quick, name) {
+			t.Errorf("nothing says what %s does while it takes long", name)
+		}
+	}
 }
 
 func TestNoStatusIsShown(t *testing.T) {

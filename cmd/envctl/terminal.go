@@ -26,7 +26,7 @@ type output struct {
 	file     io.Writer
 	terminal bool
 	colors   bool
-	status   *status // of the terminal
+	status   *status // that is drawn meanwhile; nil: none
 
 	mu   sync.Mutex
 	text *visible.Writer // writes to buf
@@ -46,7 +46,7 @@ func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.terminal {
-		return o.file.Write(p)
+		return o.put(p)
 	}
 	_, _ = o.text.Write(p) // a buffer takes everything
 	if err := o.pass(); err != nil {
@@ -71,11 +71,15 @@ func (o *output) pass() error {
 	if o.buf.Len() == 0 {
 		return nil
 	}
-	if o.terminal && o.status != nil {
-		return o.status.write(o.file, o.buf.Bytes())
-	}
-	_, err := o.file.Write(o.buf.Bytes())
+	_, err := o.put(o.buf.Bytes())
 	return err
+}
+
+func (o *output) put(text []byte) (int, error) {
+	if o.status != nil {
+		return o.status.write(o.file, text)
+	}
+	return o.file.Write(text)
 }
 
 // Close writes the beginning of a character that has no rest. The file stays open.
