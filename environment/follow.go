@@ -31,9 +31,9 @@ type prompted struct {
 // gave the prompt, from its beginning to its end; if none runs, what happened in
 // the last one. So the query of a program that was killed is not lost: it goes on
 // in a sandbox that is kept. It can be interrupted, and its permission requests can be
-// answered, as those of a query of this environment's own; [Environment.Answered]
-// knows which of them were answered before. Where Config.OnPermission is nil, requests
-// are left to the program that began the query.
+// answered, as those of a query of this environment's own. Those that were settled
+// before are [ErrNotPending], and Config.OnPermission is not called for them. Where that
+// is nil, requests are left to the program that began the query.
 //
 // The sequence ends as that of [Environment.ExecuteQuery]. When ctx is done, the
 // loop is left or the environment is closed, the query goes on. Where none is

@@ -10,15 +10,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Answered reports whether a permission request of the query that
-// [Environment.FollowQuery] follows was settled before it was followed: answered,
-// withdrawn, or over with its query. Nobody waits for an answer to it.
-func (e *Environment) Answered(id string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.query != nil && e.query.settled[id]
-}
-
 // maxSettled is how many bytes of memory the IDs of the requests of a query take.
 const maxSettled = 16 << 20
 

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -79,7 +77,8 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 	}
-	cfg.OnPermission, cfg.PermissionTimeout = environment.AnswerLater, -1 // the attachment answers
+	w := &attachment{answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0}
+	cfg.OnPermission, cfg.PermissionTimeout = w.decide, -1
 	env, err := environment.Attach(ctx, found.id, cfg)
 	if err != nil {
 		return err
@@ -89,7 +88,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	answer.printer = show
 	answer.inside(env)
 	defer func() { err = errors.Join(err, show.finish()) }()
-	w := &attachment{env: env, show: show, answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0}
+	w.env, w.show = env, show
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err
@@ -130,17 +129,19 @@ type attachment struct {
 	app    *app
 	// withoutEnv says that the agent has no variables.
 	withoutEnv bool
+}
 
-	asking sync.WaitGroup
+// decide answers a question, or leaves it to others.
+func (w *attachment) decide(ctx context.Context, req environment.PermissionRequest) environment.PermissionDecision {
+	if w.answer == nil {
+		return environment.AnswerLater(ctx, req)
+	}
+	return w.answer.decide(ctx, req)
 }
 
 // print prints the events of a query, numbered from 1.
 func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, error]) error {
-	ctx, withdraw := context.WithCancel(ctx)
-	defer w.asking.Wait()
-	defer withdraw()
-	asked := boundedmap.Map[context.CancelFunc]{Max: maxRemembered} // by the permission requests
-	var failed *runnerscripts.Event                                 // query_failed, the last one, which says what err does
+	var failed *runnerscripts.Event // query_failed, the last one, which says what err does
 	for ev, err := range events {
 		switch {
 		case err != nil && failed == nil, errors.Is(err, environment.ErrConfig):
@@ -159,41 +160,8 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 		if err := w.show.event(ev); err != nil {
 			return err
 		}
-		switch ev.Type {
-		case runnerscripts.TypePermissionRequest:
-			req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
-			if err != nil || w.answer == nil || w.env.Answered(req.ID) {
-				continue
-			}
-			qctx, cancel := context.WithCancel(ctx)
-			asked.Put(req.ID, cancel, 0)
-			w.asking.Go(func() {
-				defer cancel()
-				w.respond(qctx, req)
-			})
-		case runnerscripts.TypePermissionResolved:
-			done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
-			if cancel, known := asked.Get(done.ID); err == nil && known {
-				cancel()
-				asked.Delete(done.ID)
-			}
-		}
 	}
 	return nil
-}
-
-// respond answers a question, unless it is withdrawn before or somebody has
-// answered it.
-func (w *attachment) respond(ctx context.Context, req runnerscripts.PermissionRequest) {
-	decision := w.answer.decide(ctx, req)
-	if ctx.Err() != nil {
-		return
-	}
-	err := w.env.Respond(ctx, req.ID, decision)
-	if err == nil || ctx.Err() != nil || errors.Is(err, environment.ErrNotPending) || errors.Is(err, environment.ErrNoQuery) {
-		return // a question that was answered or withdrawn meanwhile needs no answer
-	}
-	fmt.Fprintln(w.app.err, "the agent did not get the answer:", err)
 }
 
 // reported tells people of a query's failure, and is its error, which is not printed

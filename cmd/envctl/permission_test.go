@@ -12,7 +12,6 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -222,28 +221,5 @@ func TestADenialForWantOfAnAnswerSaysSo(t *testing.T) {
 	}
 	if s := errOut.String(); !strings.Contains(s, "denied: go test ./...; there was no answer in time\n") {
 		t.Errorf("standard error is %q", s)
-	}
-}
-
-// An answer that does not reach the agent is not lost in silence.
-func TestAnAnswerThatDoesNotArriveIsTold(t *testing.T) {
-	alone(t)
-	env, err := environment.Create(t.Context(), environment.Config{Sandbox: environment.Sandbox{Type: "local"}, Agent: environment.Agent{Name: "script"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := env.Close(); err != nil {
-		t.Fatal(err)
-	}
-	var errOut bytes.Buffer
-	a := newApp(nil, io.Discard, &errOut)
-	answer, err := a.newAnswerer(permissionAllow)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &attachment{env: env, answer: answer, app: a}
-	w.respond(t.Context(), runnerscripts.PermissionRequest{ID: "1"})
-	if !strings.HasPrefix(errOut.String(), "the agent did not get the answer: respond: ") {
-		t.Errorf("told: %q", &errOut)
 	}
 }
