@@ -57,6 +57,29 @@ Done.
 	}
 }
 
+func TestLinesAreAsWideAsTheTerminal(t *testing.T) {
+	for text, want := range map[string]string{
+		"one two":                   "one two",
+		"one three":                 "one|three",
+		"a\n  b c d e f":            "a|  b c d|e f",
+		"seven77 longer88":          "seven77|longer88",
+		"日本 語 x":                    "日本 語|x",
+		"e\u0301e\u0301e\u0301 two": "e\u0301e\u0301e\u0301 two",
+	} {
+		var got []string
+		for _, line := range flow([]span{plain(text)}, 7, nil, nil) {
+			var row strings.Builder
+			for _, s := range line {
+				row.WriteString(s.text)
+			}
+			got = append(got, row.String())
+		}
+		if strings.Join(got, "|") != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}
+
 // Without styles the text stays as it is, but for the line breaks.
 func TestPlainTextOnATerminal(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
