@@ -60,7 +60,7 @@ Done.
 func TestLinesAreAsWideAsTheTerminal(t *testing.T) {
 	for text, want := range map[string]string{
 		"one two":                   "one two",
-		"one three":                 "one|three",
+		"one four":                  "one|four",
 		"a\n  b c d e f":            "a|  b c d|e f",
 		"seven77 longer88":          "seven77|longer88",
 		"日本 語 x":                    "日本 語|x",
