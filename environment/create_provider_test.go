@@ -68,6 +68,7 @@ sandbox:
   cpus: 1
   memory: 1GiB
   network: none
+  ports: [8080]
   keep: true
   grace: 2m
 `
@@ -76,7 +77,7 @@ sandbox:
 // no setting is without an effect.
 func TestOneFileIsOfEveryType(t *testing.T) {
 	refused := map[string][]string{
-		"local": {"image", "cpus", "memory", "network"}, "ssh": {"image", "cpus", "memory", "network"},
+		"local": {"image", "cpus", "memory", "network", "ports"}, "ssh": {"image", "cpus", "memory", "network", "ports"},
 		"docker": nil, "modal": nil,
 	}
 	for typ, box := range boxes(t) {
@@ -97,7 +98,12 @@ func TestOneFileIsOfEveryType(t *testing.T) {
 					}
 				}
 				cfg.Sandbox.Image, cfg.Sandbox.CPUs, cfg.Sandbox.Memory, cfg.Sandbox.Network = "", 0, 0, ""
+			} else {
+				reached := cfg // there are no ports without a network
+				reached.Sandbox.Network, reached.Sandbox.Keep = "", false
+				expectPort(t, reached, 8080)
 			}
+			cfg.Sandbox.Ports = nil
 			env, err := Create(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -129,5 +135,24 @@ func TestOneFileIsOfEveryType(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// expectPort makes a sandbox and expects that this port of it, and no other, can be reached.
+func expectPort(t *testing.T, cfg Config, number int) {
+	t.Helper()
+	env, err := Create(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lister, ok := env.Primitive().(primitives.PortLister)
+	if !ok {
+		t.Fatal("it lists no ports")
+	}
+	if ports, err := lister.Ports(t.Context()); err != nil || len(ports) != 1 || ports[0].Number != number || ports[0].Address == "" {
+		t.Errorf("ports %+v, %v", ports, err)
+	}
+	if err := env.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -247,8 +247,8 @@ type Image struct {
 	InUse   bool // a sandbox uses it
 }
 
-// Detector is implemented by providers that can do without contacting anything say that
-// this machine is not set up for them.
+// Detector is implemented by providers that know, without contacting anything, whether this
+// machine is set up for them.
 type Detector interface {
 	// Present reports whether this machine is set up for the provider.
 	Present() bool

@@ -173,7 +173,7 @@ func (c config) check() error {
 			return c.invalid("labels", fmt.Sprintf("%q is empty or begins with %q, which is agentenv's; give another name", key, labelPrefix))
 		}
 	}
-	for _, check := range []func() error{c.Spec.Check, c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkWritable, c.checkPorts} {
+	for _, check := range []func() error{c.Check, c.checkCapabilities, c.checkSeccomp, c.checkTargets, c.checkWritable, c.checkPorts} {
 		if err := check(); err != nil {
 			return err
 		}

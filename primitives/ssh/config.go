@@ -75,7 +75,7 @@ func (c config) check() error {
 	case strings.ContainsRune(c.Root+c.Workspace+c.User, 0):
 		return invalid("root, workspace, user", "one of them contains a NUL byte")
 	}
-	err := errors.Join(c.Spec.Check(), c.Refuse(notThere, "image", "network", "cpus", "memory", "ports", "name", "labels", "expires"))
+	err := errors.Join(c.Check(), c.Refuse(notThere, "image", "network", "cpus", "memory", "ports", "name", "labels", "expires"))
 	if err == nil && c.WorkspacePath != c.Workspace {
 		err = c.Refuse("an ssh sandbox works in the workspace itself; leave it out", "workspace_path")
 	}
