@@ -3,10 +3,8 @@ package docker_test
 import (
 	"archive/tar"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,43 +16,6 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
-
-// olderRunner builds a runner whose guest speaks the version before this one.
-func olderRunner(t *testing.T) []byte {
-	t.Helper()
-	source, err := filepath.Abs("../guest/handshake.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	code, err := os.ReadFile(source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	older := bytes.Replace(code, []byte("const Version = "), []byte("const Version = -1 + "), 1)
-	if bytes.Equal(older, code) {
-		t.Fatal("handshake.go declares no const Version")
-	}
-	dir := t.TempDir()
-	changed, runner := filepath.Join(dir, "handshake.go"), filepath.Join(dir, "envrunner")
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source: changed}})
-	if err == nil {
-		err = errors.Join(os.WriteFile(changed, older, 0o600), os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w",
-		"-overlay", filepath.Join(dir, "overlay.json"), "-o", runner, "github.com/agentenv-dev/agentenv/runnerscripts/runner")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	data, err := os.ReadFile(runner)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
 
 // unshared is a copy of the runner that containers do not mount but get a copy of.
 func unshared(t *testing.T, runner string) string {
@@ -77,7 +38,7 @@ func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
 	if err := s.WriteFile(t.Context(), "work", strings.NewReader("of hours"), primitives.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	older := olderRunner(t)
+	older := testdocker.OlderRunner(t)
 	var packed bytes.Buffer
 	w := tar.NewWriter(&packed)
 	err := w.WriteHeader(&tar.Header{Name: "envrunner", Mode: 0o755, Typeflag: tar.TypeReg, Size: int64(len(older))})

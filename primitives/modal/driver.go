@@ -21,7 +21,7 @@ type driver struct {
 	args    []string // the guest's command line
 	env     map[string]string
 	cfg     config  // what it was made with
-	program *runner // nil if it was attached to
+	program *runner // at args[0]; nil if it was not put there by this handle
 	strange error   // why it is not known what it was made with
 
 	sandbox *guest.Sandbox
@@ -61,6 +61,30 @@ func (d *driver) open(ctx context.Context) (err error) {
 		Kept: d.cfg.Keep,
 	})
 	return err
+}
+
+// openBeside installs the guest of this release beside one of another release, which refused
+// with mismatch, and connects to it. Without a runner it returns mismatch.
+func (d *driver) openBeside(ctx context.Context, mismatch error) error {
+	if err := d.cfg.findRunner(ctx); err != nil {
+		return err
+	}
+	if d.cfg.Runner == "" {
+		return mismatch
+	}
+	program, err := readRunner(d.cfg.Runner)
+	if err != nil {
+		return err
+	}
+	if d.cfg.Logger != nil {
+		d.cfg.Logger.Info("guest of this release is installed beside another", "reason", mismatch)
+	}
+	at, err := program.installBeside(ctx, d.box)
+	if err != nil {
+		return err
+	}
+	d.program, d.args[0] = program, at
+	return d.open(ctx)
 }
 
 // ID returns Modal's ID of the sandbox.
@@ -145,13 +169,13 @@ func (d *driver) Ports(ctx context.Context) ([]primitives.Port, error) {
 	return ports, nil
 }
 
-// Runner returns where in the sandbox a runner of this machine lies; empty if it is
-// not the one that the sandbox was made with, or a user there may not run it.
+// Runner returns where in the sandbox a runner of this machine lies; empty if this handle
+// did not put it there, or a user there may not run it.
 func (d *driver) Runner(file string) string {
 	if d.program == nil || d.program.file != file || d.cfg.User != "" {
 		return ""
 	}
-	return guestProgram
+	return d.args[0]
 }
 
 // settle does what is left to do for a new sandbox once its guest works.

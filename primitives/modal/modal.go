@@ -82,10 +82,8 @@ func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.
 // config finds the runner and adds spec.Install to the image.
 func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config, err error) {
 	cfg = config{Spec: spec, Provider: p}
-	if p.Runner != nil {
-		if cfg.Runner, err = p.Runner(ctx, "linux", Arch); err != nil {
-			return cfg, err
-		}
+	if err := cfg.findRunner(ctx); err != nil {
+		return cfg, err
 	}
 	if err := cfg.check(); err != nil { // before a line of ours is in the Dockerfile
 		return cfg, err
@@ -94,6 +92,14 @@ func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config,
 		cfg.Dockerfile = append(slices.Clone(cfg.Dockerfile), installLine(spec.Install))
 	}
 	return cfg, nil
+}
+
+// findRunner sets Runner unless it is known, or there is no way to find it.
+func (c *config) findRunner(ctx context.Context) (err error) {
+	if c.Runner == "" && c.Provider.Runner != nil {
+		c.Runner, err = c.Provider.Runner(ctx, "linux", Arch)
+	}
+	return err
 }
 
 func create(ctx context.Context, cfg config) (_ *guest.Sandbox, err error) {
@@ -250,7 +256,10 @@ func (c *client) image(ctx context.Context, app *sdk.App, cfg config) (*sdk.Imag
 }
 
 // Attach returns a live sandbox by its ID or, of the provider's app, by
-// its name, also one that another program made. Both share it.
+// its name, also one that another program made. Both share it. If the sandbox was made by
+// another release of this package, whose guest speaks another version of the protocol, the
+// guest of this release is installed beside that one, which goes on serving the programs
+// that use it.
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a sandbox that this
 // package did not make. One that has ended is that, too, and
@@ -289,7 +298,11 @@ func attach(ctx context.Context, cfg config, id string) (_ *guest.Sandbox, err e
 		return nil, explain(err)
 	}
 	d := &driver{client: c, box: box, cfg: cfg, args: attachArgs()}
-	if err := d.open(ctx); err != nil {
+	err = d.open(ctx)
+	if _, is := errors.AsType[*guest.VersionError](err); is {
+		err = d.openBeside(ctx, err)
+	}
+	if err != nil {
 		return nil, d.explainStart(ctx, err)
 	}
 	d.recall(ctx, tags[tagSettings], cfg)

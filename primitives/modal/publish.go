@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
@@ -123,9 +122,8 @@ func (p *publisher) publish(ctx context.Context) (id string, err error) {
 	}
 	defer func() { err = errors.Join(err, endSandbox(ctx, box), box.Detach()) }()
 	// What was uploaded is what this machine has: the name holds the digest.
-	_, digest, _ := strings.Cut(p.runner.name, ":")
-	finish := "chmod 0755 $0 && case $(sha256sum $0) in " + digest + "*) ;; *) exit 1; esac"
-	if err := p.runner.upload(ctx, box, "sh", "-c", finish, guestProgram); err != nil {
+	finish := "chmod 0755 $0 && case $(sha256sum $0) in " + p.runner.digest() + "*) ;; *) exit 1; esac"
+	if err := p.runner.upload(ctx, box, guestProgram, "sh", "-c", finish, guestProgram); err != nil {
 		return "", err
 	}
 	image, err := box.SnapshotDirectory(ctx, runnerDir, nil)

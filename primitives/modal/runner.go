@@ -2,6 +2,7 @@ package modal
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +50,9 @@ func readRunner(file string) (*runner, error) {
 	}
 	return &runner{file: file, name: name}, nil
 }
+
+// digest returns the beginning of the hash of the runner's content.
+func (r *runner) digest() string { return strings.TrimPrefix(r.name, imageName) }
 
 // digested are the names of files that were read whole.
 type digested struct {
@@ -104,7 +109,7 @@ func (d *digested) put(file string, info fs.FileInfo, name string) {
 func (r *runner) install(ctx context.Context, p *publisher, box *sdk.Sandbox) (again func(context.Context) error, err error) {
 	upload := func(ctx context.Context) error {
 		p.cfg.progress("the runner is uploaded into this sandbox")
-		return r.upload(ctx, box, "chmod", "0755", guestProgram)
+		return r.upload(ctx, box, guestProgram, "chmod", "0755", guestProgram)
 	}
 	image := p.wait()
 	if image != nil && box.MountImage(ctx, runnerDir, image, nil) != nil && ctx.Err() == nil {
@@ -127,9 +132,18 @@ func (r *runner) install(ctx context.Context, p *publisher, box *sdk.Sandbox) (a
 	}, nil
 }
 
-// upload writes the runner and has a command of the sandbox make it executable.
-func (r *runner) upload(ctx context.Context, box *sdk.Sandbox, finish ...string) error {
-	if err := box.Filesystem.CopyFromLocal(ctx, r.file, guestProgram, nil); err != nil {
+// installBeside uploads the runner into a sandbox that has one of another release, and
+// returns its path there, which names its content. The file appears complete: another
+// program may have uploaded it, too, and run it.
+func (r *runner) installBeside(ctx context.Context, box *sdk.Sandbox) (program string, err error) {
+	program = guestDir + "/envrunner-" + r.digest()
+	uploaded := program + "." + rand.Text()
+	return program, r.upload(ctx, box, uploaded, "sh", "-c", "chmod 0755 $0 && mv -f $0 $1", uploaded, program)
+}
+
+// upload writes the runner to a path of the sandbox. The command finish makes it executable.
+func (r *runner) upload(ctx context.Context, box *sdk.Sandbox, to string, finish ...string) error {
+	if err := box.Filesystem.CopyFromLocal(ctx, r.file, to, nil); err != nil {
 		return fmt.Errorf("copy the runner into the sandbox: %w", explain(err))
 	}
 	p, err := box.Exec(ctx, finish, &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})

@@ -123,11 +123,8 @@ func (d *driver) Freeze(ctx context.Context) (guest.Frozen, error) {
 func (f *frozen) Copy(ctx context.Context) (*guest.Sandbox, error) {
 	cfg := f.cfg
 	cfg.Image, cfg.Dockerfile, cfg.Name = f.image, nil, ""
-	if find := cfg.Provider.Runner; cfg.Runner == "" && find != nil { // after Attach
-		var err error
-		if cfg.Runner, err = find(ctx, "linux", Arch); err != nil {
-			return nil, err
-		}
+	if err := cfg.findRunner(ctx); err != nil { // after Attach
+		return nil, err
 	}
 	return create(ctx, cfg)
 }
