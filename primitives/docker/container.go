@@ -199,9 +199,11 @@ func guestArgs(cfg config, img image.InspectResponse) []string {
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.workspaceTarget())
 	}
+	// The sandbox of a container that is started again is the one that it had.
+	adopt := "-"
 	if img.Config != nil {
 		if folder := img.Config.Labels[labelFolder]; validName(folder) && !cfg.building {
-			args = append(args, "--adopt", folder)
+			adopt = folder
 		}
 		for _, e := range img.Config.Env {
 			// HOME is the sandbox's.
@@ -210,7 +212,7 @@ func guestArgs(cfg config, img image.InspectResponse) []string {
 			}
 		}
 	}
-	return append(args, "--env-from", envPrefix)
+	return append(args, "--adopt", adopt, "--env-from", envPrefix)
 }
 
 // envPrefix and a number are the names of the variables in which the first process

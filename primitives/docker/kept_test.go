@@ -119,3 +119,45 @@ func TestAKeptSandboxThatNobodyHasSeenIsGarbage(t *testing.T) {
 		})
 	}
 }
+
+func TestAKeptContainerThatIsStartedAgainHasItsFiles(t *testing.T) {
+	eng := testdocker.Engine(t)
+	for name, end := range map[string]func(id string) error{
+		"killed":  func(id string) error { return eng.ContainerKill(t.Context(), id, "KILL") },
+		"stopped": func(id string) error { return eng.ContainerStop(t.Context(), id, container.StopOptions{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(t, testdocker.Busybox(t))
+			cfg.Keep = true
+			s, err := docker.New(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := s.ID()
+			t.Cleanup(func() {
+				if err := (docker.Config{}).Remove(context.WithoutCancel(t.Context()), id); err != nil {
+					t.Error(err)
+				}
+			})
+			err = s.WriteFile(t.Context(), "work", strings.NewReader("of hours"), primitives.WriteOptions{})
+			if err := errors.Join(err, s.Close(), end(id)); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 {
+				if err := eng.ContainerRestart(t.Context(), id, container.StopOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				again, err := docker.Attach(t.Context(), cfg, id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := output(t, again, "cat", "work"); got != "of hours" {
+					t.Errorf("start %d: got %q", i, got)
+				}
+				if err := again.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}

@@ -180,7 +180,7 @@ func (g guestFlags) attended(ctx context.Context) (bool, error) {
 func (g guestFlags) open(ctx context.Context) (*local.Sandbox, error) {
 	switch {
 	case g.adopt != "":
-		id, err := g.only(ctx, g.adopt)
+		id, err := g.folder()
 		if err != nil {
 			return nil, err
 		}
@@ -216,6 +216,26 @@ func (g guestFlags) only(ctx context.Context, id string) (string, error) {
 		return "", nil
 	}
 	return list[0].ID, nil
+}
+
+// folder returns the session folder to adopt: also that of a sandbox that has ended, as
+// one does when its container is stopped.
+func (g guestFlags) folder() (string, error) {
+	if g.adopt != "-" {
+		return g.adopt, nil
+	}
+	entries, err := os.ReadDir(g.cfg.Root)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() })
+	switch len(entries) {
+	case 0:
+		return "", nil
+	case 1:
+		return entries[0].Name(), nil
+	}
+	return "", fmt.Errorf("there are %d folders below %s; name one", len(entries), g.cfg.Root)
 }
 
 // inherited is what commands get of an environment: HOME is the sandbox's own, and
