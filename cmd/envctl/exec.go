@@ -157,6 +157,7 @@ func (f *execFlags) open(ctx context.Context, id string) (*environment.Environme
 	if err != nil {
 		return nil, err
 	}
+	cfg.Sandbox.Keep = false // it ends with the command
 	return environment.Create(ctx, cfg)
 }
 

@@ -31,7 +31,7 @@ expired: end those with 'envctl rm'.
 Without --sandbox also patches go that 'envctl run' saved more than 30 days ago.
 
 A sandbox whose program has died lives on for its grace (grace, a minute by default), in
-which 'envctl attach' can go on with it; --now does not wait for that.`,
+which 'envctl attach --agent NAME' can go on with it; --now does not wait for that.`,
 		Example: `  envctl gc --dry-run
   envctl gc --now --json`,
 		Args: cobra.NoArgs,

@@ -118,7 +118,7 @@ func notRunning(found container.InspectResponse) error {
 		if state.OOMKilled && state.ExitCode == 128+9 {
 			after = " after its memory was used up" // which may have ended only a command, long before
 		}
-		return fmt.Errorf("%w: its container has ended with status %d%s (%w); copy what is wanted of its files with \"docker cp\", then remove it",
+		return fmt.Errorf("%w: its container has ended with status %d%s (%w); start it again with \"docker start\", which keeps its files, or remove it",
 			primitives.ErrUnavailable, state.ExitCode, after, os.ErrProcessDone)
 	}
 	return errGone
