@@ -55,12 +55,10 @@ func ExampleAgentSession_Events() {
 	if _, err := s.Prompt(ctx, "say hello"); err != nil {
 		log.Fatal(err)
 	}
-	var from uint64 // the first event; later the Seq after the last one that was seen
-	for ev, err := range s.Events(ctx, from) {
+	for ev, err := range s.Events(ctx, 1) { // later: the Seq after that of the last event seen
 		if err != nil {
 			log.Fatal(err)
 		}
-		from = ev.Seq + 1
 		fmt.Print(ev.Text())
 		if ev.Type == runnerscripts.TypeQueryCompleted {
 			break // the sequence goes on until the session is closed
