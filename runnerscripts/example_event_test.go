@@ -1,0 +1,96 @@
+package runnerscripts_test
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// The payload of an event is a pointer to the struct that belongs to its type.
+func ExampleEvent_Value() {
+	for _, line := range []string{
+		`{"type":"tool_call","payload":{"toolCallId":"1","title":"go test ./...","kind":"execute"}}`,
+		`{"type":"query_completed","payload":{"stop_reason":"end_turn"}}`,
+	} {
+		ev, err := runnerscripts.DecodeEvent([]byte(line))
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch v := ev.Value().(type) {
+		case *runnerscripts.ToolCall:
+			fmt.Println(v.Kind, v.Title)
+		case *runnerscripts.QueryCompleted:
+			fmt.Println(v.StopReason)
+		}
+	}
+	// Output:
+	// execute go test ./...
+	// end_turn
+}
+
+// An event of a type that this version does not know is carried through.
+func ExampleDecodeEvent() {
+	ev, err := runnerscripts.DecodeEvent([]byte(`{"type":"from_the_future","answer":42}`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(ev.Type, string(ev.Payload), ev.Value() == nil)
+	// Output: from_the_future {"type":"from_the_future","answer":42} true
+}
+
+// A payload can be decoded into a struct of the caller's own, and an error says what is
+// wrong with it.
+func ExamplePayload() {
+	ev := runnerscripts.Event{Type: runnerscripts.TypeLog, Payload: []byte(`{"level":"warn","message":"slow"}`)}
+	l, err := runnerscripts.Payload[runnerscripts.Log](ev)
+	fmt.Println(l.Level, l.Message, err)
+	ev.Payload = []byte(`"slow"`)
+	_, err = runnerscripts.Payload[runnerscripts.Log](ev)
+	fmt.Println(err != nil)
+	// Output:
+	// warn slow <nil>
+	// true
+}
+
+// A script prints events, and its result last.
+func ExampleEncoder() {
+	enc := runnerscripts.NewEncoder(os.Stdout)
+	for _, v := range []any{
+		runnerscripts.Control{Type: runnerscripts.ControlInterrupt, ID: "q1"},
+		runnerscripts.Result{Type: runnerscripts.TypeResult, OK: true},
+	} {
+		if err := enc.Encode(v); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// {"type":"interrupt","id":"q1"}
+	// {"type":"result","ok":true}
+}
+
+// A script that gets a request of another version refuses it.
+func ExampleDecodeRequest() {
+	_, err := runnerscripts.DecodeRequest[runnerscripts.QueryRequest]([]byte(`{"protocol":1,"session_id":"s"}`))
+	var failure *runnerscripts.ScriptFailure
+	if errors.As(err, &failure) {
+		fmt.Println(failure.Code)
+	}
+	// Output: protocol
+}
+
+// Allow and Reject choose among the answers that the request offers.
+func ExamplePermissionRequest_Allow() {
+	req := runnerscripts.PermissionRequest{ID: "1", Options: []runnerscripts.PermissionOption{
+		{OptionID: "yes", Name: "Yes", Kind: runnerscripts.AllowOnce},
+		{OptionID: "no", Name: "No", Kind: runnerscripts.RejectOnce},
+	}}
+	fmt.Println(req.Allow().Kind)
+	no := req.Reject("not on a Friday")
+	fmt.Println(no.Kind, no.Message)
+	// Output:
+	// allow_once
+	// reject_once not on a Friday
+}
