@@ -7,6 +7,8 @@
 //
 // When no program is connected any more, the sandbox ends after its grace, see
 // [primitives.Spec].Grace. If its machine restarts meanwhile, [Provider.GC] removes what is left.
+// A kept sandbox lives until it is terminated or removed: after a restart of the machine its
+// files are there, its processes are not.
 package ssh
 
 import (
@@ -55,6 +57,9 @@ func asPrimitive(s *guest.Sandbox, err error) (primitives.EnvironmentPrimitive, 
 
 func create(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 	args := []string{"--stay", cfg.stay()}
+	if cfg.Keep {
+		args = append(args, "--keep")
+	}
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.Workspace)
 	}
@@ -171,8 +176,8 @@ func (p Provider) Remove(ctx context.Context, id string) error {
 }
 
 // GC removes the runners of other releases that were not started for 30 days and that no
-// process runs from, and the sandboxes whose guests have died, as after a restart of the machine. Their
-// grace, of a minute, begins when GC first finds them.
+// process runs from, and the sandboxes that are not kept and whose guests have died, as after a
+// restart of the machine. Their grace, of a minute, begins when GC first finds them.
 func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) (removed []primitives.Garbage, err error) {
 	d, err := p.driver(ctx)
 	if err == nil {

@@ -42,6 +42,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.StringVar(&g.cfg.Workspace, "workspace", "", "existing `folder` to work in, instead of a new one")
 	fs.StringVar(&g.cfg.User, "user", "", "`user` whom commands run as")
 	fs.BoolVar(&g.cfg.LeaveFiles, "leave-files", false, "leave the session folder when the sandbox ends")
+	fs.BoolVar(&g.cfg.Keep, "keep", false, "keep the sandbox when this program dies, or is terminated, until it is removed")
 	fs.Func("env", "`KEY=value` for every command; may be given often", func(s string) error {
 		g.env = append(g.env, s)
 		return nil
@@ -123,8 +124,11 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	if err != nil {
 		return err
 	}
+	served := false
 	defer func() {
-		if !g.linger {
+		// A machine that shuts down terminates its programs, too.
+		left := g.linger || g.cfg.Keep && served && ctx.Err() != nil
+		if !left {
 			_, terr := sandbox.Terminate(context.WithoutCancel(ctx))
 			err = errors.Join(err, terr)
 		}
@@ -153,7 +157,9 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	beside.Go(func() { stockThreads(spareThreads); close(stocked) })
 	work := func(much bool) { <-stocked; small.work(much) }
 	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{Work: work})
-	if _, unmet := errors.AsType[*guest.HandshakeError](err); unmet || ctx.Err() != nil || g.stay == 0 {
+	_, unmet := errors.AsType[*guest.HandshakeError](err)
+	served = !unmet
+	if unmet || ctx.Err() != nil || g.stay == 0 {
 		return err
 	}
 	if err != nil {
