@@ -134,10 +134,9 @@ func TestAConfigurationThatTheEditorDecidesAboutIsRefused(t *testing.T) {
 	alone(t)
 	for says, args := range map[string][]string{
 		"workspace: the editor":           {"--config", file(t, "c.yaml", "workspace: [{folder: {path: /}}]")},
-		"keep: sandboxes end":             {"--config", file(t, "c.yaml", "keep: true")},
+		"sandbox.keep: sandboxes end":     {"--config", file(t, "c.yaml", "sandbox: {type: local, keep: true}")},
 		"there is no agent":               {"--agent", "smith"},
 		"--scenario: ":                    {"--scenario", "none.json"},
-		"--image is for containers":       {"--sandbox", "local", "--image", "x"},
 		"call it as 'envctl acp [flags]'": {"argument"},
 	} {
 		var out, errOut bytes.Buffer
@@ -146,4 +145,12 @@ func TestAConfigurationThatTheEditorDecidesAboutIsRefused(t *testing.T) {
 			t.Errorf("%q: exit status %d, standard output %q, standard error %q", args, code, &out, &errOut)
 		}
 	}
+}
+
+func TestASessionWithSettingsThatItsSandboxDoesNotHaveIsRefused(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--sandbox", "local", "--image", "x", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"text":"fine"}]}]}`))
+	id, _ := e.session() // its sandbox begins with the first prompt
+	_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("x")}})
+	checkRefused(t, err, codeInternal, "sandbox.image: a local sandbox has none of its own")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 	"time"
@@ -121,11 +122,36 @@ func (s *status) erase() {
 	}
 }
 
-// write writes other text. What goes into a pipe may come to the terminal as well.
+// write writes other text. What goes into a pipe may come to the terminal as well; its
+// reader, who may be slow, holds up nothing else. What goes to a file does not come there.
 func (s *status) write(to io.Writer, text []byte) (int, error) {
+	mode := modeOf(to)
+	if mode.IsRegular() {
+		return to.Write(text)
+	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.erase()
 	s.inLine = len(text) > 0 && text[len(text)-1] != '\n'
+	if mode&fs.ModeNamedPipe == 0 {
+		defer s.mu.Unlock()
+		return to.Write(text)
+	}
+	s.mu.Unlock()
 	return to.Write(text)
+}
+
+// modeOf returns the kind of file that is written to. The null device is as a regular one.
+func modeOf(to io.Writer) fs.FileMode {
+	f, ok := to.(*os.File)
+	if !ok {
+		return fs.ModeNamedPipe
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return fs.ModeNamedPipe
+	}
+	if null, err := os.Stat(os.DevNull); err == nil && os.SameFile(info, null) {
+		return 0
+	}
+	return info.Mode().Type()
 }

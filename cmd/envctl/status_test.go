@@ -203,6 +203,61 @@ func TestTheStatusKeepsClearOfWhatIsPiped(t *testing.T) {
 	})
 }
 
+// What waits for the reader of a pipe does not hold up the terminal.
+func TestAFullPipeDoesNotHoldUpTheTerminal(t *testing.T) {
+	d := newDisplay(t, 80)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	a := newApp(nil, w, d.tty)
+	defer a.status.off()
+	piped, printed := make(chan error, 1), make(chan error, 1)
+	go func() { piped <- a.out.print(plain(strings.Repeat("x", 8<<20))) }()
+	defer func() { r.Close(); <-piped }()
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	go func() { printed <- a.err.println(plain("interrupting")) }()
+	select {
+	case err := <-printed:
+		if err != nil {
+			t.Error(err)
+		}
+		d.shows("interrupting\n")
+	case <-time.After(patience):
+		t.Error("standard error waits for the reader of standard output")
+		r.Close()
+		<-printed
+	}
+}
+
+// What is written to a file does not come to the terminal.
+func TestTheStatusIsDrawnBesideAFile(t *testing.T) {
+	d := newDisplay(t, 80)
+	for _, name := range []string{filepath.Join(t.TempDir(), "out.txt"), os.DevNull} {
+		out, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		d.rows, d.column = []string{""}, 0
+		synctest.Test(t, func(t *testing.T) {
+			a := newApp(nil, out, d.tty)
+			defer a.status.off()
+			defer a.status.busy("working")()
+			if err := a.out.print(plain("Half")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			d.shows("working 2s")
+		})
+		d.shows("") // off has erased it
+	}
+}
+
 // Every command that may take long says what it does.
 func TestCommandsThatTakeLongAreKnown(t *testing.T) {
 	quick := []string{"acp", "agents", "completion", "exec", "help", "image", "logs", "version", "watch"}
