@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	buildFlags = "-trimpath -buildvcs=false -ldflags=-s -w"
+	buildFlags = "-trimpath -buildvcs=false -tags=nethttpomithttp2 -ldflags=-s -w"
 	// shownOutput is how much of a failed go command's output its error shows.
 	shownOutput = 4 << 10
 	goGrace     = 5 * time.Second
@@ -34,7 +34,7 @@ func (f *finder) build(ctx context.Context, to string) error {
 	if f.version != "" {
 		ldflags += " -X main.buildVersion=" + f.version
 	}
-	_, err := f.goCommand(ctx, src, "build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", to, "./runnerscripts/runner")
+	_, err := f.goCommand(ctx, src, "build", "-trimpath", "-buildvcs=false", "-tags=nethttpomithttp2", "-ldflags", ldflags, "-o", to, "./runnerscripts/runner")
 	return err
 }
 

@@ -18,7 +18,7 @@ var carried atomic.Pointer[fs.FS]
 // called from any goroutine, and again to replace fsys. A runner for a sandbox's
 // platform is built with
 //
-//	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags "-s -w" -o envrunner-linux-amd64 github.com/agentenv-dev/agentenv/runnerscripts/runner
+//	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -tags nethttpomithttp2 -ldflags "-s -w" -o envrunner-linux-amd64 github.com/agentenv-dev/agentenv/runnerscripts/runner
 //
 // in the module of the program, so that both are of the same release.
 func Embed(fsys fs.FS) { carried.Store(&fsys) }
