@@ -51,6 +51,8 @@ func (s Sandbox) check() error {
 		return fmt.Errorf("%w: sandbox: a Provider needs a Type, under which its sandboxes are recorded", ErrConfig)
 	case s.Type == "":
 		return fmt.Errorf("%w: sandbox: its type is empty; set it to one of %s", ErrConfig, types)
+	case s.Provider != nil && slices.Contains(SandboxTypes(), s.Type):
+		return fmt.Errorf("%w: sandbox: the type %q is not that of the Provider; give the Type another name", ErrConfig, s.Type)
 	case s.block() == nil:
 		return fmt.Errorf("%w: sandbox: there is no type %q; choose one of: %s", ErrConfig, s.Type, types)
 	}
@@ -61,6 +63,9 @@ func (s Sandbox) check() error {
 func (s Sandbox) provider(cfg Config) (primitives.Provider, error) {
 	if err := s.check(); err != nil {
 		return nil, err
+	}
+	if s.Provider != nil {
+		return s.Provider, nil // the caller's, which other calls may use at this moment
 	}
 	p := s.block()
 	switch p := p.(type) {

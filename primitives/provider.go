@@ -62,8 +62,9 @@ type Spec struct {
 	CPUs float64 `json:"cpus,omitempty"`
 	// Memory limits the memory. [NoSize] is no limit.
 	Memory Size `json:"memory,omitempty"`
-	// Ports are the TCP ports of the sandbox that can be reached from outside. A
-	// [PortLister] says where.
+	// Ports are the TCP ports of the sandbox that can be reached from outside: those of a
+	// container from its machine only, those of a sandbox at Modal from the internet, where
+	// nothing asks who connects. A [PortLister] says where.
 	Ports []int `json:"ports,omitempty"`
 	// Name names the sandbox where it is made: a container, a sandbox at Modal. Empty
 	// means none, or a new one.
@@ -95,11 +96,16 @@ func (s Spec) Refuse(why string, fields ...string) error {
 	var errs []error
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if slices.Contains(fields, name) && !v.FieldByIndex(f.Index).IsZero() {
+		if slices.Contains(fields, name) && !v.FieldByIndex(f.Index).IsZero() && !s.unlimited(name) {
 			errs = append(errs, fmt.Errorf("%w: sandbox.%s: %s", errors.ErrUnsupported, name, why))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// unlimited reports whether a limit says that there is none, which every kind can do.
+func (s Spec) unlimited(name string) bool {
+	return name == "cpus" && s.CPUs < 0 || name == "memory" && s.Memory < 0
 }
 
 // Check refuses what is wrong for every kind of sandbox: fs.ErrInvalid, with the name of
@@ -196,7 +202,7 @@ type GCOptions struct {
 	// DryRun only tells what would be removed.
 	DryRun bool
 	// NoGrace also removes sandboxes whose program has died and that another program could
-	// still attach to: they are within their grace period, or run a durable command.
+	// still attach to: they are within their grace period.
 	NoGrace bool
 }
 
