@@ -235,7 +235,7 @@ func TestNothingOfAnImageHoldsThePasswordOfAProxy(t *testing.T) {
 
 func TestABuildThatFailsForItsNetworkSaysSo(t *testing.T) {
 	fails := base(t, strings.Replace(testdocker.FakeNPM, `printf "#!/bin/sh`, `exit 4; printf "#!/bin/sh`, 1))
-	for network, want := range map[string]string{"none": "without a network", "bridge": "through a proxy without its password"} {
+	for network, want := range map[string]string{"none": "without a network", "bridge": "not given the password of the proxy"} {
 		t.Setenv("HTTPS_PROXY", "http://user:pass-of-the-proxy@proxy.example:3128")
 		cfg := inContainer(t, fails)
 		cfg.Sandbox.Network = network

@@ -141,7 +141,7 @@ func TestAnImageAtModalThatAnAgentCannotBeAddedToIsRefused(t *testing.T) {
 		t.Errorf("an instruction that fails: %v", err)
 	}
 	cfg.Sandbox.Modal.Dockerfile, cfg.Sandbox.Modal.ReserveCPUs = nil, -1
-	if _, err := Create(t.Context(), cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "cpu: -1 is out of range; ") {
+	if _, err := Create(t.Context(), cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "reserve_cpus: -1 is out of range; ") {
 		t.Errorf("a setting that makes no sense: %v", err)
 	}
 }

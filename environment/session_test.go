@@ -268,7 +268,10 @@ func TestNewInstallsTheRunnerAndReplacesAStaleOne(t *testing.T) {
 	if err := p.WriteFile(t.Context(), stale, strings.NewReader("stale"), primitives.WriteOptions{Mode: 0o755}); err != nil {
 		t.Fatal(err)
 	}
-	env, err := New(t.Context(), p, Config{Agent: Agent{Name: "script"}})
+	// A sandbox that does not reach files of this machine.
+	env, err := New(t.Context(), struct {
+		primitives.EnvironmentPrimitive
+	}{p}, Config{Agent: Agent{Name: "script"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,10 +83,16 @@ func TestAScriptSaysNothingInTheNameOfTheHost(t *testing.T) {
 				ReadTranscript: shell("cat >/dev/null; cat <<'END'\n" + read + "\n{\"type\":\"result\",\"ok\":true}\nEND\n"),
 			}})
 			events, _ := collect(t.Context(), env, Query{Prompt: "x", ID: "mine"}) // query_failed is an error
-			if len(events) < 2 {
-				t.Fatalf("events: %s", types(events))
+			if typ == runnerscripts.TypePermissionResolved {                       // of a request that nobody has made
+				if got := types(events); got != "query_started query_completed" {
+					t.Errorf("events: %s", got)
+				}
+			} else {
+				if len(events) < 2 {
+					t.Fatalf("events: %s", types(events))
+				}
+				checkOwned(t, env, events[1], typ, may, runnerscripts.SourceRunner, "mine")
 			}
-			checkOwned(t, env, events[1], typ, may, runnerscripts.SourceRunner, "mine")
 			for ev, err := range env.ReadConversation(t.Context()) {
 				if err != nil {
 					t.Fatal(err)
