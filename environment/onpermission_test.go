@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,6 +123,39 @@ func TestAnInterruptEndsTheWaitOfOnPermission(t *testing.T) {
 		t.Error("OnPermission was not called, or has not returned")
 	}
 	workspaceOf(t, env).mustBe(t, tree{})
+}
+
+// An answer that the runner does not take ends with its query.
+func TestOnPermissionDoesNotHoldUpAQueryWhoseRunnerTakesNoInput(t *testing.T) {
+	answered := filepath.Join(t.TempDir(), "answered")
+	if err := syscall.Mkfifo(answered, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := create(t, Config{
+		Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(`read -r request; ` + started +
+			`echo '{"type":"request_permission","payload":{"id":"p"}}'; read -r x <` + answered + `; ` + completed + `sleep 1000`)},
+		PermissionTimeout: -1,
+		OnPermission: func(_ context.Context, req PermissionRequest) PermissionDecision {
+			if err := os.WriteFile(answered, []byte("\n"), 0o600); err != nil {
+				t.Error(err)
+			}
+			return req.Reject("no")
+		},
+	})
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Type != runnerscripts.TypePermissionRequest {
+			continue
+		}
+		// One line is larger than the pipe, and the others fill the queue behind it.
+		for range queuedControls + 1 {
+			if err := env.agent.send(t.Context(), strings.Repeat("x", 1<<20)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 func TestAFollowerWithoutOnPermissionLeavesRequestsToTheProgramThatAskedTheQuery(t *testing.T) {

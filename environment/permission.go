@@ -117,13 +117,18 @@ func (q *activeQuery) answerLocked(id string, d PermissionDecision, reason strin
 // [ErrNotPending]. Without a running query it returns [ErrNoQuery]. A decision that the
 // request does not offer, or that makes no sense, is fs.ErrInvalid, and the request
 // waits on, for the rest of Config.PermissionTimeout.
+//
+// ctx matters until the answer counts. Respond then queues the answer for the runner,
+// even if ctx is done meanwhile. If the runner reads nothing and its queue is full,
+// Respond returns when there is room, when the runner exits or when e is closed.
 func (e *Environment) Respond(ctx context.Context, id string, d PermissionDecision) error {
 	err := ctx.Err()
 	switch {
 	case id == "":
 		err = fmt.Errorf("%w: the id of the permission request is empty", fs.ErrInvalid)
 	case err == nil:
-		err = e.respond(ctx, id, d, reasonAnswered)
+		// Once the answer counts the agent must get it, even if the caller is gone.
+		err = e.respond(context.WithoutCancel(ctx), id, d, reasonAnswered)
 	}
 	if err != nil {
 		return fmt.Errorf("respond: %w", err)
@@ -144,8 +149,7 @@ func (e *Environment) respond(ctx context.Context, id string, d PermissionDecisi
 	if err != nil {
 		return err
 	}
-	// The answer counts from now on, so the agent must get it even if the caller is gone.
-	return e.answer(context.WithoutCancel(ctx), id, d)
+	return e.answer(ctx, id, d)
 }
 
 func (e *Environment) answer(ctx context.Context, id string, d PermissionDecision) error {
@@ -224,7 +228,8 @@ func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Poli
 	}
 }
 
-// decide answers a request that still waits.
+// decide answers a request that still waits. ctx ends with the query, and so does the
+// wait for a runner that takes no input.
 func (r *queryRun) decide(ctx context.Context, req PermissionRequest, d PermissionDecision, reason string) {
 	// That an answer does not arrive shows in how the query ends.
 	_ = r.env.respond(ctx, req.ID, d, reason)

@@ -247,6 +247,31 @@ func TestAnInterruptDuringPreparationIsNotLost(t *testing.T) {
 	tasks.Wait()
 }
 
+// A runner whose start was interrupted drops the next prompt and ends well.
+func TestInterruptOfAStartLeavesTheNextPromptToAFreshAgent(t *testing.T) {
+	begun := filepath.Join(t.TempDir(), "begun")
+	env := withQuery(t, `
+		if mkdir `+begun+` 2>/dev/null; then
+			read -r request; echo '{"type":"log"}'; read -r interrupt
+			`+started+`echo '{"type":"query_completed","payload":{"stop_reason":"cancelled"}}'
+			read -r prompt; echo '{"type":"result","ok":true}'; exit 0
+		fi; `+patient)
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "first"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Type == runnerscripts.TypeLog {
+			if err := env.Interrupt(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	events, err := collect(t.Context(), env, Query{Prompt: "second"})
+	if got, want := types(events), "query_started agent_message_chunk query_completed"; err != nil || got != want {
+		t.Errorf("the second query: %q, %v, want %q", got, err, want)
+	}
+}
+
 func TestLeavingTheLoopInterruptsTheQuery(t *testing.T) {
 	env := withQuery(t, patient)
 	env.grace = time.Minute // a busy machine may take long to heed it

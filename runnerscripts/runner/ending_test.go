@@ -139,6 +139,35 @@ func TestInterruptIsHeededWhileTheAgentStarts(t *testing.T) {
 	}
 }
 
+// A prompt that comes while an interrupted start ends was not interrupted: it gets no
+// event, so that its sender gives it to the next agent.
+func TestPromptBehindTheInterruptOfAStartIsNotCancelled(t *testing.T) {
+	starting, stopping, stop := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	h := hold(t.Context(), t, &fake{start: func(ctx context.Context, _ agent.Sink) error {
+		close(starting)
+		<-ctx.Done()
+		close(stopping)
+		<-stop
+		return context.Cause(ctx)
+	}})
+	<-starting
+	h.send(rs.Control{Type: rs.ControlInterrupt, ID: "first"})
+	<-stopping
+	h.until(rs.TypeQueryCompleted)
+	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
+	h.send(rs.Control{Type: rs.ControlInterrupt, ID: "none"}) // is read when the prompt has been added
+	close(stop)
+	events := h.rest(exitOK)
+	for _, ev := range events {
+		if ev.QueryID == "second" {
+			t.Errorf("%s of the second query: %s", ev.Type, ev.Payload)
+		}
+	}
+	if res := resultOf(t, events); !res.OK {
+		t.Errorf("result %+v", res.Error)
+	}
+}
+
 // An agent that has more to do than what is interrupted goes on starting.
 func TestInterruptWhileTheAgentStartsStopsOnePrompt(t *testing.T) {
 	starting, start := make(chan struct{}), make(chan struct{})

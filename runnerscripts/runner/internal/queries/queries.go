@@ -5,7 +5,9 @@
 //
 // Two promises hold for every sequence of calls that ends with [Queue.Abandon]: each
 // added prompt gets one query_started and one query_completed or query_failed, and
-// each reported permission request gets one permission_resolved before that.
+// each reported permission request gets one permission_resolved before that. A prompt
+// that comes after [StopStart] is not added and gets no event: its sender gives it to
+// the next agent.
 package queries
 
 import (
@@ -75,7 +77,9 @@ type Queue struct {
 	current *query   // running or interrupted; nil if none is
 	started bool     // the agent has been started
 	closed  bool     // no prompts, answers and interrupts come any more
-	count   int      // of prompts, for those without an ID
+	// stopping is true after StopStart. Later prompts are dropped.
+	stopping bool
+	count    int // of prompts, for those without an ID
 	// unknown is the last interrupted ID that no prompt had, and ended that of the
 	// query that has ended last.
 	unknown, ended string
@@ -86,7 +90,8 @@ type Queue struct {
 
 // Add adds a prompt, and returns its ID: the given one, or one of the queue's own if
 // that is empty. It is pending until [Queue.Accept]. An empty text, the ID of another
-// prompt, and one prompt too many are FailInvalidRequest.
+// prompt, and one prompt too many are FailInvalidRequest. A prompt after StopStart is
+// dropped.
 func (q *Queue) Add(id, text string) (string, []Action, error) {
 	switch {
 	case text == "":
@@ -99,6 +104,9 @@ func (q *Queue) Add(id, text string) (string, []Action, error) {
 	q.count++
 	if id == "" {
 		id = "query-" + strconv.Itoa(q.count)
+	}
+	if q.stopping {
+		return id, nil, nil
 	}
 	next := &query{Prompt: Prompt{ID: id, Text: text}}
 	if id == q.unknown {
@@ -173,6 +181,7 @@ func (q *Queue) Interrupt(id string) []Action {
 	q.waiting = slices.DeleteFunc(q.waiting, func(other *query) bool { return other == p })
 	actions := q.end(p, nil)
 	if !q.started && len(q.waiting) == 0 {
+		q.stopping = true
 		actions = append(actions, Action{Do: StopStart})
 	}
 	return actions
