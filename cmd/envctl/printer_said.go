@@ -19,6 +19,7 @@ type said struct {
 	text    string // that is not shown
 	thought bool   // it is what the agent thinks
 	gap     bool   // a blank line comes before it
+	fence   string // the marks of the fenced block that continues in text
 }
 
 // add adds to the message.
@@ -30,10 +31,13 @@ func (s *said) add(text string, thought bool) error {
 	s.text += text
 	s.thought = thought
 	end := len(s.text)
+	if last := strings.LastIndexByte(s.text, '\n'); last >= 0 {
+		end = last + 1 // a line is cut only if it is too long itself
+	}
 	if len(s.text) < maxSaid {
 		end = 0
 		if strings.Contains(text, "\n") || strings.HasSuffix(s.text[:len(s.text)-len(text)], "\n") {
-			end = finished(s.text)
+			end, _ = finished(s.text, s.fence)
 		}
 	}
 	return s.draw(end)
@@ -45,7 +49,7 @@ func (s *said) show() error { return s.draw(len(s.text)) }
 // end ends the message.
 func (s *said) end() error {
 	err := s.show()
-	s.gap = false
+	s.gap, s.fence = false, ""
 	if s.inLine {
 		s.inLine = false
 		err = s.out.println()
@@ -57,6 +61,22 @@ func (s *said) end() error {
 func (s *said) draw(end int) error {
 	text := s.text[:end]
 	s.text = s.text[end:]
+	if s.fence != "" { // its beginning was shown before
+		code, rest, closed := cutFence(text, s.fence)
+		if err := s.print(code, codeLines); err != nil || !closed {
+			return err
+		}
+		text = rest
+	}
+	s.fence = ""
+	if s.out.colors && !s.thought {
+		_, s.fence = finished(text, "")
+	}
+	return s.print(text, s.lines)
+}
+
+// print prints text as the lines that it is drawn in.
+func (s *said) print(text string, lines func(string) [][]span) error {
 	body := strings.Trim(text, "\n")
 	if strings.TrimSpace(body) == "" {
 		s.gap = s.gap || text != ""
@@ -67,7 +87,7 @@ func (s *said) draw(end int) error {
 		spans = append(spans, plain("\n"))
 	}
 	s.gap = strings.HasSuffix(text, "\n\n")
-	for _, line := range s.lines(body) {
+	for _, line := range lines(body) {
 		spans = append(append(spans, line...), plain("\n"))
 	}
 	return s.out.print(spans...)
@@ -83,12 +103,22 @@ func (s *said) lines(text string) [][]span {
 	return drawMarkdown(text, s.out.width())
 }
 
+// codeLines returns the lines of a part of a fenced block.
+func codeLines(text string) [][]span {
+	var lines [][]span
+	for line := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, []span{plain("  "), cyan(visible.Text(line))})
+	}
+	return lines
+}
+
 var listItem = regexp.MustCompile(`^\s*([-*+]|\d{1,9}[.)])(\s|$)`)
 
 // finished returns where the last paragraph, list or fenced block ends that nothing can be
-// added to.
-func finished(text string) int {
-	end, fence, list, begin := 0, "", false, true
+// added to, and the marks of the fenced block that is open at the end of the text. The text
+// begins in the block with the marks fence, if there are any.
+func finished(text, fence string) (end int, open string) {
+	list, begin := false, true
 	for at := 0; at < len(text); {
 		line, _, whole := strings.Cut(text[at:], "\n")
 		blank, indented := strings.TrimSpace(line) == "", strings.TrimLeft(line, " \t") != line
@@ -98,14 +128,11 @@ func finished(text string) int {
 				end, list = at, listItem.MatchString(line)
 			}
 		}
-		if !whole {
-			break
-		}
 		at += len(line) + 1
 		mark := fenceOf(line)
 		switch {
 		case fence != "":
-			if strings.HasPrefix(mark, fence) && strings.TrimSpace(line) == mark {
+			if closes(line, fence) {
 				fence, begin = "", !list
 			}
 		case mark != "":
@@ -113,11 +140,33 @@ func finished(text string) int {
 		case blank:
 			begin = true
 		}
+		if !whole {
+			break
+		}
 		if begin && !list && fence == "" {
 			end = at
 		}
 	}
-	return end
+	return end, fence
+}
+
+// closes reports whether a line ends the fenced block that began with marks.
+func closes(line, fence string) bool {
+	mark := fenceOf(line)
+	return strings.HasPrefix(mark, fence) && strings.TrimSpace(line) == mark
+}
+
+// cutFence cuts text where the fenced block ends that it begins in, without the line that
+// ends the block.
+func cutFence(text, fence string) (code, rest string, closed bool) {
+	at := 0
+	for line := range strings.Lines(text) {
+		if closes(strings.TrimSuffix(line, "\n"), fence) {
+			return text[:at], text[at+len(line):], true
+		}
+		at += len(line)
+	}
+	return text, "", false
 }
 
 // fenceOf returns the marks that begin a line of a fenced block, if it is one.

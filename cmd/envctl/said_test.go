@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -167,6 +168,49 @@ func TestAnEndlessParagraphIsShown(t *testing.T) {
 	}
 }
 
+// A block of code that is shown in pieces stays one, whether the agent pauses in it or it
+// is too long to wait for its end.
+func TestABlockOfCodeIsShownInPieces(t *testing.T) {
+	styles := regexp.MustCompile(`\x1b\[[0-9;]*m`)
+	x := strings.Repeat("x", 60) + "\n"
+	for name, tt := range map[string]struct{ begin, indent, end, want string }{
+		"fenced":           {"```go\na\n", "", "```\n", "  a\n"},
+		"in a list":        {"1. one\n\n   ```\n   a\n", "   ", "   ```\n", "1. one\n   \n     a\n"},
+		"with marks in it": {"````\n```\n", "", "````\n", "  ```\n"},
+		"first line only":  {"```go\n", "", "```\n", ""},
+	} {
+		for size, lines := range map[string]int{"pauses": 0, "long": maxSaid/len(x) + 1} {
+			t.Run(name+", "+size, func(t *testing.T) {
+				var out bytes.Buffer
+				s := said{out: newOutput(&out)}
+				s.out.terminal, s.out.colors = true, true
+				for _, text := range []string{
+					tt.begin + strings.Repeat(tt.indent+x, lines), tt.indent + "# a *b*\n\n" + tt.indent + "c\n",
+					tt.end + "\nNo *code*.", "\n\n```\nd\n```\n",
+				} {
+					if err := s.add(text, false); err != nil {
+						t.Fatal(err)
+					}
+					if lines > 0 {
+						continue
+					}
+					if err := s.show(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := s.end(); err != nil {
+					t.Fatal(err)
+				}
+				want := tt.want + strings.Repeat("  "+tt.indent+x, lines) +
+					"  " + tt.indent + "# a *b*\n  \n  " + tt.indent + "c\n\nNo code.\n\n  d\n"
+				if got := styles.ReplaceAllString(out.String(), ""); got != want {
+					t.Errorf("got\n%s\nwant\n%s", strings.ReplaceAll(got, x, "x"), strings.ReplaceAll(want, x, "x"))
+				}
+			})
+		}
+	}
+}
+
 // FuzzMarkdown checks that nothing but text is drawn, and that no word is lost.
 func FuzzMarkdown(f *testing.F) {
 	for _, seed := range []string{
@@ -188,7 +232,7 @@ func FuzzMarkdown(f *testing.F) {
 				t.Errorf("%q is drawn of %q", r, source)
 			}
 		}
-		if end := finished(source); end < 0 || end > len(source) {
+		if end, _ := finished(source, ""); end < 0 || end > len(source) {
 			t.Errorf("finished at %d of %d", end, len(source))
 		}
 	})
