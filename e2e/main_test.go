@@ -11,10 +11,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/internal/llmapi"
-	"github.com/agentenv-dev/agentenv/internal/testagents"
-	"github.com/agentenv-dev/agentenv/internal/testdocker"
-	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/test/testagents"
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }

@@ -51,8 +51,8 @@ if ! docker version >/dev/null 2>&1; then
   }
 fi
 install_debian debootstrap debootstrap debian-archive-keyring ca-certificates
-bash internal/testdocker/debian.sh
-bash internal/testdocker/node.sh
+bash internal/test/testdocker/debian.sh
+bash internal/test/testdocker/node.sh
 
 # The real agents, exactly the versions of the lock file.
 agents=e2e/agents

@@ -3,8 +3,8 @@ package environment
 import (
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/llmapi"
-	"github.com/agentenv-dev/agentenv/internal/testagents"
+	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 

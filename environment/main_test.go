@@ -11,9 +11,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/agentenv-dev/agentenv/internal/testdocker"
-	"github.com/agentenv-dev/agentenv/internal/testmodal"
-	"github.com/agentenv-dev/agentenv/internal/testssh"
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/test/testssh"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"

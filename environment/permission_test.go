@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/testmemory"
+	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 

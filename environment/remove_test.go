@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 )
 
 func TestRemoveEndsAContainerThatDied(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/testmemory"
+	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )

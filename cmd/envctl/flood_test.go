@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/testmemory"
+	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/agentenv-dev/agentenv/internal/testmodal"
-	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 )
 
 // TestAtModal runs the scripts in testdata/modal, each with sandboxes on the server of

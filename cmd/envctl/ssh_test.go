@@ -5,7 +5,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/agentenv-dev/agentenv/internal/testssh"
+	"github.com/agentenv-dev/agentenv/internal/test/testssh"
 )
 
 // TestOnAnotherMachine runs the scripts in testdata/ssh through a real sshd.

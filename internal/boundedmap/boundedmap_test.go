@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/testmemory"
+	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
 )
 
 func TestAMapKeepsWhatFits(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 

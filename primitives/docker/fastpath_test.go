@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 )
 
 // TestWhatCannotBeMountedIsDoneWithout takes away what the engine has agreed to mount

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 

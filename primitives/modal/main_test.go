@@ -10,7 +10,7 @@ import (
 
 	sdk "github.com/modal-labs/modal-client/go"
 
-	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/modal"

@@ -12,7 +12,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"go.uber.org/goleak"
 
-	"github.com/agentenv-dev/agentenv/internal/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/testdocker"
-	"github.com/agentenv-dev/agentenv/internal/testssh"
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testssh"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )

@@ -17,7 +17,7 @@ import (
 	acpsdk "github.com/coder/acp-go-sdk"
 	"go.uber.org/goleak"
 
-	"github.com/agentenv-dev/agentenv/internal/agenttest"
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 )
 
 // agentVariable makes the test's own program an agent: it says what the agent

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 )
 
 // apartVariable is set in a process that runs the test in an id namespace of its own.

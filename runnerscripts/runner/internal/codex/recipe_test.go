@@ -5,9 +5,9 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/agenttest"
-	"github.com/agentenv-dev/agentenv/internal/testagents"
-	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/internal/test/testagents"
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 

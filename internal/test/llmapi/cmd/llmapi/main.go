@@ -1,7 +1,7 @@
 // Command llmapi serves the scripted model of package llmapi and prints its URL,
 // for trying an agent by hand without a key:
 //
-//	go run ./internal/llmapi/cmd/llmapi
+//	go run ./internal/test/llmapi/cmd/llmapi
 //	ANTHROPIC_BASE_URL=<that URL> ANTHROPIC_API_KEY=any claude -p "write-file `notes.txt`"
 package main
 
@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
 )
 
 func main() {

@@ -7,8 +7,8 @@ import (
 
 	modal "github.com/modal-labs/modal-client/go"
 
-	"github.com/agentenv-dev/agentenv/internal/testmodal"
-	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 )
 
 func TestMain(m *testing.M) { testmodal.Main(m) }

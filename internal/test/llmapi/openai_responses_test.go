@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
 )
 
 // postResponses asks like Codex does, with the tools exec_command and apply_patch.

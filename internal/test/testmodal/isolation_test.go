@@ -13,7 +13,7 @@ import (
 
 	modal "github.com/modal-labs/modal-client/go"
 
-	"github.com/agentenv-dev/agentenv/internal/testmodal"
+	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 )
 
 // nap is an argument of sleep that only what these tests start has: those of another

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/agentenv-dev/agentenv/internal/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/testneed"
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 )
 
 // ended notes how a test would have ended.
