@@ -23,7 +23,7 @@ func (c Command) Check() error {
 	case c.Timeout < 0:
 		return fmt.Errorf("%w: Timeout is negative; zero means none", fs.ErrInvalid)
 	case c.Durable && (c.TTY != nil || c.Stdin):
-		return fmt.Errorf("%w: a durable command can have neither TTY nor Stdin: nobody holds them when this program is gone", fs.ErrInvalid)
+		return fmt.Errorf("%w: a durable command can have neither TTY nor Stdin, which end with this program", fs.ErrInvalid)
 	}
 	for i, a := range c.Args {
 		if strings.IndexByte(a, 0) >= 0 {

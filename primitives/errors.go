@@ -40,7 +40,7 @@ var (
 	// ErrNoSpace: the disk, the quota or the inodes are used up.
 	ErrNoSpace = errors.New("no space left in the sandbox")
 	// ErrConflict: the file is not the revision that the write expected.
-	ErrConflict = errors.New("file was changed by somebody else")
+	ErrConflict = errors.New("file was changed meanwhile")
 	// ErrLimit: more data than the caller allowed, or more watches than the
 	// system allows. Data that fits is returned with it.
 	ErrLimit = errors.New("limit was exceeded")

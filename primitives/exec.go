@@ -73,8 +73,8 @@ type TerminalSize struct {
 }
 
 // Process is a started command. Its streams are independent: a reader of one
-// never has to read the other, except that a command whose output nobody reads
-// blocks, as on any pipe.
+// never has to read the other. A command blocks while its output is not read, as on
+// any pipe.
 type Process interface {
 	// ID names the process within its sandbox. For a durable command it is
 	// what [Reattach] takes.
@@ -140,7 +140,7 @@ const (
 	ReasonTimeout   ExitReason = "timeout"   // Command.Timeout struck
 	ReasonCancelled ExitReason = "cancelled" // the context was cancelled, the process closed or the sandbox terminated
 	ReasonOOM       ExitReason = "oom"       // the sandbox ran out of memory
-	ReasonLost      ExitReason = "lost"      // it is gone and nobody saw how
+	ReasonLost      ExitReason = "lost"      // it is gone; the cause is unknown
 )
 
 // Signal is a Unix signal by name, without "SIG": numbers differ between the

@@ -10,8 +10,8 @@ import (
 const MaxListing = 64 << 20
 
 // Listing collects the entries of List within its bounds. Implementations of
-// [Files] use it, so that all have the same bounds; those that are told the
-// entries by a sandbox, so that the sandbox cannot exceed them.
+// [Files] use it, so that all have the same bounds; those that receive the entries from a
+// sandbox, so that the sandbox cannot exceed them.
 // The zero value is bounded by [MaxListing] only.
 type Listing struct {
 	// Limit is ListOptions.Limit.

@@ -87,7 +87,7 @@ const (
 	StatusPaused     Status = "paused"     // it is frozen, see Pause
 	StatusExited     Status = "exited"     // its main process ended by itself
 	StatusTerminated Status = "terminated" // it was ended by Terminate
-	StatusLost       Status = "lost"       // it is gone and nobody knows how
+	StatusLost       Status = "lost"       // it is gone; the cause is unknown
 )
 
 // Running reports whether the sandbox takes calls.

@@ -152,8 +152,8 @@ func (s Spec) Environ() []string {
 
 // Install says which program an image must hold and how to add it.
 type Install struct {
-	// Program is the command. An image that has it is used as it is. Empty means that
-	// nothing is to be installed.
+	// Program is the command. An image that has it is used as it is. Empty installs
+	// nothing.
 	Program string
 	// Env is the environment in which Program and Needs are looked for.
 	Env []string

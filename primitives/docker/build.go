@@ -190,8 +190,8 @@ func (p Provider) Images(ctx context.Context) ([]primitives.Image, error) {
 	return list, err
 }
 
-// RemoveImage removes an image that [Provider.BuildImage] made, by its Ref. Another image is fs.ErrNotExist, and one of which there are
-// containers is fs.ErrExist.
+// RemoveImage removes an image that [Provider.BuildImage] made, by its Ref. The error is fs.ErrNotExist for another image,
+// and fs.ErrExist for an image that containers use.
 func (p Provider) RemoveImage(ctx context.Context, ref string) error {
 	return p.askAbout("remove image", ref, func(eng *client.Client) error {
 		img, err := eng.ImageInspect(ctx, ref)

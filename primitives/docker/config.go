@@ -53,9 +53,9 @@ type Provider struct {
 	// Publish are ports of the container at chosen addresses of the engine's machine.
 	// Those of Spec.Ports are at free ones of 127.0.0.1.
 	Publish []Port `json:"publish,omitempty"`
-	// Pids limits the number of processes and threads, of which some fifteen are the
-	// guest's for each program that is connected. Zero means 4096, negative no limit;
-	// less than 64 is refused.
+	// Pids limits the number of processes and threads. The guest needs about fifteen
+	// for each connected client. Zero means 4096, negative no limit; values
+	// below 64 are refused.
 	Pids int64 `json:"pids,omitempty"`
 	// Disk limits what is written to the container's own files; the workspace, Mounts
 	// and the folders that are left with ReadOnly do not count. Zero means 20 GiB
@@ -181,7 +181,7 @@ func (c config) check() error {
 	return nil
 }
 
-// grace is how long the sandbox waits for somebody to connect.
+// grace returns how long the sandbox lives without a client.
 func (c config) grace() time.Duration {
 	return cmp.Or(c.Grace, defaultGrace)
 }

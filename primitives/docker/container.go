@@ -86,9 +86,9 @@ func (c config) ociPlatform() *ocispec.Platform {
 	return &ocispec.Platform{OS: p[0], Architecture: p[1], Variant: p[2]}
 }
 
-// keepLimits removes a container without a limit that was asked for: engines leave out
-// those that their kernel does not have, and only say so. A default one is told of,
-// once: for a sandbox and not for its forks.
+// keepLimits removes a container that lacks a limit which the caller set: an engine whose
+// kernel cannot enforce a limit drops it with a warning. For a default limit keepLimits
+// logs the warning, once for a sandbox and not for its forks.
 func keepLimits(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse, host *container.HostConfig, made container.CreateResponse) error {
 	forked := img.Config != nil && isFork(img.Config.Labels)
 	if !forked && cfg.Logger != nil {
@@ -125,7 +125,7 @@ func (c config) dropped(warning string) (note string, err error) {
 		}
 		return "the sandbox has no limit of processes (pids), because the engine cannot set one: " + warning, nil
 	case strings.Contains(said, "swap limit "):
-		// The memory itself is limited, whoever has chosen how far.
+		// The memory itself is limited, by the caller or by default.
 		return "the sandbox may swap as much as there is, because the engine cannot keep it from that: " + warning, nil
 	}
 	return "", nil

@@ -5,20 +5,19 @@
 // Everything but the life of the container is the guest's work, see package
 // guest. The image needs nothing for this: no shell, no libc.
 //
-// The container ends when nobody has been connected to it for a while
-// (Spec.Grace), and the engine then removes it. So a program that
-// crashes leaves nothing behind.
+// The container ends when no client has been connected to it for Spec.Grace, and the
+// engine then removes it. So a program that crashes leaves nothing behind.
 //
-// # What is left of programs that die
+// # Orphans
 //
-// Everything that is made on an engine has labels that say which program made it:
-// machine, boot, process number and when that process started, and for which
-// session, and until when it is kept. A program is dead if it can be seen that this
-// very process does not run; one of another machine, or in another container, counts
-// as neither alive nor dead. [Provider.List] shows what there is, [Provider.GC] removes what is garbage, and
-// [Provider.Create] does, too, beside its own work, at most once a minute in a program:
+// Everything that this package makes on an engine has labels that name its owner (machine,
+// boot, process number and start time), its session, and until when it is kept.
+// An owner is dead if this machine can see that its process does not run. The owner of
+// another machine or in another container is unknown: neither alive nor dead.
+// [Provider.List] shows sandboxes, [Provider.GC] removes garbage, and
+// [Provider.Create] does the same in the background, at most once a minute in a program:
 //
-//	container                         program  List     GC
+//	container                         owner    List     GC
 //	created, never started            alive    -        leaves it: it is being made
 //	created, never started            dead     lost     removes it
 //	created, never started            unknown  lost     removes it when it is an hour old
@@ -27,7 +26,7 @@
 //	running, others attached          any      running  leaves it
 //	running, kept                     any      running  leaves it; its guest ends it after it has expired
 //	paused                            alive    paused   leaves it
-//	paused                            dead     paused   removes it, unless others are attached: nobody counts its grace
+//	paused                            dead     paused   removes it, unless others are attached: its grace does not run
 //	paused, kept                      dead     paused   leaves it until it has expired
 //	ended, kept, and expired          any      exited   removes it
 //	ended by itself, kept             any      exited   removes it: it expired, or was terminated
@@ -38,21 +37,20 @@
 //	dead: the engine failed           any      lost     removes it
 //	being removed by the engine       any      -        leaves it
 //
-// A running or paused container of a program that is neither alive nor dead stays, and so
-// does a paused one that others were attached to, of whom it cannot be seen whether they
-// have died: [Provider.Attach] resumes it, [Provider.Remove] removes it.
-// A container with another name than the sandbox's ID is somebody's own, made of a
-// snapshot. Volumes without a container are removed like a container that was never
-// started, and so are the images that [Sandbox.Fork] makes copies of, if no container
-// of them is left; folders of sockets as soon as there is no container and none is being made.
+// GC leaves a running or paused container with an unknown owner, and a paused one to which
+// other programs were attached: [Provider.Attach] resumes it, [Provider.Remove] removes it.
+// A container whose name is not the sandbox's ID belongs to a user, who made it from a
+// snapshot. GC removes volumes without a container like a container that was never
+// started, images of [Sandbox.Fork] without a container likewise, and
+// folders of sockets as soon as they have no container and none is being made.
 //
 // The network of sandboxes stays until [Provider.GC] finds no container on it, an hour after it
 // was made or with NoGrace.
 //
-// Images with a name are results, and stay until somebody removes them: those that were
-// built with [Provider.RemoveImage], snapshots with [Provider.RemoveSnapshot]. A program that dies in
-// [Provider.BuildImage] or Snapshot leaves nothing of it, or all: an image that
-// [Provider.Images] or [Provider.Snapshots] lists. The sandbox of a build is one like others.
+// Images with a name are results. They stay until [Provider.RemoveImage] removes a built
+// image and [Provider.RemoveSnapshot] a snapshot. A program that dies in
+// [Provider.BuildImage] or Snapshot leaves nothing, or a complete image that
+// [Provider.Images] or [Provider.Snapshots] lists. The sandbox of a build is a sandbox like others.
 package docker
 
 import (

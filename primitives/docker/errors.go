@@ -96,8 +96,8 @@ func (c config) cannotServe(img image.InspectResponse, said string) error {
 	return fmt.Errorf("%w: the guest cannot serve the container: %s", primitives.ErrUnavailable, reason)
 }
 
-// occupied says that the image has something where the runner or the folder of the
-// socket is to be, whichever the engine comes to first, or nil.
+// occupied returns an error if the image has a file in place of the runner's or the
+// socket's folder, else nil.
 func (c config) occupied(said string) error {
 	if strings.Contains(said, `"`+guestDir+"/") && strings.Contains(said, "not a directory") {
 		return c.invalid("image", "it has something at "+guestDir+", which is the sandbox's; choose another one")
@@ -116,7 +116,7 @@ func (c config) refused(said string) error {
 		return c.invalid("user", fmt.Sprintf("%q is out of range; give numbers from 0 to 2147483647", c.User))
 	case strings.Contains(said, "cannot assign requested address"):
 		return c.foreignAddress(said)
-	case c.Seccomp != "" && blamesProfile(said):
+	case c.Seccomp != "" && concernsProfile(said):
 		return c.invalid("seccomp", "the engine does not understand the profile; correct it")
 	}
 	return nil
@@ -141,8 +141,8 @@ func (c config) unknownUser(said string) error {
 	return fmt.Errorf("%w: user: %s; name another one, or a number", primitives.ErrUnknownUser, what)
 }
 
-// foreignAddress says which port is to be published at an address that the engine's
-// machine does not have.
+// foreignAddress returns an error that names the published port whose address the
+// engine's machine does not have, else nil.
 func (c config) foreignAddress(said string) error {
 	for i, p := range c.Publish {
 		if ip := p.normal().HostIP; strings.Contains(said, " "+net.JoinHostPort(ip, "")) {
@@ -152,9 +152,9 @@ func (c config) foreignAddress(said string) error {
 	return nil
 }
 
-// blamesProfile reports whether a failure is about what a profile of system calls
+// concernsProfile reports whether a failure is about what a profile of system calls
 // says, rather than about a kernel that cannot filter them.
-func blamesProfile(said string) bool {
+func concernsProfile(said string) bool {
 	if strings.Contains(said, "kernel") {
 		return false
 	}

@@ -55,7 +55,7 @@ type mountedFile struct {
 
 // openFolders opens what the configuration mounts, if the engine is on this machine, and
 // refuses what must not be mounted. The configuration that it returns has the real paths.
-// The folders are to be closed.
+// The caller must close the folders.
 func (c config) openFolders(host string) (_ config, err error) {
 	socket, onThisMachine := strings.CutPrefix(host, "unix://")
 	guard := newMountGuard(socket, onThisMachine)

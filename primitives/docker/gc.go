@@ -19,10 +19,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
 
-// GC removes from the engine what programs have left there that died, as the table
-// in the package's documentation says: never a live sandbox that somebody uses or
-// that is kept. It may run at any time, in many programs
-// at once; [Provider.Create] does the same beside its own work, at most once a minute.
+// GC removes orphans from the engine, as the table in the package's documentation
+// says. It never removes a sandbox that has a client or is kept. GC may run at any time, in
+// many programs at once; [Provider.Create] runs it in the background, at most once a minute.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.
@@ -72,7 +71,7 @@ func (g *collector) take(found primitives.Garbage, remove func() error) {
 		err := remove()
 		switch {
 		case cerrdefs.IsNotFound(err), cerrdefs.IsConflict(err):
-			return // somebody else has it, or has removed it
+			return // another program uses it, or has removed it
 		case err != nil:
 			log.Warn("orphan cannot be removed", "error", err)
 			g.errs = append(g.errs, err)
@@ -121,7 +120,7 @@ func (g *collector) judge(ctx context.Context, c container.Summary) (string, err
 	kept, until := keptUntil(c.Labels)
 	switch {
 	case owner != ownerDead:
-		return "", nil // somebody may use it
+		return "", nil // its owner may use it
 	case kept && (until.IsZero() || time.Now().Before(until)):
 		return "", nil
 	case c.State != container.StatePaused && !g.opts.NoGrace:
@@ -160,8 +159,8 @@ func (g *collector) ended(ctx context.Context, c container.Summary, owner ownerF
 // wherever it is, is still busy making it.
 const abandonedAfter = time.Hour
 
-// unused says whether something is garbage that nobody can use: it is if its
-// program, which alone could have gone on with it, has died.
+// unused returns why something that only its owner can use is garbage: the owner has
+// died. It returns "" for what is not garbage.
 func (g *collector) unused(ctx context.Context, owner ownerFate, created time.Time, why string) (string, error) {
 	switch owner {
 	case ownerAlive:
@@ -181,7 +180,7 @@ func (g *collector) unused(ctx context.Context, owner ownerFate, created time.Ti
 	if g.clock.Sub(created) < abandonedAfter {
 		return "", nil
 	}
-	return "nobody has used it for an hour", nil
+	return "unused for an hour", nil
 }
 
 // inUse reports whether programs are attached to a running container beside the
@@ -276,12 +275,12 @@ func hasName(i image.Summary) bool {
 		slices.ContainsFunc(i.RepoDigests, func(digest string) bool { return digest != "<none>@<none>" })
 }
 
-// sweepInterval is how long a program leaves it at one sweep of an engine: whoever
-// makes hundreds of sandboxes need not look through all of them for each. One that is
-// broken off, because its sandbox is closed, is made up for by the next start.
+// sweepInterval is the time between two collections of an engine by a program, so that
+// a program with hundreds of sandboxes does not inspect all of them for each new one.
+// After a collection that was cancelled the next Create runs one at once.
 const sweepInterval = time.Minute
 
-// sweeps are when this program last began to sweep an engine, by its host.
+// sweeps holds when this program last began to collect an engine's garbage, by host.
 //
 //nolint:gochecknoglobals // of the process: what one sandbox has looked for, others need not
 var sweeps = struct {
@@ -289,14 +288,14 @@ var sweeps = struct {
 	began map[string]time.Time
 }{began: map[string]time.Time{}}
 
-// sweep is what New does of GC beside its own work.
+// sweep is a collection in the background of Create.
 type sweep struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// startSweep starts to remove what GC removes, unless this program has just done so: then
-// it returns nil. What goes wrong is told to the logger only.
+// startSweep starts a collection, unless this program began one in the last sweepInterval:
+// then it returns nil. It logs errors.
 func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *sweep {
 	host := eng.DaemonHost()
 	if !due(host) {
@@ -319,7 +318,7 @@ func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *swee
 	return s
 }
 
-// due reports whether an engine is to be swept, which then counts as done.
+// due reports whether a collection of the engine is due, and notes that it begins now.
 func due(host string) bool {
 	sweeps.mu.Lock()
 	defer sweeps.mu.Unlock()
@@ -330,14 +329,14 @@ func due(host string) bool {
 	return true
 }
 
-// forgetSweep has the next start do it.
+// forgetSweep makes the next Create start a collection.
 func forgetSweep(host string) {
 	sweeps.mu.Lock()
 	defer sweeps.mu.Unlock()
 	delete(sweeps.began, host)
 }
 
-// stop ends it after what it is removing, and waits for that.
+// stop cancels the collection and waits until the removal in progress has ended.
 func (s *sweep) stop() {
 	if s != nil {
 		s.cancel()

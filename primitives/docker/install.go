@@ -199,8 +199,8 @@ func mountedRunner(mounts []container.MountPoint) string {
 	return ""
 }
 
-// makesFolders reports whether the guest can make its folders itself, which are to be
-// used by nobody else: it is root, and can become nobody else.
+// makesFolders reports whether the guest can make its own folders, for its user only:
+// it runs as root and without the capability to switch to another user.
 func (c config) makesFolders(img image.InspectResponse) bool {
 	user := c.User
 	if user == "" && img.Config != nil {

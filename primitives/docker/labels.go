@@ -7,8 +7,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/owner"
 )
 
-// The labels of everything that this package makes on an engine. They say whose
-// it is, so that nobody cleans up after a program that lives.
+// The labels of everything that this package makes on an engine. They name the
+// owner, so that no collection removes what belongs to a live program.
 const (
 	labelPrefix  = "dev.agentenv."
 	labelSandbox = labelPrefix + "sandbox" // the sandbox's ID

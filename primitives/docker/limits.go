@@ -56,7 +56,7 @@ func (c config) warnUnlimited(h *container.HostConfig) {
 }
 
 // mayLimitDisk reports whether an engine can limit the disk if its file system is
-// mounted with quotas, of which the engine does not tell.
+// mounted with quotas, which the engine does not report.
 func mayLimitDisk(info system.Info) bool {
 	return info.Driver == "overlay2" && slices.Contains(info.DriverStatus, [2]string{"Backing Filesystem", "xfs"})
 }

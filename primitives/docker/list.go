@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// List returns the sandboxes of the engine, whoever made them, oldest first, and
+// List returns the sandboxes of the engine, of all owners, oldest first, and
 // what programs that died have left of them. It does not
 // attach to them.
 func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {

@@ -22,7 +22,7 @@ type Mount struct {
 	ReadOnly bool `json:"read_only,omitempty"`
 }
 
-// forbiddenSources are places that give the machine to whoever holds them, or
+// forbiddenSources returns paths that would give a container control of the machine or of
 // other containers: the kernel's file systems, and the sockets and data of engines.
 func forbiddenSources() []string {
 	return []string{
@@ -143,8 +143,8 @@ func newMountGuard(socket string, onThisMachine bool) *mountGuard {
 	return g
 }
 
-// open opens what is to be mounted and judges what was opened, not its name. Of an
-// engine elsewhere only the name can be looked at.
+// open opens a mount's source and checks the opened file, not its name. With an engine
+// on another machine it checks the name.
 func (g *mountGuard) open(source string) (hostfile.File, error) {
 	name := path.Clean(source)
 	if err := g.judge(name); err != nil || !g.onThisMachine {

@@ -10,9 +10,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Pause freezes the container. The grace of a sandbox that nobody is connected to does
-// not run while it is paused: it stays until it is resumed or terminated, or until [Provider.GC]
-// finds that its program has died.
+// Pause freezes the container. Its grace period does not run while it is paused: the
+// sandbox stays until it is resumed or terminated, or until [Provider.GC] finds that its
+// owner has died.
 func (d *driver) Pause(ctx context.Context) error { return d.freeze(ctx, true) }
 
 // Resume thaws the container, also one that another handle has paused.

@@ -34,7 +34,7 @@ func protectedNames() []string {
 		".vscode", ".idea", ".zed", ".devcontainer", ".cursor", ".envrc", ".husky",
 		".mcp.json", ".claude", ".gemini", ".codex", ".opencode", "opencode.json", "opencode.jsonc",
 		".gitconfig", ".bashrc", ".bash_profile", ".bash_login", ".profile",
-		".zshrc", ".zprofile", ".zshenv", ".zlogin", ".ripgreprc", // of a folder that is somebody's home
+		".zshrc", ".zprofile", ".zshenv", ".zlogin", ".ripgreprc", // of a user's home directory
 	}
 }
 

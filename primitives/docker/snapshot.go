@@ -149,7 +149,7 @@ type SnapshotInfo struct {
 	Session string    `json:"session,omitempty"`
 }
 
-// Snapshots returns the snapshots of the engine, whoever made them, oldest first.
+// Snapshots returns the snapshots of the engine, of all owners, oldest first.
 func (p Provider) Snapshots(ctx context.Context) ([]SnapshotInfo, error) {
 	var list []SnapshotInfo
 	err := p.ask("list", func(eng *client.Client) error {
@@ -188,8 +188,8 @@ func (p Provider) RemoveSnapshot(ctx context.Context, id string) error {
 	})
 }
 
-// isFork tells the images that Fork makes from those that somebody has made of the
-// containers.
+// isFork reports whether Fork made an image with these labels, not a user from a
+// container of ours.
 func isFork(labels map[string]string) bool {
 	return labels[labelFork] != "" && labels[labelSandbox] == "" && labels[labelPID] != ""
 }
@@ -300,9 +300,9 @@ func (f *frozen) Copy(ctx context.Context) (_ *guest.Sandbox, err error) {
 	return c.handOver(), nil
 }
 
-// openRunner opens the runner that the sandbox has, of which there may be no other any
-// more: what is mounted stays when its file is removed. Where the guest cannot be
-// asked, for example because it is frozen, the file of this machine must do.
+// openRunner opens the runner inside the sandbox: a mounted file stays readable there
+// after it was removed on this machine. If the guest does not answer, for example because
+// the container is paused, openRunner opens the file of this machine.
 func (d *driver) openRunner(ctx context.Context) (*runnerFile, error) {
 	info, err := d.sandbox.Stat(ctx, guestProgram)
 	if err == nil {

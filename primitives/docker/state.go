@@ -63,7 +63,7 @@ const oomLasts = 5 * time.Second
 func ending(list []events.Message) primitives.State {
 	state := primitives.State{Status: primitives.StatusLost}
 	var oom int64   // when some process in it was last killed for memory
-	killed := false // by somebody; the engine may tell of such processes later, when they are many
+	killed := false // by a signal; the engine may report many killed processes late
 	for _, m := range list {
 		if marksEnd(m) {
 			return primitives.State{Status: primitives.StatusTerminated}
@@ -96,9 +96,9 @@ func exited(code int, oom bool) primitives.State {
 	return primitives.State{Status: primitives.StatusExited, Exit: exit}
 }
 
-// endedByItself reports whether the first process ended because it was to, or was
-// never of any use: its grace is over, it was terminated, or nobody shook hands with
-// it. Signals end it with other statuses.
+// endedByItself reports whether the first process exited by itself: its grace was
+// over, it was terminated, or no client completed the handshake. Signals end it with
+// other statuses.
 func endedByItself(exit primitives.ExitStatus) bool {
 	return exit.Reason == primitives.ReasonExited && exit.Code <= 1
 }

@@ -27,8 +27,8 @@ const (
 	endAction  = events.ActionExecCreate + ": " + endProgram + " " + endReason
 )
 
-// A container that is paused takes no commands. It gets a signal, which no program of it
-// heeds.
+// A paused container runs no commands. It gets a signal, which its programs
+// ignore.
 const (
 	endSignal       = "SIGRTMIN+7"
 	endSignalNumber = "41"
@@ -77,7 +77,7 @@ func (d *driver) awaitOwnEnd(ctx context.Context) (wait func(comes bool)) {
 		over, failed := d.eng.ContainerWait(ctx, d.container, condition)
 		select { // the client waits until it is taken
 		case <-over:
-		case <-failed: //nolint:errcheck // whoever removes the container finds out
+		case <-failed: //nolint:errcheck // the removal reports it
 		}
 	}()
 	return func(comes bool) {
@@ -118,8 +118,8 @@ func removeContainer(ctx context.Context, eng *client.Client, id string) error {
 		}
 		err = eng.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
 		if cerrdefs.IsConflict(err) {
-			// The engine is removing it already, because it has ended or for somebody
-			// else.
+			// The engine is removing it already, because it has ended or for another
+			// client.
 			err = awaitRemoval(ctx, eng, id)
 		}
 		if err == nil || cerrdefs.IsNotFound(err) {
@@ -166,9 +166,9 @@ func awaitRemoval(ctx context.Context, eng *client.Client, id string) error {
 	}
 }
 
-// Remove ends a sandbox of [Provider.Create] by its ID and removes it with its files, whoever
-// made it and in whatever state it is. Its processes are ended politely if its guest
-// answers soon; else the engine does it alone.
+// Remove ends a sandbox of [Provider.Create] by its ID and removes it with its files,
+// in every state and for every owner. If the guest answers soon it ends the processes
+// politely; else the engine kills them.
 //
 // An ID without a sandbox is fs.ErrNotExist, also when it is a container that
 // this package did not make.

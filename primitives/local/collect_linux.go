@@ -126,9 +126,9 @@ func (c *collection) collect(sessions map[string]int, hostDied bool) {
 // orphanTurn is how often it is looked whether an orphan is still there, and alone.
 const orphanTurn = 5 * time.Second
 
-// endOrphan ends the sandbox if its owner has died and nobody keeps it, after its grace. It
-// returns if a program is attached: the collector process of the last one that lets go of
-// the sandbox ends it.
+// endOrphan ends a sandbox that is not kept and whose owner has died, after its grace
+// period. It returns if a program is attached: the collector process of the last attached
+// program ends the sandbox.
 func endOrphan(session string) {
 	for {
 		_, wait, _ := clean(context.Background(), session, primitives.GCOptions{}) //nolint:forbidigo // a process of its own; another program tries again

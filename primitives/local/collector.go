@@ -7,7 +7,7 @@ const (
 	sandboxGone  = 'x'
 )
 
-// collectorFor returns nil if nothing is to be left to a collector process.
+// collectorFor returns nil for a sandbox that needs no collector process.
 func collectorFor(cfg Config) *orphanCollector {
 	if cfg.ReapOrphans {
 		return nil

@@ -80,7 +80,7 @@ func (c *orphanCollector) send(kind byte, session string) error {
 		return unix.Send(c.socket, append([]byte{kind}, session...), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 	})
 	if errors.Is(err, unix.EAGAIN) {
-		return nil // somebody has stopped it
+		return nil // stopped from outside
 	}
 	return err
 }

@@ -21,9 +21,9 @@ import (
 )
 
 // A durable command has a folder of its own, exec/<id> in the session's App. Its
-// supervisor, a process that nobody has to hold on to, starts the command with
+// supervisor, a process without a parent of ours, starts the command with
 // its output appended to two files, and writes down how it ended. Handles read
-// these files; that the supervisor is gone without a result is ReasonLost.
+// these files; if the supervisor has ended without a result the reason is ReasonLost.
 const (
 	commandFile = "command.json" // what to run: durableCommand
 	startedFile = "started.json" // that it runs, or why not: durableStart
@@ -43,7 +43,7 @@ type durableCommand struct {
 	Dir     string              `json:"dir"`
 	Cred    *syscall.Credential `json:"cred,omitempty"`
 	Merge   bool                `json:"merge,omitempty"`
-	// Expendable: when memory runs out it is to be ended before its supervisor.
+	// Expendable: when memory runs out the kernel ends it before its supervisor.
 	Expendable bool          `json:"expendable,omitempty"`
 	Timeout    time.Duration `json:"timeout,omitempty"`
 	Grace      time.Duration `json:"grace,omitempty"`
@@ -161,7 +161,7 @@ func awaitChild(ctx context.Context, pid, pidfd int) error {
 		return err
 	}
 	defer watch.close()
-	// Before it is reaped its number belongs to nobody else.
+	// Before it is reaped no other process gets its number.
 	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-pid, unix.SIGKILL) })
 	err = watch.wait()
 	stopped := stop()
@@ -296,8 +296,8 @@ func (d *durable) await() {
 	close(d.done)
 }
 
-// blame sets why the command ends if its supervisor cannot say it any more.
-func (d *durable) blame(reason primitives.ExitReason) {
+// setReason sets why the command ends, for when its supervisor cannot record it any more.
+func (d *durable) setReason(reason primitives.ExitReason) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.reason = reason

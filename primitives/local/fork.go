@@ -119,7 +119,7 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 }
 
 // announce makes the beginning of a session folder, by which GC finds it if this
-// program dies before it is complete. Nobody else can enter it until then.
+// program dies before it is complete. No other user can enter it until then.
 func (st *state) announce() error {
 	unlock, err := lockRoot(filepath.Dir(st.Session))
 	if err != nil {

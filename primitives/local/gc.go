@@ -66,7 +66,7 @@ func clean(ctx context.Context, session string, opts primitives.GCOptions) (foun
 		return found, 0, files.RemoveTree(session)
 	}
 	if !isID(name) {
-		return primitives.Garbage{}, 0, nil // a folder of somebody else
+		return primitives.Garbage{}, 0, nil // not a sandbox's folder
 	}
 	st := state{Session: session}
 	err = st.load()
@@ -91,7 +91,7 @@ func cleanOrphan(ctx context.Context, st *state, opts primitives.GCOptions) (fou
 	if err != nil {
 		return primitives.Garbage{}, 0, err
 	}
-	// Another one that looks whether anybody is attached has the lock for a moment.
+	// Another program that checks for clients holds the lock for a moment.
 	locking, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if awaitLock(locking, life, unix.LOCK_EX) != nil {
@@ -198,8 +198,8 @@ func onlyNew(session string) bool {
 	return err == nil
 }
 
-// discard removes a session folder so that nobody takes the rest for a sandbox if
-// this program dies meanwhile.
+// discard removes a session folder. It renames it first, so that no program takes the
+// rest for a sandbox if this program dies meanwhile.
 func discard(session string) error {
 	gone := filepath.Join(filepath.Dir(session), removedPrefix+filepath.Base(session))
 	if err := os.Rename(session, gone); err != nil {
@@ -249,7 +249,7 @@ func pidNamespace() string {
 	return name
 }
 
-// lockTurn is how often a lock is tried that somebody else has.
+// lockTurn is the interval between attempts to take a lock that is held.
 const lockTurn = 5 * time.Millisecond
 
 // flockShared waits for a lock that commands of the sandbox could keep, until ctx is done.
@@ -278,9 +278,9 @@ func awaitLock(ctx context.Context, f *os.File, how int) error {
 	}
 }
 
-// lockRoot keeps others from taking what this program makes below root for garbage, as
-// long as nothing in it says whose it is. Several programs may hold the lock. Where there
-// are no locks, nobody takes it.
+// lockRoot keeps GC from removing a folder that this program makes below root before the
+// folder names its owner. Several programs may hold the lock. On a file system without
+// locks it does nothing.
 func lockRoot(root string) (unlock func(), err error) {
 	f, err := os.Open(root)
 	if err != nil {

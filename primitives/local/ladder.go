@@ -26,8 +26,8 @@ type family interface {
 	kill(members []proctree.Proc)
 }
 
-// endFamily is the ladder: SIGTERM to every member, the grace, then SIGKILL until
-// nobody is left. hurry, which may be nil, cuts the grace short.
+// endFamily is the ladder: SIGTERM to every member, the grace period, then SIGKILL until
+// no member is left. hurry, which may be nil, cuts the grace period short.
 func endFamily(f family, grace time.Duration, hurry <-chan struct{}) primitives.TerminateReport {
 	found := make(map[proctree.Identity]primitives.KilledProcess)
 	note := func(members []proctree.Proc, forced bool) {
@@ -70,8 +70,8 @@ func endFamily(f family, grace time.Duration, hurry <-chan struct{}) primitives.
 	return report
 }
 
-// untilEmpty calls look, ever less often, until it returns nobody, the time is
-// over or hurry is closed, and returns what it returned last.
+// untilEmpty calls look, ever less often, until it returns no process, the time is
+// over or hurry is closed. It returns look's last result.
 func untilEmpty(most time.Duration, hurry <-chan struct{}, look func() []proctree.Proc) []proctree.Proc {
 	end := time.NewTimer(most)
 	defer end.Stop()
@@ -153,9 +153,8 @@ func running(procs []proctree.Proc) []proctree.Proc {
 	return kept
 }
 
-// sweepFamily are the processes that belong by what they show: those for which
-// belongs holds, those that were found before, and whatever descends from any of
-// these.
+// sweepFamily finds its members in the table of processes: those for which belongs
+// holds, those found before, and the descendants of these.
 type sweepFamily struct {
 	belongs  func(proctree.Proc) bool
 	known    map[proctree.Identity]bool
@@ -203,7 +202,7 @@ func (p *process) family() family {
 	leads := func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return !p.reaped // until then nobody else can get the number
+		return !p.reaped // until then no other process can get the number
 	}
 	return &sweepFamily{
 		belongs: func(q proctree.Proc) bool {

@@ -52,7 +52,7 @@ type Config struct {
 	// missing, for this user only. Empty means agentenv/local in the user's
 	// cache directory or, if commands run as another user, who could not enter
 	// that, /var/lib/agentenv. Then it must belong to this program's user, and
-	// nobody else may write to it: else the error is fs.ErrPermission.
+	// no other user may write to it: else the error is fs.ErrPermission.
 	Root string
 	// Workspace is an existing folder to work in instead of a new one. It is
 	// used in place and never deleted.
@@ -60,8 +60,7 @@ type Config struct {
 	// LeaveFiles leaves the session folder on disk after Terminate, where something else
 	// removes it: for a guest, whose files go with its container.
 	LeaveFiles bool
-	// Keep lets the sandbox outlive this program: it is left alone however long nobody
-	// uses it.
+	// Keep lets the sandbox outlive this program, without a limit of time.
 	Keep bool
 	// Grace is for how long the sandbox lives on, without Keep, when this program has
 	// ended and no other one is attached any more. Zero means a minute.

@@ -140,9 +140,9 @@ func (s *Sandbox) probeDir(spec *spawnSpec) error {
 	return err
 }
 
-// tryStart starts what cannot be started and returns why. A child that somebody kills
-// before it could say why looks as if it had been started; it is tried again, and nil is
-// that nobody knows.
+// tryStart starts a program that cannot be started and returns the reason. A child that is
+// killed before it reports the reason looks as if it had started, so tryStart tries three
+// times; it returns nil if the reason stays unknown.
 func tryStart(spec *spawnSpec) error {
 	for range 3 {
 		pid, pidfd, err := forkExec(spec)

@@ -8,7 +8,7 @@ import (
 
 // oomWatch tells whether the kernel has killed something for want of memory. It
 // counts from when the sandbox was opened and knows the whole control group only,
-// so it is asked just about processes that were killed by nobody known.
+// so it is asked only about processes whose killer is unknown.
 type oomWatch struct {
 	mu     sync.Mutex
 	seen   int

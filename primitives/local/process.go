@@ -32,7 +32,7 @@ type process struct {
 	stopCtx func() bool
 
 	mu     sync.Mutex
-	reaped bool                  // the number may belong to somebody else now
+	reaped bool                  // the number may belong to another process now
 	reason primitives.ExitReason // set by the first who wants it ended
 	killed bool                  // Signal sent a SIGKILL
 	ending sync.WaitGroup        // the ladder, if one was begun
@@ -167,7 +167,7 @@ func reap(pid int) (unix.WaitStatus, error) {
 }
 
 // end walks the ladder over the command's whole tree, unless the command has
-// exited or somebody else has begun to end it.
+// exited or another call has begun to end it.
 func (p *process) end(reason primitives.ExitReason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,8 +178,8 @@ func (p *process) end(reason primitives.ExitReason) {
 	p.ending.Go(func() { endFamily(p.family(), p.grace, nil) })
 }
 
-// blame sets why the command ends when somebody else ends it.
-func (p *process) blame(reason primitives.ExitReason) {
+// setReason sets why the command ends when Terminate ends it.
+func (p *process) setReason(reason primitives.ExitReason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reaped && p.reason == "" && !hasExited(p.pid) {

@@ -225,9 +225,9 @@ func drain(o *output, to sink) {
 	}
 }
 
-// takeRest reads what is there: it may not have had a chance to be read yet. Somebody
-// may go on writing, so that is no more than a pipe can hold. takeRest reports whether
-// more is wanted.
+// takeRest reads what the pipe holds when its command has exited. A descendant may go on
+// writing, so it reads no more than a pipe can hold. takeRest reports whether
+// the sink wants more.
 func takeRest(f *os.File, to sink) (wanted bool) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -212,7 +212,7 @@ func (s *Sandbox) alive() error {
 	return nil
 }
 
-// isEnding reports whether somebody terminates the sandbox, or has done so.
+// isEnding reports whether a program terminates the sandbox, or has done so.
 func (s *Sandbox) isEnding() bool {
 	info, err := s.life.Stat()
 	return err == nil && info.Size() > 0

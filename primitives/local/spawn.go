@@ -28,8 +28,8 @@ type spawnSpec struct {
 	expendable  bool           // when memory runs out, before this program
 }
 
-// child is a started process whose streams nobody serves yet. Descriptors that
-// are not there are -1.
+// child is a started process whose streams are not served yet. A missing descriptor
+// is -1.
 type child struct {
 	id                    string
 	pid, pidfd            int
@@ -149,7 +149,7 @@ func closeEachOnExec() error {
 	return nil
 }
 
-// descriptors are to be closed after the child has inherited them.
+// caller must close the descriptors after the child has inherited them.
 type descriptors []int
 
 func (d descriptors) close() {

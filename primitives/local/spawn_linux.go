@@ -119,7 +119,7 @@ func (w *exitWatch) close() {
 	}
 }
 
-// openPidfd returns a descriptor that stands for a process of anybody.
+// openPidfd returns a descriptor for a process of any parent.
 func openPidfd(pid int) (int, error) { return unix.PidfdOpen(pid, 0) }
 
 // signalGroup signals the process group of exactly this leader.
@@ -176,7 +176,7 @@ func unblocked(f *os.File) (*os.File, error) {
 	return pollable(fd, f.Name())
 }
 
-// newPipe returns a pipe that a child inherits only where it is told to.
+// newPipe returns a pipe that a child inherits only if it is passed to it.
 func newPipe() (r, w int, err error) {
 	var p [2]int
 	err = unix.Pipe2(p[:], unix.O_CLOEXEC)

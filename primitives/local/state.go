@@ -31,7 +31,7 @@ type state struct {
 	Group   string            `json:"group,omitempty"`
 	NoGroup string            `json:"no_group,omitempty"` // why there is none
 
-	collector *orphanCollector // of this program; nil: nobody looks after the sandbox
+	collector *orphanCollector // of this program; nil if the sandbox has none
 
 	Session    string        `json:"-"` // where the state was found
 	Workspace  string        `json:"workspace,omitempty"`
@@ -51,7 +51,7 @@ const (
 	// one has done. They share a lock on it, so that it can be known whether there are
 	// any. Its time says since when there is none, see aloneSince.
 	lifeFile   = "life"
-	lifeEnding = 1 // its size while somebody terminates the sandbox
+	lifeEnding = 1 // its size while a program terminates the sandbox
 	lifeEnded  = 2
 )
 
@@ -69,7 +69,7 @@ func newState(cfg Config) state {
 	}
 }
 
-// grace is how long the sandbox lives on when nobody is attached.
+// grace returns how long the sandbox lives without a client.
 func (st *state) grace() time.Duration { return cmp.Or(st.Grace, defaultGrace) }
 
 // complete reports whether the sandbox was made to the end.
@@ -200,7 +200,7 @@ func writeJSON(name string, v any) error {
 const maxJSON = 64 << 20
 
 // readJSON reads a regular file. Commands of the sandbox may have put something else in its
-// place: it follows no link there, and waits for nobody.
+// place: readJSON follows no link and never blocks.
 func readJSON(name string, v any) error {
 	f, err := openRegular(name, os.O_RDONLY)
 	if err != nil {
@@ -220,8 +220,8 @@ func readJSON(name string, v any) error {
 	return nil
 }
 
-// openRegular opens a file that commands of the sandbox may have replaced: what is a link,
-// or has to be waited for, is fs.ErrInvalid.
+// openRegular opens a file that commands of the sandbox may have replaced. The error is
+// fs.ErrInvalid for a link, a pipe and anything else that is not a regular file.
 func openRegular(name string, flag int) (*os.File, error) {
 	f, err := os.OpenFile(name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	replaced := errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO)

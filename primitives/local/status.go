@@ -32,7 +32,7 @@ func signalName(n syscall.Signal) primitives.Signal {
 // wanted it to end; asked says that this program sent a SIGKILL by itself.
 func (s *Sandbox) exitStatus(ws unix.WaitStatus, err error, reason primitives.ExitReason, asked bool) primitives.ExitStatus {
 	if err != nil {
-		// Somebody else in this program has reaped our child.
+		// Other code in this program has reaped our child.
 		return primitives.ExitStatus{Code: -1, Reason: primitives.ReasonLost}
 	}
 	st := primitives.ExitStatus{Code: ws.ExitStatus(), Reason: primitives.ReasonExited}
@@ -49,7 +49,7 @@ func (s *Sandbox) exitStatus(ws unix.WaitStatus, err error, reason primitives.Ex
 	case !asked && s.life != nil && s.isEnding():
 		st.Reason = primitives.ReasonCancelled
 	case ws.Signaled() && !asked && s.life != nil && errors.Is(s.alive(), primitives.ErrUnavailable):
-		// Whoever took the sandbox away also ended what ran in it.
+		// The program that removed the sandbox also ended its processes.
 		st.Reason = primitives.ReasonLost
 	}
 	return st

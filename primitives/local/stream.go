@@ -190,7 +190,7 @@ func (t *terminal) Read(p []byte) (int, error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		n, err = t.readRest(p)
 	}
-	if errors.Is(err, unix.EIO) { // nobody holds the other side any more
+	if errors.Is(err, unix.EIO) { // the other side is closed
 		err = io.EOF
 	}
 	return n, err
@@ -238,7 +238,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// closeWrite types the end-of-file character. When nobody reads, the terminal's queue
+// closeWrite types the end-of-file character. If no process reads, the terminal's queue
 // may be full; it is typed then when there is room.
 func (t *terminal) closeWrite() error {
 	t.mu.Lock()
@@ -263,7 +263,7 @@ func (t *terminal) closeWrite() error {
 		}
 	})
 	switch {
-	case cerr != nil || errors.Is(err, unix.EIO): // nobody holds the other side any more
+	case cerr != nil || errors.Is(err, unix.EIO): // the other side is closed
 		return nil
 	case err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR):
 		return err

@@ -23,7 +23,7 @@ import (
 )
 
 // secondStage marks the supervisor proper; the first stage only starts it, so
-// that it belongs to nobody.
+// that init becomes its parent.
 const secondStage = "AGENTENV_SUPERVISOR"
 
 // Supervise runs the durable command that a sandbox has prepared in dir, and
@@ -51,7 +51,7 @@ func Supervise(ctx context.Context, dir string) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP) // not heeded, and not ignored in the command
+	signal.Notify(hangup, syscall.SIGHUP) // caught, so that the command does not inherit SIG_IGN
 	defer signal.Stop(hangup)
 
 	p, drains, err := startSupervised(ctx, dir)

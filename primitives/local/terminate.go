@@ -33,7 +33,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	elsewhere := errors.Is(s.alive(), primitives.ErrTerminated)
 	s.terminated = true
 	close(s.down)
-	// From here on nobody starts anything: calls under way held s.mu.
+	// From here on no call starts a command: those under way held s.mu.
 	procs, durables := s.processes()
 	s.mu.Unlock()
 	_ = s.files.Close() // which ends what is being written; its error is always nil
@@ -43,10 +43,10 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	}
 
 	for d := range durables {
-		d.blame(primitives.ReasonCancelled)
+		d.setReason(primitives.ReasonCancelled)
 	}
 	_ = s.life.Truncate(lifeEnding) // without it others see that their commands end, and not why
-	report := endFamily(s.family(procs), blameAll(procs), ctx.Done())
+	report := endFamily(s.family(procs), cancelAll(procs), ctx.Done())
 	if len(report.Survivors) > 0 {
 		// The sandbox stays to be looked at; its handle is of no more use.
 		return report, s.fail("terminate", s.id, fmt.Errorf("%d processes cannot be ended; the kernel holds them", len(report.Survivors)))
@@ -55,14 +55,13 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	return report, s.fail("terminate", s.id, s.remove())
 }
 
-// blameAll says that the commands end by Terminate and returns the longest grace
-// of those that run; the default if none does, because what is left of others
-// may be.
-func blameAll(procs map[*process]struct{}) time.Duration {
+// cancelAll sets ReasonCancelled on the running commands and returns their longest grace
+// period; the default if none runs, because descendants of ended commands may.
+func cancelAll(procs map[*process]struct{}) time.Duration {
 	grace := time.Duration(-1)
 	for p := range procs {
 		if p.running() {
-			p.blame(primitives.ReasonCancelled)
+			p.setReason(primitives.ReasonCancelled)
 			grace = max(grace, p.grace)
 		}
 	}

@@ -250,7 +250,7 @@ func resolve(host string, certs *certificates) (engineAddress, error) {
 		}
 		dial = dialTLS(dial, config)
 	}
-	// The dialer does the TLS: so it heeds the context, also for streams.
+	// The dialer does the TLS, so that the context cancels it, also for streams.
 	return engineAddress{address: "tcp://" + u.Host + u.Path, dial: dial}, nil
 }
 

@@ -111,8 +111,8 @@ func askHelper(ctx context.Context, helper, server string) (registry.AuthConfig,
 // Credentials.
 const registryTimeout = 10 * time.Second
 
-// RegistryRefuses reports whether a registry of which this machine can ask it
-// refuses the credentials. They are sent without TLS to this machine only.
+// RegistryRefuses reports whether a registry that this machine can reach
+// refuses the credentials. It sends them without TLS to this machine only.
 func RegistryRefuses(ctx context.Context, auth registry.AuthConfig) bool {
 	if auth.ServerAddress == hub {
 		return false // it gives tokens to everybody

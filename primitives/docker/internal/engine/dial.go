@@ -117,8 +117,8 @@ func (c *certificates) config(server string) (*tls.Config, error) {
 	return config, nil
 }
 
-// Hijack makes a call of the engine's client that takes over its connection. The
-// client does not heed ctx while it waits for the engine's answer; this does.
+// Hijack makes a call of the engine's client that takes over its connection. Unlike the
+// client it returns when ctx is done while it waits for the engine's answer.
 func Hijack(ctx context.Context, call func(context.Context) (types.HijackedResponse, error)) (types.HijackedResponse, error) {
 	g := &connGuard{}
 	stop := context.AfterFunc(ctx, g.end)

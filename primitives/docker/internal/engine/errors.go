@@ -56,7 +56,7 @@ func Explain(eng *client.Client, err error) error {
 		return &kind{err, fs.ErrPermission}
 	case cerrdefs.IsNotImplemented(err):
 		return &kind{err, errors.ErrUnsupported}
-	case cerrdefs.IsUnavailable(err), cerrdefs.IsInternal(err): // of which it says no more
+	case cerrdefs.IsUnavailable(err), cerrdefs.IsInternal(err): // the engine gives no more detail
 		return &kind{err, primitives.ErrUnavailable}
 	case client.IsErrConnectionFailed(err), ConnectionFailed(err):
 		return unreachable(eng.DaemonHost(), err)

@@ -7,10 +7,10 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// A program may have hundreds of sandboxes on the engine of its machine. They share a
-// client, of which every call has a connection of its own, so that no sandbox can harm
-// another by it. Each sandbox of another engine has its own: with some a client is a
-// login, or has certificates that are changed.
+// A program may have hundreds of sandboxes on the engine of its machine. They share one
+// client. Each call has its own connection, so that no sandbox can harm another through
+// it. A sandbox on a remote engine has its own client, which may be an ssh login or have
+// certificates that change.
 
 // engineKey is what makes clients of an engine of this machine the same. An engine
 // that was replaced by another version needs another client.

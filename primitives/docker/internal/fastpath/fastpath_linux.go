@@ -154,7 +154,7 @@ func Hold(engine string, name string) (folder string, fresh bool, unlock func(),
 			break
 		}
 		fresh = fresh || made
-		// A sweep, which finds no container yet, may be faster than this.
+		// A collection, which finds no container yet, may be faster than this.
 		if unlock, ok = lockFolder(folder, unix.LOCK_SH); ok {
 			return folder, fresh, unlock, true
 		}
@@ -162,7 +162,7 @@ func Hold(engine string, name string) (folder string, fresh bool, unlock func(),
 	return "", false, nil, false
 }
 
-// holdAttempts is how often the folder is made. Programs sweep once a minute.
+// holdAttempts is how often the folder is made. Programs collect once a minute.
 const holdAttempts = 3
 
 // lockFolder locks a folder; false if it is held by another, or was removed meanwhile.

@@ -189,7 +189,7 @@ type pullProgress struct {
 // take adds a message and returns what to tell now, if anything.
 func (p *pullProgress) take(m pullMessage, now time.Time) string {
 	if p.told.IsZero() {
-		p.told = now // the beginning was told
+		p.told = now // the beginning was reported
 	}
 	l := p.layers[m.ID]
 	switch {

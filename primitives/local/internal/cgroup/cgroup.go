@@ -100,7 +100,7 @@ func (g *Group) Release(l *Leaf) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		l.Close() // nobody else would
+		l.Close() // no caller gets it
 		return
 	}
 	g.idle = append(g.idle, l)

@@ -90,7 +90,7 @@ func (b *batch) write(ctx context.Context, file *primitives.File, content *bytes
 	return err
 }
 
-// placeUnseen writes a file where nobody looks yet, without the detour by a
+// placeUnseen writes a file into a folder that is not visible yet, without a
 // temporary name.
 func (b *batch) placeUnseen(ctx context.Context, j *job, file *primitives.File, content *bytes.Reader) error {
 	if !strings.HasSuffix(file.Path, "/") {
@@ -172,7 +172,7 @@ func (b *batch) publish(ctx context.Context) {
 	if renameNew(d.parent, d.temp, d.parent, d.name) == nil {
 		return
 	}
-	// Somebody else has made it meanwhile, most likely: the files go there one
+	// Most likely another program has made it meanwhile: the files go there one
 	// by one.
 	b.forget()
 	for _, w := range d.files {

@@ -47,9 +47,9 @@ func openStep(dir int, name string) (int, error) {
 	return beneath.Root{FD: dir}.OpenDir(name, beneath.Options{Mkdir: mkdir})
 }
 
-// Cause takes an error of these files apart: the path that it is about, which may be that
-// of an entry of an archive, and what happened. It is not ours if it is the error of a
-// reader that was to be written.
+// Cause splits an error of these files into its path, which may be that of an entry of an
+// archive, and its cause. ours is false for the error of a reader that the caller passed
+// to be written.
 func Cause(err error) (name string, ours bool, cause error) {
 	if source, ok := errors.AsType[*sourceError](err); ok {
 		return "", false, source.err

@@ -136,12 +136,12 @@ func (f *FS) moveNew(dir int, leaf, name string) (bool, error) {
 	return err == nil, err
 }
 
-// remove removes what is left in d, and d itself unless somebody else has put another
+// remove removes the content of d, and d itself unless another program has put a
 // directory in its place.
 func (d *newDir) remove() {
 	if fd, err := openat(d.root.FD, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0); err == nil {
 		r := remover{ctx: func() error { return nil }, top: fd}
-		_ = r.entries(fd, 0) // nothing that anybody misses
+		_ = r.entries(fd, 0) // best effort: the content is garbage
 		unix.Close(fd)
 	}
 	_ = unix.Unlinkat(d.parent, d.temp, unix.AT_REMOVEDIR)

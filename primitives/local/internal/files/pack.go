@@ -173,7 +173,7 @@ func (p *packer) piece() error {
 	defer p.fs.chunks.Put(buf)
 	n, err := io.ReadFull(p.file, (*buf)[:min(p.left, chunkSize)])
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("the file became shorter while it was packed; pack it again when nobody writes to it: %w", io.ErrUnexpectedEOF)
+		return fmt.Errorf("the file became shorter while it was packed; pack it again when no program writes to it: %w", io.ErrUnexpectedEOF)
 	}
 	if err != nil {
 		return err

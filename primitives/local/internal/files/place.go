@@ -41,7 +41,7 @@ type place struct {
 
 func (p place) close() { unix.Close(p.dir) }
 
-// tree returns where name is to be looked up. The caller must close it.
+// tree returns the tree in which to look up name. The caller must close it.
 func (f *FS) tree(name string) (tree, error) {
 	t := tree{mkdir: func(dir int, name string) error { return f.mkdirAt(dir, name, parentMode) }}
 	if path.IsAbs(name) {

@@ -96,7 +96,7 @@ const (
 type remover struct {
 	ctx  func() error // of the context
 	top  int          // the open directory itself, -1 before
-	more bool         // something was moved to the top, which is to be emptied again
+	more bool         // something was moved to the top, which must be emptied again
 }
 
 // tree removes the directory name in dir, depth levels below the top.
@@ -150,7 +150,7 @@ func openToEmpty(dir int, name string) (int, error) {
 	}
 	fd, err := openat(dir, name, flags, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		err = unix.ENOENT // no longer the directory that was to be removed
+		err = unix.ENOENT // no longer the directory that the caller named
 	}
 	return fd, err
 }

@@ -22,7 +22,7 @@ type source struct {
 // sourceError is an error of the caller's reader.
 type sourceError struct{ err error }
 
-func (e *sourceError) Error() string { return "read what is to be written: " + e.err.Error() }
+func (e *sourceError) Error() string { return "read the content to write: " + e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
 
 // source returns what r holds as a reader whose errors are a *sourceError, but io.EOF. r
@@ -53,7 +53,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// stopped says why nothing more is to be written, or nil.
+// stopped returns why the write must stop, or nil.
 func (f *FS) stopped(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -50,8 +50,8 @@ func (u *unpacker) all(ctx context.Context) error {
 	}
 }
 
-// readError says that the archive could not be read, not who is to blame for it: a
-// source does.
+// readError wraps an error of reading the archive. The error of the caller's reader is a
+// sourceError already and stays as it is.
 func readError(err error) error {
 	if _, ok := errors.AsType[*sourceError](err); ok {
 		return err

@@ -342,12 +342,11 @@ const (
 	tempRandom = 26 // letters that rand.Text returns
 )
 
-// ownTempPrefix begins the temporary names that this program chooses: what programs that
-// have died were writing can be told from it.
+// ownTempPrefix begins the temporary names of this program. It names the process, so that
+// orphaned temporary files can be recognized.
 var ownTempPrefix = sync.OnceValue(func() string { return tempPrefix + proctree.Self().String() + "-" })
 
-// tempName returns a name that nobody can guess, for a file that is not
-// complete yet.
+// tempName returns an unguessable name for a file that is not complete yet.
 func tempName() string { return ownTempPrefix() + rand.Text() + tempSuffix }
 
 // IsTemp reports whether a file name is one of those under which files are

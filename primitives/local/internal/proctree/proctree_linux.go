@@ -115,9 +115,9 @@ func Mark(p Proc, keys ...string) ([]string, bool) {
 // execTime is how long a process may take to begin another program, at most.
 const execTime = 200 * time.Millisecond
 
-// betweenPrograms reports whether a process that shows no environment has given up its
-// program and not begun the next one yet. It then shows no arguments either, of which
-// the kernel (5.18) has every program have one.
+// betweenPrograms reports whether a process that shows no environment is in execve: it has
+// given up its program and not begun the next one yet. It then shows no arguments either;
+// since Linux 5.18 every program has at least one.
 func betweenPrograms(p Proc) bool {
 	now, err := Stat(p.PID)
 	if err != nil || now.Start != p.Start || !now.hasMemory {

@@ -1,7 +1,7 @@
 // Package treecopy copies a folder that a hostile process may be changing at the
 // same time: what it reads is opened step by step without following links, so
-// that swapping a folder for a link leads nowhere. Nobody else may be able to
-// reach the copy until it is complete.
+// that swapping a folder for a link leads nowhere. The caller must keep other users from
+// the copy until it is complete.
 package treecopy
 
 import (

@@ -30,7 +30,7 @@ type slot struct {
 	due time.Time
 }
 
-// add takes changes in and returns those that are to be reported at once.
+// add stores changes and returns those to report at once.
 func (d *debouncer) add(changes []change, now time.Time) []change {
 	if d.delay == 0 {
 		return changes
@@ -107,7 +107,7 @@ func merge(a, b change) change {
 
 // next returns when the next change is due; zero when none is pending.
 func (d *debouncer) next() time.Time {
-	d.tidy()
+	d.dropStale()
 	if len(d.order) == 0 {
 		return time.Time{}
 	}
@@ -117,7 +117,7 @@ func (d *debouncer) next() time.Time {
 // due returns the changes that have come to rest.
 func (d *debouncer) due(now time.Time) []change {
 	var ready []change
-	for d.tidy(); len(d.order) > 0 && !d.order[0].due.After(now); d.tidy() {
+	for d.dropStale(); len(d.order) > 0 && !d.order[0].due.After(now); d.dropStale() {
 		ready = append(ready, d.first())
 	}
 	return ready
@@ -126,22 +126,22 @@ func (d *debouncer) due(now time.Time) []change {
 // all returns everything that is pending.
 func (d *debouncer) all() []change {
 	var ready []change
-	for d.tidy(); len(d.order) > 0; d.tidy() {
+	for d.dropStale(); len(d.order) > 0; d.dropStale() {
 		ready = append(ready, d.first())
 	}
 	return ready
 }
 
 func (d *debouncer) first() change {
-	d.tidy()
+	d.dropStale()
 	p := d.order[0].p
 	d.order = d.order[1:]
 	delete(d.pending, p.path)
 	return p.change
 }
 
-// tidy drops occurrences that do not count from the front of order.
-func (d *debouncer) tidy() {
+// dropStale drops occurrences that a later one has replaced from the front of order.
+func (d *debouncer) dropStale() {
 	for len(d.order) > 0 && !d.current(d.order[0]) {
 		d.order = d.order[1:]
 	}

@@ -280,7 +280,7 @@ func (s *scanner) scan(w *watcher, root int, path string) (int, []dirent, error)
 
 // openRoot opens the watched directory until closeRoot. It is not kept open
 // while waiting, because the kernel does not report the end of a directory that
-// somebody has open.
+// a process has open.
 func (w *watcher) openRoot() (int, error) {
 	if w.dir > 0 {
 		return w.dir, nil

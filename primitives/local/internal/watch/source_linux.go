@@ -179,7 +179,7 @@ func (s *inotify) add(dir int, path string) (int, error) {
 			return err
 		}
 		if len(s.inst.watched[wd]) > 0 {
-			s.inst.pump(fd) // what the others are still to be told came before
+			s.inst.pump(fd) // events for the other watches that came before
 		}
 		s.wds[wd] = true
 		s.inst.watched[wd] = append(s.inst.watched[wd], s)
@@ -213,7 +213,7 @@ func (s *inotify) drop(fd, wd int) {
 	}
 }
 
-// do runs call with the lock of the instance, while nobody can close that.
+// do runs call with the lock of the instance, so that it cannot be closed meanwhile.
 func (s *inotify) do(call func(fd int) error) error {
 	s.inst.mu.Lock()
 	defer s.inst.mu.Unlock()

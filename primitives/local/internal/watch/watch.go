@@ -123,7 +123,7 @@ type change struct {
 }
 
 // guard closes the source when the watch must end, which wakes the loop and
-// releases the watch even if nobody ever started the loop.
+// releases the watch even if the loop was never started.
 func (w *watcher) guard(ctx context.Context) {
 	defer close(w.ended)
 	select {
