@@ -1,8 +1,25 @@
 package environment
 
 import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // Source is one thing that a workspace starts with. Exactly one of Files,
@@ -71,4 +88,233 @@ type Tar struct {
 	Path string `json:"path,omitempty"`
 	// Reader is read instead of a file, once.
 	Reader io.Reader `json:"-"`
+}
+
+// sourceLimit is what one source may bring.
+var sourceLimit = archive.Limit{Advice: "ignore what the agent does not need, or place it in several sources"}
+
+// place puts the sources into the workspace.
+func (e *Environment) place(ctx context.Context, sources []Source) error {
+	if err := findSources(sources); err != nil {
+		return err
+	}
+	for i, s := range sources {
+		kind, name := s.describe()
+		if err := e.placeOne(ctx, s); err != nil {
+			return &SourceError{Index: i, Kind: kind, Name: name, Err: err, config: s.config}
+		}
+		e.log.Debug("placed a source of the workspace", "index", i, "kind", kind, "name", name)
+	}
+	return nil
+}
+
+// foldersOf returns the folders of this machine, by paths that hold wherever it is asked.
+func foldersOf(sources []Source) []Source {
+	var list []Source
+	for _, s := range sources {
+		if s.Folder == nil {
+			continue
+		}
+		f := *s.Folder
+		if abs, err := filepath.Abs(f.Path); err == nil {
+			f.Path = abs
+		}
+		list = append(list, Source{Into: s.Into, Folder: &f})
+	}
+	return list
+}
+
+// findSources refuses folders and files of this machine that do not exist.
+func findSources(sources []Source) error {
+	for i, s := range sources {
+		kind, name := s.describe()
+		if kind == "folder" || kind == "tar" && s.Tar.Reader == nil {
+			if err := findSource(kind, name); err != nil {
+				return &SourceError{Index: i, Kind: kind, Name: name, Err: err, config: s.config}
+			}
+		}
+	}
+	return nil
+}
+
+func findSource(kind, name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %w; make it, or name one that exists", ErrConfig, fs.ErrNotExist)
+	case err == nil && kind == "folder" && !info.IsDir():
+		return fmt.Errorf("%w: %w; name a folder", ErrConfig, primitives.ErrNotDirectory)
+	}
+	return nil // what else is wrong shows when it is read
+}
+
+func (e *Environment) placeOne(ctx context.Context, s Source) error {
+	into := path.Join(".", s.Into)
+	switch {
+	case s.Folder != nil:
+		err := e.placeFolder(ctx, into, *s.Folder)
+		if errors.Is(err, primitives.ErrNotRegular) {
+			err = fmt.Errorf("%w; remove it or leave it out with ignore or gitignore", err)
+		}
+		return err
+	case s.Git != nil:
+		return e.placeGit(ctx, into, *s.Git)
+	case s.Tar != nil:
+		return e.placeTar(ctx, into, *s.Tar)
+	default:
+		return e.placeFiles(ctx, into, s.Files)
+	}
+}
+
+func (e *Environment) placeFiles(ctx context.Context, into string, files []File) error {
+	batch := make([]primitives.File, len(files))
+	for i, f := range files {
+		batch[i] = primitives.File{Path: path.Join(into, f.Path), Content: []byte(f.Content), Mode: f.Mode}
+	}
+	errs, err := primitives.WriteFiles(ctx, e.prim, batch)
+	return errors.Join(append(errs, err)...)
+}
+
+func (e *Environment) placeTar(ctx context.Context, into string, t Tar) (err error) {
+	r := t.Reader
+	if r == nil {
+		f, err := input.OpenStream(ctx, t.Path)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		r = f
+	}
+	buffered := bufio.NewReaderSize(r, 64<<10)
+	r = buffered
+	if magic, err := buffered.Peek(2); err == nil && bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		zip, err := gzip.NewReader(buffered)
+		if err != nil {
+			return fmt.Errorf("the archive looks like gzip and is not: %w", err)
+		}
+		r = zip
+	}
+	if r, err = tarStream(r); err != nil {
+		return err
+	}
+	return e.unpackFrom(ctx, into, func(w io.Writer) error { return archive.Copy(w, r, sourceLimit) })
+}
+
+// tarStream refuses what does not begin as a tar archive does.
+func tarStream(r io.Reader) (io.Reader, error) {
+	const block = 512
+	buffered := bufio.NewReader(r)
+	head, err := buffered.Peek(block)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	_, err = tar.NewReader(bytes.NewReader(head)).Next()
+	if errors.Is(err, tar.ErrHeader) || 0 < len(head) && len(head) < block {
+		return nil, fmt.Errorf("%w; give a tar archive, plain or compressed with gzip", tar.ErrHeader)
+	}
+	return buffered, nil
+}
+
+// unpackFrom unpacks what produce writes as a tar stream.
+func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(io.Writer) error) error {
+	return archive.Pipe(produce, func(r io.Reader) error { return primitives.Unpack(ctx, e.prim, into, r) })
+}
+
+// placeFolder copies a folder of this machine.
+func (e *Environment) placeFolder(ctx context.Context, into string, f Folder) error {
+	from := archive.Folder{Path: f.Path, Limit: sourceLimit, Skip: func(name string) bool { return ignoredItself(f.Ignore, name) }}
+	if f.Gitignore {
+		names, err := gitFiles(ctx, f.Path)
+		if err != nil {
+			return err
+		}
+		from.Names = append([]string{}, names...) // not nil, which would be everything
+		from.Skip = func(name string) bool { return ignored(f.Ignore, name) }
+	}
+	return e.unpackFrom(ctx, into, func(w io.Writer) error { return from.Pack(ctx, w) })
+}
+
+// describe names a source in errors.
+func (s Source) describe() (kind, name string) {
+	switch {
+	case s.Folder != nil:
+		return "folder", s.Folder.Path
+	case s.Git != nil:
+		return "git", withoutCredentials(s.Git.URL)
+	case s.Tar != nil && s.Tar.Path != "":
+		return "tar", s.Tar.Path
+	case s.Tar != nil:
+		return "tar", "(reader)"
+	case len(s.Files) == 1:
+		return "files", s.Files[0].Path
+	default:
+		return "files", fmt.Sprintf("(%d of them)", len(s.Files))
+	}
+}
+
+// check refuses a source that makes no sense, before anything is placed.
+func (s Source) check() error {
+	set := 0
+	for _, is := range []bool{len(s.Files) > 0, s.Folder != nil, s.Git != nil, s.Tar != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("%d of files, folder, git and tar are set; set exactly one", set)
+	}
+	if err := checkPath(s.Into, true); err != nil {
+		return fmt.Errorf("into: %w", err)
+	}
+	for i, f := range s.Files {
+		if err := checkPath(f.Path, false); err != nil {
+			return fmt.Errorf("files[%d]: path: %w", i, err)
+		}
+		if f.Mode&^fs.ModePerm != 0 {
+			return fmt.Errorf("files[%d]: mode: only permission bits, up to 0777, are allowed", i)
+		}
+	}
+	switch {
+	case s.Folder != nil && s.Folder.Path == "":
+		return errors.New("folder: path is missing")
+	case s.Folder != nil:
+		if err := checkPatterns(s.Folder.Ignore); err != nil {
+			return fmt.Errorf("folder: ignore: %w", err)
+		}
+	case s.Git != nil:
+		return s.Git.check()
+	case s.Tar != nil && (s.Tar.Path == "") == (s.Tar.Reader == nil):
+		return errors.New("tar: it needs either a path or a reader; set one of them")
+	}
+	return nil
+}
+
+// checkPath refuses paths that are not relative or lead out.
+func checkPath(name string, mayBeEmpty bool) error {
+	switch {
+	case name == "" && mayBeEmpty:
+		return nil
+	case name == "":
+		return errors.New("it is missing")
+	case strings.IndexByte(name, 0) >= 0:
+		return fmt.Errorf("%q: %w: it contains a NUL byte", name, fs.ErrInvalid)
+	case leadsOut(path.Clean(name)):
+		return fmt.Errorf("%q: %w; give a path relative to the workspace", name, primitives.ErrPathEscape)
+	}
+	return nil
+}
+
+// leadsOut reports whether a clean path is not one below a folder. Unlike
+// fs.ValidPath it takes names that are not UTF-8.
+func leadsOut(name string) bool {
+	return path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../")
+}
+
+func checkPatterns(patterns []string) error {
+	for i, p := range patterns {
+		if p == "" || !doublestar.ValidatePattern(p) {
+			return fmt.Errorf("pattern %d: %w: %q is not a pattern of github.com/bmatcuk/doublestar", i, fs.ErrInvalid, p)
+		}
+	}
+	return nil
 }

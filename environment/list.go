@@ -15,10 +15,118 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/flock"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
+
+// SandboxInfo describes a sandbox that can be attached to.
+type SandboxInfo struct {
+	ID      string            `json:"id"`
+	Type    string            `json:"type"`
+	Status  primitives.Status `json:"status"`
+	Created time.Time         `json:"created"`
+	// InUse says that the program that made it still runs.
+	InUse bool `json:"in_use"`
+	// Image is what a container, or a sandbox at Modal, was made of; empty for
+	// other types.
+	Image string `json:"image,omitempty"`
+	// Name is [Config].Name, or what Modal knows it by; empty for none.
+	Name string `json:"name,omitempty"`
+	// Kept says that it outlives its program.
+	Kept bool `json:"kept"`
+	// Orphan says that its program has died and that it was not to be kept: [GC]
+	// removes it.
+	Orphan bool `json:"orphan,omitempty"`
+	// Ending says that a program ends it at the moment.
+	Ending bool `json:"ending,omitempty"`
+	// Agent is the agent that was chosen for it; empty for none. Agent, CostUSD and
+	// the times of queries are known where this user made the sandbox on this machine.
+	Agent string `json:"agent,omitempty"`
+	// QueryBegan and QueryEnded are when the latest query of [Environment.ExecuteQuery]
+	// did; the zero time is not yet. The end is not known of one whose program was
+	// killed, see [Environment.Working].
+	QueryBegan time.Time `json:"query_began,omitzero"`
+	QueryEnded time.Time `json:"query_ended,omitzero"`
+	// CostUSD is what its queries have cost, as far as the agent said.
+	CostUSD float64 `json:"cost_usd,omitempty"`
+}
+
+// List returns the sandboxes of a type that were made by this user and still
+// live, oldest first. Those that could be listed come with the error of others.
+func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
+	p, err := s.provider(Config{})
+	if err != nil {
+		return nil, err
+	}
+	found, err := p.List(ctx)
+	list := make([]SandboxInfo, 0, len(found))
+	for _, f := range found {
+		list = append(list, SandboxInfo{
+			ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned,
+			Image: f.Image, Name: f.Name, Kept: f.Kept, Orphan: f.Orphan,
+		})
+	}
+	if err != nil {
+		err = fmt.Errorf("list the sandboxes: %w", err)
+	}
+	describeActivity(list)
+	return list, err
+}
+
+// GCOptions says what [GC] does. The zero value is what is always safe to do.
+type GCOptions struct {
+	primitives.GCOptions
+	// Logger takes a record for each thing that was found and removed; nil means
+	// silence.
+	Logger hclog.Logger
+}
+
+// Garbage is something that [GC] removed or would remove.
+type Garbage struct {
+	Type string `json:"type"` // of the sandbox, as in [Sandbox]
+	primitives.Garbage
+}
+
+// GC removes what programs have left that died: sandboxes that cannot be used, and
+// those that were not kept and nobody uses. It never removes a sandbox whose
+// program lives, that somebody is attached to, or that was made with
+// Keep and has not expired.
+//
+// It goes on when something cannot be removed, and returns what was removed
+// together with the error.
+func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
+	p, err := s.provider(Config{})
+	if err != nil {
+		return nil, err
+	}
+	c, ok := p.(primitives.Collector)
+	if !ok {
+		return nil, nil // its sandboxes end by themselves
+	}
+	found, err := c.GC(ctx, opts.GCOptions)
+	removed := make([]Garbage, 0, len(found))
+	log := Config{Logger: opts.Logger}.SafeLogger().With(eventlog.Type, s.Type)
+	for _, r := range found {
+		removed = append(removed, Garbage{s.Type, r})
+		if !opts.DryRun {
+			forget(s.Type, r.ID)
+		}
+		what := "orphan removed"
+		if opts.DryRun {
+			what = "orphan found"
+		}
+		log.Info(what, eventlog.Sandbox, r.ID, "kind", r.Kind, "why", r.Why)
+	}
+	if err != nil {
+		log.Warn("orphans cannot be removed", eventlog.Error, err)
+		err = fmt.Errorf("remove what is left of sandboxes: %w", err)
+	}
+	return removed, err
+}
 
 // activity is what this machine remembers of a sandbox for [List]. Nothing in the sandbox
 // can write it, and nothing is allowed because of it.
