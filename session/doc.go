@@ -1,9 +1,9 @@
 // Package session holds conversations with coding agents that outlive their
 // sandboxes.
 //
-// An [AgentSession] takes prompts one after the other, numbers everything that
-// happens and stores it before anybody sees it, asks for permissions, and makes
-// and ends sandboxes as they are needed: the agent goes on in a new one with the
+// An [AgentSession] takes prompts one after the other, numbers every event and
+// stores it before it publishes it, asks for permissions, and creates
+// and ends sandboxes as needed: the agent continues in a new one with the
 // same memory and the same files.
 //
 //	s, err := session.Open(ctx, session.Config{
@@ -26,9 +26,9 @@
 //	}
 //
 // A [Conversation] folds events into what a person wants to see: messages, tool
-// calls, subagents, usage. The same fold serves events as they come, a log that
-// is read again, and the agent's own history.
+// calls, subagents, usage. The same fold serves live events, a stored log
+// and the agent's own history.
 //
-// The package is for programs that build on conversations. Whoever wants to run
-// an agent once, and to keep nothing, needs package environment only.
+// The package is for programs that build on conversations. To run
+// an agent once, without storing anything, use package environment.
 package session

@@ -71,8 +71,8 @@ func (s *AgentSession) idle() error {
 	if err := s.checkLocked(); err != nil {
 		return err
 	}
-	// Not active and queue: with the last event of a query it is over for whoever
-	// reads the events.
+	// The state, not the worker: for a reader of the events a query is over with its
+	// last event.
 	if s.state.Query != nil || len(s.state.Queued) > 0 {
 		return ErrBusy
 	}

@@ -25,7 +25,7 @@ func event(typ runnerscripts.EventType, queryID string, payload any) runnerscrip
 	}
 }
 
-// append numbers events, stores them, and only then lets anybody see them. After
+// append numbers events, stores them, and only then publishes them. After
 // a failure nothing can be appended any more: the log would have a gap.
 func (s *AgentSession) append(ctx context.Context, events ...runnerscripts.Event) error {
 	if len(events) == 0 {

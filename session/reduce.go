@@ -114,7 +114,7 @@ func (c *Conversation) applySubagent(ev runnerscripts.Event) {
 		if !ok {
 			return
 		}
-		// It may be told again when more is known of it.
+		// The event repeats when more is known of the subagent.
 		s := c.subagent(p.ToolCallID)
 		setIf(&s.AgentID, p.AgentID)
 		setIf(&s.Type, p.Type)

@@ -251,9 +251,8 @@ func inPlace(cfg environment.Config) bool {
 	return cfg.Sandbox.Workspace != ""
 }
 
-// endSandbox ends the sandbox, if there is one, for the given reason. What a new
-// sandbox needs is stored first, unless this one is dead or the session is to be
-// destroyed.
+// endSandbox ends the sandbox, if there is one, for the given reason. It first stores what
+// a new sandbox needs, unless this one is dead or the session is being destroyed.
 func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 	s.mu.Lock()
 	live, destroy := s.sandbox, s.destroy

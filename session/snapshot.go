@@ -54,7 +54,7 @@ func (s *AgentSession) lastSeq() uint64 {
 // snapshot is what a new sandbox starts with.
 type snapshot struct {
 	transcript *runnerscripts.Transcript
-	workspace  io.ReadCloser // nil if the sources are to be placed
+	workspace  io.ReadCloser // nil if the session places its sources
 	// outdated says that there was a sandbox whose workspace was not stored.
 	outdated bool
 }

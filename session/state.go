@@ -9,8 +9,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// State is where a session stands. It is what the session's events fold into, so
-// that whoever has the events has the state.
+// State is the state of a session. It is the fold of the session's events, so a
+// program that has the events can compute it.
 type State struct {
 	ID    string `json:"id,omitempty"`
 	Agent string `json:"agent,omitempty"`

@@ -78,12 +78,11 @@ func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 // ID returns the query's id: Event.QueryID of its events.
 func (t *Turn) ID() string { return t.id }
 
-// Events returns what happens from the acceptance of the prompt to the end of its
+// Events returns the events from the acceptance of the prompt to the end of its
 // query: the query's own events and those that belong to no query, such as the
-// sandbox's; not those of the queries before it. The last one is query_completed
-// or query_failed. Only what keeps the events from being read is an error, with
-// which the sequence then ends; how the query ended is told by the last event and
-// by [Turn.Wait].
+// sandbox's; not those of earlier queries. The last one is query_completed
+// or query_failed. The sequence yields an error, and ends, only if the events cannot be
+// read; the last event and [Turn.Wait] say how the query ended.
 //
 // Leaving the loop does not stop the query. The events can be read more than
 // once, until the session is closed.

@@ -60,7 +60,7 @@ func (s *AgentSession) work(ctx context.Context) {
 		case <-ctx.Done():
 		case <-s.wake:
 		case <-died:
-			// The error is an event; nobody waits for it.
+			// The error is an event; no caller waits for it.
 			_ = s.endSandbox(ctx, reasonUnhealthy)
 		case <-rest:
 			left = errors.Join(left, s.endSandbox(ctx, reasonIdle))
@@ -243,7 +243,7 @@ func ending(
 // shutdown ends everything when the session is closed. left is what could not be
 // ended before.
 func (s *AgentSession) shutdown(ctx context.Context, left error) {
-	s.promptMu.Lock() // nobody is between being accepted and being queued
+	s.promptMu.Lock() // no prompt is between being accepted and being queued
 	s.mu.Lock()
 	s.closing = true
 	queued := s.queue

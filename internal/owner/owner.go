@@ -1,5 +1,5 @@
-// Package owner says which program made something, and finds out what became of
-// that program: so nobody cleans up after one that lives.
+// Package owner identifies the program that created something, and reports whether that
+// program lives, so that garbage collection leaves what belongs to a live program.
 package owner
 
 import (

@@ -9,10 +9,9 @@ import (
 // steps is in how many parts a time passes.
 const steps = 5
 
-// Wait waits until done is closed, for no longer than most, and reports whether it is.
-// The time passes in steps, of which a program that stood still meanwhile, as on a busy
-// host or in a suspended machine, loses one: what was there all along is then still
-// noticed.
+// Wait waits until done is closed, at most for most, and reports whether it is closed.
+// It counts short waits, not the clock: a program that stood still, on a busy host or in a
+// suspended machine, loses one of them and still notices what happened meanwhile.
 func Wait(done <-chan struct{}, most time.Duration) bool {
 	for range steps {
 		timer := time.NewTimer(most / steps)

@@ -144,7 +144,7 @@ func (c *Sandbox) openNow(first []byte, hold bool, files ...*os.File) (*framer, 
 	return f, nil
 }
 
-// abandon tells the guest that nobody wants the result.
+// abandon tells the guest that the caller no longer waits for the result.
 func (k *call) abandon() {
 	_ = k.SetReadDeadline(time.Now().Add(k.confirm))
 	_ = k.SetWriteDeadline(time.Now())

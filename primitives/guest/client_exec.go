@@ -141,8 +141,8 @@ func (p *process) Stdin() io.WriteCloser { return p.in }
 func (p *process) Stdout() io.ReadCloser { return p.out }
 func (p *process) Stderr() io.ReadCloser { return p.err }
 
-// endedWithSandbox is the status of a command whose sandbox somebody else has terminated,
-// faster than the guest could tell how the command ended.
+// endedWithSandbox is the status of a command whose sandbox another client has terminated
+// before the guest could send the command's own status.
 var endedWithSandbox = primitives.ExitStatus{Code: -1, Reason: primitives.ReasonCancelled}
 
 // receive handles what the guest says about the process, to the end.

@@ -160,7 +160,7 @@ func (c *Sandbox) upload(ctx context.Context, op, target string, request []byte,
 	}()
 	err = k.uploaded(onItem)
 	if why := ended(); err != nil && why != nil {
-		return c.fail(op, target, why) // neither the reader nor the guest is to blame
+		return c.fail(op, target, why) // not an error of the reader or the guest
 	}
 	// What the guest says about data that was cut off is less than why.
 	select {

@@ -152,7 +152,7 @@ func (o *pipeOutput) release() {
 	}
 }
 
-// cut ends a Read: without its guest nobody can say what an end means.
+// cut fails a Read: without the guest an end of the stream may be a loss.
 func (o *pipeOutput) cut() {
 	if o.f != nil {
 		_ = o.f.SetReadDeadline(past())

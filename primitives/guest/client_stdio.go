@@ -100,8 +100,8 @@ func (o *output) Close() error {
 	attached, again := o.f != nil, o.closed
 	o.mu.Unlock()
 	if !again && !attached {
-		// The guest closes what was never attached when it is told to; that
-		// it cannot be told means that the process is gone, too.
+		// The guest closes an output that was never attached. If the message cannot be
+		// sent the process is gone, too.
 		_ = o.p.f.sendMessage(frameCloseOutput, &controlRequest{Output: o.channel})
 	}
 	o.release()
@@ -139,7 +139,7 @@ type input struct {
 	err      error // what the guest said, or fs.ErrClosed
 	synced   chan struct{}
 	closed   bool
-	released bool // nobody sends any more
+	released bool // no write follows
 }
 
 // Write sends input. It returns when the guest's window has taken it, not when

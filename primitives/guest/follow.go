@@ -10,7 +10,7 @@ import (
 // src yields meanwhile is collected for the next, so that many small writes of a
 // command become few frames. An error of src is returned as a *sourceError.
 //
-// It returns when nothing reads src any more: whoever makes the stream fail must
+// It returns when nothing reads src any more: the caller that makes the stream fail must
 // also end src.
 func (f *framer) follow(src io.Reader) error {
 	c := &collector{}
@@ -32,7 +32,7 @@ type collector struct {
 	changed sync.Cond
 	pending []byte // a frame: room for its header, then data
 	err     error  // of the source
-	stopped bool   // nobody sends any more
+	stopped bool   // no frame follows
 }
 
 // collect reads src. The buffer grows with what is read, so that idle streams

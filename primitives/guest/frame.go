@@ -35,7 +35,7 @@ const (
 	frameExit                        // the process has exited
 	frameSignal                      // to a process
 	frameResize                      // to a process
-	frameCloseOutput                 // to a process: nobody will read this output
+	frameCloseOutput                 // to a process: this output will not be read
 	frameCancel                      // to a process: its context is done
 	frameClose                       // to a process, and back when it is closed
 	framePipe                        // the rest of the data comes through a pipe, and then the end
@@ -175,7 +175,7 @@ func (f *framer) readMessage(limit int) (kind byte, payload []byte, err error) {
 			return kind, payload, nil
 		}
 		if n == 0 {
-			return 0, nil, fmt.Errorf("%w: an empty frame that is to be continued", errProtocol)
+			return 0, nil, fmt.Errorf("%w: an empty frame that announces another", errProtocol)
 		}
 	}
 }

@@ -183,7 +183,7 @@ func exchange(r *bufio.Reader, w io.Writer, ours *hello, host bool) (theirs hell
 		return theirs, output, err
 	}
 	if _, mismatch := errors.AsType[*VersionError](err); err == nil || mismatch {
-		// The guest is told even if this side is about to give up.
+		// The guest gets our versions even if this side is about to give up.
 		if _, werr := w.Write(preamble(ours)); err == nil {
 			err = werr
 		}

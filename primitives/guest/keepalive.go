@@ -10,17 +10,17 @@ import (
 // keepAliveSteps is in how many steps an answer is waited for.
 const keepAliveSteps = 4
 
-// keepAlive asks the peer now and then whether it still lives. yamux could do
-// that, too, but it believes the clock: a guest that was frozen for an hour would
-// take its host for dead when it goes on. This waits in steps, of which a frozen
-// program takes none.
+// keepAlive asks the peer at intervals whether it still lives. yamux's own keep-alive
+// measures with the clock: a guest that was frozen for an hour would take its host for
+// dead when it goes on. keepAlive counts short waits instead, which stand still while the
+// program is frozen.
 type keepAlive struct {
 	mux   *yamux.Session
 	every time.Duration
 	lost  func() // the peer does not answer
 
 	mu     sync.Mutex
-	timer  *time.Timer // nil when nobody is to be asked any more
+	timer  *time.Timer // nil after the end
 	rests  bool
 	asked  bool // an answer is outstanding
 	missed int  // steps without one

@@ -22,7 +22,7 @@ type patient struct {
 	io.ReadWriteCloser
 	pipes             *stdio // that it is; nil if it is not
 	readLot, wroteLot sync.Once
-	busy              func() // is told that there is much to read
+	busy              func() // called while much data is read
 
 	mu     sync.Mutex
 	late   []byte // to go first
@@ -85,7 +85,7 @@ func (p *patient) WriteLater(b []byte) (int, error) {
 	return len(b), p.err
 }
 
-// bulk is told that much is being read.
+// bulk notes that much data is being read.
 func (p *patient) bulk() {
 	p.busy()
 	if p.pipes != nil {

@@ -78,9 +78,9 @@ func (r *rights) writeWith(p []byte, files []*os.File) (int, error) {
 	return n + m, err
 }
 
-// newPipe makes a pipe of which this program keeps the reading or the writing end
-// and passes on the other. That one blocks, as commands expect of their output, and
-// whoever has it may open it again, as in "echo x >/dev/stderr".
+// newPipe makes a pipe. This program keeps the reading or the writing end and passes on
+// the other. The passed end blocks, as commands expect of their output, and the command
+// may open it again, as in "echo x >/dev/stderr".
 func newPipe(reads bool) (kept, passed *os.File, err error) {
 	var p [2]int
 	if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {

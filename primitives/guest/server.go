@@ -29,9 +29,9 @@ type ServeConfig struct {
 	// dead, and its commands are ended.
 	KeepAlive time.Duration
 	// Work is called when an operation begins, and often while much data arrives.
-	// With much there is more to do than one processor may be enough for: several
-	// operations, a tree of files or much data that is to be written to files. It is
-	// called by several goroutines, and what there is to do waits for it. Nil is nothing.
+	// much reports work for more than one processor: several operations, a tree of
+	// files, or much data to write to files. Several goroutines call Work, and the
+	// operation waits for it. Nil is not called.
 	Work func(much bool)
 }
 
@@ -165,9 +165,9 @@ func (s *server) serve(opsCtx context.Context, f *framer) {
 	op := &operation{framer: f, cancel: cancel, body: payload[1:]}
 	if err := s.dispatch(ctx, op, code); err != nil {
 		if cause := context.Cause(opsCtx); cause != nil && !errors.Is(cause, errBye) {
-			err = fmt.Errorf("%w: the guest is told to end", primitives.ErrUnavailable)
+			err = fmt.Errorf("%w: the guest is ending", primitives.ErrUnavailable)
 		}
-		// Whoever abandoned the operation may still wait to hear that it ended.
+		// A client that abandoned the operation may still wait for its end.
 		_ = op.sendError(err)
 	}
 }

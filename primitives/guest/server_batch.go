@@ -179,7 +179,7 @@ func (b *batch) flush(ctx context.Context) error {
 	select {
 	case b.writing.groups <- b.group:
 		b.writing.files += len(b.group.files)
-		// Whoever takes a group is done with the one before.
+		// The reader that takes a group has finished the one before.
 		b.group, b.spare = b.spare, b.group
 		b.group.files, b.group.contents = b.group.files[:0], b.group.contents[:0]
 		return nil

@@ -204,7 +204,7 @@ func move(ctx context.Context, a *agreed, pipes bool) error {
 	return nil
 }
 
-var errNotWelcome = errors.New("somebody else listens there")
+var errNotWelcome = errors.New("another program listens there")
 
 // take connects to the host.
 func (o *offer) take(ctx context.Context) (*net.UnixConn, error) {

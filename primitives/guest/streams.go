@@ -97,7 +97,7 @@ func (s *session) Close() error {
 	s.wake()
 	s.alive.stop()
 	err := s.Session.Close()
-	s.dropped.Do(s.guard.drop) // nobody reads or writes any more
+	s.dropped.Do(s.guard.drop) // no read or write follows
 	return err
 }
 

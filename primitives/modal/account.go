@@ -15,7 +15,7 @@ import (
 const Arch = "amd64"
 
 // Present reports whether this machine has credentials of Modal, in the environment
-// or in the file of Modal's own tools. It contacts nobody, so they may not be good.
+// or in the file of Modal's own tools. It does not contact Modal, so they may be invalid.
 func (p Provider) Present() bool {
 	for _, name := range []string{"MODAL_TOKEN_ID", "MODAL_OAUTH_REFRESH_TOKEN", "MODAL_OAUTH_CLIENT_ID"} {
 		if os.Getenv(name) != "" {

@@ -27,10 +27,10 @@ func (c *client) Close() { c.left.Do(c.leave) }
 // maxThrottle is for how long Modal may put off one call.
 const maxThrottle = 2 * time.Minute
 
-// profileVariable is how the SDK is told a profile.
+// profileVariable is the environment variable that selects a profile of the SDK.
 const profileVariable = "MODAL_PROFILE"
 
-// connect makes a client, which calls nobody yet.
+// connect makes a client without calling Modal.
 func connect(cfg Provider) (*client, error) {
 	c, err := join(cfg, func(c *connection) error { return c.open(cfg) })
 	if err != nil {
@@ -39,8 +39,8 @@ func connect(cfg Provider) (*client, error) {
 	return &client{connection: c}, nil
 }
 
-// open makes the SDK's client. The caller sees to it that nobody else reads the
-// process's environment for one meanwhile.
+// open makes the SDK's client. The caller must keep other calls of open from reading the
+// process's environment meanwhile.
 func (c *connection) open(cfg Provider) error {
 	wait := maxThrottle
 	params := &sdk.ClientParams{

@@ -320,7 +320,7 @@ func (c config) memory() (reserve, limit int) {
 	return int(cmp.Or(c.ReserveMemory, minMemory) >> 20), int(c.Memory >> 20)
 }
 
-// idle is how long the sandbox waits for somebody to connect.
+// idle returns how long the sandbox lives without a client.
 func (c config) idle() time.Duration {
 	return cmp.Or(c.Grace, defaultIdle)
 }
@@ -331,7 +331,7 @@ func (c Provider) progress(message string) {
 	}
 }
 
-// tellAfter is how long something may take before somebody is told.
+// tellAfter is how long a step may take before it is reported.
 const tellAfter = 2 * time.Second
 
 // tellLater tells what is done if stop is not called soon.

@@ -192,7 +192,7 @@ func (d *driver) settle(ctx context.Context, settings []byte, tags map[string]st
 			return explain(err)
 		}
 	}
-	return ctx.Err() // nobody may want it any more
+	return ctx.Err() // the caller may have given up
 }
 
 // explainStart says why a guest could not be started, if that is because the sandbox

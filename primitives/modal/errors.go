@@ -124,7 +124,7 @@ func isNotFound(err error) bool {
 // errTimeout and its likes say why a sandbox has ended.
 var (
 	errTimeout = fmt.Errorf("%w: it has become as old as its timeout allows: %w", primitives.ErrUnavailable, os.ErrProcessDone)
-	errIdle    = fmt.Errorf("%w: nobody was connected to it for its grace period: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+	errIdle    = fmt.Errorf("%w: no client was connected to it for its grace period: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 	errGone    = fmt.Errorf("%w: Modal has ended it: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 )
 

@@ -44,7 +44,7 @@ func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitiv
 func judge(tags map[string]string, opts primitives.GCOptions) string {
 	switch {
 	case findOwner(tags) != owner.Dead:
-		return "" // somebody may use it
+		return "" // its owner may use it
 	case tags[tagKeep] == keepSoon:
 		return "its program died while it was made"
 	case tags[tagKeep] == keepDone:
@@ -55,7 +55,7 @@ func judge(tags map[string]string, opts primitives.GCOptions) string {
 	return "its program died"
 }
 
-// take ends a sandbox, if that is to be done and nobody uses it.
+// take ends a sandbox that is garbage and has no client.
 func (c *client) take(ctx context.Context, id string, opts primitives.GCOptions) (took bool, err error) {
 	box, err := c.Sandboxes.FromID(ctx, id, nil)
 	if err != nil {

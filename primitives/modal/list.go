@@ -11,9 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// List returns the sandboxes of the app that this package made, whoever called it,
-// oldest first. It does not attach
-// to them.
+// List returns the sandboxes of the app that this package made, of all owners,
+// oldest first. It does not attach to them.
 func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	var list []primitives.Info
 	err := p.ask(ctx, func(_ *client, found []*pb.SandboxInfo) error {

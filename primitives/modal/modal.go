@@ -9,11 +9,11 @@
 // [Provider.Create] makes that image in a short-lived sandbox of a pinned image, in which there is
 // nothing of a user, beside the sandbox that it returns.
 //
-// The sandbox ends when nobody has been connected to it for a while
-// (Spec.Grace), at the latest after [Provider].Timeout. So a
-// program that crashes leaves nothing behind that costs anything for long.
+// The sandbox ends when no client has been connected to it for Spec.Grace, at the
+// latest after [Provider].Timeout. So a program that crashes leaves nothing behind
+// that costs anything for long.
 //
-// # What is left of programs that die
+// # Orphans
 //
 // Tags of a sandbox say which program made it: machine, boot, process number and when
 // that process started. [Provider.List] shows what there is, and [Provider.GC] ends what is garbage:

@@ -10,13 +10,13 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/owner"
 )
 
-// The tags of every sandbox. They say whose it is, so that nobody ends that of a
-// program that lives. Modal's rules for tags are not known: these are few, short and
-// plain.
+// The tags of every sandbox. They name the owner, so that no collection ends the sandbox
+// of a live program. Modal does not document its rules for tags: these are few, short
+// and plain.
 const (
 	tagPrefix   = "agentenv"
 	tagSandbox  = tagPrefix             // always tagIs
-	tagSession  = tagPrefix + "-for"    // Spec.Session, of which as much as fits
+	tagSession  = tagPrefix + "-for"    // Spec.Session, cut to what fits
 	tagExpires  = tagPrefix + "-until"  // when Modal ends it, in seconds since 1970
 	tagKeep     = tagPrefix + "-keep"   // with Spec.Keep: keepSoon, and keepDone once it is complete
 	tagHost     = tagPrefix + "-host"   // the maker's machine
@@ -25,8 +25,8 @@ const (
 	tagIs       = "1"
 )
 
-// What tagKeep says. Nobody counts the grace of a sandbox that is to be kept and was
-// not finished, and that nobody can use.
+// The values of tagKeep. The grace period of a kept sandbox that is not complete, and
+// therefore has no client, does not run.
 const (
 	keepNot  = "no"
 	keepSoon = "soon"

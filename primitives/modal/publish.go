@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// publishImage is what the sandbox is made of in which the runner is published: an
-	// image that nobody can change, with a shell, chmod and sha256sum.
+	// publishImage is the image of the sandbox that publishes the runner. It is pinned
+	// and has a shell, chmod and sha256sum.
 	publishImage = "alpine:3.21.3@sha256:a8560b36e8b8210634f77d9f7f9efd7ffa463e380b75e2e74aff4511df3ef88c"
 	// publishTimeout is how long a new sandbox waits for the published runner, all in
 	// all, before the runner is uploaded instead.

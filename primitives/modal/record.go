@@ -16,9 +16,8 @@ import (
 // maxRecord is how long a record can be.
 const maxRecord = 256 << 10
 
-// record writes down what a sandbox is made with, for those who attach to it and
-// make others like it. It is kept in the sandbox, and its digest in a tag, which
-// nobody in the sandbox can change.
+// record encodes the configuration of a sandbox, for Attach and Fork. It is stored in the
+// sandbox, and its digest in a tag, which commands of the sandbox cannot change.
 func (c config) record() ([]byte, error) {
 	c.Runner, c.Name, c.Profile = "", "", ""
 	b, err := json.Marshal(c)
@@ -40,7 +39,7 @@ func (d *driver) writeRecord(ctx context.Context, settings []byte) error {
 func (d *driver) recall(ctx context.Context, sum string, ours config) {
 	b, err := primitives.ReadFile(ctx, d.sandbox, guestSettings, maxRecord)
 	if err == nil && digest(b) != sum {
-		err = errors.New("somebody in the sandbox has changed it")
+		err = errors.New("a command of the sandbox has changed it")
 	}
 	var cfg config
 	if err == nil {

@@ -34,8 +34,8 @@ func (p Provider) remove(ctx context.Context, id string) error {
 
 var errNotOurs = fmt.Errorf("%w: it was not made as a sandbox of agentenv", fs.ErrNotExist)
 
-// findSandbox finds a live sandbox that this package made, and its tags. Whoever
-// gets one detaches from it.
+// findSandbox finds a live sandbox that this package made, and its tags. The caller
+// must detach from it.
 func (c *client) findSandbox(ctx context.Context, p Provider, id string) (*sdk.Sandbox, map[string]string, error) {
 	box, tags, err := c.lookUp(ctx, p, id)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *client) findSandbox(ctx context.Context, p Provider, id string) (*sdk.S
 	return box, tags, nil
 }
 
-// lookUp finds a sandbox, and its tags. Whoever gets one detaches from it.
+// lookUp finds a sandbox, and its tags. The caller must detach from it.
 func (c *client) lookUp(ctx context.Context, p Provider, id string) (box *sdk.Sandbox, tags map[string]string, err error) {
 	if strings.HasPrefix(id, sandboxPrefix) {
 		box, err = c.Sandboxes.FromID(ctx, id, nil)

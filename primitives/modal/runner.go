@@ -68,7 +68,7 @@ type digestedFile struct {
 // digests spares every sandbox but the first the reading of the runner, which takes
 // longer than most of the calls that make it.
 //
-//nolint:gochecknoglobals // what is on the disk is not anybody's in particular
+//nolint:gochecknoglobals // a cache of the disk's content, for all sandboxes of the process
 var digests = digested{files: map[string]digestedFile{}}
 
 const (

@@ -98,7 +98,7 @@ func join(cfg Provider, open func(c *connection) error) (*connection, error) {
 	return c, nil
 }
 
-// leave closes the connection if nobody uses it any more.
+// leave closes the connection after its last user.
 func (c *connection) leave() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()

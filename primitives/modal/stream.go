@@ -160,8 +160,8 @@ func (s *stream) abandon() {
 	s.change.Broadcast()
 }
 
-// join waits until nothing is sent any more, or for so long: a call that is under
-// way cannot be cancelled, and the SDK tries it again for a while if nobody answers.
+// join waits until nothing is sent any more, at most for patience: a call under way
+// cannot be cancelled, and the SDK retries it for a while without an answer.
 func (s *stream) join(patience time.Duration) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()

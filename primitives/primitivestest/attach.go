@@ -94,12 +94,12 @@ func otherEndRules() []rule {
 			expect(t, "status", state.Status, primitives.StatusTerminated)
 		}},
 		{name: "a command that another handle terminates is cancelled, however it ends", own: true, check: func(t testingT, s *sandbox) {
-			heedless := s.command("ignore", "TERM", "out", "ready\n", "hang")
-			heedless.Grace = soon
+			stubborn := s.command("ignore", "TERM", "out", "ready\n", "hang")
+			stubborn.Grace = soon
 			commands := map[string]primitives.Process{
 				"plain":    s.start(t, t.Context(), s.command("out", "ready\n", "hang")),
 				"polite":   s.start(t, t.Context(), s.command("trap", "TERM", "out", "ready\n", "hang")),
-				"heedless": s.start(t, t.Context(), heedless),
+				"stubborn": s.start(t, t.Context(), stubborn),
 			}
 			if s.Capabilities().Durable {
 				commands["durable"] = s.durable(t, "out", "ready\n", "hang")
@@ -182,7 +182,7 @@ func programRules() []rule {
 	}
 }
 
-// checkKilledProgram: nobody attaches, terminates or collects anything meanwhile.
+// checkKilledProgram attaches, terminates and collects nothing meanwhile.
 func checkKilledProgram(t testingT, s *sandbox) {
 	p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
 	theirs := "theirs-" + s.token

@@ -77,7 +77,7 @@ func (s *sandbox) inventory(t testingT) string {
 			t.Fatalf("List %s: %v", dir, err)
 		}
 		for _, i := range infos {
-			// Archives, of which images are made, have no finer times than seconds.
+			// Images are made from archives, whose times are in whole seconds.
 			lines = append(lines, fmt.Sprintf("%s %v %d %d:%d %q %d", i.Path, i.Mode, i.Size, i.UID, i.GID, i.Target, i.ModTime.Unix()))
 		}
 	}
@@ -158,7 +158,7 @@ func forkLifeRules() []rule {
 		forkRule("the processes of the original go on, and only there", func(t testingT, s *sandbox) {
 			p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
 			c := s.copies(t, 1)[0]
-			c.write(t, "go", "") // nobody waits for it here
+			c.write(t, "go", "") // the copy must not wait for it
 			report := c.terminate(t)
 			expect(t, "processes in the copy", len(report.Killed), 0)
 			s.write(t, "go", "")

@@ -91,7 +91,7 @@ func timeoutRules() []rule {
 				return out == "x"
 			})
 		}},
-		{name: "a timeout strikes also while nobody reads", check: func(t testingT, s *sandbox) {
+		{name: "a timeout ends a command whose output is not read", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), limited(s.command("flood", "100000000")))
 			expect(t, "reason", s.wait(t, p).Reason, primitives.ReasonTimeout)
 		}},

@@ -157,7 +157,7 @@ func terminateReportRules() []rule {
 					}
 				}
 				if forced == 0 {
-					t.Errorf("nobody was forced")
+					t.Errorf("no process was forced")
 				}
 				return forced == 1
 			})

@@ -27,7 +27,7 @@ func writeEndingRules() []rule {
 			name: "what is being written when the sandbox dies is ErrUnavailable", own: true,
 			possible: func(h Harness) bool { return h.Destroy != nil },
 			check: func(t testingT, s *sandbox) {
-				// A reader that is stuck need not be told.
+				// A reader that is stuck need not get the error.
 				s.endWrites(t, primitives.ErrUnavailable, []bool{false}, func(ctx context.Context) error {
 					return s.suite.h.Destroy(ctx, s.EnvironmentPrimitive)
 				})

@@ -135,7 +135,7 @@ func listDepthRules() []rule {
 			expect(t, "depth 0", s.list(t, ".", primitives.ListOptions{}), "B a z.go")
 			expect(t, "depth 1", s.list(t, ".", primitives.ListOptions{Depth: 1}), "B a z.go")
 		}},
-		{name: "List goes as deep as it is told", check: func(t testingT, s *sandbox) {
+		{name: "List goes as deep as Depth", check: func(t testingT, s *sandbox) {
 			buildTree(t, s)
 			expect(t, "depth 2", s.list(t, ".", primitives.ListOptions{Depth: 2}), "B a a/b a/top.txt z.go")
 			expect(t, "everything", s.list(t, ".", all), "B a a/b a/b/c a/b/c/deep.go a/b/mid.go a/top.txt z.go")

@@ -200,9 +200,9 @@ func optionRules() []rule {
 		{name: "IfRevision refuses a file that was changed with ErrConflict", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "one")
 			rev := s.stat(t, "f").Revision
-			s.probed(t, "append", "f", " by somebody else")
+			s.probed(t, "append", "f", " by another program")
 			expectError(t, "WriteFile", s.put(t, "f", "two", primitives.WriteOptions{IfRevision: rev}), primitives.ErrConflict)
-			expect(t, "content", s.read(t, "f"), "one by somebody else")
+			expect(t, "content", s.read(t, "f"), "one by another program")
 		}},
 		{name: "IfRevision refuses a file that was replaced with ErrConflict", check: func(t testingT, s *sandbox) {
 			s.write(t, "f", "one")

@@ -23,14 +23,14 @@ func flowRules() []rule {
 			expect(t, "stdout is whole", string(res.Stdout) == alphabet(1<<20), true)
 			expect(t, "stderr is whole", string(res.Stderr) == alphabet(1<<20), true)
 		}},
-		{name: "a stream that nobody reads does not hold up the other", check: func(t testingT, s *sandbox) {
+		{name: "a stream that is not read does not hold up the other", check: func(t testingT, s *sandbox) {
 			p := s.start(t, t.Context(), s.command("floodboth", strconv.Itoa(4<<20)))
 			expect(t, "stdout is whole", s.readAll(t, p.Stdout()) == alphabet(4<<20), true)
 			expect(t, "stderr is whole", s.readAll(t, p.Stderr()) == alphabet(4<<20), true)
 			expect(t, "status", s.wait(t, p).Success(), true)
 		}},
 		{name: "a command waits for its reader and memory stays bounded", check: checkBackPressure},
-		{name: "a command whose output nobody reads does not hold up others", check: func(t testingT, s *sandbox) {
+		{name: "a command whose output is not read does not hold up others", check: func(t testingT, s *sandbox) {
 			for range 4 {
 				s.start(t, t.Context(), s.command("flood", strconv.Itoa(64<<20)))
 			}

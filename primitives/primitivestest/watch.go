@@ -68,8 +68,8 @@ func (s *sandbox) watchLate(t testingT, name string, opts primitives.WatchOption
 	return w, func() { close(begin) }
 }
 
-// until collects events until one is wanted, and returns it. It waits for each, not for
-// all of them, of which there may be many.
+// until collects events until one is wanted, and returns it. Its time limit counts for
+// each event, because there may be many.
 func (w *watcher) until(t testingT, what string, wanted func(ev primitives.WatchEvent) bool) primitives.WatchEvent {
 	t.Helper()
 	take := func(ev primitives.WatchEvent) bool {

@@ -24,7 +24,7 @@ func burstRules() []rule {
 				return len(seen) == 10_000
 			})
 		}},
-		{name: "who takes the events late is told everything in the end", check: checkSlowWatcher},
+		{name: "a slow reader gets every event in the end", check: checkSlowWatcher},
 	}
 }
 

@@ -38,9 +38,9 @@ type Store interface {
 	Delete(ctx context.Context, id string) error
 
 	// Append adds events to the session's log, all of them or none. Their Seq
-	// continues the log without a gap; if it does not, because somebody else
-	// has written to the session, nothing is added: [ErrConflict]. This is
-	// what keeps two programs from driving one session. The store does not
+	// continues the log without a gap; if it does not, because another program
+	// has written to the session, nothing is added: [ErrConflict]. So two
+	// programs cannot drive one session. The store does not
 	// keep a reference to the payloads.
 	Append(ctx context.Context, id string, events ...runnerscripts.Event) error
 
@@ -48,8 +48,8 @@ type Store interface {
 	// to the last event that was there when the loop began, in order, with
 	// every field as it was appended, the payload byte by byte. A from beyond
 	// the last event is an empty sequence, not an error. Payloads must not be
-	// modified. A loop that takes its time delays nobody: appending goes on
-	// meanwhile. A store that bounds its logs drops the oldest events, and
+	// modified. A slow loop does not block Append. A store
+	// that bounds its logs drops the oldest events, and
 	// returns [ErrDropped] when the next one is gone.
 	Events(ctx context.Context, id string, from uint64) iter.Seq2[runnerscripts.Event, error]
 
@@ -100,7 +100,7 @@ var (
 	ErrNotFound = errors.New("no such session")
 	// ErrConflict: the events do not continue the session's log, because
 	// another writer has continued it.
-	ErrConflict = errors.New("the session was continued by somebody else")
+	ErrConflict = errors.New("the session was continued by another program")
 	// ErrDropped: the events were dropped to keep the log within its bound.
 	ErrDropped = errors.New("the events are no longer stored")
 	// ErrStale: what is stored is newer.

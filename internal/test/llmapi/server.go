@@ -102,7 +102,7 @@ func (s *Server) Release(ctx context.Context) error {
 func (s *Server) hold(ctx context.Context) bool {
 	select {
 	case s.held <- struct{}{}:
-	default: // nobody counts them
+	default: // not counted
 	}
 	var after <-chan time.Time
 	if s.cfg.ReleaseAfter > 0 {

@@ -34,7 +34,7 @@ type Daemon struct {
 // maxLog is how much of what the engine has said is shown.
 const maxLog = 4 << 10
 
-// keeperScript starts and stops the engine as it is told on its standard input, in
+// keeperScript starts and stops the engine on commands from its standard input, in
 // the same namespaces each time. A listener is handed over as systemd does it.
 const keeperScript = `
 exec 4<&0 5>&1 >&2 # orders, answers

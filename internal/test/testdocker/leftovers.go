@@ -98,7 +98,7 @@ func volumesOfThisRun(ctx context.Context, eng *client.Client) ([]*volume.Volume
 	return found.Volumes, err
 }
 
-// leftVolumes removes the volumes of this run, of which none may be left.
+// leftVolumes removes the volumes of this run and reports those that it finds.
 func leftVolumes(ctx context.Context, eng *client.Client) error {
 	left, err := volumesOfThisRun(ctx, eng)
 	if err != nil {
@@ -113,8 +113,7 @@ func leftVolumes(ctx context.Context, eng *client.Client) error {
 	return err
 }
 
-// leftNetworks removes the network of sandboxes, of which an engine has one at most,
-// unless other tests use it.
+// leftNetworks removes the engine's one network of sandboxes, unless other tests use it.
 func leftNetworks(ctx context.Context, eng *client.Client) error {
 	left, err := eng.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("label", "dev.agentenv.network"))})
 	if err == nil && len(left) > 1 {
@@ -129,7 +128,7 @@ func leftNetworks(ctx context.Context, eng *client.Client) error {
 	return err
 }
 
-// leftImages removes the images of this run, of which none may be left.
+// leftImages removes the images of this run and reports those that it finds.
 func leftImages(ctx context.Context, eng *client.Client) error {
 	left, err := eng.ImageList(ctx, image.ListOptions{
 		All: true, Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),

@@ -38,9 +38,9 @@ type execution struct {
 	done   chan struct{} // closed when the command itself has ended
 	code   int32         // after done
 	signal int32         // after done; 0 is none
-	ended  chan struct{} // closed when nobody writes any more, too
+	ended  chan struct{} // closed after the last write, too
 
-	writing  sync.Mutex // by whoever writes to stdin
+	writing  sync.Mutex // held while writing to stdin
 	stdin    *os.File
 	eof      func() // ends stdin
 	mu       sync.Mutex
@@ -155,7 +155,7 @@ func (e *execution) watch(sb *sandbox, cmd *exec.Cmd, copies *sync.WaitGroup) {
 		select {
 		case <-e.done:
 			if isolated() {
-				return // its number may be somebody else's, and the space ends what it left
+				return // its number may be another process's, and the space ends what it left
 			}
 		default:
 		}

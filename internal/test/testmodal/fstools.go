@@ -22,7 +22,7 @@ const fsToolsPath = "/__modal/.bin/modal-sandbox-fs-tools"
 // maxRead is the size of the largest file that can be read, in bytes.
 const maxRead = 5 << 30
 
-// toolsRequest is the program's one argument, of which one field is set.
+// toolsRequest is the program's one argument. One field is set.
 type toolsRequest struct {
 	ReadFile, WriteFile, ListFiles, Stat *struct{ Path string }
 	MakeDirectory                        *struct {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchMask is what a watch is told.
+// watchMask selects the events of a watch.
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_DELETE_SELF |
 	unix.IN_MOVED_FROM | unix.IN_MOVED_TO
 
@@ -68,7 +68,7 @@ func (t tools) watch(req watchRequest) error {
 }
 
 // add watches a path, and below it if that was asked for. What is in a directory
-// that has just been made is told as made, too: it may have been there before the watch.
+// that has just been made is reported as made, too: it may be older than the watch.
 func (w *inotify) add(path string, fresh bool) error {
 	wd, err := unix.InotifyAddWatch(w.fd, path, watchMask)
 	if err != nil {

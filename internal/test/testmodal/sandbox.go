@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// defaultWorkdir is where commands run that are told nothing.
+// defaultWorkdir is the working directory of commands that name none.
 const defaultWorkdir = "/root"
 
 // sandbox is one sandbox and the one task that it has.
@@ -125,7 +125,7 @@ func (sb *sandbox) begin() error {
 	return nil
 }
 
-// workdir is where commands run that are told nothing.
+// workdir returns the working directory of commands that name none.
 func (sb *sandbox) workdir() string {
 	for _, dir := range []string{sb.definition.GetWorkdir(), sb.image.workdir} {
 		if dir != "" {

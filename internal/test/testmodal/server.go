@@ -158,7 +158,7 @@ func (s *Server) close() error {
 	return errors.Join(append(s.problems, os.RemoveAll(s.dir), os.RemoveAll(s.base))...)
 }
 
-// report keeps what went wrong where nobody could be told, for Close.
+// report keeps errors that no call could return, for Close.
 func (s *Server) report(what string, errs ...error) {
 	if err := errors.Join(errs...); err != nil {
 		s.mu.Lock()
@@ -170,7 +170,7 @@ func (s *Server) report(what string, errs ...error) {
 // URL is the address for MODAL_SERVER_URL.
 func (s *Server) URL() string { return "http://" + s.network.Addr().String() }
 
-// routerURL is the address that is told to clients. They demand https of it, and
+// routerURL is the address for clients. They demand https of it, and
 // then use plain text because the control plane is on the loopback interface.
 func (s *Server) routerURL() string { return "https://" + s.network.Addr().String() }
 

@@ -92,7 +92,7 @@ func (o spaceOptions) makeDirs() error {
 	return nil
 }
 
-// privateMounts gives the thread a namespace for mounts that nobody else sees.
+// privateMounts gives the thread its own mount namespace.
 func privateMounts() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return err
@@ -253,7 +253,7 @@ func (s *space) inside(f func() error) error {
 }
 
 // close kills all processes of the space and waits for the first one, which is the
-// last to go. Nobody else may be inside.
+// last to go. No other process may be inside.
 func (s *space) close() error {
 	if s.init == nil {
 		return nil

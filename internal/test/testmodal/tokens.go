@@ -28,8 +28,8 @@ func newTokens() tokens {
 	}
 }
 
-// newJWT mints a token of three parts. Nobody verifies its signature, which is
-// random and so makes the token the secret that it is compared as.
+// newJWT mints a token of three parts. The server compares tokens as secrets and does not
+// verify the signature, which is random.
 func newJWT(subject string, expires time.Time) string {
 	part := base64.RawURLEncoding.EncodeToString
 	return strings.Join([]string{

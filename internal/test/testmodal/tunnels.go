@@ -6,9 +6,9 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 )
 
-// openTunnels says where the ports of a sandbox can be reached. Those without
-// encryption could be, as the sandbox shares this machine's network; the names of
-// the others are nobody's.
+// openTunnels returns the addresses of a sandbox's ports. Those without encryption work,
+// because the sandbox shares this machine's network; the names of the others do not
+// resolve.
 func openTunnels(ports []*pb.PortSpec) map[uint32]*pb.TunnelData {
 	all := map[uint32]*pb.TunnelData{}
 	for i, spec := range ports {

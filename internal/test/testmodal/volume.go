@@ -13,7 +13,7 @@ import (
 type volume struct {
 	id, dir string
 
-	mu sync.Mutex // by whoever copies
+	mu sync.Mutex // held while copying
 }
 
 // mountedVolume is a sandbox's copy.

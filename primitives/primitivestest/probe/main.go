@@ -30,7 +30,7 @@ type step struct {
 }
 
 func main() {
-	heedSignals()
+	restoreSignals()
 	s := &script{words: os.Args[1:]}
 	if err := s.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "probe:", err)

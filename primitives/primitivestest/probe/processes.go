@@ -120,9 +120,9 @@ func number(name string) syscall.Signal {
 	return n
 }
 
-// heedSignals undoes that the tests were started as a background job, in which
-// shells ignore the signals of the keyboard.
-func heedSignals() {
+// restoreSignals restores the signals of the keyboard: shells ignore them in background
+// jobs, as which the tests may have been started.
+func restoreSignals() {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
 		if signal.Ignored(sig) {
 			defaultSignal(sig)

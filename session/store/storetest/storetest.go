@@ -59,7 +59,7 @@ var cases = []rule{
 	{"Append/the record tells the last event", appendRecord, nil},
 	{"Events/they start where asked", eventsFrom, nil},
 	{"Events/beyond the end there are none", eventsBeyond, nil},
-	{"Events/a loop that takes its time delays nobody", eventsSlow, nil},
+	{"Events/a slow loop does not block Append", eventsSlow, nil},
 	{"Events/leaving the loop early is fine", eventsLeave, nil},
 	{"Events/large payloads come back whole", eventsLarge, nil},
 	{"Put/a part comes back byte by byte", putExact, getExact},
