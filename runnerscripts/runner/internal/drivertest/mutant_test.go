@@ -225,6 +225,9 @@ func mutants() []mutant {
 			req.SessionID = agent.NewUUID()
 			req.Paths.Home += "/" + req.SessionID
 		}}},
+		{"retries are not reported", "an API that cannot be reached is reported while the agent tries again", broken{sink: func(typ runnerscripts.EventType, payload any) (any, bool) {
+			return payload, typ != runnerscripts.TypeLog
+		}}},
 	}
 }
 

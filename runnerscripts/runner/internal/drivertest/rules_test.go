@@ -39,6 +39,7 @@ func rules() []rule {
 		{"closing ends a running query and the program", closeRunning},
 		{"the end of the context ends the program", endOfContext},
 		{"a new process remembers the conversation", newProcess},
+		{"an API that cannot be reached is reported while the agent tries again", unreachable},
 	}
 }
 
@@ -321,6 +322,28 @@ func newProcess(r *rig) {
 		r.Errorf("session_initialized: %+v", init)
 	}
 	r.sameAsTranscript()
+}
+
+// unreachable has an API whose port is closed.
+func unreachable(r *rig) {
+	r.real()
+	if err := r.api.Close(); err != nil {
+		r.Fatal(err)
+	}
+	c := r.start()
+	query := r.begin(c, "plain-text")
+	ctx, cancel := context.WithTimeout(r.Context(), r.patience)
+	defer cancel()
+	r.out.Wait(ctx, r, func(e runnerscripts.Event) bool {
+		l, ok := e.Value().(*runnerscripts.Log)
+		return ok && l.Level == "warn" && strings.Contains(l.Message, "the model's API")
+	})
+	if err := c.Interrupt(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
+		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+	}
 }
 
 // gone waits for the end of the process group of a program.

@@ -2,6 +2,7 @@ package gemini
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -17,9 +18,10 @@ const (
 var (
 	// logPattern is a line of the debug log.
 	logPattern = agent.Pattern{Expr: `^\[\d{4}-\d\d-\d\dT[0-9:.]+Z\] \[([A-Z]+)\] (.*)`}
-	// retryPattern tells that the model's API has failed and is asked again, which
-	// may go on for minutes.
-	retryPattern = agent.Pattern{Expr: `^Attempt (\d+) failed with status (\d+)\. Retrying`}
+	// retryPattern is what the program logs before it asks the model's API again. It may
+	// do so for minutes. The groups are the number of the attempt, the status or what else
+	// the API answered, and the error where nothing answered.
+	retryPattern = agent.Pattern{Expr: `^Attempt (\d+) failed(?: with (.+?))?(?:: (.+?))?\. Retrying (?:after|with backoff\.\.\.) ?(.*)`}
 	// mcpPattern tells that an MCP server has failed.
 	mcpPattern = agent.Pattern{Expr: `^\[MCP error\] (.*MCP server '([^']+)'.*)`}
 )
@@ -31,10 +33,10 @@ func readLog(out agent.Sink, line []byte) bool {
 	if m == nil {
 		return true
 	}
-	if retry := retryPattern.Get().FindSubmatch(m[2]); retry != nil {
+	if cause, attempt := retried(m[2]); attempt != "" {
 		out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
 			Level:   "warn",
-			Message: fmt.Sprintf("the model's API failed with status %s; another try follows try %s", retry[2], retry[1]),
+			Message: fmt.Sprintf("the model's API %s; another try follows try %s", cause, attempt),
 		})
 	}
 	if mcp := mcpPattern.Get().FindSubmatch(m[2]); mcp != nil {
@@ -44,4 +46,25 @@ func readLog(out agent.Sink, line []byte) bool {
 		})
 	}
 	return string(m[1]) == "ERROR"
+}
+
+// retried returns why a request to the model's API failed that is sent again, and the number
+// of the attempt; it is empty if a line says something else.
+func retried(line []byte) (cause, attempt string) {
+	m := retryPattern.Get().FindSubmatch(line)
+	if m == nil {
+		return "", ""
+	}
+	answered, said, thrown := string(m[2]), string(m[3]), string(m[4])
+	switch {
+	case answered != "":
+		cause = "failed with " + answered
+	case said != "":
+		cause = "failed: " + said
+	case strings.Contains(thrown, "fetch failed"):
+		cause = "could not be reached: check its address"
+	default:
+		cause = "failed: " + thrown
+	}
+	return cause, string(m[1])
 }
