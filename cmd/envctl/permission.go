@@ -54,6 +54,9 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 	default:
 		return nil, usagef("--permission: there is no %q; choose ask, allow or deny", policy)
 	}
+	if policy == permissionAsk && a.err.terminal {
+		a.out.inBackground() // whose reader may wait for the answer, too
+	}
 	answer := &answerer{app: a, policy: policy, lines: make(chan string)}
 	if isTerminal(a.in) {
 		answer.terminal, _ = a.in.(*os.File) // as isTerminal says

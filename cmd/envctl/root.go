@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,6 +22,7 @@ const (
 	exitNotExecuted = 126 // exec: the command is there and cannot be run
 	exitNotFound    = 127 // exec: no such command
 	exitInterrupted = 130
+	exitNoReader    = 141 // 128 + SIGPIPE, as a shell shows it
 )
 
 // app is one run of the command line: its streams and little else.
@@ -54,12 +54,18 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	defer func() { _, _ = a.out.Close(), a.err.Close() }() // nobody is left to hear of it
+	defer func() { _ = a.err.end(nil) }() // nobody is left to hear of it
 	strictDefaults(root)
 	err := root.ExecuteContext(ctx)
 	a.status.off()
+	if ended := a.out.end(a.hurry); err == nil || errors.Is(ended, errNoReader) {
+		err = ended
+	}
 	if err == nil {
 		return exitOK
+	}
+	if errors.Is(err, errNoReader) {
+		return exitNoReader // as of a program that SIGPIPE has ended: nobody is left to read why
 	}
 	var status *exitError
 	if errors.As(err, &status) {
@@ -67,9 +73,6 @@ func (a *app) execute(ctx context.Context, args []string) int {
 			fmt.Fprintf(a.err, "envctl: %s\n", status.err.Error())
 		}
 		return status.code
-	}
-	if errors.Is(err, syscall.EPIPE) {
-		return exitFailure // nobody is left to read why
 	}
 	if ctx.Err() != nil {
 		fmt.Fprintln(a.err, "envctl: interrupted")
@@ -131,8 +134,9 @@ func (a *app) newRootCmd() *cobra.Command {
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the test"
 
 Exit status: 0 when it worked, 1 when the agent or the sandbox failed, 2 when the
-command line or the configuration makes no sense, 130 when interrupted. exec
-returns its command's status, or 124 to 127 as timeout(1) and env(1) do.
+command line or the configuration makes no sense, 130 when interrupted, 141 when
+the reader of standard output went away, as 'head' does. exec returns its command's
+status, or 124 to 127 as timeout(1) and env(1) do.
 
 An ID may be cut short, as long as it fits only one sandbox.`,
 		SilenceUsage:  true,

@@ -100,8 +100,8 @@ func TestAReaderThatLeavesEndsTheRun(t *testing.T) {
 	lines := 0
 	out := &hooked{hook: func(string) bool { lines++; return lines < 2 }}
 	var errOut bytes.Buffer
-	if code := Execute(t.Context(), strings.NewReader(""), out, &errOut, []string{"run", "--json", "go"}); code != exitFailure {
-		t.Errorf("exit status %d\n%s", code, &errOut)
+	if code := Execute(t.Context(), strings.NewReader(""), out, &errOut, []string{"run", "--json", "go"}); code != exitNoReader || errOut.Len() > 0 {
+		t.Errorf("exit status %d, want %d as of SIGPIPE\n%s", code, exitNoReader, &errOut)
 	}
 }
 

@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -29,6 +33,7 @@ type output struct {
 	status   *status // that is drawn meanwhile; nil: none
 
 	mu   sync.Mutex
+	late *backlog        // writes to file; nil: Write does
 	text *visible.Writer // writes to buf
 	buf  bytes.Buffer
 }
@@ -76,18 +81,50 @@ func (o *output) pass() error {
 }
 
 func (o *output) put(text []byte) (int, error) {
-	if o.status != nil {
-		return o.status.write(o.file, text)
+	if o.late != nil {
+		return o.late.Write(text)
 	}
-	return o.file.Write(text)
+	return direct{o}.Write(text)
 }
 
-// Close writes the beginning of a character that has no rest. The file stays open.
-func (o *output) Close() error {
+// direct writes to the file of an output.
+type direct struct{ *output }
+
+func (d direct) Write(text []byte) (n int, err error) {
+	if d.status != nil {
+		n, err = d.status.write(d.file, text)
+	} else {
+		n, err = d.file.Write(text)
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		err = fmt.Errorf("%w: %w", errNoReader, err)
+	}
+	return n, err
+}
+
+// errNoReader says that the reader of an output has gone.
+var errNoReader = errors.New("nobody reads the output any more")
+
+// inBackground lets writes to a pipe return before its reader has taken them.
+func (o *output) inBackground() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if mode := modeOf(o.file); o.late == nil && mode&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
+		o.late = newBacklog(direct{o})
+	}
+}
+
+// end writes the beginning of a character that has no rest, and what waits for the
+// reader, unless it is enough. The file stays open.
+func (o *output) end(enough <-chan struct{}) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_ = o.text.Flush()
-	return o.pass()
+	err := o.pass()
+	if o.late != nil {
+		err = errors.Join(err, o.late.flush(enough))
+	}
+	return err
 }
 
 // span is text in one style; without a style it is as it is.

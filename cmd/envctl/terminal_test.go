@@ -33,6 +33,12 @@ type screen struct {
 // startOnTerminal runs this test's binary as envctl.
 func startOnTerminal(t *testing.T, args ...string) *screen {
 	t.Helper()
+	return startOnTerminalWith(t, nil, args...)
+}
+
+// startOnTerminalWith is startOnTerminal with another standard output, if it is not nil.
+func startOnTerminalWith(t *testing.T, out *os.File, args ...string) *screen {
+	t.Helper()
 	runner, err := bundle.Path(t.Context(), bundle.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +53,9 @@ func startOnTerminal(t *testing.T, args ...string) *screen {
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "XDG_CACHE_HOME=" + home + "/.cache",
 		"TERM=xterm", "NO_COLOR=1", "GORACE=atexit_sleep_ms=0", bundle.ExplicitVariable + "=" + runner,
+	}
+	if out != nil {
+		cmd.Stdout = out
 	}
 	p, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
 	if err != nil {
