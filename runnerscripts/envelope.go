@@ -132,8 +132,8 @@ func scanField(b []byte, i int) (end int, plain bool) {
 	return scanValue(b, i, 1), false
 }
 
-// setField sets one field of an event and returns its bit, or 0 if it has to be
-// left to encoding/json.
+// setField sets one field of an event and returns its bit, or 0 if encoding/json
+// must decode the event.
 func setField(ev *Event, n *names, key, value []byte, plain bool) int {
 	switch string(key) {
 	case "payload":

@@ -6,7 +6,7 @@ import (
 )
 
 // Event is the one envelope of everything that happens in a session, from the
-// runner to whoever looks at it.
+// runner to the user.
 type Event struct {
 	// Seq numbers the events of a session from 1 without a gap. It is given by
 	// the session on the host; zero before that.

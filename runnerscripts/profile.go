@@ -1,7 +1,7 @@
 package runnerscripts
 
-// Profile makes a general agent a particular one: what it is told, what it can
-// do, and what it may. The zero value changes nothing. A field that the chosen
+// Profile makes a general agent a particular one: its instructions, its tools and
+// its permissions. The zero value changes nothing. A field that the chosen
 // agent has nothing for is refused with [FailUnsupported], never ignored; what
 // each agent takes is in its [Recipe]. It is both configuration (of
 // environment.Config) and protocol.
@@ -152,7 +152,7 @@ const (
 	FeaturePlugins        Feature = "plugins"
 
 	FeaturePermissions Feature = "permissions"  // asks before it acts
-	FeatureAllowAlways Feature = "allow_always" // can be told not to ask again in the session
+	FeatureAllowAlways Feature = "allow_always" // a permission can be granted for the whole session
 	FeatureInterrupt   Feature = "interrupt"
 	FeatureSetMode     Feature = "set_mode"  // between prompts
 	FeatureSetModel    Feature = "set_model" // between prompts

@@ -35,7 +35,7 @@ func (p Profile) Check() error {
 	return nil
 }
 
-// checkAll checks the parts of one field, each of which returns its name.
+// checkAll checks the parts of one field. check returns a part's name.
 func checkAll[T any](field string, parts []T, check func(part T, where string) (string, error)) error {
 	seen := map[string]bool{}
 	for i, part := range parts {

@@ -216,7 +216,7 @@ const (
 	FailUnknownAgent    FailureCode = "unknown_agent"   // no such agent in this runner
 	FailAgentMissing    FailureCode = "agent_missing"   // its program is not installed in the sandbox
 	FailAgentOld        FailureCode = "agent_old"       // its program is older than Recipe.Minimum
-	FailAgent           FailureCode = "agent"           // it crashed, or said something nobody understands
+	FailAgent           FailureCode = "agent"           // it crashed, or broke its protocol
 	FailAPI             FailureCode = "api"             // the model's API refused or failed
 	FailQuery           FailureCode = "query"           // the agent ended the query with an error of its own; it goes on
 	FailSessionNotFound FailureCode = "session_not_found"

@@ -98,6 +98,6 @@ func EventTypes() []EventType {
 }
 
 // PayloadType returns the struct that the payload of a type decodes into, or
-// json.RawMessage where its shape is somebody else's. For an unknown type it is
-// nil.
+// json.RawMessage for a payload in the agent's own format. It returns nil for an unknown
+// type.
 func PayloadType(t EventType) reflect.Type { return eventKinds[t].payload }

@@ -31,13 +31,13 @@ end, also when the program that began it was killed; if none runs, what happened
 the last one. Ctrl-C lets go of it: the query goes on.
 
 With prompts, go on with the conversation of a sandbox that 'envctl run --keep' has
-left. A query whose end nobody has seen yet comes first. Ctrl-C interrupts. Variables
+left. A query whose end was not shown yet comes first. Ctrl-C interrupts. Variables
 that --env gave are stored nowhere: give them again. A sandbox of 'envctl create' takes its
 agent from the first --agent, and remembers it.
 
 When the agent asks for permission and this is no terminal, it is denied, unless the
 program that made the sandbox is there to answer. The exit status is 1 if a query
-failed, also one that somebody else began.`,
+failed, also one that another program began.`,
 		Example: `  envctl attach 3f2a
   envctl attach 3f2a -e ANTHROPIC_API_KEY "Now add a test"
   envctl attach web --agent codex -e OPENAI_API_KEY "Explain this code"
@@ -95,7 +95,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	}
 	if unseen || len(prompts) == 0 {
 		if found.inUse && f.permission == "" && answer.policy == permissionDeny {
-			w.answer = nil // whoever began it answers
+			w.answer = nil // its owner answers
 		}
 		err = w.print(ctx, env.FollowQuery(ctx))
 	}

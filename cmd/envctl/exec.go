@@ -116,10 +116,10 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 	case status.Reason == primitives.ReasonCancelled && ctx.Err() != nil:
 		return ctx.Err()
 	case status.Reason == primitives.ReasonCancelled:
-		// Nobody else cancels it. The sandbox itself may go on to end for a while.
+		// Only the end of the sandbox cancels it. The sandbox may take a while to end.
 		return execFailure(besideSandbox(env.ID(), primitives.ErrTerminated))
 	case status.Signal != "" && status.Reason != primitives.ReasonTimeout && ctx.Err() == nil:
-		// Whoever ended the sandbox ended its commands first, by a signal, too.
+		// The end of a sandbox ends its commands first, also by a signal.
 		if gone := besideSandbox(env.ID(), env.Healthy(ctx)); gone != nil {
 			return execFailure(gone)
 		}
@@ -223,7 +223,7 @@ func terminalSize(f *os.File) *primitives.TerminalSize {
 }
 
 // connect copies the streams until the command has exited and its output ended, or
-// nobody waits for that any more.
+// ctx is done.
 func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primitives.ExitStatus, error) {
 	// The reader of standard input cannot be broken off; it ends with the
 	// program.
@@ -263,8 +263,8 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	}
 }
 
-// copyStream copies, and closes the source when nobody takes its output any
-// more, so that the command gets its broken pipe.
+// copyStream copies, and closes the source when dst fails, so that the command gets its
+// broken pipe.
 func copyStream(dst io.Writer, src io.ReadCloser) error {
 	_, err := io.Copy(dst, src)
 	if err == nil {

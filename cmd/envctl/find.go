@@ -16,9 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// listTimeout is how long sandboxes of one type may take to be listed when those
-// of all types are wanted: an engine that does not answer must not keep anybody
-// from the others.
+// listTimeout is how long listing one type may take when all types are listed: an
+// engine that does not answer must not hide the sandboxes of the others.
 const listTimeout = 5 * time.Second
 
 // choices are the sandboxes that a command may mean: those of the chosen type, or
@@ -119,7 +118,7 @@ var errNoSandbox = errors.New("no sandbox")
 // find finds the one sandbox with this id or name, or whose id begins so.
 func find(ctx context.Context, chosen environment.Sandbox, id string) (location, error) {
 	from := choices(chosen)
-	// What is on this machine can be told without asking an engine.
+	// The sandboxes of this machine can be listed without an engine.
 	if i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == "local" }); i >= 0 && len(from) > 1 {
 		list, _ := environment.List(ctx, from[i]) // if it is not there, what failed fails again
 		for n, at := range locations(from, list) {

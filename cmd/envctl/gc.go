@@ -22,10 +22,10 @@ func (a *app) newGCCmd() *cobra.Command {
 	f := &gcFlags{target: target{app: a}}
 	cmd := &cobra.Command{
 		Use:   "gc [flags]",
-		Short: "Remove what programs that died have left",
-		Long: `Remove the sandboxes, volumes and images that programs which died have left, and
-print them. It never removes a sandbox whose program lives, that somebody is attached
-to, or that was made to be kept ('envctl create', 'envctl run --keep') and has not
+		Short: "Remove orphans: sandboxes, volumes and images whose owner has died",
+		Long: `Remove orphans, the sandboxes, volumes and images whose owner has died, and
+print them. It never removes a sandbox whose owner lives, that has a client attached
+or that was made to be kept ('envctl create', 'envctl run --keep') and has not
 expired: end those with 'envctl rm'.
 
 Without --sandbox also patches go that 'envctl run' saved more than 30 days ago.

@@ -20,7 +20,7 @@ func (a *app) newImageCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
 		Short: "Build, list and remove images with agents",
-		Long: `Build, list and remove the images of which containers with agents are made, or build
+		Long: `Build, list and remove the images from which containers with agents are made, or build
 one at Modal, which lists none.
 
 A container whose image lacks the agent is made of another one, which is built on
@@ -115,7 +115,7 @@ and NO_PROXY, without passwords: programs of the base could read and keep them.`
 	return cmd
 }
 
-// usedImage is what is told of an image that an agent can use as it is.
+// usedImage is the output for an image that an agent can use as it is.
 type usedImage struct {
 	Ref   string `json:"ref"`
 	Agent string `json:"agent"`
@@ -174,7 +174,7 @@ func (a *app) newImageRemoveCmd() *cobra.Command {
 		Use:   "rm [flags] [IMAGE...]",
 		Short: "Remove images with agents",
 		Long: `Remove images with agents, by name, by the beginning of a tag, or by the agent if only
-one image has it. They are built again when they are needed. An image of which there are
+one image has it. They are built again when they are needed. An image that is used by
 containers stays, and is an error unless --unused is given.`,
 		Example: `  envctl image rm claude
   envctl image rm agentenv-claude:d3c3
@@ -183,7 +183,7 @@ containers stays, and is an error unless --unused is given.`,
 	}
 	f.flags(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "remove all of them")
-	cmd.Flags().BoolVar(&f.unused, "unused", false, "remove all of which there are no containers")
+	cmd.Flags().BoolVar(&f.unused, "unused", false, "remove all that no container uses")
 	cmd.ValidArgsFunction = completeImages
 	return cmd
 }
@@ -260,8 +260,8 @@ func (f *imageRemoveFlags) removeUnlisted(ctx context.Context, s environment.San
 	return errors.Join(errs...)
 }
 
-// findImage finds an image by its name with the tag, of which the end or all may
-// be left out, or by its agent.
+// findImage finds an image by its name, with the whole tag, the beginning of it or none,
+// or by its agent.
 func findImage(list []environment.Image, name string) (environment.Image, error) {
 	var found []environment.Image
 	for _, i := range list {

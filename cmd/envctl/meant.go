@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/closest"
 )
 
-// meant advises somebody who gave a name that is none of those there are.
+// meant returns advice for a name that is none of names.
 func meant(given string, names []string) string {
 	if name := closest.Name(given, names); name != "" {
 		return "did you mean " + name + "?"
@@ -19,7 +19,7 @@ func meant(given string, names []string) string {
 	return "choose one of " + strings.Join(names, ", ")
 }
 
-// flagMeant advises somebody who gave a flag that a command does not have.
+// flagMeant returns advice for a flag that a command does not have.
 func flagMeant(cmd *cobra.Command, err error) string {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		var names []string

@@ -84,7 +84,7 @@ func (a *answerer) decide(ctx context.Context, req runnerscripts.PermissionReque
 	case permissionAllow:
 		return req.Allow()
 	case permissionDeny:
-		return req.Reject("Nobody is there to allow this; the user can allow it with --permission allow.")
+		return req.Reject("No user is present to allow this; the user can allow it with --permission allow.")
 	}
 	return a.ask(ctx, req)
 }
@@ -161,9 +161,9 @@ func (a *answerer) line(ctx context.Context) (line string, ok bool) {
 	}
 }
 
-// read passes the lines of an input that is no terminal on, where nobody reads the
-// questions: the next line is for the next one, whenever it came. A read cannot be
-// broken off, so this one goroutine lasts as long as the program.
+// read passes on the lines of an input that is no terminal. No user reads the
+// questions there: the next line answers the next question, whenever it came. A read
+// cannot be cancelled, so this one goroutine lasts as long as the program.
 func (a *answerer) read() {
 	defer close(a.lines)
 	r := bufio.NewReader(a.app.in)
@@ -199,9 +199,9 @@ func (a *answerer) typed(ctx context.Context) (line string, ok bool) {
 	return strings.TrimSpace(string(text)), len(text) > 0
 }
 
-// typedAhead takes what was typed before a question is shown, which cannot be meant
-// for it, out of the terminal. That may be a line without its end, as when a question
-// was withdrawn from under somebody's hands; only a raw terminal gives it out.
+// typedAhead removes from the terminal what the user typed before a question is shown,
+// which cannot be meant for it. That may be a line without its end, as when a question
+// was withdrawn while the user typed; only a raw terminal returns it.
 func (a *answerer) typedAhead() (text []byte) {
 	fd := int(a.terminal.Fd())
 	// In the background keys are for the shell, and the terminal is as it wants it.

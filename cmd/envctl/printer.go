@@ -61,7 +61,7 @@ func (p *jsonPrinter) finish() error { return nil }
 // standard output, everything about the run to standard error.
 type peoplePrinter struct {
 	requests    boundedmap.Map[string] // titles of what waits for permission
-	interactive bool                   // somebody was asked
+	interactive bool                   // a user was asked
 	mu          sync.Mutex
 	asked       *prompt               // the question that stands
 	held        []runnerscripts.Event // what has happened since

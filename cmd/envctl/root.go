@@ -54,7 +54,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	defer func() { _ = a.err.end(nil) }() // nobody is left to hear of it
+	defer func() { _ = a.err.end(nil) }() // nothing is left to report to
 	strictDefaults(root)
 	err := root.ExecuteContext(ctx)
 	a.status.off()
@@ -195,8 +195,8 @@ var named = []string{
 	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "scenario", "permission", "log-level",
 }
 
-// refuseEmpty refuses an empty value of a flag, which would be as if the flag had been
-// left out: what runs would run elsewhere, or as somebody else, than is meant.
+// refuseEmpty refuses an empty value of a flag. Treated like a missing flag it would run
+// the command elsewhere, or as another user, than the caller meant.
 func refuseEmpty(cmd *cobra.Command, _ []string) error {
 	for _, name := range named {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {

@@ -32,10 +32,10 @@ func (a *app) newStatsCmd() *cobra.Command {
 		Short: "Print what sandboxes use of their machine",
 		Long: `Print the processor time, the memory with its limit and the number of processes of
 the sandboxes, or of some of them. In a container every thread counts as a process, as it
-does for the limit of them. "-" is what cannot be told.
+does for the limit of them. "-" is unknown.
 
 With --json each is one object a line: times in nanoseconds, memory in bytes, -1 for
-what cannot be told, and a memory_limit of 0 where there is none.`,
+what is unknown, and a memory_limit of 0 where there is none.`,
 		Example: `  envctl stats
   envctl stats --json 3f2a | jq .memory`,
 		RunE: func(cmd *cobra.Command, ids []string) error {

@@ -121,7 +121,7 @@ func (e *engine) manyFiles(ctx context.Context, id string, boxes []box) (rows []
 }
 
 // rootOf returns the folder of this machine that is the root of a container;
-// empty if it cannot be reached, as for whoever is not root.
+// empty if it cannot be reached, as for users other than root.
 func (e *engine) rootOf(ctx context.Context, id string) (string, error) {
 	found, err := e.ContainerInspect(ctx, id)
 	if err != nil {

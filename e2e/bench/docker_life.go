@@ -20,7 +20,7 @@ import (
 // but the last.
 type stages struct{ ready, first, remove time.Duration }
 
-// lifeRounds is how many lives there are of each kind, the first of which does not count:
+// lifeRounds is how many lives there are of each kind; the first does not count:
 // the engine's times scatter by a tenth, and some targets are two percent.
 const lifeRounds = 41
 

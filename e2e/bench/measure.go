@@ -150,7 +150,7 @@ func clocked(times int, run func() error) contestant {
 	}}
 }
 
-// clockedAfter is clocked for what is to be prepared each time.
+// clockedAfter is clocked with a preparation before each run.
 func clockedAfter(prepare, run func() error) contestant {
 	again := clocked(1, run)
 	return contestant{1, func() (time.Duration, error) {

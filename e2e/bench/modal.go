@@ -140,7 +140,7 @@ func sdkExec(ctx context.Context, box *sdk.Sandbox, out io.Writer, args ...strin
 	return errors.Join(cerr, err)
 }
 
-// sdkTrue is the cheapest command, whose output nobody reads.
+// sdkTrue is the cheapest command. Its output is not read.
 func sdkTrue(ctx context.Context, box *sdk.Sandbox) error {
 	p, err := box.Exec(ctx, trueCommand.Args, &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
 	if err != nil {

@@ -36,11 +36,11 @@ type Config struct {
 	// runtime.GOARCH. Empty means those of this machine.
 	OS, Arch string
 	// CacheDir keeps binaries that were built or unpacked. It is made if it is
-	// missing, and must belong to the user and be writable by nobody else.
+	// missing, must belong to the user, and must not be writable by other users.
 	// Empty means "agentenv" in the user's cache directory.
 	CacheDir string
-	// Progress is told, in a sentence, what takes longer than a moment. Nil
-	// tells nobody.
+	// Progress gets a sentence about each step that takes longer than a moment. Nil
+	// reports nothing.
 	Progress func(message string)
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/flock"
 )
 
-// keepUnused is how long a binary stays in the cache that nobody asks for.
+// keepUnused is how long an unused binary stays in the cache.
 const keepUnused = 30 * 24 * time.Hour
 
 // cached returns the binary that is kept under a key; make writes it to a file if
@@ -108,8 +108,8 @@ func (f *finder) cacheDir() (string, error) {
 // things: its place is for the user to choose.
 var ours = regexp.MustCompile(`^(source-|embedded-)[0-9a-f]{32}$|^version-v[0-9]+\.`)
 
-// prune removes what nobody has asked for in a long time. That it cannot is no
-// reason not to use the cache.
+// prune removes binaries that were unused for keepUnused. It ignores errors: the cache
+// works without it.
 func prune(root, keep string) {
 	entries, err := os.ReadDir(root)
 	if err != nil {

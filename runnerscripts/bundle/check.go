@@ -29,8 +29,7 @@ func usable(name string) error {
 	return nil
 }
 
-// trusted reports whether nobody but the user and root could have put the file
-// where it is.
+// trusted reports whether only the user and root could have put the file where it is.
 func trusted(name string) error {
 	real, err := filepath.EvalSymlinks(name)
 	if err != nil {

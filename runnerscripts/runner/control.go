@@ -111,7 +111,7 @@ func setting(ctx context.Context, set func(context.Context, string) error, value
 func (c *conversation) rejectUnanswered(ctx context.Context, id string) {
 	err := c.answer(ctx, id, runnerscripts.PermissionDecision{
 		Kind:    runnerscripts.RejectOnce,
-		Message: "standard input of the runner has ended: nobody can answer",
+		Message: "standard input of the runner has ended: no answer can arrive",
 	})
 	// It may have been withdrawn at the same time.
 	if err != nil && failure(err).Code != runnerscripts.FailInvalidRequest {

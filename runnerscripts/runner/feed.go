@@ -25,12 +25,12 @@ import (
 // neither into a file nor into the description of the command.
 const socketName = "input"
 
-// feedPatience is how long a feed waits for the script to listen, and lonely how
-// long the script waits for another feed when the last one has gone, before it
-// takes that for the end of its input.
+// feedPatience is how long a feed waits for the script to listen. idleTimeout is how long
+// the script waits for another feed after the last one has ended, before it takes that
+// for the end of its input.
 const (
 	feedPatience = 10 * time.Second
-	lonely       = time.Minute
+	idleTimeout  = time.Minute
 )
 
 // fedInput is the input of an execute-query that is fed.
@@ -39,7 +39,7 @@ type fedInput struct {
 	r        *io.PipeReader
 	w        *io.PipeWriter
 	started  chan struct{} // closed when the environment is known
-	lonely   time.Duration
+	idle     time.Duration
 	tasks    sync.WaitGroup
 
 	writing sync.Mutex // one line at a time
@@ -62,8 +62,8 @@ func listen(ctx context.Context, dir string, wait time.Duration) (*fedInput, err
 	if err != nil {
 		return nil, fmt.Errorf("listen for feeds: %w", err)
 	}
-	l.SetUnlinkOnClose(false) // its name may be somebody else's by then
-	in := &fedInput{listener: l, started: make(chan struct{}), lonely: wait, feeds: make(map[net.Conn]struct{})}
+	l.SetUnlinkOnClose(false) // another script may own the name by then
+	in := &fedInput{listener: l, started: make(chan struct{}), idle: wait, feeds: make(map[net.Conn]struct{})}
 	in.r, in.w = io.Pipe()
 	in.timer = time.AfterFunc(wait, func() { _ = l.Close() })
 	in.tasks.Go(in.accept)
@@ -113,7 +113,7 @@ func (in *fedInput) enter(conn net.Conn) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.closed {
-		_ = conn.Close() // it sees that nobody listens
+		_ = conn.Close() // the feed sees that the script has ended
 		return false
 	}
 	in.feeds[conn] = struct{}{}
@@ -127,7 +127,7 @@ func (in *fedInput) leave(conn net.Conn) {
 	_ = conn.Close() // there is nothing to lose
 	delete(in.feeds, conn)
 	if len(in.feeds) == 0 && !in.closed {
-		in.timer.Reset(in.lonely)
+		in.timer.Reset(in.idle)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// guests is a file of the sandbox that every guest that is attached to it keeps
-// locked: so the first guest, which keeps the sandbox alive, knows whether anybody
+// guests is a file of the sandbox that every attached guest keeps
+// locked: so the first guest, which keeps the sandbox alive, knows whether a client
 // is connected. The kernel unlocks it when a guest dies.
 type guests struct {
 	file *os.File

@@ -41,7 +41,7 @@ func newLean() *lean {
 // spread has this program work on several processors.
 func spread() { runtime.GOMAXPROCS(min(frugal.Processors, maxProcessors)) }
 
-// work is told what a guest does, see guest.ServeConfig.
+// work is the guest's callback Work, see guest.ServeConfig.
 func (l *lean) work(much bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -138,7 +138,7 @@ func outcome(ctx context.Context, out *sink, err error) error {
 // signalled is the failure of what a signal has ended.
 func signalled() *runnerscripts.ScriptFailure {
 	return &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailInternal, Message: "the runner was told to end by a signal",
+		Code: runnerscripts.FailInternal, Message: "a signal ended the runner",
 	}
 }
 
@@ -267,8 +267,8 @@ func (c *conversation) admit(ctx context.Context, payload any) (query string, ok
 	return query, ok
 }
 
-// perform does what the queue asks for and returns what is to be written. It does not
-// block, and calls nothing of the driver.
+// perform does what the queue asks for and returns the reports to write. It does not
+// block or call the driver.
 func (c *conversation) perform(ctx context.Context, actions []queries.Action) (reports []queries.Action) {
 	for _, a := range actions {
 		switch a.Do {

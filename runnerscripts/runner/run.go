@@ -108,7 +108,7 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 
 // fedScript runs execute-query with the lines of feeds.
 func (a *app) fedScript(ctx context.Context, dir string) int {
-	in, err := listen(ctx, dir, lonely)
+	in, err := listen(ctx, dir, idleTimeout)
 	if err != nil {
 		return a.fail(err)
 	}
@@ -132,7 +132,7 @@ func (a *app) script(ctx context.Context, name string) int {
 		runnerscripts.ExecuteQuery:   a.executeQuery,
 		runnerscripts.ReadTranscript: a.readTranscript,
 	}[name]
-	// A read of the input does not heed ctx by itself.
+	// A read of the input does not return when ctx is done: closing it ends the read.
 	defer context.AfterFunc(ctx, func() { a.stdin.Close() })()
 	err := do(ctx)
 	if crash, ok := errors.AsType[script.CrashError](err); ok {

@@ -14,7 +14,7 @@ type sink struct {
 	enc     *runnerscripts.Encoder
 	session string
 	source  runnerscripts.Source
-	// broken ends the script's work when nobody reads it any more.
+	// broken ends the script's work when its output has no reader any more.
 	broken context.CancelCauseFunc
 	// admit gets the payload of every event of a driver before it is written. It
 	// returns the query that the event belongs to, and whether to write it. Nil

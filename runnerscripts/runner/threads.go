@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// spareThreads is how many threads a guest has in stock. A program of Go dies when it
-// needs one more and gets none, and whoever fills a sandbox with processes until it may
-// have no more must not take its guest with him. Threads are needed for system calls
-// that take long, and are kept.
+// spareThreads is how many threads a guest keeps in reserve. A Go program dies when it
+// needs a thread and gets none; a command that fills the sandbox with processes up to its
+// limit must not end the guest. Blocking system calls use threads; the runtime keeps
+// threads that it has.
 const spareThreads = 8
 
 // stockThreads has the runtime make as many threads as that: a goroutine that has a

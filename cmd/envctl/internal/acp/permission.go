@@ -83,8 +83,8 @@ func (c *conversation) ask(ctx context.Context, ev runnerscripts.Event) {
 	})
 }
 
-// options are those that the editor can offer. Of a kind that is not known nobody could say
-// what it does.
+// options returns the options that the editor can offer. It drops those of an unknown
+// kind, whose effect the editor cannot explain.
 func options(all []runnerscripts.PermissionOption) []acp.PermissionOption {
 	var list []acp.PermissionOption
 	for _, o := range all {

@@ -77,7 +77,7 @@ func (c *conversation) cancelPrompt() {
 
 // converse has a prompt answered. When ctx is done the agent is interrupted.
 func (s *server) converse(ctx context.Context, c *conversation, text string) (acp.PromptResponse, error) {
-	// The end of a prompt that is cancelled is told too.
+	// The editor gets the end of a cancelled prompt too.
 	telling := context.WithoutCancel(ctx)
 	turn, err := c.agent.Prompt(telling, text)
 	if errors.Is(err, session.ErrClosed) && ctx.Err() != nil {

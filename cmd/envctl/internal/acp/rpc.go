@@ -61,7 +61,7 @@ func (s *server) read(ctx context.Context, in io.Reader, feed io.Writer) error {
 		}
 		switch {
 		case m.Method == "" && len(m.ID) > 0:
-			// It fails when the connection has ended; then nobody waits for it.
+			// It fails when the connection has ended; then no request waits for it.
 			_, _ = feed.Write(append(bytes.Clone(line), '\n'))
 		case len(m.ID) > 0:
 			s.request(ctx, handlers[m.Method], m)
@@ -179,7 +179,7 @@ func (s *server) tell(ctx context.Context, id acp.SessionId, u acp.SessionUpdate
 	}
 }
 
-// requestError is what the editor is told of an error.
+// requestError returns the protocol's form of an error.
 func requestError(err error) *acp.RequestError {
 	if e := new(acp.RequestError); errors.As(err, &e) {
 		return e
@@ -219,7 +219,7 @@ func decode[T any](params json.RawMessage) (T, error) {
 	return v, nil
 }
 
-// lineWriter writes one message a call, and ends the connection when nobody reads it.
+// lineWriter writes one message a call, and ends the connection when it is not read.
 type lineWriter struct {
 	broken context.CancelCauseFunc
 

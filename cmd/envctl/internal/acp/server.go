@@ -2,10 +2,9 @@
 // Client Protocol, version 1, as the agent, and each session of the editor is a
 // session of package session.
 //
-// An event of a session is told to the editor as the update that it is named after;
-// what the protocol has no word for goes to the logger. Requests come in any number
-// at once. A prompt is accepted, and a cancellation takes effect, in the order in
-// which the editor has sent them.
+// The server sends an event of a session as the update of the same name, and logs an
+// event that the protocol has no update for. It serves any number of requests at once.
+// It accepts prompts and cancellations in the order in which the editor sent them.
 package acp
 
 import (
@@ -28,7 +27,7 @@ import (
 
 // Config says what is served. Configure is required.
 type Config struct {
-	// Name, Title and Version are told to the editor.
+	// Name, Title and Version identify the server to the editor.
 	Name, Title, Version string
 	// Configure returns the configuration of a new session for a folder, which
 	// exists and whose path is absolute. The OnPermission of its environment and its
@@ -82,7 +81,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 		err = context.Cause(ctx)
 	}
 	err = errors.Join(err, s.closeAll())
-	err = errors.Join(err, feed.Close()) // nobody will answer what the editor was asked
+	err = errors.Join(err, feed.Close()) // the editor will not answer its open requests
 	s.sayFarewell()
 	return err
 }
@@ -97,7 +96,7 @@ type server struct {
 	cfg  Config
 	log  hclog.Logger
 	out  *lineWriter
-	conn *acp.Connection // for what the editor is told and asked
+	conn *acp.Connection // sends updates and requests to the editor
 
 	calls  sync.WaitGroup // requests that are worked on
 	silent chan struct{}  // closed when nothing is written any more to an editor that has disconnected

@@ -20,8 +20,8 @@ type teller struct {
 	paths *paths
 	log   hclog.Logger
 
-	// What was told of each block of text, and which tool calls were told. Of what is
-	// forgotten the editor may be told a second time.
+	// The text sent of each block, and the tool calls sent. The editor may get again
+	// what these maps have dropped.
 	blocks boundedmap.Map[*strings.Builder]
 	tools  boundedmap.Map[struct{}]
 	last   place // where the last text stands
@@ -45,7 +45,7 @@ func newTeller(p *paths, log hclog.Logger, mode string) *teller {
 	return t
 }
 
-// update returns what the editor is told of an event, if it is told anything.
+// update returns the update for an event. It returns false for an event without one.
 func (t *teller) update(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	switch ev.Type {
 	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
@@ -138,8 +138,8 @@ func (t *teller) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	return acp.UpdateAgentMessage(block), ok
 }
 
-// news returns what the editor does not have of a block yet. What it has cannot be
-// taken back: a block that has become another one is told as a whole.
+// news returns the part of a block that the editor does not have yet. Sent text cannot be
+// withdrawn: a block whose beginning has changed is sent again as a whole.
 func (t *teller) news(c runnerscripts.ContentChunk) string {
 	told, known := t.blocks.Get(c.BlockID)
 	if !known {
