@@ -2,13 +2,19 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -143,3 +149,164 @@ func (c Config) check() error {
 	}
 	return nil
 }
+
+// LoadConfig reads a configuration from a YAML or JSON file. Relative paths of
+// this machine in it are relative to the file's folder. A pipe or a device is
+// primitives.ErrNotRegular: read it and call [ParseConfig]. More than 4 MiB are
+// primitives.ErrLimit. Errors beside those of reading are [ErrConfig], as from
+// [ParseConfig].
+//
+// There are short forms: "agent: claude", and in the workspace "folder: .", which leaves out
+// what git ignores, "git: URL#REF" and "tar: FILE".
+func LoadConfig(name string) (Config, error) {
+	data, err := input.ReadFile(name, configfile.MaxSize)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Config{}, fmt.Errorf("configuration %s: %w", name, fs.ErrNotExist)
+	case err != nil:
+		return Config{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	dir, err := filepath.Abs(filepath.Dir(name))
+	if err != nil {
+		return Config{}, err
+	}
+	cfg, err := parseConfig(data, dir)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", name, err)
+	}
+	cfg.resolve(dir)
+	for i := range cfg.Workspace {
+		cfg.Workspace[i].config = name
+	}
+	return cfg, nil
+}
+
+// ParseConfig decodes a configuration in YAML or JSON. It is strict: a key that
+// does not exist or stands twice, a value of another type, and a second document
+// are [ErrConfig], and the message says where. A profile that is a path is read by
+// [LoadProfile]; a relative one is relative to the working directory.
+func ParseConfig(data []byte) (Config, error) {
+	return parseConfig(data, "")
+}
+
+// parseConfig decodes a configuration whose profile may be in a file or folder,
+// by a path relative to dir.
+func parseConfig(data []byte, dir string) (Config, error) {
+	asJSON, err := configfile.ToJSON(data)
+	if err != nil {
+		return Config{}, err
+	}
+	if asJSON, err = expandShort(asJSON); err != nil {
+		return Config{}, err
+	}
+	asJSON, profile := cutProfile(asJSON)
+	var cfg Config
+	if err := reader.Decode(asJSON, &cfg, ""); err != nil {
+		return Config{}, err
+	}
+	if profile != "" {
+		if !filepath.IsAbs(profile) {
+			profile = filepath.Join(dir, profile)
+		}
+		if cfg.Profile, err = LoadProfile(profile); err != nil {
+			return Config{}, err
+		}
+	}
+	if err := cfg.check(); err != nil {
+		return Config{}, err
+	}
+	if cfg.Sandbox.Type != "" {
+		if err := cfg.Sandbox.check(); err != nil {
+			return Config{}, err
+		}
+	}
+	return cfg, nil
+}
+
+// cutProfile takes a profile that is a path out of a configuration.
+func cutProfile(data []byte) (rest []byte, path string) {
+	var tree map[string]json.RawMessage
+	if json.Unmarshal(data, &tree) != nil || json.Unmarshal(tree["profile"], &path) != nil || path == "" {
+		return data, ""
+	}
+	delete(tree, "profile")
+	rest, err := json.Marshal(tree)
+	if err != nil {
+		return data, ""
+	}
+	return rest, path
+}
+
+// expandShort writes short forms out: the name of an agent, and what a source is, as the
+// flags of envctl have them.
+func expandShort(data []byte) ([]byte, error) {
+	var tree map[string]any
+	if json.Unmarshal(data, &tree) != nil {
+		return data, nil // which is refused later
+	}
+	if name, ok := tree["agent"].(string); ok {
+		tree["agent"] = map[string]any{"name": name}
+	}
+	if text, ok := tree["workspace"].(string); ok {
+		return nil, fmt.Errorf("%w: workspace: it is a list of sources, not a text; give one, as in 'workspace: [{folder: %[2]s}]', "+
+			"or, for a folder of this machine that the agent itself works in, 'sandbox: {type: docker, workspace: %[2]s}'", ErrConfig, text)
+	}
+	sources, _ := tree["workspace"].([]any)
+	for _, one := range sources {
+		source, _ := one.(map[string]any)
+		if path, ok := source["folder"].(string); ok {
+			source["folder"] = map[string]any{"path": path, "gitignore": true}
+		}
+		if address, ok := source["git"].(string); ok {
+			url, ref, _ := strings.Cut(address, "#")
+			source["git"] = map[string]any{"url": url, "ref": ref}
+		}
+		if path, ok := source["tar"].(string); ok {
+			source["tar"] = map[string]any{"path": path}
+		}
+	}
+	return json.Marshal(tree)
+}
+
+// resolve makes relative paths of this machine absolute.
+func (c *Config) resolve(dir string) {
+	abs := func(p *string) {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+	abs(&c.Runner)
+	if p, ok := c.Sandbox.block().(primitives.PathHolder); ok {
+		for _, p := range p.HostPaths(&c.Sandbox.Spec) {
+			abs(p)
+		}
+	}
+	for _, s := range c.Workspace {
+		switch {
+		case s.Folder != nil:
+			abs(&s.Folder.Path)
+		case s.Tar != nil:
+			abs(&s.Tar.Path)
+		case s.Git != nil && (s.Git.URL == "." || s.Git.URL == ".." || strings.HasPrefix(s.Git.URL, "./") || strings.HasPrefix(s.Git.URL, "../")):
+			abs(&s.Git.URL)
+		}
+	}
+}
+
+// Profile makes a general agent a particular one: instructions, skills, servers
+// of tools, limits.
+type Profile = runnerscripts.Profile
+
+// LoadProfile reads a profile from a YAML or JSON file, or from a folder. A folder
+// has the layout that Claude Code has in a project: CLAUDE.md or AGENTS.md, and
+// beside them or in its folder .claude the folders rules, skills, commands and
+// agents, settings.json with permissions and hooks, and .mcp.json. A profile.yaml
+// or profile.json in the folder says the rest, such as the model.
+//
+// What is wrong in the files is [ErrConfig], and the message says where. Symbolic
+// links that lead out of the folder are refused, and so are pipes, devices and files
+// of more than 4 MiB.
+func LoadProfile(name string) (Profile, error) { return reader.LoadProfile(name) }
+
+// reader reads files of configurations and profiles.
+var reader = configfile.Reader{Config: reflect.TypeFor[Config]()}

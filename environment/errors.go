@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -21,7 +22,7 @@ var (
 	ErrNotPending = errors.New("permission request is not waiting for an answer")
 	// ErrConfig: the configuration makes no sense. The message says where and
 	// what to change.
-	ErrConfig = errors.New("invalid configuration")
+	ErrConfig = configfile.ErrInvalid
 	// ErrTrust: a session would go on in a sandbox that is less isolated from this
 	// machine, without Config.Trust.
 	ErrTrust = errors.New("the session is not trusted there")

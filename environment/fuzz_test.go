@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -24,7 +25,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"sandbox":"local","workspace":{"files":[{"path":"a","content":"b"}]},"profile":{"memory":"x"}}`))
 	f.Add([]byte("a: &a [x, x]\nb: [*a, *a]\n---\nagent: {}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		asJSON, err := configJSON(data)
+		asJSON, err := configfile.ToJSON(data)
 		if err != nil {
 			return
 		}

@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -78,7 +78,7 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 	}
 	type plain Sandbox // without this method
 	var read plain
-	if err := decodeStrict(data, &read, "sandbox"); err != nil {
+	if err := reader.Decode(data, &read, "sandbox"); err != nil {
 		return err
 	}
 	if read.Type == "" {
@@ -92,19 +92,14 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 // all.
 func (s Sandbox) MarshalJSON() ([]byte, error) {
 	type plain Sandbox // without this method
-	data, err := json.Marshal(plain(s))
+	settings, err := configfile.Settings(plain(s))
 	if err != nil {
-		return nil, err
-	}
-	var settings map[string]any
-	if err := decodeNumbers(data, &settings); err != nil {
 		return nil, err
 	}
 	if delete(settings, "type"); len(settings) == 0 {
 		return json.Marshal(s.Type)
 	}
 	settings["type"] = s.Type
-	writeDurations(settings, reflect.TypeFor[plain]())
 	return json.Marshal(settings)
 }
 

@@ -9,8 +9,10 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -167,7 +169,7 @@ func (s *snapshot) content(e entry) *io.SectionReader {
 // pack writes what [readSnapshot] reads.
 func (s *snapshot) pack(w io.Writer) error {
 	out := tar.NewWriter(w)
-	for _, name := range sortedKeys(s.files) {
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		e := s.files[name]
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(e.mode.Perm()), Size: e.size, Format: tar.FormatPAX}
 		if e.isLink() {

@@ -1,4 +1,4 @@
-package environment
+package configfile
 
 import (
 	"errors"
@@ -36,7 +36,7 @@ func (l *profileFolder) settings(name string) {
 		return
 	}
 	var s claudeSettings
-	if err := errors.Join(duplicateKeys(data), decodeStrict(data, &s, "")); err != nil {
+	if err := errors.Join(duplicateKeys(data), l.reader.Decode(data, &s, "")); err != nil {
 		l.fail(name, "%w", err)
 		return
 	}
@@ -82,7 +82,7 @@ func (l *profileFolder) servers(name string) {
 	var file struct {
 		Servers map[string]claudeServer `json:"mcpServers"`
 	}
-	if err := errors.Join(duplicateKeys(data), decodeStrict(data, &file, "")); err != nil {
+	if err := errors.Join(duplicateKeys(data), l.reader.Decode(data, &file, "")); err != nil {
 		l.fail(name, "%w", err)
 		return
 	}

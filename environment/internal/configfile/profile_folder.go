@@ -1,4 +1,4 @@
-package environment
+package configfile
 
 import (
 	"bytes"
@@ -27,10 +27,11 @@ const (
 
 // profileFolder collects a profile from files.
 type profileFolder struct {
+	reader  Reader
 	name    string // for messages
 	dir     *os.Root
 	root    fs.FS // of dir
-	profile Profile
+	profile runnerscripts.Profile
 	read    []string // what was found
 	files   int      // how many were read
 	errs    []error
@@ -48,8 +49,8 @@ func (l *profileFolder) has(name string) bool {
 
 func (l *profileFolder) fail(name, format string, args ...any) {
 	err := fmt.Errorf(format, args...)
-	if !errors.Is(err, ErrConfig) {
-		err = fmt.Errorf("%w: %w", ErrConfig, err)
+	if !errors.Is(err, ErrInvalid) {
+		err = fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	l.errs = append(l.errs, fmt.Errorf("%s: %w", path.Join(l.name, name), err))
 }

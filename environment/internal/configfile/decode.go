@@ -1,0 +1,249 @@
+package configfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/closest"
+)
+
+// Decode decodes JSON into v and refuses keys that v does not have. Where is the path of
+// the value in the configuration, for messages.
+func (r Reader) Decode(data []byte, v any, where string) error {
+	var tree any
+	if err := decodeNumbers(data, &tree); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := r.checkKeys(tree, reflect.TypeOf(v), where); err != nil {
+		return err
+	}
+	data, err := json.Marshal(tree)
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrInvalid):
+		return err
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%w: %s: it is a %s and must be a %s", ErrInvalid, join(where, wrong.Field), wrong.Value, wrong.Type)
+	}
+	return fmt.Errorf("%w: %s: %w", ErrInvalid, where, err)
+}
+
+// meant advises about a key that is none of these fields.
+func (r Reader) meant(key string, fields map[string]reflect.Type) string {
+	names := slices.Sorted(maps.Keys(fields))
+	advice := "there are: " + strings.Join(names, ", ")
+	if name := closest.Name(key, names); name != "" {
+		return "did you mean " + name + "? " + advice
+	}
+	if key == "permission" || key == "permissions" {
+		key = "permission_mode"
+	}
+	if at := settingNamed(key, r.Config, ""); at != "" {
+		return "did you mean " + at + "? " + advice
+	}
+	return advice
+}
+
+// settingNamed returns where in a configuration a key of this name stands; empty if nowhere.
+func settingNamed(key string, t reflect.Type, where string) string {
+	if t.Kind() != reflect.Struct {
+		return ""
+	}
+	fields := jsonFields(t)
+	if _, ok := fields[key]; ok {
+		return join(where, key)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if at := settingNamed(key, fields[name], join(where, name)); at != "" {
+			return at
+		}
+	}
+	return ""
+}
+
+// decodeNumbers decodes JSON without rounding its numbers.
+func decodeNumbers(data []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	return dec.Decode(v)
+}
+
+var durationType = reflect.TypeFor[time.Duration]()
+
+// readDuration makes the number that encoding/json takes of a duration such as "2h".
+func readDuration(value any, where string) (any, error) {
+	text, ok := value.(string)
+	if d, err := time.ParseDuration(text); ok && err == nil {
+		return int64(d), nil
+	}
+	return nil, fmt.Errorf("%w: %s: %s is no duration; give one with a unit, such as 90s or 2h", ErrInvalid, where, given(value))
+}
+
+// Settings returns what v is in JSON, with its durations as [Reader.Decode] reads them.
+func Settings(v any) (map[string]any, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var settings map[string]any
+	if err := decodeNumbers(data, &settings); err != nil {
+		return nil, err
+	}
+	writeDurations(settings, reflect.TypeOf(v))
+	return settings, nil
+}
+
+// writeDurations is readDuration the other way round, for all durations below a value.
+func writeDurations(value any, t reflect.Type) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	settings, ok := value.(map[string]any)
+	if !ok || t.Kind() != reflect.Struct {
+		return
+	}
+	for name, field := range jsonFields(t) {
+		number, is := settings[name].(json.Number)
+		if n, err := number.Int64(); is && err == nil && field == durationType {
+			settings[name] = time.Duration(n).String()
+		}
+		writeDurations(settings[name], field)
+	}
+}
+
+// checkKeys walks a decoded value along the type that it is for, and makes numbers of
+// durations.
+func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return checkValue(value, t, where)
+	}
+	if !fits(value, t.Kind()) {
+		return fmt.Errorf("%w: %s: it is %s; give %s", ErrInvalid, where, given(value), wanted(t.Kind()))
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		if t.Kind() == reflect.Map {
+			for key, v := range value {
+				if err := r.checkKeys(v, t.Elem(), join(where, key)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if t.Kind() != reflect.Struct {
+			return nil
+		}
+		fields := jsonFields(t)
+		for key, v := range value {
+			field, ok := fields[key]
+			if !ok {
+				return fmt.Errorf("%w: unknown key %s; %s", ErrInvalid, join(where, key), r.meant(key, fields))
+			}
+			if field == durationType && v != nil {
+				number, err := readDuration(v, join(where, key))
+				if err != nil {
+					return err
+				}
+				value[key] = number
+				continue
+			}
+			if err := r.checkKeys(v, field, join(where, key)); err != nil {
+				return err
+			}
+		}
+	case []any:
+		if t.Kind() != reflect.Slice {
+			return nil
+		}
+		for i, v := range value {
+			if err := r.checkKeys(v, t.Elem(), fmt.Sprintf("%s[%d]", where, i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkValue has a type say itself whether it takes a value.
+func checkValue(value any, t reflect.Type, where string) error {
+	data, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(data, reflect.New(t).Interface())
+	}
+	if err == nil || errors.Is(err, ErrInvalid) {
+		return err // it says where
+	}
+	return fmt.Errorf("%w: %s: %w", ErrInvalid, where, err)
+}
+
+// fits reports whether a decoded value can be read into a type of this kind.
+func fits(value any, k reflect.Kind) bool {
+	switch value.(type) {
+	case map[string]any:
+		return k == reflect.Struct || k == reflect.Map || k == reflect.Interface
+	case []any:
+		return k == reflect.Slice || k == reflect.Interface
+	case string:
+		return k == reflect.String || k == reflect.Interface || k == reflect.Slice // bytes
+	case bool:
+		return k == reflect.Bool || k == reflect.Interface
+	case json.Number:
+		return k >= reflect.Int && k <= reflect.Float64 || k == reflect.Interface
+	}
+	return true // null is the zero value of anything
+}
+
+// wanted and given name values in the words of configuration files.
+func wanted(k reflect.Kind) string {
+	switch k {
+	case reflect.Struct, reflect.Map:
+		return "a mapping (key: value)"
+	case reflect.Slice:
+		return "a list"
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	}
+	return "a number"
+}
+
+func given(value any) string {
+	switch v := value.(type) {
+	case map[string]any:
+		return "a mapping"
+	case []any:
+		return "a list"
+	case string:
+		return "a text"
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// jsonFields returns the fields of a struct by their name in JSON.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	fields := make(map[string]reflect.Type)
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.IsExported() && name != "-" && name != "" {
+			fields[name] = f.Type
+		}
+	}
+	return fields
+}

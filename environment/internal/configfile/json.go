@@ -1,0 +1,90 @@
+package configfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+)
+
+// ToJSON makes JSON of one YAML or JSON document without duplicate keys.
+func ToJSON(data []byte) ([]byte, error) {
+	switch {
+	case len(data) > MaxSize:
+		return nil, fmt.Errorf("%w: it is larger than %d MiB", ErrInvalid, MaxSize>>20)
+	case json.Valid(data):
+		return data, duplicateKeys(data)
+	case severalDocuments(data):
+		return nil, fmt.Errorf("%w: there is more than one document in it; keep one", ErrInvalid)
+	}
+	asJSON, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return asJSON, nil
+}
+
+// severalDocuments reports whether a YAML stream holds more than one document, all
+// but the first of which its decoder would leave unread. The markers "---" and
+// "..." can stand at the beginning of a line for nothing else.
+func severalDocuments(data []byte) bool {
+	begun, ended := false, false
+	for line := range bytes.Lines(data) {
+		word, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n\t "), []byte(" "))
+		switch {
+		case len(word) == 0 && len(bytes.TrimSpace(line)) == 0, line[0] == '#', !begun && line[0] == '%':
+		case string(word) == "...":
+			ended = begun
+		case ended, begun && string(word) == "---":
+			return true
+		default:
+			begun = true
+		}
+	}
+	return false
+}
+
+// duplicateKeys refuses what encoding/json would take the last one of.
+func duplicateKeys(data []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	return duplicatesIn(dec, "")
+}
+
+func duplicatesIn(dec *json.Decoder, where string) error {
+	token, err := dec.Token()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	delim, ok := token.(json.Delim)
+	if !ok {
+		return nil
+	}
+	seen := make(map[string]bool)
+	for i := 0; dec.More(); i++ {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		if delim == '{' {
+			key, err := dec.Token()
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrInvalid, err)
+			}
+			name, _ := key.(string)
+			if at = join(where, name); seen[name] {
+				return fmt.Errorf("%w: the key %s stands twice; keep one", ErrInvalid, at)
+			}
+			seen[name] = true
+		}
+		if err := duplicatesIn(dec, at); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token() // the closing one
+	return err
+}
+
+func join(where, key string) string {
+	if where == "" || key == "" {
+		return where + key
+	}
+	return where + "." + key
+}
