@@ -222,7 +222,7 @@ func describeActivity(list []SandboxInfo) {
 		}
 		s.Agent, s.CostUSD, s.QueryBegan, s.QueryEnded = a.Agent, a.CostUSD, a.Began, a.Ended
 		s.Kept = s.Kept || a.Kept
-		s.Orphan = !s.Kept && !s.InUse
+		s.Orphan = s.Orphan && !s.Kept
 		s.Ending = !a.Ending.IsZero() && time.Since(a.Ending) < endingLasts && (s.Kept || s.InUse)
 	}
 }

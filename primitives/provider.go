@@ -176,17 +176,20 @@ type Info struct {
 	ID      string    `json:"id"`
 	Status  Status    `json:"status"`
 	Created time.Time `json:"created"`
-	// Owned says that the program that made it still runs on this machine.
+	// Owned says that the program that created it lives. It is false where this machine
+	// cannot know, as of a program of another machine. What runs in the sandbox, and other
+	// programs that are attached to it, do not count.
 	Owned bool `json:"owned"`
 	// Kept says that it outlives its program, until Expires; the zero time is for ever.
 	Kept    bool      `json:"kept"`
 	Expires time.Time `json:"expires,omitzero"`
-	// Orphan says that its program has died, and that a [Collector] removes it.
+	// Orphan says that the program that created it is known to be dead, and that it is not
+	// kept: it ends after its grace period, or a [Collector] removes it.
 	Orphan  bool   `json:"orphan,omitempty"`
 	Image   string `json:"image,omitempty"`   // what it was made of
 	Name    string `json:"name,omitempty"`    // beside its ID; empty for none
 	Session string `json:"session,omitempty"` // what Spec.Session was
-	Owner   string `json:"owner,omitempty"`   // the program that made it, as host:pid, for people
+	Owner   string `json:"owner,omitempty"`   // the program that created it, as host:pid, for people
 }
 
 // Collector is implemented by providers that can remove orphans.

@@ -57,7 +57,8 @@ func describeContainer(c container.Summary) (primitives.Info, bool) {
 	kept, until := keptUntil(c.Labels)
 	info := primitives.Info{
 		ID: c.Labels[labelSandbox], Image: c.Image, Created: time.Unix(c.Created, 0).UTC(),
-		Owned: owner == ownerAlive, Kept: kept, Expires: until, Session: c.Labels[labelSession],
+		Owned: owner == ownerAlive, Kept: kept, Orphan: owner == ownerDead && (!kept || !until.IsZero() && time.Now().After(until)),
+		Expires: until, Session: c.Labels[labelSession],
 		Owner: c.Labels[labelHost] + ":" + c.Labels[labelPID],
 	}
 	switch c.State {

@@ -37,6 +37,9 @@ func contract(t *testing.T, open func(context.Context, local.Config) (*local.San
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
 			return local.Attach(ctx, local.Config{Root: dir}, id)
 		},
+		Provider: func(dir string) (primitives.Provider, primitives.Spec) {
+			return local.Provider{Root: dir, Runner: func(context.Context, string, string) (string, error) { return self, nil }}, primitives.Spec{}
+		},
 		Destroy: func(_ context.Context, p primitives.EnvironmentPrimitive) error {
 			if err := os.RemoveAll(p.Paths().Session); err != nil {
 				return err

@@ -1,15 +1,16 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 // List returns the sandboxes below cfg.Root that were not terminated, oldest
@@ -59,8 +60,10 @@ func describe(session string) (primitives.Info, bool) {
 	if life, err := os.Lstat(st.file(lifeFile)); err != nil || isEnded(life) {
 		return primitives.Info{}, false
 	}
-	owned := st.Boot == proctree.BootID() && proctree.Alive(st.Owner)
+	owner := st.owner()
 	return primitives.Info{
-		ID: st.ID, Status: primitives.StatusRunning, Created: st.Created, Owned: owned, Kept: st.Keep, Orphan: !owned && !st.Keep,
+		ID: st.ID, Status: primitives.StatusRunning, Created: st.Created,
+		Owned: owner == ownerAlive, Kept: st.Keep, Orphan: owner == ownerDead && !st.Keep,
+		Session: st.For, Owner: cmp.Or(st.OwnerName, fmt.Sprintf("%s:%d", st.Host, st.Owner.PID)),
 	}, true
 }

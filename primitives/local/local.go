@@ -65,6 +65,11 @@ type Config struct {
 	// Grace is for how long the sandbox lives on, without Keep, when this program has
 	// ended and no other one is attached any more. Zero means a minute.
 	Grace time.Duration
+	// Session is the conversation that the sandbox is for, for people: [primitives.Info] has it.
+	Session string
+	// Owner is what [primitives.Info].Owner says, where this program only serves the sandbox
+	// for another one. Empty means this program.
+	Owner string
 	// Env is added to the environment of every command, entries and their
 	// meaning as in primitives.Command.Env.
 	Env []string

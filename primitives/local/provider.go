@@ -45,7 +45,7 @@ func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.
 	}
 	cfg := Config{
 		Root: p.Root, Workspace: spec.Workspace, Env: spec.Environ(), User: spec.User, Keep: spec.Keep, Grace: spec.Grace,
-		Logger: p.Logger,
+		Session: spec.Session, Logger: p.Logger,
 	}
 	if cfg.Runner, err = p.runner(ctx); err != nil {
 		return nil, wrap("create", "", err)

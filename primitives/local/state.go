@@ -24,12 +24,15 @@ import (
 type state struct {
 	ID      string            `json:"id"`
 	Created time.Time         `json:"created"`
-	Owner   proctree.Identity `json:"owner"` // the program that made it
-	Boot    string            `json:"boot"`  // and when the machine was started
-	Host    string            `json:"host,omitempty"`
-	PIDs    string            `json:"pids,omitempty"` // within which the owner's number counts
-	Group   string            `json:"group,omitempty"`
-	NoGroup string            `json:"no_group,omitempty"` // why there is none
+	For     string            `json:"for,omitempty"` // Config.Session
+	Owner   proctree.Identity `json:"owner"`         // the program that made it
+	// OwnerName is Config.Owner.
+	OwnerName string `json:"owner_name,omitempty"`
+	Boot      string `json:"boot"` // and when the machine was started
+	Host      string `json:"host,omitempty"`
+	PIDs      string `json:"pids,omitempty"` // within which the owner's number counts
+	Group     string `json:"group,omitempty"`
+	NoGroup   string `json:"no_group,omitempty"` // why there is none
 
 	collector *orphanCollector // of this program; nil if the sandbox has none
 
@@ -65,7 +68,7 @@ const defaultGrace = time.Minute
 func newState(cfg Config) state {
 	return state{
 		Workspace: cfg.Workspace, LeaveFiles: cfg.LeaveFiles, Keep: cfg.Keep, Grace: cfg.Grace,
-		Env: cfg.Env, User: cfg.User, Runner: cfg.Runner, collector: collectorFor(cfg),
+		For: cfg.Session, OwnerName: cfg.Owner, Env: cfg.Env, User: cfg.User, Runner: cfg.Runner, collector: collectorFor(cfg),
 	}
 }
 

@@ -49,6 +49,11 @@ func harness(cfg modal.Config) primitivestest.Harness {
 		Attach: func(ctx context.Context, _, id string) (primitives.EnvironmentPrimitive, error) {
 			return modal.Attach(ctx, cfg, id)
 		},
+		Provider: func(string) (primitives.Provider, primitives.Spec) {
+			runner, provider := cfg.Runner, cfg.Provider
+			provider.Runner = func(context.Context, string, string) (string, error) { return runner, nil }
+			return provider, cfg.Spec
+		},
 		Restore: func(ctx context.Context, _, snapshot string) (primitives.EnvironmentPrimitive, error) {
 			again := cfg
 			again.Image = snapshot

@@ -90,9 +90,11 @@ func created(f *pb.SandboxInfo) time.Time {
 
 func describe(f *pb.SandboxInfo) primitives.Info {
 	tags := tagsOf(f)
+	made := findOwner(tags)
 	info := primitives.Info{
 		ID: f.GetId(), Name: f.GetName(), Image: f.GetImageId(), Created: created(f), Status: primitives.StatusRunning,
-		Owned: findOwner(tags) == owner.Alive, Kept: tags[tagKeep] == keepDone, Expires: expires(tags),
+		Owned: made == owner.Alive, Kept: tags[tagKeep] == keepDone, Orphan: made == owner.Dead && tags[tagKeep] != keepDone,
+		Expires: expires(tags),
 		Session: tags[tagSession], Owner: describeOwner(tags),
 	}
 	if r := f.GetTaskInfo().GetResult(); r != nil {

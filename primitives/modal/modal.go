@@ -29,8 +29,6 @@
 // Of a program that is killed while it uploads a runner Modal's own command goes on to
 // wait for the rest: such a sandbox is not idle. One that only publishes the runner lives
 // for five minutes at most, and GC ends it as one that was never complete.
-//
-// A program that attaches to a sandbox whose own program is dead takes its place.
 package modal
 
 import (
@@ -294,9 +292,6 @@ func attach(ctx context.Context, cfg config, id string) (_ *guest.Sandbox, err e
 			err = errors.Join(err, box.Detach())
 		}
 	}()
-	if err := takeOver(ctx, box, tags); err != nil {
-		return nil, explain(err)
-	}
 	d := &driver{client: c, box: box, cfg: cfg, args: attachArgs()}
 	err = d.open(ctx)
 	if _, is := errors.AsType[*guest.VersionError](err); is {

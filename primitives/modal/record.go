@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	sdk "github.com/modal-labs/modal-client/go"
-
-	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -53,15 +50,4 @@ func (d *driver) recall(ctx context.Context, sum string, ours config) {
 	cfg.Provider.Runner, cfg.Logger, cfg.Progress = ours.Provider.Runner, ours.Logger, ours.Progress
 	cfg.Runner, cfg.keepAlive = ours.Runner, ours.keepAlive
 	d.cfg = cfg
-}
-
-// takeOver makes this program the sandbox's if its own has died.
-func takeOver(ctx context.Context, box *sdk.Sandbox, tags map[string]string) error {
-	if findOwner(tags) != owner.Dead {
-		return nil
-	}
-	for key, value := range ownerTags() {
-		tags[key] = value
-	}
-	return box.SetTags(ctx, tags, nil)
 }

@@ -25,8 +25,9 @@ const clientVariable = "PRIMITIVESTEST_CLIENT"
 // clientTask is what another program does with a sandbox.
 type clientTask struct {
 	Dir string `json:"dir"` // for the harness
-	// ID is the sandbox to attach to; empty makes a new one.
-	ID string `json:"id"`
+	// ID is the sandbox to attach to; empty makes a new one: by Create, or of the harness.
+	ID     string           `json:"id"`
+	Create *primitives.Spec `json:"create"`
 	// Probe is the host's file with the probe, for a new sandbox.
 	Probe string `json:"probe"`
 	// Commands are started, File is read first.
@@ -81,9 +82,13 @@ func runAsClient(t *testing.T, h Harness) bool {
 }
 
 func (task clientTask) do(ctx context.Context, h Harness) (p primitives.EnvironmentPrimitive, report clientReport, err error) {
-	if task.ID == "" {
+	switch {
+	case task.Create != nil:
+		provider, _ := h.Provider(task.Dir)
+		p, err = provider.Create(ctx, *task.Create)
+	case task.ID == "":
 		p, err = h.Open(ctx, task.Dir)
-	} else {
+	default:
 		p, err = h.Attach(ctx, task.Dir, task.ID)
 	}
 	if err != nil {

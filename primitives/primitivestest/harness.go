@@ -31,6 +31,10 @@ type Harness struct {
 	Restore func(ctx context.Context, dir, snapshot string) (primitives.EnvironmentPrimitive, error)
 	Forget  func(ctx context.Context, snapshot string) error
 
+	// Provider returns the provider of the sandboxes, and what it makes them of. It is
+	// called in this process and in others.
+	Provider func(dir string) (primitives.Provider, primitives.Spec)
+
 	// NoSetID says that the sandboxes refuse to set the set-user-ID bit of a file, and the
 	// suite expects it. False means that they set it.
 	NoSetID bool
@@ -124,7 +128,7 @@ func groups() []group {
 		{"files", concat(readRules(), writeRules(), atomicRules(), batchRules(), statRules(), listRules(), changeRules(), pathRules(), nameRules(), writeEndingRules())},
 		{"archive", archiveRules()},
 		{"watch", concat(watchRules(), watchFilterRules())},
-		{"lifecycle", concat(lifecycleRules(), durableRules(), clientRules())},
+		{"lifecycle", concat(lifecycleRules(), durableRules(), clientRules(), providerRules())},
 		{"copies", concat(copyRules(), pauseRules(), usageRules())},
 	}
 }

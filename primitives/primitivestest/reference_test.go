@@ -35,6 +35,9 @@ func reference(t testing.TB) primitivestest.Harness {
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
 			return local.Attach(ctx, local.Config{Root: dir, Runner: self}, id)
 		},
+		Provider: func(dir string) (primitives.Provider, primitives.Spec) {
+			return local.Provider{Root: dir, Runner: func(context.Context, string, string) (string, error) { return self, nil }}, primitives.Spec{}
+		},
 	}
 }
 

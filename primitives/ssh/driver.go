@@ -168,16 +168,13 @@ func (d *driver) ask(ctx context.Context, args ...string) ([]byte, error) {
 // terminated, by a program or because its grace was over.
 func (d *driver) State(ctx context.Context) (guest.Status, error) {
 	info, err := d.find(ctx, d.id)
-	state := primitives.StatusRunning
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		state = primitives.StatusTerminated
+		info.Status = primitives.StatusTerminated
 	case err != nil:
 		return guest.Status{}, err
-	case !info.Owned:
-		state = primitives.StatusLost
 	}
-	return guest.Status{State: primitives.State{Status: state}}, nil
+	return guest.Status{State: primitives.State{Status: info.Status}}, nil
 }
 
 // BeginEnd lets the guest end the sandbox, which spares a second connection.

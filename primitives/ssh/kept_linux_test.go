@@ -39,7 +39,7 @@ func TestAKeptSandboxOutlivesItsGuest(t *testing.T) {
 				t.Errorf("GC: %+v, %v", removed, err)
 			}
 			list, err := cfg.List(ctx)
-			if err != nil || len(list) != 1 || list[0].ID != s.ID() || !list[0].Kept || list[0].Owned || list[0].Orphan ||
+			if err != nil || len(list) != 1 || list[0].ID != s.ID() || !list[0].Kept || !list[0].Owned || list[0].Orphan ||
 				list[0].Status != primitives.StatusLost {
 				t.Fatalf("List: %+v, %v", list, err)
 			}

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
@@ -60,6 +61,14 @@ func create(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 	if cfg.Keep {
 		args = append(args, "--keep")
 	}
+	if cfg.Session != "" {
+		args = append(args, "--session", cfg.Session)
+	}
+	self, err := json.Marshal(owner.Self())
+	if err != nil {
+		return nil, wrap("create", cfg.Host, err)
+	}
+	args = append(args, "--owner", string(self))
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.Workspace)
 	}
@@ -101,8 +110,8 @@ func attach(ctx context.Context, cfg config, id string) (*guest.Sandbox, error) 
 	return s, wrap("attach", id, err)
 }
 
-// List returns the sandboxes of the machine, oldest first. One is owned as long as its
-// guest runs, which ends it.
+// List returns the sandboxes of the machine, oldest first. One whose guest has died, as when
+// the machine restarts, is [primitives.StatusLost]; Attach starts another guest in a kept one.
 func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	d, err := p.driver(ctx)
 	if err != nil {
@@ -124,11 +133,26 @@ func (p Provider) driver(ctx context.Context) (*driver, error) {
 func (d *driver) list(ctx context.Context) (list []primitives.Info, err error) {
 	err = d.askJSON(ctx, &list, "--list")
 	for i := range list {
-		if !list[i].Owned {
-			list[i].Status = primitives.StatusLost
-		}
+		describe(&list[i])
 	}
 	return list, err
+}
+
+// describe makes of what the runner says, to which the guest is the program that made the
+// sandbox, what is so for the program that made the guest.
+func describe(info *primitives.Info) {
+	served := info.Owned
+	if !served {
+		info.Status = primitives.StatusLost
+	}
+	var made owner.Identity
+	if err := json.Unmarshal([]byte(info.Owner), &made); err != nil {
+		made = owner.Identity{} // commands of the sandbox can change it; it is unknown
+	}
+	fate := made.Fate()
+	info.Owned = fate == owner.Alive
+	info.Orphan = !info.Kept && (fate == owner.Dead || !served)
+	info.Owner = made.Host + ":" + made.PID
 }
 
 // askJSON decodes what the runner prints. A machine without it has no sandboxes.

@@ -79,6 +79,9 @@ func TestContract(t *testing.T) {
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
 			return ssh.Attach(ctx, config(t, dir), id)
 		},
+		Provider: func(dir string) (primitives.Provider, primitives.Spec) {
+			return config(t, dir).Provider, primitives.Spec{}
+		},
 	})
 }
 
@@ -269,7 +272,7 @@ func TestAKilledProgramLeavesNoConnection(t *testing.T) {
 		}
 	}
 	list, err := cfg.List(t.Context())
-	if err != nil || len(list) != 1 || list[0].ID != id || !list[0].Owned {
+	if err != nil || len(list) != 1 || list[0].ID != id || list[0].Owned || list[0].Status != primitives.StatusRunning {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 	if err := cfg.Remove(t.Context(), id); err != nil {

@@ -42,6 +42,8 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.StringVar(&g.cfg.Workspace, "workspace", "", "existing `folder` to work in, instead of a new one")
 	fs.StringVar(&g.cfg.User, "user", "", "`user` whom commands run as")
 	fs.BoolVar(&g.cfg.LeaveFiles, "leave-files", false, "leave the session folder when the sandbox ends")
+	fs.StringVar(&g.cfg.Session, "session", "", "`conversation` that the sandbox is for, as --list prints it")
+	fs.StringVar(&g.cfg.Owner, "owner", "", "`program` that makes the sandbox, as --list prints it; this guest if empty")
 	fs.BoolVar(&g.cfg.Keep, "keep", false, "keep the sandbox when this program dies, or is terminated, until it is removed")
 	fs.Func("env", "`KEY=value` for every command; may be given often", func(s string) error {
 		g.env = append(g.env, s)

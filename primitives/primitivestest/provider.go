@@ -1,0 +1,118 @@
+package primitivestest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// providerRules: what a provider says of its sandboxes, and what it does with them when
+// the program that created them dies.
+func providerRules() []rule {
+	rules := []rule{
+		{name: "List says that the program of a sandbox lives, and what the sandbox is for", check: func(t testingT, s *sandbox) {
+			provider, spec := s.suite.h.Provider(s.suite.dir)
+			spec.Session = "conversation-" + s.token
+			box, err := provider.Create(t.Context(), spec)
+			if err != nil {
+				t.Fatalf("Create: %v", err)
+			}
+			t.Cleanup(func() { endBox(t, box) })
+			info := s.listed(t, provider, box.ID())
+			expect(t, "status", info.Status, primitives.StatusRunning)
+			expect(t, "owned", info.Owned, true)
+			expect(t, "kept", info.Kept, false)
+			expect(t, "orphan", info.Orphan, false)
+			expect(t, "session", info.Session, spec.Session)
+			expect(t, "time of creation is known", info.Created.IsZero(), false)
+		}},
+		{name: "a kept sandbox whose program was killed is not owned, works on and can be removed", check: checkKeptOrphan},
+		{name: "a sandbox whose program was killed is an orphan within its grace", check: func(t testingT, s *sandbox) {
+			provider, spec := s.suite.h.Provider(s.suite.dir)
+			spec.Grace = 10 * time.Minute
+			report, kill := s.suite.client(t, clientTask{Create: &spec, Hold: true})
+			removeLater(t, provider, report.ID)
+			expect(t, "owned by a live program", s.listed(t, provider, report.ID).Owned, true)
+			kill()
+			info := s.listed(t, provider, report.ID)
+			expect(t, "owned", info.Owned, false)
+			expect(t, "kept", info.Kept, false)
+			expect(t, "orphan", info.Orphan, true)
+		}},
+	}
+	for i := range rules {
+		rules[i].possible = func(h Harness) bool { return h.Provider != nil }
+	}
+	return rules
+}
+
+func checkKeptOrphan(t testingT, s *sandbox) {
+	provider, spec := s.suite.h.Provider(s.suite.dir)
+	spec.Keep = true
+	task := clientTask{Create: &spec, Probe: s.suite.probeFile(t, s.Capabilities()), Hold: true}
+	durable := s.Capabilities().Durable
+	if durable {
+		task.Commands = []primitives.Command{{Args: []string{"./probe", "out", "first\n", "await", "go", "exit", "4"}, Durable: true}}
+	}
+	report, kill := s.suite.client(t, task)
+	removeLater(t, provider, report.ID)
+	expect(t, "owned by a live program", s.listed(t, provider, report.ID).Owned, true)
+	kill()
+	info := s.listed(t, provider, report.ID)
+	expect(t, "status", info.Status, primitives.StatusRunning)
+	expect(t, "owned", info.Owned, false)
+	expect(t, "kept", info.Kept, true)
+	expect(t, "orphan", info.Orphan, false)
+	box, err := provider.Attach(t.Context(), report.ID)
+	if err != nil {
+		t.Fatalf("Attach: %v", err)
+	}
+	t.Cleanup(func() { expect(t, "error of Close", box.Close(), nil) })
+	expect(t, "owned with a program attached that did not create it", s.listed(t, provider, report.ID).Owned, false)
+	other := *s
+	other.EnvironmentPrimitive, other.dir = box, "."
+	if durable {
+		p := other.reattach(t, report.IDs[0], primitives.Offset{})
+		other.write(t, "go", "")
+		expect(t, "status", other.wait(t, p), primitives.ExitStatus{Code: 4, Reason: primitives.ReasonExited})
+	}
+	expect(t, "error of Remove", provider.Remove(t.Context(), report.ID), nil)
+	list, err := provider.List(t.Context())
+	expect(t, "error of List", err, nil)
+	expect(t, "listed after Remove", slices.ContainsFunc(list, func(i primitives.Info) bool { return i.ID == report.ID }), false)
+	expectError(t, "Remove once more", provider.Remove(t.Context(), report.ID), fs.ErrNotExist)
+}
+
+// listed returns what List says of a sandbox.
+func (s *sandbox) listed(t testingT, provider primitives.Provider, id string) primitives.Info {
+	t.Helper()
+	list, err := provider.List(t.Context())
+	i := slices.IndexFunc(list, func(info primitives.Info) bool { return info.ID == id })
+	if err != nil || i < 0 {
+		t.Fatalf("List has no %s: %+v, %v", id, list, err)
+	}
+	return list[i]
+}
+
+// removeLater removes a sandbox of another program, unless the case has.
+func removeLater(t testingT, provider primitives.Provider, id string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	t.Cleanup(func() {
+		if err := provider.Remove(ctx, id); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("Remove: %v", err)
+		}
+	})
+}
+
+func endBox(t testingT, box primitives.EnvironmentPrimitive) {
+	t.Helper()
+	_, err := box.Terminate(context.WithoutCancel(t.Context()))
+	if err = errors.Join(err, box.Close()); err != nil {
+		t.Errorf("ending a sandbox: %v", err)
+	}
+}
