@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/agentenv-dev/agentenv/internal/boundedmap"
+	"github.com/agentenv-dev/agentenv/internal/lastfailure"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -40,27 +39,27 @@ type Result struct {
 // Run gives the agent a prompt and returns what came of it. It is
 // [Environment.ExecuteQuery] for programs that need no events.
 //
-// A query that failed, or that [Environment.Interrupt] has stopped, is a [*QueryError],
-// the latter with the code runnerscripts.FailInterrupted. When ctx is done Run
-// interrupts the query and returns the context's cause. Other errors are those of
+// A query that failed is a [*QueryError]. One that [Environment.Interrupt] has stopped
+// is no error: Result.StopReason is runnerscripts.StopCancelled. When ctx is done Run
+// interrupts the query and returns the context's cause; if the agent has reported a
+// failure of the model's API that it had not overcome, that is a
+// [*runnerscripts.ScriptFailure] in the error's chain. Other errors are those of
 // ExecuteQuery. The Result holds what was known by then.
 func (e *Environment) Run(ctx context.Context, prompt string) (Result, error) {
-	q := Query{Prompt: prompt, ID: uuid.NewString()}
+	q := Query{Prompt: prompt}
 	f := resultFold{asked: boundedmap.Map[string]{Max: maxRejected}}
 	begin := time.Now()
 	for ev, err := range e.ExecuteQuery(ctx, q) {
 		if err != nil {
 			f.end(begin)
+			if ctx.Err() != nil {
+				err = f.failure.Explain(err)
+			}
 			return f.Result, err
 		}
 		f.add(ev)
 	}
 	f.end(begin)
-	if f.StopReason == runnerscripts.StopCancelled {
-		return f.Result, &QueryError{QueryID: q.ID, Failure: runnerscripts.QueryFailed{
-			Code: runnerscripts.FailInterrupted, Message: "it was interrupted", Usage: f.Usage, DurationMS: f.Duration.Milliseconds(),
-		}}
-	}
 	var err error
 	if f.Changes, err = e.Changes(ctx); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return f.Result, err
@@ -78,6 +77,7 @@ type resultFold struct {
 	tool    bool                   // a tool was called since the agent said something
 	titles  int                    // size of Rejected in bytes
 	asked   boundedmap.Map[string] // titles, by the ID of the permission request
+	failure lastfailure.Keeper
 }
 
 // What a Result holds at most, in bytes: text, and the titles of rejected tool calls.
@@ -92,6 +92,7 @@ type textBlock []byte
 
 // add takes one event of the main conversation in.
 func (f *resultFold) add(ev runnerscripts.Event) {
+	f.failure.Add(ev)
 	if ev.ConversationID != runnerscripts.MainConversation && ev.ConversationID != "" {
 		f.permission(ev)
 		return

@@ -319,6 +319,11 @@ type OptionsChanged struct {
 type Log struct {
 	Level   string `json:"level"` // "debug", "info", "warn", "error"
 	Message string `json:"message"`
+	// Code says that the message is of a failure from which the agent goes on by itself:
+	// FailAPI of a model's API that it asks again. Else it is empty.
+	Code FailureCode `json:"code,omitempty"`
+	// HTTPStatus is what the API answered, with FailAPI; zero if that is not known.
+	HTTPStatus int `json:"http_status,omitempty"`
 	// Stream is "stderr" for a line that an executor has printed to standard error,
 	// else empty.
 	Stream string          `json:"stream,omitempty"`

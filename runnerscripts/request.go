@@ -224,7 +224,5 @@ const (
 	// FailUnavailable: the sandbox, or what it is made with, does not answer or is gone.
 	// No script says it.
 	FailUnavailable FailureCode = "unavailable"
-	// FailInterrupted: the program has interrupted the query. No script says it.
-	FailInterrupted FailureCode = "interrupted"
 	FailInternal    FailureCode = "internal"
 )

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/internal/lastfailure"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -17,6 +18,8 @@ type Turn struct {
 	id      string
 	prompt  string
 	seq     uint64 // of its first event
+
+	failure lastfailure.Keeper
 
 	done   chan struct{} // closed when result and err are set
 	result runnerscripts.QueryCompleted
@@ -111,8 +114,11 @@ func endOf(queryID string, ev runnerscripts.Event) bool {
 }
 
 // Wait returns how the query ended. An interrupted one has completed with
-// runnerscripts.StopCancelled; one that did not complete is a [*QueryError]. When
-// ctx is done first its error is returned, and the query goes on.
+// runnerscripts.StopCancelled; one that did not complete is a [*QueryError].
+//
+// When ctx is done first Wait returns the context's cause, and the query goes on. If the
+// agent has reported a failure of the model's API that it had not overcome, that is a
+// [*runnerscripts.ScriptFailure] in the error's chain.
 func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
 	select {
 	case <-t.done:
@@ -123,7 +129,7 @@ func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
 	case <-t.done:
 		return t.result, t.err
 	case <-ctx.Done():
-		return runnerscripts.QueryCompleted{}, ctx.Err()
+		return runnerscripts.QueryCompleted{}, t.failure.Explain(context.Cause(ctx))
 	}
 }
 

@@ -139,6 +139,7 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 		if err != nil {
 			return last, err
 		}
+		a.turn.failure.Add(ev)
 		if endOf(a.turn.id, ev) {
 			last = &ev
 			continue

@@ -100,7 +100,7 @@ func (t *translator) retry(l systemLine, raw json.RawMessage) {
 		what = fmt.Sprintf("the model's API refused the key with status %d", l.ErrorStatus)
 	}
 	t.emit(time.Time{}, runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-		Level:   "warn",
+		Level: "warn", Code: runnerscripts.FailAPI, HTTPStatus: l.ErrorStatus,
 		Message: fmt.Sprintf("%s; try %d of %d follows in %.1f s", what, l.Attempt, l.MaxRetries, l.RetryDelayMS/1000),
 		Data:    raw,
 	})

@@ -260,6 +260,10 @@ func (c *conversation) serverStarted(n serverNote) {
 // the end of the turn.
 func (c *conversation) failing(n errorNote, raw json.RawMessage) {
 	if n.WillRetry {
-		c.log("warn", "the model's API failed: "+n.Error.text(), bytes.Clone(raw))
+		_, status := n.Error.kind()
+		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
+			Level: "warn", Code: runnerscripts.FailAPI, HTTPStatus: status,
+			Message: "the model's API failed: " + n.Error.text(), Data: bytes.Clone(raw),
+		})
 	}
 }

@@ -34,8 +34,10 @@ func readLog(out agent.Sink, line []byte) bool {
 		return true
 	}
 	if cause, attempt := retried(m[2]); attempt != "" {
+		var status int // stays zero where no status was the answer
+		_, _ = fmt.Sscanf(cause, "failed with status %d", &status)
 		out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-			Level:   "warn",
+			Level: "warn", Code: runnerscripts.FailAPI, HTTPStatus: status,
 			Message: fmt.Sprintf("the model's API %s; another try follows try %s", cause, attempt),
 		})
 	}

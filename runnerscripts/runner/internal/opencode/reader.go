@@ -179,7 +179,7 @@ func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
 // program never does.
 func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 	c.out.Emit(c.translate.conversationOf(s.SessionID), runnerscripts.TypeLog, runnerscripts.Log{
-		Level:   "warn",
+		Level: "warn", Code: runnerscripts.FailAPI,
 		Message: fmt.Sprintf("the model's API failed %d times in a row and is tried again: %s", s.Status.Attempt, s.Status.Message),
 		Data:    rawJSON(s.Status),
 	})

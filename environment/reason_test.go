@@ -1,0 +1,86 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/test/testagents"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// onRecord is a writer of log records that calls do for each one with this text.
+type onRecord struct {
+	text string
+	do   func()
+}
+
+func (o onRecord) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), o.text) {
+		o.do()
+	}
+	return len(b), nil
+}
+
+// A deadline that passes while the agent asks a failing API again and again says nothing
+// about the reason by itself.
+func TestRunSaysWhatTheAgentReportedLastWhenItsContextEnds(t *testing.T) {
+	failing := `echo '{"type":"log","payload":{"level":"warn","code":"api","http_status":529,"message":"the API answered 529"}}'` + "\n"
+	for name, c := range map[string]struct {
+		script string
+		want   int // status; zero for no report
+	}{
+		"a failure that lasts":         {failing, 529},
+		"a failure that was overcome":  {failing + `echo '{"type":"agent_thought_chunk","payload":{"blockId":"1","content":{"type":"text","text":"x"}}}'` + "\n", 0},
+		"a record that is no failure":  {`echo '{"type":"log","payload":{"level":"warn","message":"the API answered 529"}}'` + "\n", 0},
+		"a failure, and then a record": {failing + `echo '{"type":"log","payload":{"level":"info","message":"x"}}'` + "\n", 529},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			env := create(t, Config{
+				Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(started + c.script +
+					`echo '{"type":"log","payload":{"level":"warn","message":"enough"}}'; cat >/dev/null`)},
+				Logger: hclog.New(&hclog.LoggerOptions{Output: onRecord{"enough", func() { cancel(errEnough) }}}),
+			})
+			env.grace, env.margin = 0, 0
+			_, err := env.Run(ctx, "x")
+			failure, told := errors.AsType[*runnerscripts.ScriptFailure](err)
+			switch {
+			case !errors.Is(err, errEnough):
+				t.Errorf("error %v, want the context's cause", err)
+			case told != (c.want != 0):
+				t.Errorf("error %v, want it to have a ScriptFailure: %v", err, !told)
+			case told && (failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != c.want || !strings.Contains(err.Error(), "the API answered 529")):
+				t.Errorf("error %v, failure %+v", err, failure)
+			}
+		})
+	}
+}
+
+func TestRunSaysThatTheAPIOfARealAgentFailsWhenItsContextEnds(t *testing.T) {
+	api, err := llmapi.Start(t.Context(), llmapi.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	env := create(t, Config{
+		Agent:  Agent{Name: "claude", Command: []string{testagents.Claude(t)}, Env: map[string]string{"ANTHROPIC_BASE_URL": api.URL, "ANTHROPIC_API_KEY": "test-key"}},
+		Logger: hclog.New(&hclog.LoggerOptions{Output: onRecord{"API failed", func() { cancel(errEnough) }}}),
+	})
+	_, err = env.Run(ctx, "please http-529")
+	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+	if !errors.Is(err, errEnough) || !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != 529 {
+		t.Errorf("error %v, failure %+v", err, failure)
+	}
+}
