@@ -43,6 +43,9 @@ type SandboxInfo struct {
 	Orphan bool `json:"orphan,omitempty"`
 	// Ending says that a program ends it at the moment.
 	Ending bool `json:"ending,omitempty"`
+	// GuestVersion is the version of the guest protocol that it was made with, and may be
+	// another one than that of this release. Zero is unknown, or that it needs none.
+	GuestVersion int `json:"guest_version,omitempty"`
 	// Agent is the agent that was chosen for it; empty for none. Agent, CostUSD and
 	// the times of queries are known where this user made the sandbox on this machine.
 	Agent string `json:"agent,omitempty"`
@@ -67,7 +70,7 @@ func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	for _, f := range found {
 		list = append(list, SandboxInfo{
 			ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned,
-			Image: f.Image, Name: f.Name, Kept: f.Kept, Orphan: f.Orphan,
+			Image: f.Image, Name: f.Name, Kept: f.Kept, Orphan: f.Orphan, GuestVersion: f.GuestVersion,
 		})
 	}
 	if err != nil {

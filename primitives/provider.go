@@ -190,6 +190,9 @@ type Info struct {
 	Name    string `json:"name,omitempty"`    // beside its ID; empty for none
 	Session string `json:"session,omitempty"` // what Spec.Session was
 	Owner   string `json:"owner,omitempty"`   // the program that created it, as host:pid, for people
+	// GuestVersion is the version of the guest protocol that the sandbox was created with.
+	// Zero is unknown, or a kind whose guest comes with the connecting program.
+	GuestVersion int `json:"guest_version,omitempty"`
 }
 
 // Collector is implemented by providers that can remove orphans.

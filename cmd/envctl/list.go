@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // listFlags are the flags of ls.
@@ -30,7 +31,8 @@ func (a *app) newListCmd() *cobra.Command {
 		Short: "List the sandboxes, or the files of one",
 		Long: `List the sandboxes, or the files of one. A sandbox is "in use" by the program that made
 it, "kept" after that, "ending", or an "orphan" of a program that has died, which
-'envctl gc' removes. The agent, its latest query and the cost of all of them are known
+'envctl gc' removes. "(guest N)" marks one of another release of envctl, whose guest
+speaks version N of the protocol. The agent, its latest query and the cost of all of them are known
 of sandboxes that were made on this machine.`,
 		Example: `  envctl ls
   envctl ls 3f2a
@@ -95,8 +97,17 @@ type listed struct {
 	Query string `json:"query,omitempty"`
 }
 
-// status says who uses a sandbox that runs.
+// status says who uses a sandbox that runs, and which guest it has if that is another one
+// than this release's.
 func (s listed) status() string {
+	text := s.use()
+	if v := s.GuestVersion; v != 0 && v != guest.Version {
+		text += fmt.Sprintf(" (guest %d)", v)
+	}
+	return text
+}
+
+func (s listed) use() string {
 	switch {
 	case s.Status != primitives.StatusRunning:
 		return string(s.Status)

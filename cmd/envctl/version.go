@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -15,6 +16,7 @@ import (
 type versionInfo struct {
 	Version  string `json:"version"`
 	Protocol int    `json:"protocol"` // of the runner scripts
+	Guest    int    `json:"guest"`    // version of the guest protocol
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
@@ -40,12 +42,12 @@ func (a *app) newVersionCmd() *cobra.Command {
 }
 
 func (v versionInfo) String() string {
-	return fmt.Sprintf("%s (runner protocol %d, %s, %s)", v.Version, v.Protocol, v.Go, v.Platform)
+	return fmt.Sprintf("%s (runner protocol %d, guest protocol %d, %s, %s)", v.Version, v.Protocol, v.Guest, v.Go, v.Platform)
 }
 
 func currentVersion() versionInfo {
 	v := versionInfo{
-		Version: "devel", Protocol: runnerscripts.Protocol,
+		Version: "devel", Protocol: runnerscripts.Protocol, Guest: guest.Version,
 		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {

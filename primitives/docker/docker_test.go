@@ -68,7 +68,7 @@ func TestBusyboxAsRootWithABoundWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(list, func(i primitives.Info) bool {
-		return i.ID == s.ID() && i.Owned && i.Status == primitives.StatusRunning
+		return i.ID == s.ID() && i.Owned && i.Status == primitives.StatusRunning && i.GuestVersion == guest.Version
 	}) {
 		t.Errorf("the list lacks %s: %+v", s.ID(), list)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/owner"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // The labels of everything that this package makes on an engine. They name the
@@ -15,6 +16,7 @@ const (
 	labelSession = labelPrefix + "session" // Spec.Session
 	labelKeep    = labelPrefix + "keep"    // "true" or "false": Spec.Keep
 	labelExpires = labelPrefix + "expires" // until when it is kept, RFC 3339; empty is for ever
+	labelGuest   = labelPrefix + "guest"   // the version of the guest protocol
 	labelHost    = labelPrefix + "owner.host"
 	labelPID     = labelPrefix + "owner.pid"
 	labelPIDs    = labelPrefix + "owner.pidns"   // within which the number counts
@@ -40,7 +42,7 @@ func ownerLabels(cfg config) map[string]string {
 // sandboxLabels are ownerLabels of a sandbox and of what goes with it.
 func sandboxLabels(name string, cfg config) map[string]string {
 	labels := ownerLabels(cfg)
-	labels[labelSandbox] = name
+	labels[labelSandbox], labels[labelGuest] = name, strconv.Itoa(guest.Version)
 	return labels
 }
 

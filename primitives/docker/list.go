@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,6 +62,7 @@ func describeContainer(c container.Summary) (primitives.Info, bool) {
 		Expires: until, Session: c.Labels[labelSession],
 		Owner: c.Labels[labelHost] + ":" + c.Labels[labelPID],
 	}
+	info.GuestVersion, _ = strconv.Atoi(c.Labels[labelGuest]) // without it, unknown
 	switch c.State {
 	case container.StateRemoving:
 		return info, false

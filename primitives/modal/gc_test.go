@@ -82,6 +82,9 @@ func TestListTellsWhatThereIs(t *testing.T) {
 	if life := got.Expires.Sub(got.Created); life < 50*time.Minute || life > 70*time.Minute {
 		t.Errorf("it expires %v after it was made, want an hour", life)
 	}
+	if got.GuestVersion != guest.Version {
+		t.Errorf("its guest has version %d, want %d", got.GuestVersion, guest.Version)
+	}
 	if list[1].ID != other.ID() || list[1].Kept {
 		t.Errorf("the second is %+v", list[1])
 	}

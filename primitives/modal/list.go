@@ -3,6 +3,7 @@ package modal
 import (
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
@@ -97,6 +98,7 @@ func describe(f *pb.SandboxInfo) primitives.Info {
 		Expires: expires(tags),
 		Session: tags[tagSession], Owner: describeOwner(tags),
 	}
+	info.GuestVersion, _ = strconv.Atoi(tags[tagGuest]) // without it, unknown
 	if r := f.GetTaskInfo().GetResult(); r != nil {
 		info.Status = statusOf(r).Status
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/owner"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // The tags of every sandbox. They name the owner, so that no collection ends the sandbox
@@ -19,6 +20,7 @@ const (
 	tagSession  = tagPrefix + "-for"    // Spec.Session, cut to what fits
 	tagExpires  = tagPrefix + "-until"  // when Modal ends it, in seconds since 1970
 	tagKeep     = tagPrefix + "-keep"   // with Spec.Keep: keepSoon, and keepDone once it is complete
+	tagGuest    = tagPrefix + "-guest"  // the version of the guest protocol
 	tagHost     = tagPrefix + "-host"   // the maker's machine
 	tagOwner    = tagPrefix + "-owner"  // the maker's boot, process namespace, number and start
 	tagSettings = tagPrefix + "-config" // the digest of the settings: see record
@@ -65,6 +67,7 @@ func describeOwner(tags map[string]string) string {
 func sandboxTags(cfg config, settings string) map[string]string {
 	tags := ownerTags()
 	tags[tagSandbox], tags[tagSettings] = tagIs, settings
+	tags[tagGuest] = strconv.Itoa(guest.Version)
 	tags[tagKeep] = keepNot
 	if cfg.Keep {
 		tags[tagKeep] = keepSoon
