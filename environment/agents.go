@@ -50,7 +50,7 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	case err != nil:
 		return "", fmt.Errorf("version of %s: %w", a.Agent, err)
 	case !r.Status.Success():
-		return "", fmt.Errorf("version of %s: %s --version: %s: %s", a.Agent, a.Program, describe(r.Status), e.hide.redact(lastLine(r.Stderr)))
+		return "", fmt.Errorf("version of %s: %s --version: %s: %s", a.Agent, a.Program, describe(r.Status), e.hide.Text(lastLine(r.Stderr)))
 	}
 	if v := versionPattern.FindString(string(r.Stdout)); v != "" {
 		return v, nil
@@ -121,7 +121,7 @@ func (e *Environment) install(ctx context.Context, command string) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !r.Status.Success():
-		return fmt.Errorf("%s: %s: %s", firstWords(command), describe(r.Status), e.hide.redact(lastLine(append(r.Stdout, r.Stderr...))))
+		return fmt.Errorf("%s: %s: %s", firstWords(command), describe(r.Status), e.hide.Text(lastLine(append(r.Stdout, r.Stderr...))))
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -85,22 +84,6 @@ func benchmarkEvents(b *testing.B, vars map[string]string) {
 	b.ReportMetric(float64(b.N)*events/b.Elapsed().Seconds(), "events/s")
 	if err := env.Close(); err != nil {
 		b.Fatal(err)
-	}
-}
-
-// BenchmarkRedactJSON is a payload of a megabyte in which there is no secret.
-func BenchmarkRedactJSON(b *testing.B) {
-	payload, err := json.Marshal(map[string]string{"text": strings.Repeat("some words of \"code\";\n", 50_000)})
-	if err != nil {
-		b.Fatal(err)
-	}
-	r := newRedactor([]string{"sk-0123456789", "whatever-it-is"})
-	b.SetBytes(int64(len(payload)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if len(r.redactJSON(payload)) != len(payload) {
-			b.Fatal("it found one")
-		}
 	}
 }
 

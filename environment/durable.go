@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -71,9 +72,9 @@ func (e *Environment) startFeed(ctx context.Context, runner, dir string) (primit
 	}
 	if _, err := feed.Stdin().Write(append(env, '\n')); err != nil {
 		if exits(ctx, feed, primitives.DefaultGrace) {
-			said := &tail{hide: e.hide}
+			said := &redact.Tail{Hide: e.hide}
 			_, _ = io.Copy(said, feed.Stderr())
-			err = fmt.Errorf("%w: %s", err, lastLines(said.String()))
+			err = fmt.Errorf("%w: %s", err, redact.LastLines(said.String()))
 		}
 		return nil, errors.Join(fmt.Errorf("its input cannot be reached: %w", err), feed.Close())
 	}
@@ -104,15 +105,15 @@ func newDurable(ctx context.Context, proc primitives.Process) *durableProcess {
 
 // watchFeed ends a script that its feed does not reach: nobody can tell it
 // anything, and it would wait for somebody.
-func (d *durableProcess) watchFeed(ctx context.Context, hide redactor) {
-	said := &tail{hide: hide}
+func (d *durableProcess) watchFeed(ctx context.Context, hide redact.Redactor) {
+	said := &redact.Tail{Hide: hide}
 	_, _ = io.Copy(said, d.feed.Stderr())
 	status, err := d.feed.Wait(ctx)
 	if err != nil || status.Reason != primitives.ReasonExited || status.Code == 0 {
 		return // it was ended, or the sandbox was, or the script
 	}
 	d.mu.Lock()
-	d.unfed = fmt.Errorf("its input cannot be reached: %s", lastLines(said.String()))
+	d.unfed = fmt.Errorf("its input cannot be reached: %s", redact.LastLines(said.String()))
 	d.mu.Unlock()
 	d.end()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -22,7 +23,7 @@ type Environment struct {
 	prim  primitives.EnvironmentPrimitive
 	cfg   Config // Agent is guarded by mu
 	log   hclog.Logger
-	hide  redactor
+	hide  redact.Redactor
 	grace time.Duration // of an interrupt
 	// margin is how much longer than that the runner may take to kill the agent.
 	margin time.Duration
@@ -106,7 +107,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	e := &Environment{
 		prim: p, cfg: cfg, owner: own,
 		log:    cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID),
-		hide:   newRedactor(secretsOfConfig(cfg)),
+		hide:   redact.New(secretsOfConfig(cfg)),
 		grace:  runnerscripts.DefaultInterruptGrace,
 		margin: killMargin,
 		probe:  probeTimeout,

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -64,7 +65,7 @@ func (e *ScriptError) Error() string {
 	if e.Status.Reason != "" && !e.Status.Success() && !told {
 		b.WriteString(": " + describe(e.Status))
 	}
-	if s := lastLines(e.Stderr); s != "" {
+	if s := redact.LastLines(e.Stderr); s != "" {
 		b.WriteString("; standard error ends with: " + s)
 	}
 	return b.String()
@@ -137,14 +138,4 @@ func describe(s primitives.ExitStatus) string {
 	default:
 		return "ended: " + string(s.Reason)
 	}
-}
-
-// lastLines returns as much of a text's end as fits a message.
-func lastLines(s string) string {
-	const most = 500
-	s = strings.TrimSpace(s)
-	if len(s) > most {
-		s = "..." + strings.ToValidUTF8(s[len(s)-most:], "")
-	}
-	return s
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -88,7 +89,7 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	cmd.WaitDelay = 5 * time.Second
 	most := cmp.Or(g.most, maxGitOutput)
 	stdout := &boundedBuffer{left: most}
-	stderr := &tail{hide: newRedactor(g.secrets)}
+	stderr := &redact.Tail{Hide: redact.New(g.secrets)}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	if g.listed != nil {
 		cmd.Stdout = g.listed
@@ -106,10 +107,10 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	case err != nil && g.fetches:
 		return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, fatalLine(stderr.String()))
 	case err != nil:
-		return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, lastLines(stderr.String()))
+		return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, redact.LastLines(stderr.String()))
 	case g.complete && lacksObjects(stderr.String()):
 		return "", fmt.Errorf("%w: git %s: %s lacks objects, and they are not fetched (%s); fetch them, or copy the folder without gitignore",
-			ErrGit, args[0], g.dir, lastLines(stderr.String()))
+			ErrGit, args[0], g.dir, redact.LastLines(stderr.String()))
 	}
 	return stdout.kept.String(), nil
 }
@@ -168,7 +169,7 @@ func fatalLine(stderr string) string {
 			return strings.TrimSpace(line)
 		}
 	}
-	return lastLines(stderr)
+	return redact.LastLines(stderr)
 }
 
 // lacksObjects reports whether git, which goes on then, could not read an object

@@ -47,7 +47,7 @@ func (e *Environment) Logs(ctx context.Context, follow bool) iter.Seq2[LogEntry,
 		if err == nil {
 			defer leave()
 			err = e.logs(ctx, follow, func(entry LogEntry) bool {
-				entry.Message = e.hide.redact(entry.Message)
+				entry.Message = e.hide.Text(entry.Message)
 				return yield(entry, nil)
 			})
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -92,7 +93,9 @@ func TestMisbehavingScripts(t *testing.T) {
 		},
 		"a lot of standard error does not block it": {
 			started + `head -c 10000000 /dev/zero | tr '\0' e >&2; echo last >&2; exit 1`, failed,
-			func(e *ScriptError) bool { return len(e.Stderr) == maxTail && strings.HasSuffix(e.Stderr, "elast\n") },
+			func(e *ScriptError) bool {
+				return len(e.Stderr) == redact.MaxTail && strings.HasSuffix(e.Stderr, "elast\n")
+			},
 		},
 		"a child that holds the output does not keep it open": {
 			started + `sleep 1000 & exit 4`, failed,

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 )
 
 // unclear are URLs whose password, made of pieces that begin with "hunter", is not
@@ -70,7 +72,7 @@ func TestAPasswordThatIsNotEncodedIsCutOff(t *testing.T) {
 		if env, address := credentialEnv(g.URL); strings.Contains(address, "hunter") || len(env) != 0 {
 			t.Errorf("%s becomes %s with %q", g.URL, address, env)
 		}
-		if got := newRedactor(secretsOf(g.URL)).redact("fatal: " + g.URL); strings.Contains(got, "hunter") {
+		if got := redact.New(secretsOf(g.URL)).Text("fatal: " + g.URL); strings.Contains(got, "hunter") {
 			t.Errorf("%s is shown as %s", g.URL, got)
 		}
 	}
@@ -133,7 +135,7 @@ func TestAddressesOfGitAreTakenAsTheyAre(t *testing.T) {
 		if _, address := credentialEnv(c.raw); address != want {
 			t.Errorf("%s becomes %s, want %s", c.raw, address, want)
 		}
-		if got := newRedactor(secretsOf(c.raw)).redact("a " + c.secret + " b"); c.secret != "" && strings.Contains(got, c.secret) {
+		if got := redact.New(secretsOf(c.raw)).Text("a " + c.secret + " b"); c.secret != "" && strings.Contains(got, c.secret) {
 			t.Errorf("%s: %s is shown", c.raw, got)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -57,7 +58,7 @@ type process struct {
 	// readErr is why reading ended, valid after events was closed.
 	readErr error
 	cut     atomic.Bool // the output was closed because it fell silent
-	stderr  *tail
+	stderr  *redact.Tail
 	// stderrEnd is closed when standard error has ended.
 	stderrEnd chan struct{}
 
@@ -69,7 +70,7 @@ type process struct {
 
 // follow takes over a started process. ctx gives values only: the process's life
 // is bounded by close.
-func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, hide redactor, forget func()) *process {
+func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, hide redact.Redactor, forget func()) *process {
 	p := &process{
 		script: script, proc: proc, forget: forget, out: &watchedReader{r: proc.Stdout()},
 		events:  make(chan runnerscripts.Event),
@@ -77,7 +78,7 @@ func follow(ctx context.Context, script string, proc primitives.Process, maxLine
 		discard: make(chan struct{}),
 		exited:  make(chan struct{}),
 		stop:    make(chan struct{}),
-		stderr:  &tail{hide: hide},
+		stderr:  &redact.Tail{Hide: hide},
 
 		stderrEnd: make(chan struct{}),
 	}
@@ -232,7 +233,7 @@ func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptErro
 		e.Err = unreached
 	case result != nil && result.Error != nil:
 		failure := *result.Error
-		failure.Message = p.stderr.hide.redact(failure.Message)
+		failure.Message = p.stderr.Hide.Text(failure.Message)
 		e.Failure = &failure
 	case broken:
 		e.Err = p.readErr

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/internal/lastfailure"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -185,7 +186,7 @@ type ExitError struct {
 // Error says how the command ended, with the end of its output.
 func (e *ExitError) Error() string {
 	text := strings.Join(e.Args, " ") + ": " + describe(e.Status)
-	if s := lastLines(e.Output); s != "" {
+	if s := redact.LastLines(e.Output); s != "" {
 		text += "; its output ends with: " + s
 	}
 	return text

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -105,7 +106,7 @@ func TestAFloodOfTextTakesNoMoreMemoryThanAResultMayHave(t *testing.T) {
 	testmemory.AtMost(t, 6*maxSaid, func() {
 		res, err := env.Run(t.Context(), "x")
 		if err != nil || len(res.Text) < maxSaid*9/10 || !strings.HasSuffix(res.Text, "were left out]") {
-			t.Errorf("a text of %d bytes that ends with %q, %v", len(res.Text), lastLines(res.Text), err)
+			t.Errorf("a text of %d bytes that ends with %q, %v", len(res.Text), redact.LastLines(res.Text), err)
 		}
 	})
 }
@@ -150,6 +151,6 @@ func TestExecSaysWhatItLeavesOut(t *testing.T) {
 	env := create(t, Config{})
 	out, err := env.Exec(t.Context(), "head", "-c", "10485860", "/dev/zero")
 	if err != nil || !strings.HasSuffix(out, "\n[100 bytes were left out]\n") {
-		t.Errorf("the output ends with %q, %v", lastLines(out), err)
+		t.Errorf("the output ends with %q, %v", redact.LastLines(out), err)
 	}
 }

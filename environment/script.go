@@ -209,7 +209,7 @@ const maxDisowned = 4 << 10
 func (e *Environment) disowned(ev runnerscripts.Event, why string) runnerscripts.Event {
 	part := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDisowned)], "") }
 	data, err := json.Marshal(map[string]any{
-		"type": part(string(ev.Type)), "source": part(e.hide.redact(string(ev.Source))), "query_id": part(e.hide.redact(ev.QueryID)),
+		"type": part(string(ev.Type)), "source": part(e.hide.Text(string(ev.Source))), "query_id": part(e.hide.Text(ev.QueryID)),
 		"payload": part(string(ev.Payload)), "length": len(ev.Payload),
 	})
 	if err == nil {

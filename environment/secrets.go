@@ -12,7 +12,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // shortestSecret is the length in bytes from which a value is hidden. A shorter one
@@ -181,7 +183,7 @@ func wordsOf(name string) []string {
 // quietLogger blots secrets out of what is logged.
 type quietLogger struct {
 	hclog.Logger
-	hide redactor
+	hide redact.Redactor
 }
 
 // SafeLogger returns a logger that writes to c.Logger and replaces the secrets of c, as
@@ -213,7 +215,7 @@ func (c Config) withQuietLogger() Config {
 	if quiet, ok := c.Logger.(quietLogger); ok {
 		c.Logger = quiet.Logger // more secrets may be known by now
 	}
-	c.Logger = quietLogger{c.Logger, newRedactor(secretsOfConfig(c))}
+	c.Logger = quietLogger{c.Logger, redact.New(secretsOfConfig(c))}
 	return c
 }
 
@@ -221,8 +223,8 @@ func (l quietLogger) safe(args []any) []any {
 	safe := make([]any, len(args))
 	for i, arg := range args {
 		text := fmt.Sprint(arg)
-		if safe[i] = arg; l.hide.redact(text) != text {
-			safe[i] = l.hide.redact(text)
+		if safe[i] = arg; l.hide.Text(text) != text {
+			safe[i] = l.hide.Text(text)
 		}
 	}
 	return safe
@@ -230,7 +232,7 @@ func (l quietLogger) safe(args []any) []any {
 
 func (l quietLogger) Log(level hclog.Level, msg string, args ...any) {
 	if level >= l.GetLevel() {
-		l.Logger.Log(level, l.hide.redact(msg), l.safe(args)...)
+		l.Logger.Log(level, l.hide.Text(msg), l.safe(args)...)
 	}
 }
 
@@ -265,12 +267,27 @@ func (l quietLogger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer
 // quietWriter blots secrets out of what is written.
 type quietWriter struct {
 	to   io.Writer
-	hide redactor
+	hide redact.Redactor
 }
 
 func (w quietWriter) Write(p []byte) (int, error) {
-	if _, err := io.WriteString(w.to, w.hide.redact(string(p))); err != nil {
+	if _, err := io.WriteString(w.to, w.hide.Text(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// hidden is an event without secrets in any of its strings.
+func (e *Environment) hidden(ev runnerscripts.Event) runnerscripts.Event {
+	if e.hide.Empty() {
+		return ev
+	}
+	ev.Payload = e.hide.JSON(ev.Payload)
+	if ev.ConversationID != runnerscripts.MainConversation {
+		ev.ConversationID = e.hide.Text(ev.ConversationID)
+	}
+	if runnerscripts.PayloadType(ev.Type) == nil {
+		ev.Type = runnerscripts.EventType(e.hide.Text(string(ev.Type)))
+	}
+	return ev
 }

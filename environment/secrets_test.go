@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -42,7 +43,7 @@ func TestWhatOfTheConfigurationIsSecret(t *testing.T) {
 		"https://" + long + "@git.example.com/x.git":         "at https://[redacted]@git.example.com/x.git",
 		"https://example.com/x?api_key=" + long + "&a=b":     "at https://example.com/x?api_key=[redacted]&a=b",
 	} {
-		if got := newRedactor(secretsOfConfig(withEnv(map[string]string{"SOME_URL": raw}))).redact("at " + raw); got != want {
+		if got := redact.New(secretsOfConfig(withEnv(map[string]string{"SOME_URL": raw}))).Text("at " + raw); got != want {
 			t.Errorf("%s is shown as %q", raw, got)
 		}
 	}
@@ -67,85 +68,10 @@ func TestSecretsAreFoundWhereverTheyAreConfigured(t *testing.T) {
 		"of-the-sandbox", "of-the-agent", "of-its-settings", "of-the-server",
 		"of-its-header", "of-its-command", "of-its-url", "of-the-repository",
 	} {
-		if !reflect.DeepEqual(newRedactor(got).redact("<"+want+">"), "<[redacted]>") {
+		if !reflect.DeepEqual(redact.New(got).Text("<"+want+">"), "<[redacted]>") {
 			t.Errorf("%s is shown: %q", want, got)
 		}
 	}
-}
-
-// secretsOfTests are those of the tests of JSON.
-var secretsOfTests = []string{"sk-QASECRET/123", "sk-QASECRET/123-and-more", `a"b\c` + "\n\té🙂€", "12345678"}
-
-func TestSecretsAreFoundHoweverJSONHasThem(t *testing.T) {
-	r := newRedactor(secretsOfTests)
-	for value, want := range map[string]string{
-		`"x sk-QASECRET/123 y"`:                                `"x [redacted] y"`,
-		`"sk-QASECRET\/123"`:                                   `"[redacted]"`,
-		`"\u0073k-QASECRET\u002f12\u0033"`:                     `"[redacted]"`,
-		`"\u0073\u006B-QASECRET\u002F123-and-more"`:            `"[redacted]"`,
-		`{"sk-QASECRET/123":{"deep":["sk-QASECRET/123",1]}}`:   `{"[redacted]":{"deep":["[redacted]",1]}}`,
-		`"sk-sk-QASECRET/123sk-QASECRET/123"`:                  `"sk-[redacted][redacted]"`,
-		`"a\"b\\c\n\té🙂€"`:                                     `"[redacted]"`,
-		`"a\"b\\c\u000a\u0009\u00e9\ud83d\ude42\u20AC!"`:       `"[redacted]!"`,
-		`"a\"b\\c\u000a\u0009\u00e9\ud83d"`:                    "",
-		`"sk-QASECRET/12"`:                                     "",
-		`["sk-QASECRET/","123"]`:                               "",
-		`{"n":12345678,"s":"12345678"}`:                        `{"n":12345678,"s":"[redacted]"}`,
-		`"\\sk-QASECRET/123\\"`:                                `"\\[redacted]\\"`,
-		`{"a":"\\","b":"\"sk-QASECRET/123\""}`:                 `{"a":"\\","b":"\"[redacted]\""}`,
-		`{"url":"https://api.example.com/v1/responses","a":1}`: "",
-	} {
-		if want == "" {
-			want = value
-		}
-		if got := string(r.redactJSON([]byte(value))); got != want || !json.Valid([]byte(got)) {
-			t.Errorf("%s becomes %s, want %s", value, got, want)
-		}
-	}
-	if got := string(redactor{}.redactJSON([]byte(`"a"`))); got != `"a"` {
-		t.Errorf("without secrets: %s", got)
-	}
-}
-
-// FuzzRedactJSON compares with the same on decoded strings.
-func FuzzRedactJSON(f *testing.F) {
-	f.Add([]byte(`{"a\u0073k-QASECRET/123":["\ud83d","\ud83d\ude42",null,1e3,"a\"b\\c\n\té🙂€"]}`))
-	f.Add([]byte(`"\u0073k-QASECRET\/123-and-mor\u0065 \\u0073"`))
-	r := newRedactor(secretsOfTests)
-	var safe func(v any) any
-	safe = func(v any) any {
-		switch v := v.(type) {
-		case string:
-			return r.redact(v)
-		case []any:
-			for i := range v {
-				v[i] = safe(v[i])
-			}
-		case map[string]any:
-			clean := make(map[string]any)
-			for key, value := range v {
-				clean[r.redact(key)] = safe(value)
-			}
-			return clean
-		}
-		return v
-	}
-	f.Fuzz(func(t *testing.T, value []byte) {
-		var before, after any
-		if json.Unmarshal(value, &before) != nil {
-			return
-		}
-		got := r.redactJSON(bytes.Clone(value))
-		if err := json.Unmarshal(got, &after); err != nil {
-			t.Fatalf("%s becomes %s: %v", value, got, err)
-		}
-		if bytes.Contains(value, []byte("12345678")) || bytes.Count(value, []byte("redacted")) > 0 || bytes.Count(got, []byte(`[redacted]":`)) > 1 {
-			return // keys that become the same
-		}
-		if !reflect.DeepEqual(safe(before), after) {
-			t.Errorf("%s becomes %s", value, got)
-		}
-	})
 }
 
 // Whatever a script prints, no event, log record or error has a secret, and all have

@@ -1,4 +1,5 @@
-package environment
+// Package redact blots secrets out of what programs print, and keeps the end of it.
+package redact
 
 import (
 	"bytes"
@@ -8,29 +9,28 @@ import (
 	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // redacted stands for a secret.
 const redacted = "[redacted]"
 
-// redactor blots out secrets. The zero value knows none.
-type redactor struct {
+// Redactor blots out secrets. The zero value knows none.
+type Redactor struct {
 	replacer *strings.Replacer
 	starts   *[256][]string // the secrets by their first byte, the longest first; nil for none
 	plain    *[256]bool     // bytes of a JSON string that neither begin a secret nor an escape nor end it
 	longest  int            // of the secrets, in bytes
 }
 
-func newRedactor(secrets []string) redactor {
+// New returns what blots out secrets; empty ones do not count.
+func New(secrets []string) Redactor {
 	secrets = slices.DeleteFunc(slices.Clone(secrets), func(s string) bool { return s == "" })
 	if len(secrets) == 0 {
-		return redactor{}
+		return Redactor{}
 	}
 	// The longest first: one may be the beginning of another.
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	r := redactor{starts: new([256][]string), longest: len(secrets[0])}
+	r := Redactor{starts: new([256][]string), longest: len(secrets[0])}
 	pairs := make([]string, 0, 2*len(secrets))
 	for _, secret := range secrets {
 		pairs = append(pairs, secret, redacted)
@@ -44,17 +44,21 @@ func newRedactor(secrets []string) redactor {
 	return r
 }
 
-func (r redactor) redact(s string) string {
+// Text returns s without secrets.
+func (r Redactor) Text(s string) string {
 	if r.replacer == nil {
 		return s
 	}
 	return r.replacer.Replace(s)
 }
 
-// redactJSON blots secrets out of the strings of valid JSON, keys included, however
+// Empty reports whether no secret is known.
+func (r Redactor) Empty() bool { return r.starts == nil }
+
+// JSON blots secrets out of the strings of valid JSON, keys included, however
 // they are escaped there. It reads the value once, and returns the same one if there
 // is none in it.
-func (r redactor) redactJSON(value []byte) []byte {
+func (r Redactor) JSON(value []byte) []byte {
 	if r.starts == nil {
 		return value
 	}
@@ -163,39 +167,25 @@ func hexRune(value []byte, i int) rune {
 	return rune(n)
 }
 
-// hidden is an event without secrets in any of its strings.
-func (e *Environment) hidden(ev runnerscripts.Event) runnerscripts.Event {
-	if e.hide.starts == nil {
-		return ev
-	}
-	ev.Payload = e.hide.redactJSON(ev.Payload)
-	if ev.ConversationID != runnerscripts.MainConversation {
-		ev.ConversationID = e.hide.redact(ev.ConversationID)
-	}
-	if runnerscripts.PayloadType(ev.Type) == nil {
-		ev.Type = runnerscripts.EventType(e.hide.redact(string(ev.Type)))
-	}
-	return ev
-}
+// MaxTail is how much of a script's standard error is kept: 16 KiB.
+const MaxTail = 16 << 10
 
-// maxTail is how much of a script's standard error is kept: 16 KiB.
-const maxTail = 16 << 10
-
-// tail keeps the end of what is written to it. It is not a tail.Buffer because it must know
+// Tail keeps the end of what is written to it. It is not a tail.Buffer because it must know
 // whether something was cut off: only then may it begin with a part of a secret.
-type tail struct {
-	hide redactor
+type Tail struct {
+	Hide Redactor
 	mu   sync.Mutex
 	buf  []byte // up to twice as much, so that few secrets are cut
 	cut  bool   // something came before buf
 }
 
-func (t *tail) Write(b []byte) (int, error) {
+// Write implements io.Writer.
+func (t *Tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.buf = append(t.buf, b[max(0, len(b)-2*maxTail):]...)
-	t.cut = t.cut || len(b) > 2*maxTail
-	if over := len(t.buf) - 2*maxTail; over > 0 {
+	t.buf = append(t.buf, b[max(0, len(b)-2*MaxTail):]...)
+	t.cut = t.cut || len(b) > 2*MaxTail
+	if over := len(t.buf) - 2*MaxTail; over > 0 {
 		t.buf = append(t.buf[:0], t.buf[over:]...)
 		t.cut = true
 	}
@@ -203,13 +193,23 @@ func (t *tail) Write(b []byte) (int, error) {
 }
 
 // String returns the end, as UTF-8 and without secrets.
-func (t *tail) String() string {
+func (t *Tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.hide.redact(string(t.buf))
+	s := t.Hide.Text(string(t.buf))
 	if t.cut {
 		// The rest of a secret whose beginning is gone.
-		s = s[min(len(s), t.hide.longest):]
+		s = s[min(len(s), t.Hide.longest):]
 	}
-	return strings.ToValidUTF8(s[max(0, len(s)-maxTail):], "\uFFFD")
+	return strings.ToValidUTF8(s[max(0, len(s)-MaxTail):], "\uFFFD")
+}
+
+// LastLines returns as much of a text's end as fits a message.
+func LastLines(s string) string {
+	const most = 500
+	s = strings.TrimSpace(s)
+	if len(s) > most {
+		s = "..." + strings.ToValidUTF8(s[len(s)-most:], "")
+	}
+	return s
 }
