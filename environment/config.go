@@ -69,8 +69,9 @@ type Config struct {
 	Trust bool `json:"-"`
 	// OnPermission decides about what the agent asks permission for. Use [AllowAll],
 	// [RejectAll], or a function that looks at req.ToolCall and returns req.Allow() or
-	// req.Reject(why). Nil rejects, and a log event says so. The zero decision leaves the
-	// answer to [Environment.Respond]; so does [AnswerLater] for all requests.
+	// req.Reject(why). Nil rejects, and so does a decision that the request does not offer;
+	// a log event says so. The zero decision leaves the answer to [Environment.Respond]; so
+	// does [AnswerLater] for all requests.
 	//
 	// It is called once for each request, several at once if need be. Its ctx is done
 	// when the request was answered otherwise or withdrawn, or its time has run out;

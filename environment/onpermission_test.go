@@ -27,12 +27,7 @@ func TestWithoutOnPermissionARequestIsRejectedAndALogEventSaysHowToAllow(t *test
 		if err != nil {
 			t.Fatal(err)
 		}
-		var said string
-		for _, ev := range events {
-			if ev.Type == runnerscripts.TypeLog {
-				said += string(ev.Payload)
-			}
-		}
+		said := logMessages(events)
 		if !strings.Contains(said, "OnPermission") || !strings.Contains(said, "AllowAll") {
 			t.Errorf("the log events say %q, want how to allow in %q", said, types(events))
 		}
@@ -75,12 +70,26 @@ func TestOnPermissionDecides(t *testing.T) {
 			env := create(t, cfg)
 			events, err := collect(t.Context(), env, Query{Prompt: "x"})
 			// An answer that the agent cannot use is an error event before.
-			if err != nil || !strings.Contains(strings.Replace(types(events), "error ", "", 1), "request_permission permission_resolved") {
+			if err != nil || !strings.Contains(strings.NewReplacer("error ", "", "log ", "").Replace(types(events)), "request_permission permission_resolved") {
 				t.Fatalf("events %q, %v", types(events), err)
 			}
 			workspaceOf(t, env).mustBe(t, c.want)
+			warned := strings.Contains(logMessages(events), "OnPermission")
+			if wants := strings.HasPrefix(name, "what"); warned != wants {
+				t.Errorf("a log event names OnPermission: %v, want %v: %s", warned, wants, logMessages(events))
+			}
 		})
 	}
+}
+
+// logMessages returns the payloads of the log events.
+func logMessages(events []runnerscripts.Event) (said string) {
+	for _, ev := range events {
+		if ev.Type == runnerscripts.TypeLog {
+			said += string(ev.Payload)
+		}
+	}
+	return said
 }
 
 func TestAnAnswerByHandThatMakesNoSenseLeavesTheRequestWaiting(t *testing.T) {

@@ -223,7 +223,14 @@ func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Poli
 		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)), reasonAnswered)
 		return
 	}
-	if d, ok := policy.Decide(waiting, whole); ok {
+	d, ok, invalid := policy.Decide(waiting, whole)
+	if invalid != nil { // before the agent goes on, so that no end of the query overtakes it
+		select {
+		case r.warnings <- fmt.Sprintf("a permission request was rejected, because the decision of OnPermission is invalid: %v", invalid):
+		case <-ctx.Done():
+		}
+	}
+	if ok {
 		r.decide(ctx, req, d, reasonAnswered)
 	}
 }

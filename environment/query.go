@@ -81,7 +81,8 @@ type queryRun struct {
 	untaken bool    // the runner has ended before it took up the prompt
 	ended   bool    // query_completed or query_failed was reported
 
-	asks sync.WaitGroup // of the permission requests that wait
+	asks     sync.WaitGroup // of the permission requests that wait
+	warnings chan string    // of theirs, for the goroutine that reports events
 }
 
 func (r *queryRun) run(ctx context.Context) error {
@@ -164,6 +165,8 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 			interrupt()
 		}
 		select {
+		case text := <-r.warnings:
+			r.warn(text)
 		case <-done:
 			if r.watching {
 				return context.Cause(ctx)
@@ -384,6 +387,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 // that is followed.
 func (r *queryRun) begin(settled map[string]bool) {
 	r.active = &activeQuery{id: r.query.ID, settled: settled, stop: make(chan struct{}), requests: make(openRequests)}
+	r.warnings = make(chan string)
 	r.env.setQuery(r.active)
 }
 

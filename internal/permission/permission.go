@@ -44,20 +44,20 @@ func (p Policy) Waiting(ctx context.Context) (context.Context, context.CancelFun
 }
 
 // Decide calls On. A decision that req does not offer becomes a rejection, because the
-// agent would go on waiting. It is not ok if On leaves the decision to others, or ctx,
-// which is of Waiting, is done.
-func (p Policy) Decide(ctx context.Context, req runnerscripts.PermissionRequest) (_ runnerscripts.PermissionDecision, ok bool) {
+// agent would go on waiting, and invalid says what is wrong with it. It is not ok if On
+// leaves the decision to others, or ctx, which is of Waiting, is done.
+func (p Policy) Decide(ctx context.Context, req runnerscripts.PermissionRequest) (_ runnerscripts.PermissionDecision, ok bool, invalid error) {
 	if ctx.Err() != nil {
-		return runnerscripts.PermissionDecision{}, false
+		return runnerscripts.PermissionDecision{}, false, nil
 	}
 	d := p.On(ctx, req)
 	if ctx.Err() != nil || d.OptionID == "" && d.Kind == "" {
-		return d, false
+		return d, false, nil
 	}
 	if _, err := Check(req, d); err != nil {
-		d = req.Reject(fmt.Sprintf("The decision makes no sense: %v", err))
+		return req.Reject("This program's decision was invalid."), true, err
 	}
-	return d, true
+	return d, true, nil
 }
 
 // Expire waits until ctx, which is of Waiting, is done. It is ok if the time has run
