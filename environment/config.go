@@ -277,8 +277,16 @@ func (c *Config) resolve(dir string) {
 		}
 	}
 	abs(&c.Runner)
-	if p, ok := c.Sandbox.block().(primitives.PathHolder); ok {
-		for _, p := range p.HostPaths(&c.Sandbox.Spec) {
+	for _, typ := range SandboxTypes() {
+		p, ok := c.Sandbox.blockOf(typ).(primitives.PathHolder)
+		if !ok {
+			continue
+		}
+		spec := &primitives.Spec{} // whose paths are of the chosen type
+		if typ == c.Sandbox.Type {
+			spec = &c.Sandbox.Spec
+		}
+		for _, p := range p.HostPaths(spec) {
 			abs(p)
 		}
 	}

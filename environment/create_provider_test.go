@@ -1,11 +1,15 @@
 package environment
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -23,37 +27,95 @@ func TestATypeWithoutImagesSaysSo(t *testing.T) {
 	}
 }
 
+// TestPathsOfAFileAreRelativeToIt: those of this machine, in the blocks of all types, because
+// the type may be changed afterwards. The workspace is one of them where it is a folder of
+// this machine, or of the engine's.
 func TestPathsOfAFileAreRelativeToIt(t *testing.T) {
 	conf := t.TempDir()
-	load := func(sandbox string) Sandbox {
-		t.Helper()
-		name := filepath.Join(conf, "env.yaml")
-		if err := os.WriteFile(name, []byte("sandbox: "+sandbox+"\nrunner: bin/envrunner\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		cfg, err := LoadConfig(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := filepath.Join(conf, "bin/envrunner"); cfg.Runner != want {
-			t.Errorf("the runner is %q, want %q", cfg.Runner, want)
-		}
-		return cfg.Sandbox
-	}
-	inContainer := load("{type: docker, image: x, workspace: src, docker: {seccomp: profile.json, mounts: [{source: data, target: /data}]}}")
-	here := load("{type: local, workspace: src, local: {root: boxes}}")
-	for want, got := range map[string][]string{
-		"src": {inContainer.Workspace, here.Workspace}, "profile.json": {inContainer.Docker.Seccomp},
-		"data": {inContainer.Docker.Mounts[0].Source}, "boxes": {here.Local.Root},
-	} {
-		for _, path := range got {
-			if path != filepath.Join(conf, want) {
-				t.Errorf("%s became %q", want, path)
+	in := func(name string) string { return filepath.Join(conf, name) }
+	for typ, workspace := range map[string]string{"local": in("src"), "docker": in("src"), "modal": "src", "ssh": "src"} {
+		t.Run(typ, func(t *testing.T) {
+			text := "runner: bin/envrunner\nsandbox:\n  type: " + typ + `
+  workspace: src
+  local: {root: boxes}
+  docker: {seccomp: profile.json, writable: [.vscode], mounts: [{source: data, target: /data}, {source: /abs, target: /abs}]}
+  modal: {volumes: {/data: data}}
+  ssh: {host: build1, root: there}
+`
+			if err := os.WriteFile(in("env.yaml"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
 			}
-		}
+			cfg, err := LoadConfig(in("env.yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := cfg.Sandbox
+			for _, path := range []struct{ name, got, want string }{
+				{"runner", cfg.Runner, in("bin/envrunner")},
+				{"workspace", s.Workspace, workspace},
+				{"local.root", s.Local.Root, in("boxes")},
+				{"docker.seccomp", s.Docker.Seccomp, in("profile.json")},
+				{"docker.writable", s.Docker.Writable[0], ".vscode"},
+				{"docker.mounts[0].source", s.Docker.Mounts[0].Source, in("data")},
+				{"docker.mounts[1].source", s.Docker.Mounts[1].Source, "/abs"},
+				{"modal.volumes", s.Modal.Volumes["/data"], "data"},
+				{"ssh.root", s.SSH.Root, "there"},
+			} {
+				if path.got != path.want {
+					t.Errorf("%s is %q, want %q", path.name, path.got, path.want)
+				}
+			}
+		})
 	}
-	if at := load("{type: modal, workspace: /src}"); at.Workspace != "/src" {
-		t.Errorf("a path at Modal became %q", at.Workspace)
+}
+
+// TestABlockKeepsItsOwnFunctions: what a block has stays, and the Config fills in the rest.
+func TestABlockKeepsItsOwnFunctions(t *testing.T) {
+	find := func(context.Context, string, string) (string, error) { return "own", nil }
+	var logged strings.Builder
+	own := hclog.New(&hclog.LoggerOptions{Output: &logged})
+	cfg := Config{Agent: Agent{Env: map[string]string{"API_KEY": "hunter2hunter2"}}, Runner: os.Args[0]}
+	for _, typ := range SandboxTypes() {
+		for name, given := range map[string]bool{"given": true, "empty": false} {
+			t.Run(typ+" "+name, func(t *testing.T) {
+				s, told, shared := Sandbox{Type: typ}, "", ""
+				s.SSH.Host = "build1"
+				tell := func(text string) { told = text }
+				if given {
+					s.Docker.Runner, s.Local.Runner, s.Modal.Runner, s.SSH.Runner = find, find, find, find
+					s.Docker.Logger, s.Local.Logger, s.Modal.Logger, s.SSH.Logger = own, own, own, own
+					s.Docker.Progress, s.Modal.Progress, s.SSH.Progress = tell, tell, tell
+				}
+				cfg := cfg
+				cfg.Progress = func(text string) { shared = text }
+				p, err := s.provider(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				block := reflect.ValueOf(p).Elem()
+				runner, _ := block.FieldByName("Runner").Interface().(findRunner)
+				if found, err := runner(t.Context(), "", ""); err != nil || (found == "own") != given {
+					t.Errorf("the runner is %q, %v", found, err)
+				}
+				if f := block.FieldByName("Progress"); f.IsValid() {
+					progress, _ := f.Interface().(func(string))
+					if progress("x"); (told == "x") != given || (shared == "x") == given {
+						t.Errorf("the block is told %q, the Config %q", told, shared)
+					}
+				}
+				logger, _ := block.FieldByName("Logger").Interface().(hclog.Logger)
+				if (logger != nil) != given {
+					t.Fatalf("the logger is %v", logger)
+				}
+				if given {
+					logged.Reset()
+					logger.Info("the key is hunter2hunter2")
+					if text := logged.String(); !strings.Contains(text, "the key is") || strings.Contains(text, "hunter2") {
+						t.Errorf("it logs %q", text)
+					}
+				}
+			})
+		}
 	}
 }
 

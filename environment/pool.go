@@ -1,7 +1,9 @@
 package environment
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -159,7 +161,7 @@ func (p *Pool) Ready() int { return len(p.ready) }
 //
 // Of cfg count what belongs to the conversation: Workspace, Agent, SessionID
 // and the like. Sandbox, Pool and Runner are the pool's; each must be left out or be
-// the same, and so must the name of the Agent if the pool has one. An Agent without a
+// the same (functions and loggers in it do not count), and so must the name of the Agent if the pool has one. An Agent without a
 // name, a Logger and an OnPermission that are nil are the pool's. Otherwise, with
 // Keep, and after Close, nothing is made: [ErrConfig], [ErrClosed].
 func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
@@ -208,7 +210,7 @@ func (p *Pool) enter(ctx context.Context) (leave func(), _ error) {
 func (p *Pool) adjust(cfg Config) (Config, error) {
 	own := p.cfg
 	switch {
-	case !reflect.ValueOf(cfg.Sandbox).IsZero() && !reflect.DeepEqual(cfg.Sandbox, own.Sandbox):
+	case !reflect.ValueOf(cfg.Sandbox).IsZero() && !cfg.Sandbox.equal(own.Sandbox):
 		return cfg, fmt.Errorf("%w: sandbox: the pool's sandboxes are made already; leave it out", ErrConfig)
 	case cfg.Pool != PoolConfig{} && cfg.Pool != own.Pool:
 		return cfg, fmt.Errorf("%w: pool: this is another pool; leave it out", ErrConfig)
@@ -232,6 +234,14 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 		cfg.OnPermission, cfg.PermissionTimeout = own.OnPermission, own.PermissionTimeout
 	}
 	return cfg, cfg.check()
+}
+
+// equal reports whether a file would say the same of both, and they have the same Provider.
+// The functions and loggers of blocks do not count: functions cannot be compared.
+func (s Sandbox) equal(o Sandbox) bool {
+	a, aerr := json.Marshal(s)
+	b, berr := json.Marshal(o)
+	return aerr == nil && berr == nil && bytes.Equal(a, b) && reflect.DeepEqual(s.Provider, o.Provider)
 }
 
 // take returns a sandbox that lives, and what has the pool make another one for it.

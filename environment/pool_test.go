@@ -171,6 +171,11 @@ func TestAnEmptyPoolMakesWhatIsAskedFor(t *testing.T) {
 	}
 }
 
+func otherBlock(s Sandbox) Sandbox {
+	s.Local.Root += "-other"
+	return s
+}
+
 func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
 	box := sandbox(t)
 	named := container(t)
@@ -191,12 +196,17 @@ func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
 		t.Errorf("Create with a pool: %v", err)
 	}
 	own := Config{Sandbox: box, Pool: PoolConfig{Size: 1}, Agent: Agent{Name: "script"}}
+	own.Sandbox.Local.Runner = func(context.Context, string, string) (string, error) { return "", nil }
 	p := pool(t, own)
+	if cfg, err := p.adjust(own); err != nil || cfg.Sandbox.Local.Runner == nil {
+		t.Errorf("its own configuration: %v", err)
+	}
 	for name, cfg := range map[string]Config{
 		"another sandbox": {Sandbox: Sandbox{Type: "local", Spec: primitives.Spec{User: "x"}}},
 		"another pool":    {Pool: PoolConfig{Size: 2}},
 		"another maximum": {Pool: PoolConfig{Max: 2}},
 		"another runner":  {Runner: "/bin/true"},
+		"another block":   {Sandbox: otherBlock(own.Sandbox)},
 		"another agent":   {Agent: Agent{Name: "claude"}},
 		"kept":            {Sandbox: Sandbox{Spec: primitives.Spec{Keep: true}}},
 		"bad workspace":   {Workspace: []Source{{}}},

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -40,8 +42,8 @@ type Sandbox struct {
 	// made of [DefaultImage]; if the image lacks the agent, [Create] uses one that is built on
 	// it, see [BuildImage].
 	primitives.Spec
-	// Local is for the type "local": processes of this machine. The Runner, Logger and
-	// Progress of this and the other blocks come from the [Config].
+	// Local is for the type "local": processes of this machine. In this and the other
+	// blocks a Runner, Logger or Progress that is nil is that of the [Config].
 	Local local.Provider `json:"local,omitzero"`
 	// Docker is for the type "docker": a container.
 	Docker docker.Provider `json:"docker,omitzero"`
@@ -112,16 +114,22 @@ func SandboxTypes() []string { return []string{"docker", "local", "modal", "ssh"
 // block returns the provider of the type, which for a type of this module is a field of s;
 // nil for an unknown type.
 func (s *Sandbox) block() primitives.Provider {
-	switch {
-	case s.Provider != nil:
+	if s.Provider != nil {
 		return s.Provider
-	case s.Type == "docker":
+	}
+	return s.blockOf(s.Type)
+}
+
+// blockOf returns the block of a type of this module; nil for another one.
+func (s *Sandbox) blockOf(typ string) primitives.Provider {
+	switch typ {
+	case "docker":
 		return &s.Docker
-	case s.Type == "local":
+	case "local":
 		return &s.Local
-	case s.Type == "modal":
+	case "modal":
 		return &s.Modal
-	case s.Type == "ssh":
+	case "ssh":
 		return &s.SSH
 	}
 	return nil
@@ -154,28 +162,35 @@ func (s Sandbox) provider(cfg Config) (primitives.Provider, error) {
 	p := s.block()
 	switch p := p.(type) {
 	case *docker.Provider:
-		p.Logger, p.Progress, p.Runner = cfg.Logger, cfg.tell, cfg.runnerOr(p.Runner)
+		cfg.fill(&p.Runner, &p.Logger, &p.Progress)
 	case *local.Provider:
-		p.Logger = cfg.Logger
-		if p.Runner == nil && (cfg.Runner != "" || s.Keep) { // else its commands end with this program
-			p.Runner = cfg.localRunner
+		if p.Runner == nil {
+			p.Runner = cfg.localRunner(s.Keep)
 		}
+		cfg.fill(&p.Runner, &p.Logger, new(func(string)))
 	case *modal.Provider:
-		p.Logger, p.Progress, p.Runner = cfg.Logger, cfg.tell, cfg.runnerOr(p.Runner)
+		cfg.fill(&p.Runner, &p.Logger, &p.Progress)
 	case *ssh.Provider:
-		p.Logger, p.Progress, p.Runner = cfg.Logger, cfg.tell, cfg.runnerOr(p.Runner)
+		cfg.fill(&p.Runner, &p.Logger, &p.Progress)
 	}
 	return p, nil
 }
 
 type findRunner = func(ctx context.Context, goos, goarch string) (string, error)
 
-// runnerOr returns own, or what finds the runner if that is nil.
-func (c Config) runnerOr(own findRunner) findRunner {
-	if own != nil {
-		return own
+// fill sets those fields of a block that are nil. The logger does not see the secrets of c.
+func (c Config) fill(runner *findRunner, logger *hclog.Logger, progress *func(string)) {
+	if *logger != nil {
+		c.Logger = *logger
 	}
-	return c.runnerFor
+	c = c.withQuietLogger()
+	*logger = c.Logger
+	if *runner == nil {
+		*runner = c.runnerFor
+	}
+	if *progress == nil {
+		*progress = c.tell
+	}
 }
 
 // runnerFor returns the runner for a platform.
@@ -186,13 +201,19 @@ func (c Config) runnerFor(ctx context.Context, goos, goarch string) (string, err
 	return bundle.Path(ctx, bundle.Config{OS: goos, Arch: goarch, Progress: c.tell})
 }
 
-// localRunner is runnerFor where a sandbox can do without a runner.
-func (c Config) localRunner(ctx context.Context, goos, goarch string) (string, error) {
-	name, err := c.runnerFor(ctx, goos, goarch)
-	if errors.Is(err, bundle.ErrNotFound) {
-		return "", nil // the first script fails with it
+// localRunner is runnerFor where a sandbox can do without a runner, as one can whose
+// commands end with this program.
+func (c Config) localRunner(keep bool) findRunner {
+	return func(ctx context.Context, goos, goarch string) (string, error) {
+		if c.Runner == "" && !keep {
+			return "", nil
+		}
+		name, err := c.runnerFor(ctx, goos, goarch)
+		if errors.Is(err, bundle.ErrNotFound) {
+			return "", nil // the first script fails with it
+		}
+		return name, err
 	}
-	return name, err
 }
 
 // checkRunner refuses a configured runner that is not there.

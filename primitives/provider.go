@@ -269,6 +269,7 @@ type Detector interface {
 // PathHolder is implemented by providers some of whose settings are paths of this
 // machine. In a file these are relative to its folder.
 type PathHolder interface {
-	// HostPaths returns such settings, those of spec included.
+	// HostPaths returns such settings of the provider, and those of spec that are such
+	// paths for its kind of sandbox.
 	HostPaths(spec *Spec) []*string
 }
