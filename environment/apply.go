@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
 )
 
 // ErrConflict says that a folder of this machine is not as the workspace began, so that
@@ -80,81 +80,24 @@ func leaveOut(ctx context.Context, from Source, changes []Change) ([]Change, err
 		}
 		return strings.CutPrefix(c.Path, into+"/")
 	}
-	dir, repositories := from.Folder.Path, make(map[string][]string) // new files by the repository that they are in
 	out := make(map[string]bool)
-	_, err := os.Stat(dir)
+	var created []string
 	for _, c := range changes {
 		name, ok := within(c)
 		switch {
 		case !ok:
 		case ignored(from.Folder.Ignore, name):
 			out[name] = true
-		case from.Folder.Gitignore && err == nil && c.Kind == Created && belowFolders(dir, name):
-			at := innermost(dir, name)
-			repositories[at] = append(repositories[at], name)
+		case from.Folder.Gitignore && c.Kind == Created:
+			created = append(created, name)
 		}
 	}
-	for at, names := range repositories {
-		found, err := gitignored(ctx, dir, at, names)
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range found {
-			out[name] = true
-		}
+	found, err := hostgit.Ignored(ctx, from.Folder.Path, created)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range found {
+		out[name] = true
 	}
 	return slices.DeleteFunc(changes, func(c Change) bool { name, ok := within(c); return ok && out[name] }), nil
-}
-
-// belowFolders reports whether all that is there above a path is folders: git answers for
-// no other.
-func belowFolders(dir, name string) bool {
-	for at := path.Dir(name); at != "."; at = path.Dir(at) {
-		if info, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(at))); err == nil && !info.IsDir() {
-			return false
-		}
-	}
-	return true
-}
-
-// innermost returns the folder above a path that is a repository of its own below dir,
-// else ".".
-func innermost(dir, name string) string {
-	for at := path.Dir(name); at != "."; at = path.Dir(at) {
-		if is, err := mayBeRepository(filepath.Join(dir, filepath.FromSlash(at), ".git")); err == nil && is {
-			return at
-		}
-	}
-	return "."
-}
-
-// gitignored returns which of some paths below dir the repository at a folder of it
-// ignores.
-func gitignored(ctx context.Context, dir, at string, names []string) (_ []string, err error) {
-	git, done, err := readingGit(ctx, filepath.Join(dir, filepath.FromSlash(at)))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, done()) }()
-	prefix := ""
-	if at != "." {
-		prefix = at + "/"
-	}
-	var asked strings.Builder
-	for _, name := range names {
-		asked.WriteString(strings.TrimPrefix(name, prefix) + "\x00")
-	}
-	git.input = strings.NewReader(asked.String())
-	list, err := git.run(ctx, "check-ignore", "-z", "--stdin")
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
-		return nil, nil // none of them
-	}
-	if err != nil {
-		return nil, err
-	}
-	var found []string
-	for name := range strings.SplitSeq(strings.TrimSuffix(list, "\x00"), "\x00") {
-		found = append(found, prefix+name)
-	}
-	return found, nil
 }

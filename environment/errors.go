@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -29,7 +30,7 @@ var (
 	ErrTrust = errors.New("the session is not trusted there")
 	// ErrGit: git is not installed on this machine or did not do what was
 	// asked.
-	ErrGit = errors.New("git failed")
+	ErrGit = hostgit.ErrFailed
 )
 
 // ScriptError says that a runner script did not do its work. Its chain holds

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -119,7 +120,7 @@ func (s *secrets) addURL(raw string) {
 	if !strings.Contains(raw, "://") {
 		return
 	}
-	for _, secret := range secretsOf(raw) {
+	for _, secret := range hostgit.SecretsOf(raw) {
 		if strings.Contains(secret, ":") || !strings.Contains(raw, "://"+secret+"@") || strings.HasPrefix(raw, "http") {
 			s.hide(secret) // not a user without a password, except of HTTP, where it may be a token
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -224,7 +225,7 @@ func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(
 func (e *Environment) placeFolder(ctx context.Context, into string, f Folder) error {
 	from := archive.Folder{Path: f.Path, Limit: sourceLimit, Skip: func(name string) bool { return ignoredItself(f.Ignore, name) }}
 	if f.Gitignore {
-		names, err := gitFiles(ctx, f.Path)
+		names, err := hostgit.Files(ctx, f.Path)
 		if err != nil {
 			return err
 		}
@@ -234,13 +235,31 @@ func (e *Environment) placeFolder(ctx context.Context, into string, f Folder) er
 	return e.unpackFrom(ctx, into, func(w io.Writer) error { return from.Pack(ctx, w) })
 }
 
+// placeGit clones on this machine and copies from there.
+func (e *Environment) placeGit(ctx context.Context, into string, g Git) (err error) {
+	dir, err := os.MkdirTemp("", "agentenv-git-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := hostgit.Repository(g).Clone(ctx, dir, sourceLimit); err != nil {
+		return err
+	}
+	f := Folder{Path: dir}
+	if !g.History {
+		// Only the top one is git's own; a repository cannot hold another.
+		f.Ignore = []string{".git"}
+	}
+	return e.placeFolder(ctx, into, f)
+}
+
 // describe names a source in errors.
 func (s Source) describe() (kind, name string) {
 	switch {
 	case s.Folder != nil:
 		return "folder", s.Folder.Path
 	case s.Git != nil:
-		return "git", withoutCredentials(s.Git.URL)
+		return "git", hostgit.WithoutCredentials(s.Git.URL)
 	case s.Tar != nil && s.Tar.Path != "":
 		return "tar", s.Tar.Path
 	case s.Tar != nil:
@@ -282,7 +301,7 @@ func (s Source) check() error {
 			return fmt.Errorf("folder: ignore: %w", err)
 		}
 	case s.Git != nil:
-		return s.Git.check()
+		return hostgit.Repository(*s.Git).Check()
 	case s.Tar != nil && (s.Tar.Path == "") == (s.Tar.Reader == nil):
 		return errors.New("tar: it needs either a path or a reader; set one of them")
 	}

@@ -1,4 +1,4 @@
-package environment
+package hostgit
 
 import (
 	"encoding/base64"
@@ -9,7 +9,7 @@ import (
 
 // checkCredentials refuses a URL of which nobody can say where its password ends.
 // It does not repeat it: any part of it may be of the password.
-func (g Git) checkCredentials() error {
+func (g Repository) checkCredentials() error {
 	address := g.URL
 	if _, rest, _ := strings.Cut(g.URL, "://"); !strings.ContainsAny(rest, "/?#") {
 		// A URL without a path is one that was cut at the # of its password
@@ -66,8 +66,8 @@ func cutCredentials(raw string) (credentials, rest string) {
 	return rest[:max(at, 0)], scheme + "://" + rest[at+1:]
 }
 
-// withoutCredentials removes user and password from a URL.
-func withoutCredentials(raw string) string {
+// WithoutCredentials removes user and password from a URL.
+func WithoutCredentials(raw string) string {
 	if !isClear(raw) {
 		_, rest := cutCredentials(raw)
 		return rest
@@ -83,7 +83,7 @@ func withoutCredentials(raw string) string {
 // other users of this machine cannot read them, and returns the URL without.
 func credentialEnv(raw string) (env []string, address string) {
 	if !isClear(raw) {
-		return nil, withoutCredentials(raw)
+		return nil, WithoutCredentials(raw)
 	}
 	u, err := url.Parse(raw)
 	if err != nil || u.User == nil {
@@ -103,11 +103,11 @@ func credentialEnv(raw string) (env []string, address string) {
 		"GIT_CONFIG_COUNT=1",
 		"GIT_CONFIG_KEY_0=http." + u.Scheme + "://" + u.Host + ".extraHeader",
 		"GIT_CONFIG_VALUE_0=Authorization: Basic " + basic,
-	}, withoutCredentials(raw)
+	}, WithoutCredentials(raw)
 }
 
-// secretsOf lists what must not be seen of a URL.
-func secretsOf(raw string) []string {
+// SecretsOf lists what must not be seen of a URL.
+func SecretsOf(raw string) []string {
 	if !isClear(raw) {
 		credentials, _ := cutCredentials(raw)
 		_, password, _ := strings.Cut(credentials, ":")

@@ -1,19 +1,15 @@
-package environment
+package hostgit
 
 import (
-	"errors"
-	"net"
 	"strings"
 	"testing"
-
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 )
 
 // unclear are URLs whose password, made of pieces that begin with "hunter", is not
 // percent-encoded.
-var unclear = []Git{
+var unclear = []Repository{
 	{URL: "https://me:hunter1#hunter2-0123@example.com/x.git"},
 	{URL: "https://me:hunter1/hunter2-0123@example.com/x.git"},
 	{URL: "https://me:hunter1?hunter2-0123@example.com/x.git"},
@@ -42,51 +38,22 @@ var unclear = []Git{
 	{URL: "https://hunter1", Ref: "hunter2@example.com/x.git"},
 }
 
-func TestAPasswordThatIsNotEncodedIsRefusedAndNotShown(t *testing.T) {
-	for _, g := range unclear {
-		var log strings.Builder
-		_, err := Create(t.Context(), Config{
-			Sandbox: sandbox(t), Workspace: []Source{{Git: &g}},
-			Logger: hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Trace}),
-		})
-		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "percent-encode the password (# is %23, / is %2F, % is %25, @ is %40)") {
-			t.Errorf("%s with %q: %v, want ErrConfig and what to do", g.URL, g.Ref, err)
-			continue
-		}
-		if said := err.Error() + log.String(); strings.Contains(said, "hunter") || strings.Contains(said, "me:") {
-			t.Errorf("%s with %q: the password is in %q", g.URL, g.Ref, said)
-		}
-	}
-}
-
-// Whatever the check lets pass, nothing leaks.
 func TestAPasswordThatIsNotEncodedIsCutOff(t *testing.T) {
-	noFilesLeft(t)
 	for _, g := range unclear {
+		if err := g.Check(); err == nil || !strings.Contains(err.Error(), "percent-encode") || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("%s with %q: %v, want what to do, without the password", g.URL, g.Ref, err)
+		}
 		if !strings.Contains(g.URL, "@") {
 			continue
 		}
-		if _, name := (Source{Git: &g}).describe(); strings.Contains(name, "hunter") || !strings.Contains(name, "example.com/x.git") {
+		if name := WithoutCredentials(g.URL); strings.Contains(name, "hunter") || !strings.Contains(name, "example.com/x.git") {
 			t.Errorf("%s is named %s", g.URL, name)
 		}
 		if env, address := credentialEnv(g.URL); strings.Contains(address, "hunter") || len(env) != 0 {
 			t.Errorf("%s becomes %s with %q", g.URL, address, env)
 		}
-		if got := redact.New(secretsOf(g.URL)).Text("fatal: " + g.URL); strings.Contains(got, "hunter") {
+		if got := redact.New(SecretsOf(g.URL)).Text("fatal: " + g.URL); strings.Contains(got, "hunter") {
 			t.Errorf("%s is shown as %s", g.URL, got)
-		}
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close() // nobody listens
-	e := &Environment{log: hclog.NewNullLogger()}
-	for _, g := range unclear[:3] {
-		g.URL = strings.Replace(strings.Replace(g.URL, "https", "http", 1), "example.com", address, 1)
-		if err := e.place(t.Context(), []Source{{Git: &g}}); !errors.Is(err, ErrGit) || strings.Contains(err.Error(), "hunter") {
-			t.Errorf("error %v", err)
 		}
 	}
 }
@@ -122,10 +89,10 @@ func TestAddressesOfGitAreTakenAsTheyAre(t *testing.T) {
 		{"https://me:hunt@er2@example.com/x.git", "https://example.com/x.git", "hunt@er2"},
 		{"https://:hunter2@example.com/x.git", "https://example.com/x.git", "hunter2"},
 	} {
-		if err := (Source{Git: &Git{URL: c.raw, Ref: "pkg#1"}}).check(); err != nil {
+		if err := (Repository{URL: c.raw, Ref: "pkg#1"}).Check(); err != nil {
 			t.Errorf("%s: %v", c.raw, err)
 		}
-		if got := withoutCredentials(c.raw); got != c.name {
+		if got := WithoutCredentials(c.raw); got != c.name {
 			t.Errorf("%s is named %s, want %s", c.raw, got, c.name)
 		}
 		want := c.name
@@ -135,15 +102,27 @@ func TestAddressesOfGitAreTakenAsTheyAre(t *testing.T) {
 		if _, address := credentialEnv(c.raw); address != want {
 			t.Errorf("%s becomes %s, want %s", c.raw, address, want)
 		}
-		if got := redact.New(secretsOf(c.raw)).Text("a " + c.secret + " b"); c.secret != "" && strings.Contains(got, c.secret) {
+		if got := redact.New(SecretsOf(c.raw)).Text("a " + c.secret + " b"); c.secret != "" && strings.Contains(got, c.secret) {
 			t.Errorf("%s: %s is shown", c.raw, got)
 		}
 	}
 	// The tags of a repository of packages.
-	if err := (Git{URL: "https://me:hunter2@example.com/x.git", Ref: "@me/pkg@1.2.3"}).check(); err != nil {
+	if err := (Repository{URL: "https://me:hunter2@example.com/x.git", Ref: "@me/pkg@1.2.3"}).Check(); err != nil {
 		t.Error(err)
 	}
-	if err := (Git{URL: "http://gitea:3000/x.git", Ref: "pkg@1.2.3"}).check(); err != nil {
+	if err := (Repository{URL: "http://gitea:3000/x.git", Ref: "pkg@1.2.3"}).Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAPasswordForSSHIsNotHandedOn(t *testing.T) {
+	for raw, want := range map[string]string{
+		"ssh://git:hunter2@example.com/x.git": "ssh://git@example.com/x.git",
+		"ssh://git@example.com:22/x.git":      "ssh://git@example.com:22/x.git",
+		"git@example.com:x.git":               "git@example.com:x.git",
+	} {
+		if env, address := credentialEnv(raw); address != want || len(env) != 0 {
+			t.Errorf("%s becomes %s with %q, want %s", raw, address, env, want)
+		}
 	}
 }

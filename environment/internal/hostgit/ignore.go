@@ -1,4 +1,4 @@
-package environment
+package hostgit
 
 import (
 	"context"
@@ -7,118 +7,15 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-func (g Git) check() error {
-	switch {
-	case g.URL == "":
-		return errors.New("git: url is missing")
-	case strings.HasPrefix(g.URL, "-") || strings.ContainsAny(g.URL, "\x00\n"):
-		return errors.New(`git: url: it must not begin with "-" or contain a line end`)
-	case strings.Contains(g.URL, "::"):
-		return errors.New("git: url: remote helpers (name::address) are not allowed; give an https, ssh, git or file address")
-	}
-	// Before the ref, which may hold the rest of a password, is named.
-	if err := g.checkCredentials(); err != nil {
-		return err
-	}
-	if strings.HasPrefix(g.Ref, "-") || strings.ContainsAny(g.Ref, "\x00\n :?*[\\^~") {
-		return fmt.Errorf("git: ref: %q is not the name of a branch, a tag or a commit", g.Ref)
-	}
-	return nil
-}
-
-// placeGit clones on this machine and copies from there.
-func (e *Environment) placeGit(ctx context.Context, into string, g Git) (err error) {
-	dir, err := os.MkdirTemp("", "agentenv-git-*")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := checkout(ctx, dir, g); err != nil {
-		return err
-	}
-	f := Folder{Path: dir}
-	if !g.History {
-		// Only the top one is git's own; a repository cannot hold another.
-		f.Ignore = []string{".git"}
-	}
-	return e.placeFolder(ctx, into, f)
-}
-
-// checkout fills an empty folder with the files of a repository at a ref.
-func checkout(ctx context.Context, dir string, g Git) error {
-	env, address := credentialEnv(g.URL)
-	git := gitCommand{dir: dir, env: env, secrets: secretsOf(g.URL), fetches: true}
-	if _, err := git.run(ctx, "init", "--quiet", "--template=", "--initial-branch=main"); err != nil {
-		return err
-	}
-	if !g.History {
-		if err := checkoutShallow(ctx, git, address, g.Ref); err == nil || errors.Is(err, primitives.ErrLimit) {
-			return err
-		}
-	}
-	// Everything, also where a server gives neither a single commit nor a
-	// shallow history.
-	if _, err := git.run(ctx, "remote", "add", "--", "origin", address); err != nil {
-		return err
-	}
-	if _, err := git.run(ctx, "fetch", "--quiet", "--tags", "--no-recurse-submodules", "origin"); err != nil {
-		return err
-	}
-	if err := checkoutRef(ctx, git, g.Ref); err != nil {
-		return err
-	}
-	// What tells of this machine and of the way the clone was made.
-	for _, name := range []string{"FETCH_HEAD", "ORIG_HEAD", "logs", "hooks"} {
-		if err := os.RemoveAll(filepath.Join(dir, ".git", name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkoutShallow fetches one commit alone.
-func checkoutShallow(ctx context.Context, git gitCommand, address, ref string) error {
-	if ref == "" {
-		ref = "HEAD"
-	}
-	if _, err := git.run(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", address, ref); err != nil {
-		return err
-	}
-	return git.checkout(ctx, "FETCH_HEAD", "--detach", "FETCH_HEAD")
-}
-
-// checkoutRef checks out a branch as a branch and everything else detached.
-func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
-	if ref == "" {
-		if _, err := git.run(ctx, "remote", "set-head", "origin", "--auto"); err != nil {
-			return err
-		}
-		out, err := git.run(ctx, "symbolic-ref", "--short", "refs/remotes/origin/HEAD")
-		if err != nil {
-			return err
-		}
-		ref = strings.TrimPrefix(strings.TrimSpace(out), "origin/")
-	}
-	branch := "refs/remotes/origin/" + ref
-	if _, err := git.run(ctx, "rev-parse", "--quiet", "--verify", branch); err == nil {
-		return git.checkout(ctx, branch, "-B", ref, "--track", branch)
-	}
-	if _, err := git.run(ctx, "rev-parse", "--quiet", "--verify", ref+"^{commit}"); errors.Is(err, ErrGit) {
-		return fmt.Errorf("%w: there is no branch, tag or commit %q in the repository", ErrGit, ref)
-	}
-	return git.checkout(ctx, ref, "--detach", ref, "--")
-}
-
-// gitFiles lists what git would copy of a folder: tracked and untracked files that
+// Files lists what git would copy of a folder: tracked and untracked files that
 // are not ignored, nested repositories included.
-func gitFiles(ctx context.Context, dir string) (names []string, err error) {
+func Files(ctx context.Context, dir string) (names []string, err error) {
 	git, done, err := readingGit(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -245,9 +142,86 @@ func nestedFiles(ctx context.Context, dir, name string) ([]string, error) {
 	if _, err := os.Lstat(filepath.Join(sub, ".git")); err != nil {
 		return nil, nil //nolint:nilerr // a submodule that is not checked out holds no files
 	}
-	inner, err := gitFiles(ctx, sub)
+	inner, err := Files(ctx, sub)
 	for i := range inner {
 		inner[i] = strings.TrimSuffix(name, "/") + "/" + inner[i]
 	}
 	return inner, err
+}
+
+// Ignored returns which of some new files, by their paths below dir, git would ignore there.
+// Where there is no such folder, it ignores nothing.
+func Ignored(ctx context.Context, dir string, names []string) ([]string, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return nil, nil //nolint:nilerr // nothing is ignored there
+	}
+	repositories := make(map[string][]string) // the files by the repository that they are in
+	for _, name := range names {
+		if belowFolders(dir, name) {
+			at := innermost(dir, name)
+			repositories[at] = append(repositories[at], name)
+		}
+	}
+	var ignored []string
+	for at, names := range repositories {
+		found, err := gitignored(ctx, dir, at, names)
+		if err != nil {
+			return nil, err
+		}
+		ignored = append(ignored, found...)
+	}
+	return ignored, nil
+}
+
+// belowFolders reports whether all that is there above a path is folders: git answers for
+// no other.
+func belowFolders(dir, name string) bool {
+	for at := path.Dir(name); at != "."; at = path.Dir(at) {
+		if info, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(at))); err == nil && !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
+// innermost returns the folder above a path that is a repository of its own below dir,
+// else ".".
+func innermost(dir, name string) string {
+	for at := path.Dir(name); at != "."; at = path.Dir(at) {
+		if is, err := mayBeRepository(filepath.Join(dir, filepath.FromSlash(at), ".git")); err == nil && is {
+			return at
+		}
+	}
+	return "."
+}
+
+// gitignored returns which of some paths below dir the repository at a folder of it
+// ignores.
+func gitignored(ctx context.Context, dir, at string, names []string) (_ []string, err error) {
+	git, done, err := readingGit(ctx, filepath.Join(dir, filepath.FromSlash(at)))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	prefix := ""
+	if at != "." {
+		prefix = at + "/"
+	}
+	var asked strings.Builder
+	for _, name := range names {
+		asked.WriteString(strings.TrimPrefix(name, prefix) + "\x00")
+	}
+	git.input = strings.NewReader(asked.String())
+	list, err := git.run(ctx, "check-ignore", "-z", "--stdin")
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
+		return nil, nil // none of them
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for name := range strings.SplitSeq(strings.TrimSuffix(list, "\x00"), "\x00") {
+		found = append(found, prefix+name)
+	}
+	return found, nil
 }

@@ -1,4 +1,10 @@
-package environment
+// Package hostgit runs git on this machine for folders and repositories that a sandbox may
+// have written: no command that they name is run.
+//
+// git.go runs the program and holds the settings that protect. clone.go fetches a
+// repository. ignore.go lists what git would copy of a folder. url.go keeps the password
+// of an address apart.
+package hostgit
 
 import (
 	"archive/tar"
@@ -16,8 +22,12 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
+	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
+
+// ErrFailed says that git is not installed on this machine or did not do what was asked.
+var ErrFailed = errors.New("git failed")
 
 // fetchProtocols are the protocols that git may use to fill a repository of ours.
 const fetchProtocols = "https:http:ssh:git:file"
@@ -52,6 +62,8 @@ type gitCommand struct {
 	complete bool
 	// listed takes the output in place of what is returned.
 	listed *treeMeter
+	// limit bounds what checkout places.
+	limit archive.Limit
 	// most bounds the output in bytes; zero means maxGitOutput.
 	most int
 	// input is what git reads; nil is nothing.
@@ -103,14 +115,14 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	case stdout.left < 0:
 		return "", fmt.Errorf("git %s: %w: it printed more than %d MiB", args[0], primitives.ErrLimit, most>>20)
 	case errors.Is(err, exec.ErrNotFound):
-		return "", fmt.Errorf("%w: %w; install git on this machine", ErrGit, err)
+		return "", fmt.Errorf("%w: %w; install git on this machine", ErrFailed, err)
 	case err != nil && g.fetches:
-		return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, fatalLine(stderr.String()))
+		return "", fmt.Errorf("%w: git %s: %w: %s", ErrFailed, args[0], err, fatalLine(stderr.String()))
 	case err != nil:
-		return "", fmt.Errorf("%w: git %s: %w: %s", ErrGit, args[0], err, redact.LastLines(stderr.String()))
+		return "", fmt.Errorf("%w: git %s: %w: %s", ErrFailed, args[0], err, redact.LastLines(stderr.String()))
 	case g.complete && lacksObjects(stderr.String()):
 		return "", fmt.Errorf("%w: git %s: %s lacks objects, and they are not fetched (%s); fetch them, or copy the folder without gitignore",
-			ErrGit, args[0], g.dir, redact.LastLines(stderr.String()))
+			ErrFailed, args[0], g.dir, redact.LastLines(stderr.String()))
 	}
 	return stdout.kept.String(), nil
 }
@@ -119,7 +131,7 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 // objects can name any number of files.
 func (g gitCommand) checkout(ctx context.Context, commit string, how ...string) error {
 	list := g
-	list.listed = &treeMeter{add: sourceLimit.Meter()}
+	list.listed = &treeMeter{add: g.limit.Meter()}
 	if _, err := list.run(ctx, "ls-tree", "-r", "-t", "-l", "-z", "--full-tree", commit); err != nil {
 		return err
 	}
