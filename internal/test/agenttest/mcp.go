@@ -26,7 +26,7 @@ type MCP struct {
 	// Server is for the agent's profile. A test may add to its Env or Headers.
 	Server runnerscripts.MCPServer
 
-	t   *testing.T
+	t   testing.TB
 	log string // a file of requests, one a line; beside it one of the environment
 
 	mu       sync.Mutex
@@ -125,7 +125,7 @@ func (r MCPRequest) reply() []byte {
 }
 
 // StdioMCP returns a server that is this test binary; see ServeMCP.
-func StdioMCP(t *testing.T, name string) *MCP {
+func StdioMCP(t testing.TB, name string) *MCP {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -142,7 +142,7 @@ var mcpScript string
 
 // BundledMCP returns a server that brings its program, a shell script, which works
 // only after its install command has run.
-func BundledMCP(t *testing.T, name string) *MCP {
+func BundledMCP(t testing.TB, name string) *MCP {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "requests")
 	return &MCP{t: t, log: log, Server: runnerscripts.MCPServer{
@@ -153,7 +153,7 @@ func BundledMCP(t *testing.T, name string) *MCP {
 }
 
 // HTTPMCP returns a server that speaks streamable HTTP; it ends with the test.
-func HTTPMCP(t *testing.T, name string) *MCP {
+func HTTPMCP(t testing.TB, name string) *MCP {
 	t.Helper()
 	m := &MCP{t: t}
 	server := httptest.NewServer(http.HandlerFunc(m.serve))

@@ -33,7 +33,7 @@ const (
 )
 
 func TestMCPServersSpeakTheProtocolAndNoteWhatTheyGot(t *testing.T) {
-	for name, start := range map[string]func(*testing.T, string) *MCP{"stdio": StdioMCP, "bundled": BundledMCP, "http": HTTPMCP} {
+	for name, start := range map[string]func(testing.TB, string) *MCP{"stdio": StdioMCP, "bundled": BundledMCP, "http": HTTPMCP} {
 		t.Run(name, func(t *testing.T) {
 			m := start(t, "calc")
 			if got := m.Requests(); len(got) != 0 {

@@ -3,7 +3,6 @@ package codex
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -135,27 +134,6 @@ func TestAnotherInputThanTheOneThatIsAskedForIsRefused(t *testing.T) {
 	}
 	if _, err := wait(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestAllowForTheSessionAsksNoMore(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch always`")
-	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})
-	if _, err := wait(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(f.workspaceFile("always")); err != nil {
-		t.Fatal(err)
-	}
-	f.prompt(c, "run-command `touch always`")
-	if !f.exists("always") {
-		t.Error("the command did not run again")
-	}
-	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest)); n != 1 {
-		t.Errorf("asked %d times", n)
 	}
 }
 

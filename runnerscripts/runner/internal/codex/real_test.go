@@ -45,24 +45,6 @@ func TestWritesAFile(t *testing.T) {
 	f.sameAsTranscript()
 }
 
-func TestThinkingAndTextAreTwoBlocks(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.prompt(f.start(), "think")
-	f.sameAsTranscript()
-	blocks := agenttest.Fold(t, f.out.All()).Blocks
-	if len(blocks) != 3 {
-		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
-	}
-	thought, text := blocks[1], blocks[2]
-	if thought.Kind != session.BlockThought || thought.Text != "Let me think about it. It is simple." {
-		t.Errorf("thought: %+v", thought)
-	}
-	if text.Kind != session.BlockAgent || text.Text != "I have thought about it." {
-		t.Errorf("text: %+v", text)
-	}
-}
-
 func TestChangeOfAFileShowsTheLinesBeforeAndAfter(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

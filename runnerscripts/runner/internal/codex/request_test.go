@@ -11,19 +11,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-func TestMissingProgramSaysHowToInstallIt(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	s := agenttest.NewSession(t, agent.NewUUID(), agentName)
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: s}, agenttest.NewRecorder())
-	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), "npm install -g @openai/codex@"+testedVersion) {
-		t.Errorf("start: %v", err)
-	}
-	_, err = Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: s})
-	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
-		t.Errorf("setup: %v", err)
-	}
-}
-
 func TestBadRequestsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

@@ -2,10 +2,14 @@ package drivertest
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/claude"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/codex"
@@ -13,60 +17,137 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/opencode"
 )
 
-// subject is a driver under test, and what the suite must know of its agent.
+// subject is a driver under test, and what the suite must know of its agent. What the agent
+// can do is in the driver's recipe.
 type subject struct {
 	name   string // in requests
 	driver agent.Driver
 	find   func(testing.TB) string // the pinned program
+	args   []string                // of it
 	// model makes an agent use the scripted model at a URL.
-	model func(a *runnerscripts.Agent, url string)
-	mode  string // in which a session starts
+	model func(t testing.TB, s *runnerscripts.Session, url string)
+	// mode is the one in which a session starts, and silent one that asks for no changes of
+	// files.
+	mode, silent string
+	// silentText is what the model is sent in that mode, if the agent asks in it all the same.
+	silentText string
+	// other is another model, as SetModel takes it, and otherSent as the API gets it.
+	other, otherSent string
 	// forgets: its transcript lacks tool calls that were interrupted.
 	forgets bool
+	// hidesRetries: it does not report that it asks the model's API again.
+	hidesRetries bool
 	// pin is the package in e2e/agents that holds the program, packed the path of a program
-	// in an npm package of the name npm.
+	// in an npm package of the name npm. All are empty if the driver installs none.
 	pin, npm, packed string
+
+	// tool is the model's name of the tool "add" of an MCP server: a format.
+	tool string
+	// allow is the entry of allowed_tools for the same, denied one of denied_tools.
+	allow, denied string
+	// hook is an event at which hooks run during a query that calls a tool.
+	hook string
+	// search is a prompt that makes the agent show its subagents to the model; empty if
+	// it does so anyhow.
+	search string
+	// plugin has text in it that reaches the model.
+	plugin runnerscripts.Plugin
 }
 
+// pluginText is in the plugins of the subjects.
+const pluginText = "TEXT-OF-A-PLUGIN"
+
 func subjects() []subject {
-	return []subject{
-		{
-			name: "claude", driver: claude.Driver{}, find: testagents.Claude, mode: "default",
-			pin: "@anthropic-ai/claude-code", npm: "@anthropic-ai/claude-code-linux-x64", packed: "claude",
-			model: func(a *runnerscripts.Agent, url string) {
-				a.Env = map[string]string{"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test-key"}
-			},
+	return []subject{claudeSubject(), codexSubject(), geminiSubject(), opencodeSubject(), acpSubject()}
+}
+
+func claudeSubject() subject {
+	return subject{
+		name: "claude", driver: claude.Driver{}, find: testagents.Claude, mode: "default", silent: "acceptEdits",
+		other: "claude-sonnet-4-5", otherSent: "claude-sonnet-4-5",
+		pin: "@anthropic-ai/claude-code", npm: "@anthropic-ai/claude-code-linux-x64", packed: "claude",
+		model: func(_ testing.TB, s *runnerscripts.Session, url string) {
+			s.Agent.Env = map[string]string{"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test-key"}
 		},
-		codexSubject(),
-		{
-			name: "gemini", driver: gemini.Driver{}, find: testagents.Gemini, mode: "default", forgets: true,
-			pin: "@google/gemini-cli", npm: "@google/gemini-cli", packed: "bundle/gemini.js",
-			model: func(a *runnerscripts.Agent, url string) {
-				a.Model = "gemini-2.5-pro"
-				a.Env = map[string]string{"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "test-key"}
-			},
-		},
-		{
-			name: "opencode", driver: opencode.Driver{}, find: testagents.OpenCode, mode: "build",
-			pin: "opencode-linux-x64", npm: "opencode-linux-x64", packed: "bin/opencode",
-			model: func(a *runnerscripts.Agent, url string) {
-				a.Model = "scripted/small"
-				a.Config = fmt.Appendf(nil, `{"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible",`+
-					`"options":{"baseURL":"%s/v1","apiKey":"test-key"},`+
-					`"models":{"small":{"tool_call":true,"limit":{"context":128000,"output":8192}}}}}}`, url)
-			},
-		},
+		tool: "mcp__%s__add", allow: "mcp__%s", denied: "Edit", hook: "UserPromptSubmit",
+		plugin: runnerscripts.Plugin{Name: "plug", Files: []runnerscripts.WorkspaceFile{
+			{Path: ".claude-plugin/plugin.json", Text: `{"name":"plug","version":"1.0.0","description":"A plugin"}`},
+			{Path: "skills/psk/SKILL.md", Text: "---\nname: psk\ndescription: " + pluginText + "\n---\n\nBody"},
+		}},
 	}
 }
 
 // codexSubject is the one that starts soonest.
 func codexSubject() subject {
 	return subject{
-		name: "codex", driver: codex.Driver{}, find: testagents.Codex, mode: "untrusted",
+		name: "codex", driver: codex.Driver{}, find: testagents.Codex, mode: "untrusted", silent: "full-access",
+		other: "another-model", otherSent: "another-model",
 		pin: "@openai/codex", npm: "@openai/codex", packed: "vendor/triple/bin/codex",
-		model: func(a *runnerscripts.Agent, url string) {
-			a.Model = "gpt-5.5"
-			a.Env = map[string]string{"OPENAI_BASE_URL": url + "/v1", "OPENAI_API_KEY": "test-key"}
+		model: func(_ testing.TB, s *runnerscripts.Session, url string) {
+			s.Agent.Model = "gpt-5.5"
+			s.Agent.Env = map[string]string{"OPENAI_BASE_URL": url + "/v1", "OPENAI_API_KEY": "test-key"}
 		},
+		tool: "mcp__%s/add", allow: "mcp__%s", denied: "view_image", hook: "UserPromptSubmit",
+		search: "call-tool `tool_search {\"query\":\"spawn agent\"}`",
+	}
+}
+
+func geminiSubject() subject {
+	return subject{
+		name: "gemini", driver: gemini.Driver{}, find: testagents.Gemini, mode: "default", silent: "autoEdit", forgets: true,
+		other: "gemini-2.5-flash", otherSent: "gemini-2.5-flash",
+		pin: "@google/gemini-cli", npm: "@google/gemini-cli", packed: "bundle/gemini.js",
+		model: func(_ testing.TB, s *runnerscripts.Session, url string) {
+			s.Agent.Model = "gemini-2.5-pro"
+			s.Agent.Env = map[string]string{"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "test-key"}
+		},
+		tool: "mcp_%s_add", allow: "mcp_%s_add", denied: "web_fetch", hook: "UserPromptSubmit",
+		plugin: runnerscripts.Plugin{Name: "plug", Files: []runnerscripts.WorkspaceFile{
+			{Path: "gemini-extension.json", Text: `{"name":"plug","version":"1.0.0"}`},
+			{Path: "GEMINI.md", Text: pluginText},
+		}},
+	}
+}
+
+// scriptedProvider is the scripted model as a provider of OpenCode.
+func scriptedProvider(url string) string {
+	const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"cost":{"input":1,"output":2}}`
+	return fmt.Sprintf(`"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"%s/v1","apiKey":"test-key"},`+
+		`"models":{"small":%s,"large":%s}}}`, url, model, model)
+}
+
+func opencodeSubject() subject {
+	return subject{
+		name: "opencode", driver: opencode.Driver{}, find: testagents.OpenCode, mode: "build", silent: "acceptEdits",
+		other: "scripted/large", otherSent: "large",
+		pin: "opencode-linux-x64", npm: "opencode-linux-x64", packed: "bin/opencode",
+		model: func(t testing.TB, s *runnerscripts.Session, url string) {
+			s.Agent.Model = "scripted/small"
+			s.Agent.Config = []byte("{" + scriptedProvider(url) + "}")
+			s.Agent.Env = map[string]string{"PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH")}
+		},
+		tool: "%s_add", allow: "%s_add", denied: "webfetch", hook: "PreToolUse",
+		plugin: runnerscripts.Plugin{Name: "plug", Files: []runnerscripts.WorkspaceFile{{Path: "plug.js", Text: `export const Plug = async () => ({
+  tool: { plugged: { description: "` + pluginText + `", args: {}, execute: async () => "done" } },
+})`}}},
+	}
+}
+
+// acpSubject is OpenCode as an agent of ACP: the driver knows nothing of it but its command.
+func acpSubject() subject {
+	return subject{
+		name: "acp", driver: acp.Driver{}, find: testagents.OpenCode, args: []string{"acp"}, mode: "build", silent: "plan", silentText: "Plan Mode", hidesRetries: true,
+		other: "scripted/large", otherSent: "large",
+		model: func(t testing.TB, s *runnerscripts.Session, url string) {
+			s.Agent.PermissionMode = "build" // which asks, because of the configuration
+			config := filepath.Join(s.Paths.Home, "opencode.json")
+			s.Agent.Env = map[string]string{
+				"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
+				"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+			}
+			agenttest.WriteFile(t, config, `{"model":"scripted/small","small_model":"scripted/small","autoupdate":false,"share":"disabled",`+
+				`"enabled_providers":["scripted"],"permission":{"edit":"ask","bash":"ask"},`+scriptedProvider(url)+"}")
+		},
+		tool: "%s_add",
 	}
 }

@@ -19,10 +19,11 @@ import (
 type broken struct {
 	agent.Driver
 	recipe     func(runnerscripts.Recipe) runnerscripts.Recipe
-	setup      func(req runnerscripts.SetupRequest) error // before it
-	started    func(req *runnerscripts.QueryRequest)      // before Start
-	detach     bool                                       // Start forgets its context
-	err        func(error) error                          // of Start and Setup
+	setup      func(req runnerscripts.SetupRequest) error           // before it
+	profile    func(*runnerscripts.Session, *runnerscripts.Profile) // of Setup and Start
+	started    func(req *runnerscripts.QueryRequest)                // before Start
+	detach     bool                                                 // Start forgets its context
+	err        func(error) error                                    // of Start and Setup
 	transcript func(runnerscripts.Transcript) runnerscripts.Transcript
 	sink       func(typ runnerscripts.EventType, payload any) (any, bool) // false drops the event
 	talk       func(brokenConversation) brokenConversation
@@ -48,6 +49,9 @@ func (b broken) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runn
 			return runnerscripts.SetupData{}, err
 		}
 	}
+	if b.profile != nil {
+		b.profile(&req.Session, &req.Profile)
+	}
 	data, err := b.Driver.Setup(ctx, req)
 	return data, b.fail(err)
 }
@@ -55,6 +59,9 @@ func (b broken) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runn
 func (b broken) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if b.started != nil {
 		b.started(&req)
+	}
+	if b.profile != nil {
+		b.profile(&req.Session, &req.Profile)
 	}
 	if b.detach {
 		ctx = context.WithoutCancel(ctx)
@@ -99,6 +106,8 @@ type brokenConversation struct {
 	prompt    func(context.Context, string) (runnerscripts.QueryCompleted, error)
 	interrupt func(context.Context) error
 	respond   func(context.Context, string, runnerscripts.PermissionDecision) error
+	setMode   func(context.Context, string) error
+	setModel  func(context.Context, string) error
 	close     func() error
 }
 
@@ -123,6 +132,20 @@ func (c brokenConversation) Respond(ctx context.Context, id string, d runnerscri
 	return c.Conversation.Respond(ctx, id, d)
 }
 
+func (c brokenConversation) SetMode(ctx context.Context, mode string) error {
+	if c.setMode != nil {
+		return c.setMode(ctx, mode)
+	}
+	return c.Conversation.SetMode(ctx, mode)
+}
+
+func (c brokenConversation) SetModel(ctx context.Context, model string) error {
+	if c.setModel != nil {
+		return c.setModel(ctx, model)
+	}
+	return c.Conversation.SetModel(ctx, model)
+}
+
 func (c brokenConversation) Close() error {
 	if c.close != nil {
 		return c.close()
@@ -134,6 +157,7 @@ func (c brokenConversation) Close() error {
 type mutant struct {
 	name, rule string
 	broken     broken
+	subject    func() subject // nil: codexSubject
 }
 
 func withdrawalUntold(typ runnerscripts.EventType, payload any) (any, bool) {
@@ -142,29 +166,29 @@ func withdrawalUntold(typ runnerscripts.EventType, payload any) (any, bool) {
 }
 
 func mutants() []mutant {
-	return []mutant{
-		{"the recipe installs another version", "the recipe installs what the tests run", broken{recipe: func(r runnerscripts.Recipe) runnerscripts.Recipe {
+	return slices.Concat([]mutant{
+		{name: "the recipe installs another version", rule: "the recipe installs what the tests run", broken: broken{recipe: func(r runnerscripts.Recipe) runnerscripts.Recipe {
 			r.Version = "0.0.1"
 			return r
 		}}},
-		{"the setup starts the program", "a program in an npm package is not started for its version", broken{setup: func(req runnerscripts.SetupRequest) error {
+		{name: "the setup starts the program", rule: "a program in an npm package is not started for its version", broken: broken{setup: func(req runnerscripts.SetupRequest) error {
 			return exec.Command(req.Agent.Command[0], "--version").Run()
 		}}},
-		{"a missing program is an internal error", "a missing program says how to install it", broken{err: func(err error) error {
+		{name: "a missing program is an internal error", rule: "a missing program says how to install it", broken: broken{err: func(err error) error {
 			return fmt.Errorf("start: %s", err.Error())
 		}}},
-		{"an empty transcript has a line", "no transcript yet is an empty one", broken{transcript: func(t runnerscripts.Transcript) runnerscripts.Transcript {
+		{name: "an empty transcript has a line", rule: "no transcript yet is an empty one", broken: broken{transcript: func(t runnerscripts.Transcript) runnerscripts.Transcript {
 			t.Main += "\n"
 			return t
 		}}},
-		{"white space of pieces is cut off", "text arrives in pieces with all its white space", broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
+		{name: "white space of pieces is cut off", rule: "text arrives in pieces with all its white space", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
 			if p, ok := payload.(runnerscripts.ContentChunk); ok {
 				p.Content.Text = strings.TrimSpace(p.Content.Text)
 				payload = p
 			}
 			return payload, true
 		}}},
-		{"each prompt starts the program", "two prompts share a process", broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "each prompt starts the program", rule: "two prompts share a process", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			current := c.Conversation
 			c.close = func() error { return current.Close() }
 			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
@@ -176,18 +200,15 @@ func mutants() []mutant {
 			}
 			return c
 		}}},
-		{"the system prompt is forgotten", "a system prompt reaches the model or is refused", broken{started: func(req *runnerscripts.QueryRequest) {
-			req.Agent.SystemPrompt = ""
-		}}},
-		{"a second answer is taken", "a decision counts once", broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "a second answer is taken", rule: "a decision counts once", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.respond = func(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
 				_ = c.Conversation.Respond(ctx, id, d)
 				return nil
 			}
 			return c
 		}}},
-		{"the end of a request of a program that crashed is not told", "a crash withdraws the permission request and the next prompt goes on", broken{sink: withdrawalUntold}},
-		{"a crash is an ordinary failure", "a crash withdraws the permission request and the next prompt goes on", broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "the end of a request of a program that crashed is not told", rule: "a crash withdraws the permission request and the next prompt goes on", broken: broken{sink: withdrawalUntold}},
+		{name: "a crash is an ordinary failure", rule: "a crash withdraws the permission request and the next prompt goes on", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
 				done, err := c.Conversation.Prompt(ctx, "q", text)
 				if err != nil {
@@ -197,8 +218,8 @@ func mutants() []mutant {
 			}
 			return c
 		}}},
-		{"the end of an interrupted request is not told", "an interrupt withdraws the permission request of a command", broken{sink: withdrawalUntold}},
-		{"an interrupt ends the query as if it were done", "an interrupt withdraws the permission request of a file", broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "the end of an interrupted request is not told", rule: "an interrupt withdraws the permission request of a command", broken: broken{sink: withdrawalUntold}},
+		{name: "an interrupt ends the query as if it were done", rule: "an interrupt withdraws the permission request of a file", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
 				done, err := c.Conversation.Prompt(ctx, "q", text)
 				done.StopReason = runnerscripts.StopEndTurn
@@ -206,11 +227,11 @@ func mutants() []mutant {
 			}
 			return c
 		}}},
-		{"an interrupt is lost", "an interrupt right after the prompt is not lost", broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "an interrupt is lost", rule: "an interrupt right after the prompt is not lost", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.interrupt = func(context.Context) error { return nil }
 			return c
 		}}},
-		{"close leaves the program", "closing ends a running query and the program", broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "close leaves the program", rule: "closing ends a running query and the program", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			n := 0
 			c.close = func() error { // the case closes twice, and then its cleanup
 				if n++; n < 3 {
@@ -220,15 +241,90 @@ func mutants() []mutant {
 			}
 			return c
 		}}},
-		{"the context does not reach the program", "the end of the context ends the program", broken{detach: true}},
-		{"each start is a new conversation", "a new process remembers the conversation", broken{started: func(req *runnerscripts.QueryRequest) {
+		{name: "the context does not reach the program", rule: "the end of the context ends the program", broken: broken{detach: true}},
+		{name: "each start is a new conversation", rule: "a new process remembers the conversation", broken: broken{started: func(req *runnerscripts.QueryRequest) {
 			req.SessionID = agent.NewUUID()
 			req.Paths.Home += "/" + req.SessionID
 		}}},
-		{"retries are not reported", "an API that cannot be reached is reported while the agent tries again", broken{sink: func(typ runnerscripts.EventType, payload any) (any, bool) {
-			return payload, typ != runnerscripts.TypeLog
+		{name: "retries are not reported", rule: "an API that cannot be reached is reported while the agent tries again", broken: broken{sink: without(runnerscripts.TypeLog)}},
+		{name: "usage is that of the session", rule: "the tokens of a query are its own", broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
+			d.Usage.InputTokens++
+		})}},
+		{name: "the cost is forgotten", rule: "a query tells its cost", subject: claudeSubject, broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
+			d.Usage.CostUSD = 0
+		})}},
+		{name: "thoughts are kept back", rule: "thoughts are told", broken: broken{sink: without(runnerscripts.TypeAgentThought)}},
+		{name: "every decision allows", rule: "a rejected tool does not run", broken: broken{talk: decided(runnerscripts.AllowOnce)}},
+		{name: "always is once", rule: "what is allowed for the session is not asked again", broken: broken{talk: decided(runnerscripts.AllowOnce)}},
+		{name: "the mode does not change", rule: "the mode changes between prompts", broken: broken{talk: func(c brokenConversation) brokenConversation {
+			c.setMode = func(context.Context, string) error { return nil }
+			return c
 		}}},
+		{name: "the model does not change", rule: "the model changes between prompts", broken: broken{talk: func(c brokenConversation) brokenConversation {
+			c.setModel = func(context.Context, string) error { return nil }
+			return c
+		}}},
+		{name: "a transcript is not restored", rule: "a restored session remembers the conversation", broken: broken{transcript: func(runnerscripts.Transcript) runnerscripts.Transcript {
+			return runnerscripts.Transcript{}
+		}}},
+		{name: "turns are not limited", rule: "a limit of turns ends the query", subject: claudeSubject, broken: broken{profile: func(s *runnerscripts.Session, _ *runnerscripts.Profile) {
+			s.Agent.MaxTurns = 0
+		}}},
+		{name: "there is no budget", rule: "a budget ends the query", subject: claudeSubject, broken: broken{profile: func(_ *runnerscripts.Session, p *runnerscripts.Profile) {
+			p.BudgetUSD = 0
+		}}},
+	}, profileMutants())
+}
+
+// profileMutants forget one field each.
+func profileMutants() []mutant {
+	forgets := func(rule string, forget func(*runnerscripts.Session, *runnerscripts.Profile)) mutant {
+		return mutant{name: "not so: " + rule, rule: rule, broken: broken{profile: forget}}
 	}
+	type session = runnerscripts.Session
+	type profile = runnerscripts.Profile
+	plugins := forgets("plugins reach the model", func(_ *session, p *profile) { p.Plugins = nil })
+	plugins.subject = claudeSubject
+	return []mutant{
+		forgets("a system prompt reaches the model", func(s *session, _ *profile) { s.Agent.SystemPrompt = "" }),
+		forgets("rules reach the model", func(_ *session, p *profile) { p.Rules = nil }),
+		forgets("skills are offered to the model", func(_ *session, p *profile) { p.Skills = nil }),
+		plugins,
+		forgets("subagents are offered to the model", func(_ *session, p *profile) { p.Subagents = nil }),
+		forgets("commands are expanded", func(_ *session, p *profile) { p.Commands = nil }),
+		forgets("denied tools are not on offer", func(_ *session, p *profile) { p.DeniedTools = nil }),
+		forgets("a server with a command is called", func(_ *session, p *profile) { p.MCPServers = p.MCPServers[1:] }),
+		forgets("a server with a URL is called", func(_ *session, p *profile) { p.MCPServers = p.MCPServers[:1] }),
+		forgets("allowed tools are not asked for", func(_ *session, p *profile) { p.AllowedTools = nil }),
+		forgets("hooks run", func(_ *session, p *profile) { p.Hooks = nil }),
+	}
+}
+
+// completed changes how queries end.
+func completed(change func(*runnerscripts.QueryCompleted)) func(brokenConversation) brokenConversation {
+	return func(c brokenConversation) brokenConversation {
+		c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
+			done, err := c.Conversation.Prompt(ctx, "q", text)
+			change(&done)
+			return done, err
+		}
+		return c
+	}
+}
+
+// decided takes every decision for another one.
+func decided(kind runnerscripts.PermissionKind) func(brokenConversation) brokenConversation {
+	return func(c brokenConversation) brokenConversation {
+		c.respond = func(ctx context.Context, id string, _ runnerscripts.PermissionDecision) error {
+			return c.Conversation.Respond(ctx, id, runnerscripts.PermissionDecision{Kind: kind})
+		}
+		return c
+	}
+}
+
+// without drops the events of a type.
+func without(dropped runnerscripts.EventType) func(runnerscripts.EventType, any) (any, bool) {
+	return func(typ runnerscripts.EventType, payload any) (any, bool) { return payload, typ != dropped }
 }
 
 // TestMutants shows that the suite can fail: each driver with one fault breaks the rule that
@@ -252,6 +348,9 @@ func TestMutants(t *testing.T) {
 				t.Fatalf("no rule %q", m.rule)
 			}
 			s := codexSubject()
+			if m.subject != nil {
+				s = m.subject()
+			}
 			m.broken.Driver = s.driver
 			s.driver = m.broken
 			log := attempt(t, func(t testing.TB) { r.check(newRig(t, s, 3*time.Second)) })

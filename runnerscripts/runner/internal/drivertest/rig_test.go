@@ -1,8 +1,11 @@
 package drivertest
 
 import (
+	"context"
+	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,42 +19,78 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// update writes the table of agents anew.
+var update = flag.Bool("update", false, "write the table of docs/agents.md from what the suite shows")
 
-// rig is one case with one agent: a session of the real program, with a scripted model.
+func TestMain(m *testing.M) {
+	if agenttest.ServeMCP() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// rig is one case with one agent: a session of the real program, with a scripted model. The
+// cases of a group share all but testing.TB and mark.
 type rig struct {
 	testing.TB
 	subject
+	base     testing.TB    // lives as long as the session
 	patience time.Duration // how long one step may take
 	api      *llmapi.Server
 	session  runnerscripts.Session
-	starts   string // a file with the process id of each start of the program, one a line
+	profile  runnerscripts.Profile
+	servers  []*agenttest.MCP // of the profile
+	starts   string           // a file with the process id of each start of the program, one a line
 	out      *agenttest.Recorder
+	shared   agent.Conversation // of the group; nil before its first case
+	mark     int                // how many events came before this case
 }
 
 func newRig(t testing.TB, s subject, patience time.Duration) *rig {
 	t.Helper()
-	r := &rig{TB: t, subject: s, patience: patience, out: agenttest.NewRecorder()}
+	r := &rig{TB: t, base: t, subject: s, patience: patience, out: agenttest.NewRecorder()}
 	r.session = agenttest.NewSession(t, agent.NewUUID(), s.name)
 	return r
+}
+
+// in runs a case of a group.
+func (r *rig) in(t testing.TB, check func(*rig)) {
+	before := r.TB
+	r.TB, r.mark = t, len(r.out.All())
+	defer func() { r.TB = before }()
+	check(r)
+}
+
+// supports reports whether the agent has features.
+func (r *rig) supports(features ...runnerscripts.Feature) bool {
+	has := r.driver.Recipe().Supports
+	return !slices.ContainsFunc(features, func(f runnerscripts.Feature) bool { return !slices.Contains(has, f) })
 }
 
 // real makes the pinned program the session's, with a scripted model.
 func (r *rig) real() {
 	r.Helper()
-	api, err := llmapi.Start(r.Context(), llmapi.Config{})
+	api, err := llmapi.Start(r.base.Context(), llmapi.Config{})
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.Cleanup(func() {
+	r.base.Cleanup(func() {
 		if err := api.Close(); err != nil {
-			r.Errorf("close the model: %v", err)
+			r.base.Errorf("close the model: %v", err)
 		}
 	})
-	r.api, r.starts = api, filepath.Join(r.TempDir(), "starts")
-	r.model(&r.session.Agent, api.URL)
-	r.session.Agent.Command = []string{"/bin/sh", "-c", `echo $$ >>` + r.starts + `; exec "$@"`, "sh", r.find(r)}
-	if _, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session}); err != nil {
+	r.api, r.starts = api, filepath.Join(r.base.TempDir(), "starts")
+	r.model(r.base, &r.session, api.URL)
+	r.session.Agent.Command = append([]string{"/bin/sh", "-c", `echo $$ >>` + r.starts + `; exec "$@"`, "sh", r.find(r)}, r.args...)
+}
+
+// setUp is real, and sets the session up.
+func (r *rig) setUp() {
+	r.Helper()
+	if r.api == nil {
+		r.real()
+	}
+	if _, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session, Profile: r.profile}); err != nil {
 		r.Fatalf("set up: %v", err)
 	}
 	if err := os.Remove(r.starts); err != nil && !os.IsNotExist(err) { // to tell its version
@@ -59,16 +98,26 @@ func (r *rig) real() {
 	}
 }
 
+// talk returns the conversation of the group.
+func (r *rig) talk() agent.Conversation {
+	r.Helper()
+	if r.shared == nil {
+		r.setUp()
+		r.shared = r.start()
+	}
+	return r.shared
+}
+
 // start starts the conversation, which the end of the case closes.
 func (r *rig) start() agent.Conversation {
 	r.Helper()
-	c, err := r.driver.Start(r.Context(), runnerscripts.QueryRequest{Session: r.session}, r.out)
+	c, err := r.driver.Start(r.base.Context(), runnerscripts.QueryRequest{Session: r.session, Profile: r.profile}, r.out)
 	if err != nil {
 		r.Fatalf("start: %v", err)
 	}
-	r.Cleanup(func() {
+	r.base.Cleanup(func() {
 		if err := c.Close(); err != nil {
-			r.Errorf("close: %v", err)
+			r.base.Errorf("close: %v", err)
 		}
 	})
 	return c
@@ -131,17 +180,66 @@ func (r *rig) prompt(c agent.Conversation, text string) runnerscripts.QueryCompl
 	return e.done
 }
 
-// asked waits for the first permission request.
-func (r *rig) asked() runnerscripts.PermissionRequest {
+// events are those of this case.
+func (r *rig) events() []runnerscripts.Event { return r.out.All()[r.mark:] }
+
+// wait waits for an event of this case.
+func (r *rig) wait(fits func(runnerscripts.Event) bool) runnerscripts.Event {
 	r.Helper()
-	e := r.out.Wait(r.Context(), r, agenttest.OfType(runnerscripts.TypePermissionRequest))
-	return agenttest.Payload[runnerscripts.PermissionRequest](r, e)
+	ctx, cancel := context.WithTimeout(r.Context(), r.patience)
+	defer cancel()
+	n := 0
+	return r.out.Wait(ctx, r, func(e runnerscripts.Event) bool {
+		n++
+		return n > r.mark && fits(e)
+	})
+}
+
+// asked waits for a permission request after the first n of this case.
+func (r *rig) asked(n int) runnerscripts.PermissionRequest {
+	r.Helper()
+	r.wait(func(runnerscripts.Event) bool { return len(r.requests()) > n })
+	return r.requests()[n]
+}
+
+// requests are the permission requests of this case.
+func (r *rig) requests() []runnerscripts.PermissionRequest {
+	r.Helper()
+	return agenttest.Payloads[runnerscripts.PermissionRequest](r, r.events(), runnerscripts.TypePermissionRequest)
 }
 
 // resolved are the ends of permission requests.
 func (r *rig) resolved() []runnerscripts.PermissionResolved {
 	r.Helper()
-	return agenttest.Payloads[runnerscripts.PermissionResolved](r, r.out.All(), runnerscripts.TypePermissionResolved)
+	return agenttest.Payloads[runnerscripts.PermissionResolved](r, r.events(), runnerscripts.TypePermissionResolved)
+}
+
+// answer runs a query that asks for permission once, and decides.
+func (r *rig) answer(c agent.Conversation, prompt string, kind runnerscripts.PermissionKind) ended {
+	r.Helper()
+	before := len(r.requests())
+	query := r.begin(c, prompt)
+	if err := c.Respond(r.Context(), r.asked(before).ID, runnerscripts.PermissionDecision{Kind: kind}); err != nil {
+		r.Fatal(err)
+	}
+	return r.await(query)
+}
+
+// lastRequest is the last request to the model that offers tools: agents ask for titles, too.
+func (r *rig) lastRequest() llmapi.Request {
+	r.Helper()
+	for _, q := range slices.Backward(r.api.Requests()) {
+		if len(q.Tools) > 0 {
+			return q
+		}
+	}
+	r.Fatal("the model was asked nothing")
+	return llmapi.Request{}
+}
+
+// sent reports whether a text was in a request to the model.
+func (r *rig) sent(text string) bool {
+	return slices.ContainsFunc(r.api.Requests(), func(q llmapi.Request) bool { return strings.Contains(string(q.Body), text) })
 }
 
 // initialized are the starts that the driver has told.

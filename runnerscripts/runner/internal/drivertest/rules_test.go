@@ -14,51 +14,101 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
-// rule is something that every driver does. Its name is unique.
+// group says which rules share a session of an agent, since a start is what takes time.
+type group int
+
+const (
+	alone    group = iota // a session for this rule
+	talking               // of a conversation that goes on
+	profiled              // of a session with everything in its profile that the agent supports
+)
+
+// rule is something that every driver does, if its agent has the features. Its name is
+// unique. The rules of a group are checked in their order.
 type rule struct {
-	name  string
-	check func(r *rig)
+	name     string
+	group    group
+	features []runnerscripts.Feature // that it shows
+	check    func(r *rig)
 }
 
 func rules() []rule {
-	return []rule{
-		{"the recipe installs what the tests run", recipe},
-		{"a program in an npm package is not started for its version", packagedVersion},
-		{"a missing program says how to install it", missingProgram},
-		{"no transcript yet is an empty one", noTranscript},
-		{"text arrives in pieces with all its white space", pieces},
-		{"two prompts share a process", sharedProcess},
-		{"a system prompt reaches the model or is refused", systemPrompt},
-		{"a decision counts once", decisionCounts},
-		{"a crash withdraws the permission request and the next prompt goes on", crash},
-		{"an interrupt withdraws the permission request of a command", func(r *rig) { interruptWithdraws(r, "run-command `touch asked`") }},
-		{"an interrupt withdraws the permission request of a file", func(r *rig) { interruptWithdraws(r, "write-file `asked`") }},
-		{"an interrupt right after the prompt is not lost", earlyInterrupt},
-		{"closing ends a running query and the program", closeRunning},
-		{"the end of the context ends the program", endOfContext},
-		{"a new process remembers the conversation", newProcess},
-		{"an API that cannot be reached is reported while the agent tries again", unreachable},
-	}
+	const (
+		permissions = runnerscripts.FeaturePermissions
+		interrupt   = runnerscripts.FeatureInterrupt
+	)
+	return slices.Concat([]rule{
+		{name: "the recipe installs what the tests run", check: recipe},
+		{name: "a program in an npm package is not started for its version", check: packagedVersion},
+		{name: "a missing program says how to install it", check: missingProgram},
+		{name: "no transcript yet is an empty one", check: noTranscript},
+		{name: "a crash withdraws the permission request and the next prompt goes on", check: crash},
+		{name: "closing ends a running query and the program", check: closeRunning},
+		{name: "the end of the context ends the program", check: endOfContext},
+		{name: "a new process remembers the conversation", check: newProcess},
+		{"a restored session remembers the conversation", alone, []runnerscripts.Feature{runnerscripts.FeatureResume}, restored},
+		{name: "an API that cannot be reached is reported while the agent tries again", check: unreachable},
+		{"a limit of turns ends the query", alone, []runnerscripts.Feature{runnerscripts.FeatureMaxTurns}, maxTurns},
+		{"a budget ends the query", alone, []runnerscripts.Feature{runnerscripts.FeatureBudget}, budget},
+
+		{"text arrives in pieces with all its white space", talking, nil, pieces},
+		{"two prompts share a process", talking, nil, sharedProcess},
+		{"the tokens of a query are its own", talking, []runnerscripts.Feature{runnerscripts.FeatureUsage}, usage},
+		{"a query tells its cost", talking, []runnerscripts.Feature{runnerscripts.FeatureCost}, cost},
+		{"thoughts are told", talking, []runnerscripts.Feature{runnerscripts.FeatureThinking}, thoughts},
+		{"a decision counts once", talking, []runnerscripts.Feature{permissions}, decisionCounts},
+		{"a rejected tool does not run", talking, []runnerscripts.Feature{permissions}, rejected},
+		{"the mode changes between prompts", talking, []runnerscripts.Feature{runnerscripts.FeaturePermissionMode, runnerscripts.FeatureSetMode}, changedMode},
+		{"an interrupt withdraws the permission request of a command", talking, []runnerscripts.Feature{interrupt}, func(r *rig) { interruptWithdraws(r, "run-command `touch stopped`") }},
+		{"an interrupt withdraws the permission request of a file", talking, []runnerscripts.Feature{interrupt}, func(r *rig) { interruptWithdraws(r, "write-file `stopped`") }},
+		{"an interrupt right after the prompt is not lost", talking, []runnerscripts.Feature{interrupt}, earlyInterrupt},
+		// What these change stays so.
+		{"what is allowed for the session is not asked again", talking, []runnerscripts.Feature{runnerscripts.FeatureAllowAlways}, allowedAlways},
+		{"the model changes between prompts", talking, []runnerscripts.Feature{runnerscripts.FeatureModel, runnerscripts.FeatureSetModel}, changedModel},
+	}, profileRules())
 }
 
-// TestDrivers tries every rule with every agent.
+// TestDrivers tries every rule with every agent, and compares the table of agents with what
+// that has shown.
 func TestDrivers(t *testing.T) {
+	table := newTable()
+	t.Cleanup(func() { table.check(t) })
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			for _, rule := range rules() {
-				t.Run(rule.name, func(t *testing.T) {
+			for _, g := range []group{talking, profiled} {
+				t.Run(map[group]string{talking: "talking", profiled: "profiled"}[g], func(t *testing.T) {
 					t.Parallel()
-					rule.check(newRig(t, s, 10*time.Minute))
+					shared := newRig(t, s, 10*time.Minute)
+					for _, rule := range rules() {
+						if rule.group == g && shared.supports(rule.features...) {
+							t.Run(rule.name, func(t *testing.T) { table.run(t, s, rule, func() { shared.in(t, rule.check) }) })
+						}
+					}
 				})
+			}
+			for _, rule := range rules() {
+				if r := newRig(t, s, 10*time.Minute); rule.group == alone && r.supports(rule.features...) {
+					t.Run(rule.name, func(t *testing.T) {
+						t.Parallel()
+						table.run(t, s, rule, func() { rule.check(newRig(t, s, 10*time.Minute)) })
+					})
+				}
 			}
 		})
 	}
 }
 
 func recipe(r *rig) {
+	if r.pin == "" {
+		if got := r.driver.Recipe(); len(got.NPM) > 0 || got.Program != "" {
+			r.Errorf("the recipe installs %+v", got)
+		}
+		return
+	}
 	data, err := os.ReadFile("../../../../e2e/agents/package.json")
 	if err != nil {
 		r.Fatal(err)
@@ -81,6 +131,9 @@ func recipe(r *rig) {
 }
 
 func packagedVersion(r *rig) {
+	if r.pin == "" {
+		return // it is in no package that the driver knows
+	}
 	dir := r.TempDir()
 	program, started := filepath.Join(dir, r.packed), filepath.Join(dir, "started")
 	version, _, _ := strings.Cut(r.driver.Recipe().Version, ".")
@@ -101,10 +154,17 @@ func packagedVersion(r *rig) {
 }
 
 func missingProgram(r *rig) {
+	if r.pin == "" {
+		r.session.Agent.Command = []string{"no-such-agent"}
+	}
 	r.session.Agent.Env = map[string]string{"PATH": r.TempDir()}
 	_, err := r.driver.Start(r.Context(), runnerscripts.QueryRequest{Session: r.session}, r.out)
-	pkg := r.driver.Recipe().NPM[0]
-	if name := pkg[:strings.LastIndex(pkg, "@")]; !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), "npm install -g "+name) {
+	advice := "correct agent.command"
+	if r.pin != "" {
+		pkg := r.driver.Recipe().NPM[0]
+		advice = "npm install -g " + pkg[:strings.LastIndex(pkg, "@")]
+	}
+	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), advice) {
 		r.Errorf("start: %v", err)
 	}
 	if _, err = r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session}); !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
@@ -113,6 +173,7 @@ func missingProgram(r *rig) {
 }
 
 func noTranscript(r *rig) {
+	r.session.Agent.Command = []string{"true"}
 	tr, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session, Events: true}, r.out)
 	if err != nil || tr.Main != "" || tr.Subagents != nil || len(r.out.All()) != 0 {
 		r.Errorf("%+v, %v, events:\n%s", tr, err, agenttest.Describe(r.out.All()))
@@ -120,10 +181,9 @@ func noTranscript(r *rig) {
 }
 
 func pieces(r *rig) {
-	r.real()
-	r.prompt(r.start(), "plain-text")
+	r.prompt(r.talk(), "plain-text")
 	const want = "Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂."
-	chunks := agenttest.Payloads[runnerscripts.ContentChunk](r, r.out.All(), runnerscripts.TypeAgentMessage)
+	chunks := agenttest.Payloads[runnerscripts.ContentChunk](r, r.events(), runnerscripts.TypeAgentMessage)
 	var text string
 	for _, c := range chunks {
 		if c.Snapshot {
@@ -134,8 +194,9 @@ func pieces(r *rig) {
 	if text != want || len(chunks) < 5 {
 		r.Errorf("%d pieces: %q", len(chunks), text)
 	}
+	version := r.driver.Recipe().Version
 	init := r.initialized()
-	if len(init) != 1 || init[0].Agent != r.name || init[0].AgentVersion != r.driver.Recipe().Version || init[0].Mode != r.mode ||
+	if len(init) != 1 || init[0].Agent != r.name || version != "" && init[0].AgentVersion != version || init[0].Mode != r.mode ||
 		r.session.Agent.Model != "" && init[0].Model != r.session.Agent.Model || init[0].Resumed {
 		r.Errorf("session_initialized: %+v", init)
 	}
@@ -143,14 +204,13 @@ func pieces(r *rig) {
 }
 
 func sharedProcess(r *rig) {
-	r.real()
-	c := r.start()
+	c := r.talk()
 	r.prompt(c, "first plain-text")
 	r.prompt(c, "remember")
 	if n := len(r.pids()); n != 1 {
 		r.Errorf("the program was started %d times", n)
 	}
-	if text := agenttest.Said(r, r.out.All()); !strings.Contains(text, "You said before: first plain-text") {
+	if text := agenttest.Said(r, r.events()); !strings.Contains(text, "first plain-text") {
 		r.Errorf("the agent said %q", text)
 	}
 	if init := r.initialized(); len(init) != 1 {
@@ -158,27 +218,33 @@ func sharedProcess(r *rig) {
 	}
 }
 
-func systemPrompt(r *rig) {
-	r.session.Agent.SystemPrompt = "Speak like a pirate."
-	recipe := r.driver.Recipe()
-	if !slices.Contains(recipe.Supports, runnerscripts.FeatureSystemPrompt) {
-		if err := agent.CheckFeatures(recipe, r.session.Agent, runnerscripts.Profile{}); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
-			r.Errorf("error %v", err)
-		}
-		return
-	}
-	r.real()
-	r.prompt(r.start(), "plain-text")
-	if all := r.api.Requests(); len(all) == 0 || !strings.Contains(string(all[len(all)-1].Body), "Speak like a pirate.") {
-		r.Error("the system prompt is not in the request")
+func usage(r *rig) {
+	got := r.prompt(r.talk(), "plain-text").Usage
+	if want := r.lastRequest().Usage; got.InputTokens != want.InputTokens || got.OutputTokens != want.OutputTokens || got.CacheReadTokens != want.CacheReadTokens {
+		r.Errorf("usage %+v, the model says %+v", got, want)
 	}
 }
 
+func cost(r *rig) {
+	if got := r.prompt(r.talk(), "plain-text").Usage; got.CostUSD <= 0 {
+		r.Errorf("usage %+v", got)
+	}
+}
+
+func thoughts(r *rig) {
+	r.prompt(r.talk(), "think")
+	blocks := agenttest.Fold(r, r.events()).Blocks
+	if len(blocks) != 3 || blocks[1].Kind != session.BlockThought || !strings.Contains(blocks[1].Text, "Let me think about it.") ||
+		blocks[2].Kind != session.BlockAgent || blocks[2].Text != "I have thought about it." {
+		r.Errorf("blocks: %s", agenttest.Show(r, blocks))
+	}
+	r.sameAsTranscript()
+}
+
 func decisionCounts(r *rig) {
-	r.real()
-	c := r.start()
+	c := r.talk()
 	query := r.begin(c, "run-command `touch asked`")
-	req := r.asked()
+	req := r.asked(0)
 	call := req.ToolCall
 	if call.Title != "touch asked" || call.Status != runnerscripts.ToolPending || call.Kind != runnerscripts.ToolExecute {
 		r.Errorf("request: %s", agenttest.Show(r, req))
@@ -198,12 +264,68 @@ func decisionCounts(r *rig) {
 	}
 }
 
+func rejected(r *rig) {
+	if e := r.answer(r.talk(), "run-command `touch rejected`", runnerscripts.RejectOnce); e.err != nil || r.exists("rejected") {
+		r.Errorf("error %v; the command ran: %v", e.err, r.exists("rejected"))
+	}
+}
+
+func allowedAlways(r *rig) {
+	c := r.talk()
+	if e := r.answer(c, "run-command `touch always`", runnerscripts.AllowAlways); e.err != nil || !r.exists("always") {
+		r.Errorf("error %v; the command ran: %v", e.err, r.exists("always"))
+	}
+	if err := os.Remove(filepath.Join(r.session.Paths.Workspace, "always")); err != nil {
+		r.Fatal(err)
+	}
+	if e, asked := r.unasked(c, "run-command `touch always`"); asked || e.err != nil || !r.exists("always") {
+		r.Errorf("asked again: %v, error %v; the command ran: %v", asked, e.err, r.exists("always"))
+	}
+}
+
+func changedMode(r *rig) {
+	c := r.talk()
+	if err := c.SetMode(r.Context(), r.silent); err != nil {
+		r.Fatal(err)
+	}
+	switch e, asked := r.unasked(c, "write-file `silent.txt`"); {
+	case e.err != nil, asked && r.silentText == "":
+		r.Errorf("asked: %v, error %v", asked, e.err)
+	case !r.sent(r.silentText):
+		r.Errorf("the model was not sent %q", r.silentText)
+	}
+	if err := c.SetMode(r.Context(), r.mode); err != nil {
+		r.Fatal(err)
+	}
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](r, r.events(), runnerscripts.TypeModeUpdate)
+	if len(modes) != 2 || modes[0].CurrentModeID != r.silent || modes[1].CurrentModeID != r.mode {
+		r.Errorf("modes: %+v", modes)
+	}
+	if err := c.SetMode(r.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		r.Errorf("an unknown mode: %v", err)
+	}
+	if e := r.answer(c, "write-file `asked.txt`", runnerscripts.AllowOnce); e.err != nil || !r.exists("asked.txt") {
+		r.Errorf("in the first mode again: %v, written: %v", e.err, r.exists("asked.txt"))
+	}
+}
+
+func changedModel(r *rig) {
+	c := r.talk()
+	before := r.lastRequest().Model
+	if err := c.SetModel(r.Context(), r.other); err != nil {
+		r.Fatal(err)
+	}
+	r.prompt(c, "plain-text")
+	if got := r.lastRequest().Model; got != r.otherSent || got == before {
+		r.Errorf("the model was %q, then %q", before, got)
+	}
+}
+
 func crash(r *rig) {
-	r.real()
-	c := r.start()
+	c := r.talk()
 	r.prompt(c, "first plain-text")
 	query := r.begin(c, "run-command `touch asked`")
-	req := r.asked()
+	req := r.asked(0)
 	if err := syscall.Kill(r.pids()[0], syscall.SIGKILL); err != nil {
 		r.Fatal(err)
 	}
@@ -223,10 +345,9 @@ func crash(r *rig) {
 }
 
 func interruptWithdraws(r *rig, prompt string) {
-	r.real()
-	c := r.start()
+	c := r.talk()
 	query := r.begin(c, prompt)
-	req := r.asked()
+	req := r.asked(0)
 	if err := c.Interrupt(r.Context()); err != nil {
 		r.Fatal(err)
 	}
@@ -240,10 +361,10 @@ func interruptWithdraws(r *rig, prompt string) {
 	if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		r.Errorf("an answer after it: %v", err)
 	}
-	if r.exists("asked") {
+	if r.exists("stopped") {
 		r.Error("the tool ran")
 	}
-	if blocks := agenttest.Fold(r, r.out.All()).Blocks; len(blocks) < 3 || blocks[2].Tool == nil || blocks[2].Tool.Status != runnerscripts.ToolFailed {
+	if blocks := agenttest.Fold(r, r.events()).Blocks; len(blocks) < 3 || blocks[2].Tool == nil || blocks[2].Tool.Status != runnerscripts.ToolFailed {
 		r.Errorf("blocks: %s", agenttest.Show(r, blocks))
 	}
 	if !r.forgets {
@@ -252,10 +373,9 @@ func interruptWithdraws(r *rig, prompt string) {
 }
 
 func earlyInterrupt(r *rig) {
-	r.real()
-	c := r.start()
+	c := r.talk()
 	query := r.begin(c, "slow-stream")
-	r.out.Wait(r.Context(), r, agenttest.OfType(runnerscripts.TypeUserMessage))
+	r.wait(agenttest.OfType(runnerscripts.TypeUserMessage))
 	if err := c.Interrupt(r.Context()); err != nil {
 		r.Fatal(err)
 	}
@@ -266,8 +386,7 @@ func earlyInterrupt(r *rig) {
 }
 
 func closeRunning(r *rig) {
-	r.real()
-	c := r.start()
+	c := r.talk()
 	query := r.begin(c, "slow-stream")
 	if err := r.api.WaitHeld(r.Context()); err != nil {
 		r.Fatal(err)
@@ -287,7 +406,7 @@ func closeRunning(r *rig) {
 }
 
 func endOfContext(r *rig) {
-	r.real()
+	r.setUp()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	c, err := r.driver.Start(ctx, runnerscripts.QueryRequest{Session: r.session}, r.out)
@@ -302,9 +421,33 @@ func endOfContext(r *rig) {
 	}
 }
 
+// unasked runs a query. It allows what the agent asks for, and reports whether there was
+// something.
+func (r *rig) unasked(c agent.Conversation, prompt string) (end ended, asked bool) {
+	r.Helper()
+	before := len(r.requests())
+	query := r.begin(c, prompt)
+	late := time.NewTimer(r.patience)
+	defer late.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for n := before; ; {
+		select {
+		case e := <-query:
+			return e, len(r.requests()) > before
+		case <-tick.C:
+		case <-late.C:
+			r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.events()))
+		}
+		for all := r.requests(); n < len(all); n++ {
+			// One that is not waiting any more needs no answer.
+			_ = c.Respond(r.Context(), all[n].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+		}
+	}
+}
+
 func newProcess(r *rig) {
-	r.real()
-	c := r.start()
+	c := r.talk()
 	r.prompt(c, "the secret word is plum")
 	if err := c.Close(); err != nil {
 		r.Fatal(err)
@@ -324,24 +467,67 @@ func newProcess(r *rig) {
 	r.sameAsTranscript()
 }
 
+// restored has the transcript in another session, as in another sandbox.
+func restored(r *rig) {
+	c := r.talk()
+	r.prompt(c, "the secret word is plum")
+	if err := c.Close(); err != nil {
+		r.Fatal(err)
+	}
+	stored, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session}, r.out)
+	if err != nil {
+		r.Fatal(err)
+	}
+	elsewhere := newRig(r, r.subject, r.patience)
+	elsewhere.session.SessionID = r.session.SessionID
+	elsewhere.real()
+	if _, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: elsewhere.session, Transcript: &stored}); err != nil {
+		r.Fatal(err)
+	}
+	elsewhere.prompt(elsewhere.start(), "remember")
+	if texts := elsewhere.lastRequest().Texts; len(texts) != 2 || texts[0] != "the secret word is plum" {
+		r.Errorf("the model was sent %q", texts)
+	}
+}
+
 // unreachable has an API whose port is closed.
 func unreachable(r *rig) {
-	r.real()
+	r.setUp()
 	if err := r.api.Close(); err != nil {
 		r.Fatal(err)
 	}
 	c := r.start()
 	query := r.begin(c, "plain-text")
-	ctx, cancel := context.WithTimeout(r.Context(), r.patience)
-	defer cancel()
-	r.out.Wait(ctx, r, func(e runnerscripts.Event) bool {
-		l, ok := e.Value().(*runnerscripts.Log)
-		return ok && l.Level == "warn" && strings.Contains(l.Message, "the model's API")
-	})
+	if r.hidesRetries {
+		r.wait(agenttest.OfType(runnerscripts.TypeUserMessage))
+	} else {
+		r.wait(func(e runnerscripts.Event) bool {
+			l, ok := e.Value().(*runnerscripts.Log)
+			return ok && l.Level == "warn" && strings.Contains(l.Message, "the model's API")
+		})
+	}
 	if err := c.Interrupt(r.Context()); err != nil {
 		r.Fatal(err)
 	}
 	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
+		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+	}
+}
+
+func maxTurns(r *rig) {
+	r.session.Agent.MaxTurns = 2
+	endsEarly(r)
+}
+
+func budget(r *rig) {
+	r.profile.BudgetUSD = 0.0001
+	endsEarly(r)
+}
+
+// endsEarly has a query that would go on for ever.
+func endsEarly(r *rig) {
+	e, _ := r.unasked(r.talk(), "endless")
+	if e.err != nil || e.done.StopReason != runnerscripts.StopMaxRequests {
 		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
 	}
 }

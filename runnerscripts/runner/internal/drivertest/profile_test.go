@@ -1,0 +1,154 @@
+package drivertest
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// profileRules are the rules about the fields of a profile, each with the feature that it
+// shows.
+func profileRules() []rule {
+	list := []rule{
+		{"a system prompt reaches the model", profiled, []runnerscripts.Feature{runnerscripts.FeatureSystemPrompt}, reaches("SYSTEM-PROMPT")},
+		{"rules reach the model", profiled, []runnerscripts.Feature{runnerscripts.FeatureRules}, reaches("TEXT-OF-A-RULE")},
+		{"skills are offered to the model", profiled, []runnerscripts.Feature{runnerscripts.FeatureSkills}, reaches("USE-OF-A-SKILL")},
+		{"plugins reach the model", profiled, []runnerscripts.Feature{runnerscripts.FeaturePlugins}, reaches(pluginText)},
+		{"subagents are offered to the model", profiled, []runnerscripts.Feature{runnerscripts.FeatureSubagents}, subagents},
+		{"commands are expanded", profiled, []runnerscripts.Feature{runnerscripts.FeatureCommands}, commands},
+		{"denied tools are not on offer", profiled, []runnerscripts.Feature{runnerscripts.FeatureDeniedTools}, denied},
+		{"a server with a command is called", profiled, []runnerscripts.Feature{runnerscripts.FeatureMCPStdio}, func(r *rig) { called(r, 0) }},
+		{"a server with a URL is called", profiled, []runnerscripts.Feature{runnerscripts.FeatureMCPHTTP}, func(r *rig) { called(r, 1) }},
+		{"allowed tools are not asked for", profiled, []runnerscripts.Feature{runnerscripts.FeatureAllowedTools}, allowed},
+		{"hooks run", profiled, []runnerscripts.Feature{runnerscripts.FeatureHooks}, hooks},
+	}
+	for i, rule := range list {
+		list[i].check = func(r *rig) {
+			if r.shared == nil {
+				r.everything()
+			}
+			rule.check(r)
+		}
+	}
+	return list
+}
+
+// everything gives the session all that the agent supports.
+func (r *rig) everything() {
+	r.Helper()
+	r.real()
+	if r.supports(runnerscripts.FeatureSystemPrompt) {
+		r.session.Agent.SystemPrompt = "SYSTEM-PROMPT"
+	}
+	r.servers = []*agenttest.MCP{agenttest.StdioMCP(r.base, "calc"), agenttest.HTTPMCP(r.base, "web")}
+	for _, field := range r.fields() {
+		if r.supports(field.feature) {
+			field.fill(&r.profile)
+		}
+	}
+}
+
+// field is one of a profile, with something in it.
+type field struct {
+	feature runnerscripts.Feature
+	fill    func(*runnerscripts.Profile)
+}
+
+func (r *rig) fields() []field {
+	type profile = runnerscripts.Profile
+	return []field{
+		{runnerscripts.FeatureRules, func(p *profile) { p.Rules = []runnerscripts.Rule{{Name: "one", Content: "TEXT-OF-A-RULE"}} }},
+		{runnerscripts.FeatureSkills, func(p *profile) {
+			p.Skills = []runnerscripts.Skill{{Name: "release", Description: "USE-OF-A-SKILL", Content: "Tag, then push."}}
+		}},
+		{runnerscripts.FeatureCommands, func(p *profile) {
+			p.Commands = []runnerscripts.SlashCommand{{Name: "greet", Description: "Greets.", Content: "plain-text for $ARGUMENTS"}}
+		}},
+		{runnerscripts.FeatureSubagents, func(p *profile) {
+			p.Subagents = []runnerscripts.Subagent{{Name: "reviewer", Description: "USE-OF-A-SUBAGENT", Prompt: "You review."}}
+		}},
+		{runnerscripts.FeatureHooks, func(p *profile) {
+			p.Hooks = []runnerscripts.Hook{{Event: r.hook, Command: "touch " + filepath.Join(r.session.Paths.Workspace, "hooked")}}
+		}},
+		{runnerscripts.FeatureMCPStdio, func(p *profile) { p.MCPServers = append(p.MCPServers, r.servers[0].Server) }},
+		{runnerscripts.FeatureMCPHTTP, func(p *profile) { p.MCPServers = append(p.MCPServers, r.servers[1].Server) }},
+		{runnerscripts.FeaturePlugins, func(p *profile) { p.Plugins = []runnerscripts.Plugin{r.plugin} }},
+		{runnerscripts.FeatureAllowedTools, func(p *profile) { p.AllowedTools = []string{named(r.allow, "calc"), named(r.allow, "web")} }},
+		{runnerscripts.FeatureDeniedTools, func(p *profile) { p.DeniedTools = []string{r.denied} }},
+		{runnerscripts.FeatureBudget, func(p *profile) { p.BudgetUSD = 100 }},
+	}
+}
+
+// named is a format with the name of an MCP server.
+func named(format, server string) string { return strings.Replace(format, "%s", server, 1) }
+
+// reaches has the model asked once, and looks at what it was sent.
+func reaches(text string) func(*rig) {
+	return func(r *rig) {
+		c := r.talk()
+		if len(r.api.Requests()) == 0 {
+			r.prompt(c, "plain-text")
+		}
+		if !r.sent(text) {
+			r.Errorf("the model was not sent %s", text)
+		}
+	}
+}
+
+func subagents(r *rig) {
+	if c := r.talk(); r.search != "" {
+		r.prompt(c, r.search)
+	}
+	reaches("USE-OF-A-SUBAGENT")(r)
+}
+
+func commands(r *rig) {
+	r.prompt(r.talk(), "/greet Ada and Bob")
+	if !r.sent("plain-text for Ada and Bob") {
+		r.Error("the model was not sent the command")
+	}
+}
+
+func denied(r *rig) {
+	r.prompt(r.talk(), "plain-text")
+	if tools := r.lastRequest().Tools; slices.Contains(tools, r.denied) {
+		r.Errorf("tools on offer: %q", tools)
+	}
+}
+
+// called has the tool of a server called, and allows it if that is asked for.
+func called(r *rig, n int) {
+	c, server := r.talk(), r.servers[n]
+	e, _ := r.unasked(c, r.call(server.Server.Name))
+	if e.err != nil || len(server.Calls()) == 0 {
+		r.Errorf("%d calls, error %v", len(server.Calls()), e.err)
+	}
+	if last := r.lastRequest(); len(last.Results) != 1 || !strings.Contains(last.Results[0], "the sum is 5") {
+		r.Errorf("the model was sent the results %q", last.Results)
+	}
+}
+
+// call is the prompt that calls the tool of a server.
+func (r *rig) call(server string) string {
+	return fmt.Sprintf("call-tool `%s {\"a\":2,\"b\":3}`", named(r.tool, server))
+}
+
+func allowed(r *rig) {
+	c := r.talk()
+	for _, server := range r.servers {
+		if e, asked := r.unasked(c, r.call(server.Server.Name)); asked || e.err != nil {
+			r.Errorf("%s: asked: %v, error %v", server.Server.Name, asked, e.err)
+		}
+	}
+}
+
+func hooks(r *rig) {
+	c := r.talk()
+	if e, _ := r.unasked(c, r.call("calc")); e.err != nil || !r.exists("hooked") {
+		r.Errorf("the hook ran: %v, error %v", r.exists("hooked"), e.err)
+	}
+}
