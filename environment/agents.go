@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/closest"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -168,7 +169,7 @@ func readRecipe(ctx context.Context, cfg Config) (r runnerscripts.Recipe, err er
 		return r, err
 	}
 	if cfg.Runner != "" {
-		if r, err = askRecipes[runnerscripts.Recipe](ctx, cfg.Runner, cfg.Agent.Name); !errors.Is(err, syscall.ENOEXEC) {
+		if r, err = askRecipe(ctx, cfg.Runner, cfg.Agent.Name); !errors.Is(err, syscall.ENOEXEC) {
 			return r, err
 		}
 	}
@@ -176,7 +177,44 @@ func readRecipe(ctx context.Context, cfg Config) (r runnerscripts.Recipe, err er
 	if err != nil {
 		return r, fmt.Errorf("what the agent needs: %w", err)
 	}
-	return askRecipes[runnerscripts.Recipe](ctx, runner, cfg.Agent.Name)
+	return askRecipe(ctx, runner, cfg.Agent.Name)
+}
+
+// askRecipe asks a runner of this machine what it knows of an agent. A name that it does
+// not know is [ErrConfig].
+func askRecipe(ctx context.Context, runner, name string) (runnerscripts.Recipe, error) {
+	r, err := askRecipes[runnerscripts.Recipe](ctx, runner, name)
+	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+	if !ok || failure.Code != runnerscripts.FailUnknownAgent {
+		return r, err
+	}
+	all, err := askRecipes[[]AgentInfo](ctx, runner)
+	if err != nil {
+		return r, err
+	}
+	names := make([]string, len(all))
+	for i, a := range all {
+		names[i] = a.Agent
+	}
+	advice := "there are: " + strings.Join(names, ", ")
+	if meant := closest.Name(name, names); meant != "" {
+		advice = "did you mean " + meant + "? " + advice
+	}
+	return r, fmt.Errorf("%w: agent.name: %w", ErrConfig, &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailUnknownAgent, Message: fmt.Sprintf("there is no agent %q; %s", name, advice),
+	})
+}
+
+// checkAgent refuses an agent that the runner does not know. Where no runner of this
+// machine can be asked it refuses nothing: the first script then says what is wrong.
+func (c Config) checkAgent(ctx context.Context) error {
+	if c.Agent.Name == "" || len(c.Scripts.ExecuteQuery) > 0 {
+		return nil
+	}
+	if _, err := readRecipe(ctx, c); errors.Is(err, ErrConfig) {
+		return err
+	}
+	return nil
 }
 
 // askRunner returns what the runner prints, which needs nothing of this program's

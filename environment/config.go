@@ -127,6 +127,19 @@ func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 		"if you trust them, give --trust (in Go: set Config.Trust)", ErrTrust, into, c.From)
 }
 
+// Check returns the error of [Create] that needs no sandbox, as one of a folder of the
+// Workspace or an agent that does not exist: most are [ErrConfig]. A sandbox of the type is
+// not looked for, and nothing is made.
+func (c Config) Check(ctx context.Context) error {
+	if err := errors.Join(c.check(), c.Sandbox.check(), findSources(c.Workspace)); err != nil {
+		return err
+	}
+	if c.Pool != (PoolConfig{}) {
+		return fmt.Errorf("%w: pool: a pool outlives its environments; leave it out, or make a pool with NewPool and the environment with that", ErrConfig)
+	}
+	return errors.Join(c.checkRunner(), c.checkAgent(ctx))
+}
+
 // check refuses what no sandbox could run.
 func (c Config) check() error {
 	if err := errors.Join(c.Pool.check(), checkName(c.Name)); err != nil {

@@ -12,16 +12,13 @@ import (
 //
 // ctx covers the creation only. When Create fails nothing is left of the sandbox.
 func Create(ctx context.Context, cfg Config) (*Environment, error) {
-	if err := errors.Join(cfg.check(), findSources(cfg.Workspace)); err != nil {
+	if err := cfg.Check(ctx); err != nil {
 		return nil, err
 	}
 	if cfg.Name != "" {
 		if err := checkNameFree(ctx, cfg.Name); err != nil { // before anything is made
 			return nil, err
 		}
-	}
-	if cfg.Pool != (PoolConfig{}) {
-		return nil, fmt.Errorf("%w: pool: a pool outlives its environments; leave it out, or make a pool with NewPool and the environment with that", ErrConfig)
 	}
 	cfg = cfg.withQuietLogger()
 	p, err := cfg.createSandbox(ctx)

@@ -93,6 +93,9 @@ type owner struct {
 // started in the sandbox; the sandbox itself stays the caller's. ctx covers the
 // preparation only.
 func New(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (*Environment, error) {
+	if err := cfg.checkAgent(ctx); err != nil {
+		return nil, err
+	}
 	return prepare(ctx, p, cfg, owner{})
 }
 

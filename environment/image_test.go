@@ -150,8 +150,7 @@ func TestAnImageThatAnAgentCannotBeAddedToIsRefused(t *testing.T) {
 	}
 	cfg.Agent.Name = "hal9000"
 	_, err = Create(t.Context(), cfg)
-	var failed *ScriptError
-	if !errors.As(err, &failed) || failed.Failure == nil || failed.Failure.Code != runnerscripts.FailUnknownAgent {
+	if failed, ok := errors.AsType[*runnerscripts.ScriptFailure](err); !ok || failed.Code != runnerscripts.FailUnknownAgent || !errors.Is(err, ErrConfig) {
 		t.Errorf("an unknown agent: %v", err)
 	}
 	cfg.Agent.Name = "script" // which needs nothing

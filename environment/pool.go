@@ -93,6 +93,9 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("%w: sandbox.name: the sandboxes of a pool cannot share a name; leave it out", ErrConfig)
 	}
 	cfg = cfg.withQuietLogger()
+	if err := cfg.checkAgent(ctx); err != nil {
+		return nil, err
+	}
 	return newPool(ctx, cfg, cfg.createSandbox, minPatience), nil
 }
 

@@ -92,6 +92,19 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// check refuses an environment that environment.Create would refuse without making a
+// sandbox. A session of the store may not need the sources of the workspace again.
+func (c Config) check(ctx context.Context) error {
+	if c.Create != nil {
+		return nil
+	}
+	cfg := c.Environment
+	if c.ID != "" {
+		cfg.Workspace = nil
+	}
+	return cfg.Check(ctx)
+}
+
 func setDefault[T comparable](v *T, def T) {
 	var zero T
 	if *v == zero {

@@ -62,7 +62,7 @@ type AgentSession struct {
 
 // Open starts a new session, or goes on with the one of cfg.ID: with an id that
 // the store does not have the error is store.ErrNotFound. No sandbox is made
-// before the first prompt.
+// before the first prompt; what environment.Config.Check refuses is refused here.
 //
 // Going on with a session whose program died first closes what was left open:
 // queries that were running or queued are reported as failed, permission requests
@@ -87,6 +87,9 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 		return nil, fmt.Errorf("open session: %w", err)
 	}
 	if create == nil {
+		if err := cfg.check(ctx); err != nil {
+			return nil, fmt.Errorf("open session: %w", err)
+		}
 		create = environmentCreator(cfg.Create)
 	}
 	s := &AgentSession{
