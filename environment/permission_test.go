@@ -229,7 +229,7 @@ func TestTheRequestsOfAQueryThatIsFollowedAreBounded(t *testing.T) {
 	in, out := io.Pipe()
 	go func() {
 		w := bufio.NewWriter(out)
-		for i := 0; i < 100_000; i++ {
+		for i := range 100_000 {
 			if _, err := fmt.Fprintf(w, line, i); err != nil {
 				return
 			}

@@ -219,7 +219,7 @@ func terminalSize(f *os.File) *primitives.TerminalSize {
 	if err != nil {
 		return &primitives.TerminalSize{Rows: 24, Cols: 80}
 	}
-	return &primitives.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)} //nolint:gosec // the kernel has them as uint16
+	return &primitives.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)} // the kernel has them as uint16
 }
 
 // connect copies the streams until the command has exited and its output ended, or

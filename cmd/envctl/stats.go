@@ -162,7 +162,7 @@ func readUsage(ctx context.Context, cfg environment.Config, id string) (_ *primi
 	defer func() { err = errors.Join(err, env.Close()) }()
 	u, err := primitives.ReadUsage(ctx, env.Primitive())
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, nil //nolint:nilnil // it cannot tell, which is no failure
+		return nil, nil // it cannot tell, which is no failure
 	}
 	if err != nil {
 		return nil, err

@@ -129,7 +129,7 @@ func (e *engine) rootOf(ctx context.Context, id string) (string, error) {
 	}
 	dir := found.GraphDriver.Data["MergedDir"]
 	if _, err := os.Stat(filepath.Join(dir, "bin")); err != nil || dir == "" {
-		return "", nil //nolint:nilerr // out of reach
+		return "", nil // out of reach
 	}
 	return dir, nil
 }

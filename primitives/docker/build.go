@@ -242,8 +242,6 @@ func (e *BuildError) Unwrap() error { return e.Err }
 
 // buildCapabilities are those of the root of a build: package managers unpack files of
 // other users, and write into folders of theirs.
-//
-//nolint:gochecknoglobals // a constant
 var buildCapabilities = []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID"}
 
 // buildGrace is how long a build lives on whose program has died.

@@ -145,7 +145,7 @@ func underGVisor(t *testing.T) (docker.Config, *client.Client) {
 	}
 	runtime := filepath.Join(t.TempDir(), "runsc")
 	script := "#!/bin/sh\nexec " + program + " --platform=ptrace --ignore-cgroups --network=none \"$@\"\n"
-	if err := os.WriteFile(runtime, []byte(script), 0o755); err != nil { //nolint:gosec // the engine runs it
+	if err := os.WriteFile(runtime, []byte(script), 0o755); err != nil { // the engine runs it
 		t.Fatal(err)
 	}
 	d := testdocker.NewDaemon(t, nil, "--add-runtime", "runsc="+runtime)

@@ -75,8 +75,8 @@ func TestASnapshotIsNotStartedAsAnotherUser(t *testing.T) {
 
 func TestAnImageThatHasTheSandboxsNameIsSaidToBeWrong(t *testing.T) {
 	eng := testdocker.Engine(t)
-	for _, make := range []string{"touch /agentenv", "mkdir -p /agentenv/envrunner"} {
-		made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: testdocker.Busybox(t), Cmd: []string{"sh", "-c", make}, Labels: testdocker.Labels()}, nil, nil, nil, "")
+	for _, script := range []string{"touch /agentenv", "mkdir -p /agentenv/envrunner"} {
+		made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: testdocker.Busybox(t), Cmd: []string{"sh", "-c", script}, Labels: testdocker.Labels()}, nil, nil, nil, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestAnImageThatHasTheSandboxsNameIsSaidToBeWrong(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := docker.New(t.Context(), config(t, img.ID)); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), "image: it has something at /agentenv") {
-			t.Errorf("%s: %v", make, err)
+			t.Errorf("%s: %v", script, err)
 		}
 		if _, err := eng.ImageRemove(t.Context(), img.ID, image.RemoveOptions{}); err != nil {
 			t.Error(err)

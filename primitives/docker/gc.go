@@ -281,8 +281,7 @@ func hasName(i image.Summary) bool {
 const sweepInterval = time.Minute
 
 // sweeps holds when this program last began to collect an engine's garbage, by host.
-//
-//nolint:gochecknoglobals // of the process: what one sandbox has looked for, others need not
+// All sandboxes of the process share it.
 var sweeps = struct {
 	mu    sync.Mutex
 	began map[string]time.Time

@@ -131,13 +131,13 @@ func newMountGuard(socket string, onThisMachine bool) *mountGuard {
 	g.forbidden = append(g.forbidden, path.Clean(socket))
 	seen := map[string]bool{}
 	for _, name := range g.forbidden {
-		real, err := filepath.EvalSymlinks(name)
-		for err == nil && !seen[real] {
-			seen[real] = true
-			if info, err := os.Stat(real); err == nil {
+		resolved, err := filepath.EvalSymlinks(name)
+		for err == nil && !seen[resolved] {
+			seen[resolved] = true
+			if info, err := os.Stat(resolved); err == nil {
 				g.places = append(g.places, place{info, name})
 			}
-			real = filepath.Dir(real)
+			resolved = filepath.Dir(resolved)
 		}
 	}
 	return g

@@ -136,7 +136,7 @@ func TestASandboxCannotChangeWhatItsMachineExecutes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s = copies[0].(*guest.Sandbox) //nolint:forcetypeassert // that is what they are
+				s = copies[0].(*guest.Sandbox) // that is what they are
 				t.Cleanup(func() {
 					_, err := s.Terminate(context.WithoutCancel(t.Context()))
 					if err := errors.Join(err, s.Close()); err != nil {

@@ -187,7 +187,7 @@ func (s *server) watch(ctx context.Context, op *operation) error {
 			return err
 		}
 		if err := op.sendMessage(frameReply, &empty{}); err != nil {
-			return nil //nolint:nilerr // the host has gone; the sequence was never begun and ends with ctx
+			return nil // the host has gone; the sequence was never begun and ends with ctx
 		}
 		for event, err := range events {
 			if err != nil {

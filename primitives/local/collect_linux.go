@@ -148,7 +148,7 @@ func removeTemps(dir string, writer proctree.Identity) {
 	defer root.Close()
 	_ = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || !files.IsTempOf(e.Name(), writer) {
-			return nil //nolint:nilerr // the rest is looked at
+			return nil // the rest is looked at
 		}
 		_ = root.RemoveAll(name)
 		if e.IsDir() {

@@ -75,7 +75,7 @@ func clean(ctx context.Context, session string, opts primitives.GCOptions) (foun
 		return found, 0, err
 	}
 	if err != nil || st.owner() != ownerDead || st.Keep {
-		return primitives.Garbage{}, 0, nil //nolint:nilerr // what cannot be read is not ours
+		return primitives.Garbage{}, 0, nil // what cannot be read is not ours
 	}
 	return cleanOrphan(ctx, &st, opts)
 }

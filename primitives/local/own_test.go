@@ -25,9 +25,9 @@ import (
 // sandbox's ID and the commands', and waits to be killed. OWN_CONFIG adds to the
 // sandbox's configuration. With OWN_WRITE it is killed while it writes a file.
 func own(ctx context.Context, root string, scripts []string) int {
-	make := local.New
+	create := local.New
 	if os.Getenv("OWN_SWEEPING") != "" {
-		make = local.NewSweeping
+		create = local.NewSweeping
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -40,7 +40,7 @@ func own(ctx context.Context, root string, scripts []string) int {
 			return 1
 		}
 	}
-	s, err := make(ctx, cfg)
+	s, err := create(ctx, cfg)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

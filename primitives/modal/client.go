@@ -128,5 +128,5 @@ func (c *client) result(ctx context.Context, id string) (*pb.GenericResult, erro
 	if r := resp.GetResult(); r != nil && r.GetStatus() != pb.GenericResult_GENERIC_STATUS_UNSPECIFIED {
 		return r, nil
 	}
-	return nil, nil //nolint:nilnil // it runs
+	return nil, nil // it runs
 }

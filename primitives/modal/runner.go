@@ -65,10 +65,8 @@ type digestedFile struct {
 	name string
 }
 
-// digests spares every sandbox but the first the reading of the runner, which takes
-// longer than most of the calls that make it.
-//
-//nolint:gochecknoglobals // a cache of the disk's content, for all sandboxes of the process
+// digests caches the digests of runners for all sandboxes of the process: to read a
+// runner takes longer than most calls that create a sandbox.
 var digests = digested{files: map[string]digestedFile{}}
 
 const (

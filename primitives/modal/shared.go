@@ -31,8 +31,6 @@ type identity [sha256.Size]byte
 // shared are the connections of this program that are in use, and what was found out
 // over these and earlier ones. The mutex is held, too, while the SDK reads the
 // process's environment, which is the only way to give it the name of a profile.
-//
-//nolint:gochecknoglobals // connections of the process, as those of net/http are
 var shared = struct {
 	mu    sync.Mutex
 	open  map[identity]*connection

@@ -163,7 +163,7 @@ func TestARunnerThatChangesHasAnotherImage(t *testing.T) {
 	var names []string
 	old := time.Now().Add(-time.Hour)
 	for i, content := range []string{"first", "other", "longer than that"} {
-		if err := os.WriteFile(file, []byte(content), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(file, []byte(content), 0o700); err != nil { // a program
 			t.Fatal(err)
 		}
 		at := old.Add(time.Duration(i) * time.Minute)

@@ -22,8 +22,8 @@ type commonSandbox struct {
 	box  *sandbox
 }
 
-// commonly returns what make has made for the first caller.
-func (s *suite) commonly(t testingT, how ending, make func() *sandbox) *sandbox {
+// commonly returns what create has made for the first caller.
+func (s *suite) commonly(t testingT, how ending, create func() *sandbox) *sandbox {
 	t.Helper()
 	s.mu.Lock()
 	c := s.common[how]
@@ -32,7 +32,7 @@ func (s *suite) commonly(t testingT, how ending, make func() *sandbox) *sandbox 
 		s.common[how] = c
 	}
 	s.mu.Unlock()
-	c.make.Do(func() { c.box = make() })
+	c.make.Do(func() { c.box = create() })
 	if c.box == nil {
 		t.Fatalf("there is no sandbox that is %s, as another case says", how)
 	}

@@ -229,7 +229,7 @@ func terminateEndRules() []rule {
 				var b [1]byte
 				for {
 					if _, err := p.Stdout().Read(b[:]); err != nil {
-						return nil //nolint:nilerr // any end will do
+						return nil // any end will do
 					}
 				}
 			})

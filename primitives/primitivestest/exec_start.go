@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-var errInvalid = fs.ErrInvalid //nolint:gochecknoglobals // a short name for a sentinel
+var errInvalid = fs.ErrInvalid // a short name for a sentinel
 
 // expectNoStart starts a command and expects Exec to refuse it.
 func (s *sandbox) expectNoStart(t testingT, cmd primitives.Command, want ...error) {

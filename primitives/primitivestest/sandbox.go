@@ -61,7 +61,7 @@ func (s *sandbox) endClosed(ctx context.Context) error {
 	}
 	p, err := s.suite.h.Attach(ctx, s.suite.dir, s.ID())
 	if err != nil {
-		return nil //nolint:nilerr // it is gone
+		return nil // it is gone
 	}
 	_, err = p.Terminate(ctx)
 	return errors.Join(err, p.Close())

@@ -110,7 +110,7 @@ func TestTheRunnerIsCopiedOnce(t *testing.T) {
 func TestTheEnvironmentIsInNoCommandLine(t *testing.T) {
 	testssh.Start(t)
 	cfg := config(t, t.TempDir())
-	const secret = "it's a \"$secret\"\nof two lines" //nolint:gosec // made up
+	const secret = "it's a \"$secret\"\nof two lines" // made up
 	cfg.Env = map[string]string{"SECRET": secret, "OTHER": ""}
 	s := open(t, cfg)
 	if got := output(t, s, "sh", "-c", `echo "$SECRET$OTHER"; env | grep -c AGENTENV_SSH || true`); got != secret+"\n0" {

@@ -6,9 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// carried are the runners that Embed was given.
-//
-//nolint:gochecknoglobals // of the process: it is what the program was built with
+// carried holds the runners that the program was built with and passed to Embed.
 var carried atomic.Pointer[fs.FS]
 
 // Embed makes [Path] use the runners that the program carries, so that it needs neither

@@ -65,7 +65,7 @@ func removeRunners(root string, dryRun bool) ([]primitives.Garbage, error) {
 		around, err = filepath.EvalSymlinks(around) // as in own
 	}
 	if err != nil || bin != filepath.Join(around, "bin") {
-		return nil, nil //nolint:nilerr // a folder that is not there is not where this runner was copied to
+		return nil, nil // a folder that is not there is not where this runner was copied to
 	}
 	entries, err := os.ReadDir(bin)
 	if err != nil {

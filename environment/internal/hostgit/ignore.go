@@ -137,10 +137,10 @@ func mayBeRepository(name string) (bool, error) {
 func nestedFiles(ctx context.Context, dir, name string) ([]string, error) {
 	sub := filepath.Join(dir, filepath.FromSlash(name))
 	if info, err := os.Lstat(sub); err != nil || !info.IsDir() {
-		return []string{name}, nil //nolint:nilerr // a tracked file that is gone is found out when it is read
+		return []string{name}, nil // a tracked file that is gone is found out when it is read
 	}
 	if _, err := os.Lstat(filepath.Join(sub, ".git")); err != nil {
-		return nil, nil //nolint:nilerr // a submodule that is not checked out holds no files
+		return nil, nil // a submodule that is not checked out holds no files
 	}
 	inner, err := Files(ctx, sub)
 	for i := range inner {

@@ -125,7 +125,7 @@ func (e *execution) runTerminal(sb *sandbox, c command) error {
 	if err != nil {
 		return err
 	}
-	_ = pty.Setsize(master, &pty.Winsize{Rows: uint16(c.pty.GetWinszRows()), Cols: uint16(c.pty.GetWinszCols())}) //nolint:gosec // sizes of terminals
+	_ = pty.Setsize(master, &pty.Winsize{Rows: uint16(c.pty.GetWinszRows()), Cols: uint16(c.pty.GetWinszCols())}) // sizes of terminals
 	if c.pty.GetEnvTerm() != "" {
 		c.env["TERM"] = c.pty.GetEnvTerm()
 	}
@@ -164,9 +164,9 @@ func (e *execution) watch(sb *sandbox, cmd *exec.Cmd, copies *sync.WaitGroup) {
 	sb.running.Go(func() {
 		_ = cmd.Wait() // the state says it
 		if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() {
-			e.signal = int32(w.Signal()) //nolint:gosec // a small number
+			e.signal = int32(w.Signal()) // a small number
 		}
-		e.code = int32(cmd.ProcessState.ExitCode()) //nolint:gosec // a byte
+		e.code = int32(cmd.ProcessState.ExitCode()) // a byte
 		close(e.done)
 		copies.Wait()
 		close(e.ended)
@@ -273,7 +273,7 @@ func (e *execution) writeSome(ctx context.Context, data []byte) error {
 		_ = e.stdin.SetWriteDeadline(time.Time{})
 	}
 	e.mu.Lock()
-	e.accepted += uint64(n) //nolint:gosec // not negative
+	e.accepted += uint64(n) // not negative
 	e.mu.Unlock()
 	switch {
 	case err == nil:

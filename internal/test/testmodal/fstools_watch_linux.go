@@ -47,7 +47,7 @@ func (t tools) watch(req watchRequest) error {
 	if err != nil {
 		return err
 	}
-	w := &inotify{tools: t, req: req, fd: fd, file: os.NewFile(uintptr(fd), "inotify"), paths: map[int32]string{}} //nolint:gosec // a descriptor
+	w := &inotify{tools: t, req: req, fd: fd, file: os.NewFile(uintptr(fd), "inotify"), paths: map[int32]string{}} // a descriptor
 	defer func() { _ = w.file.Close() }()
 	if err := w.add(path, false); err != nil {
 		return err
@@ -74,13 +74,13 @@ func (w *inotify) add(path string, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	w.paths[int32(wd)] = path //nolint:gosec // the system's own type
+	w.paths[int32(wd)] = path // the system's own type
 	if !w.req.Recursive {
 		return nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil //nolint:nilerr // not a directory, or gone again
+		return nil // not a directory, or gone again
 	}
 	for _, entry := range entries {
 		full := filepath.Join(path, entry.Name())
@@ -105,7 +105,7 @@ func (w *inotify) loop() error {
 			deadline = time.Now().Add(renameGap)
 		}
 		if err := w.file.SetReadDeadline(deadline); err != nil {
-			return nil //nolint:nilerr // closed: the end
+			return nil // closed: the end
 		}
 		n, err := w.file.Read(b)
 		switch {
@@ -113,7 +113,7 @@ func (w *inotify) loop() error {
 			w.flush()
 		case err != nil:
 			w.flush()
-			return nil //nolint:nilerr // its time is over, or it was closed
+			return nil // its time is over, or it was closed
 		default:
 			w.parse(b[:n])
 		}
@@ -124,7 +124,7 @@ func (w *inotify) loop() error {
 func (w *inotify) parse(b []byte) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		order := binary.NativeEndian
-		wd, mask, cookie, size := int32(order.Uint32(b)), order.Uint32(b[4:]), order.Uint32(b[8:]), order.Uint32(b[12:]) //nolint:gosec // as it was
+		wd, mask, cookie, size := int32(order.Uint32(b)), order.Uint32(b[4:]), order.Uint32(b[8:]), order.Uint32(b[12:]) // as it was
 		name := strings.TrimRight(string(b[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+size]), "\x00")
 		b = b[unix.SizeofInotifyEvent+size:]
 		path, ok := w.paths[wd]

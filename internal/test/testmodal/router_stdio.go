@@ -23,7 +23,7 @@ func (r *router) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest, stream grpc
 	if s == nil {
 		return nil
 	}
-	return s.drain(stream.Context(), int64(req.GetOffset()), func(data []byte, _ int64) error { //nolint:gosec // an offset
+	return s.drain(stream.Context(), int64(req.GetOffset()), func(data []byte, _ int64) error { // an offset
 		return stream.Send(pb.TaskExecStdioReadResponse_builder{Data: data}.Build())
 	})
 }
@@ -99,8 +99,8 @@ func (r *router) SandboxStdioReadV2(req *pb.SandboxStdioReadV2Request, stream gr
 	if req.GetFileDescriptor() == pb.SandboxStdioFileDescriptor_SANDBOX_STDIO_FILE_DESCRIPTOR_STDERR {
 		s = sb.entrypoint.stderr
 	}
-	return s.drain(stream.Context(), int64(req.GetOffset()), func(data []byte, offset int64) error { //nolint:gosec // an offset
-		return stream.Send(pb.SandboxStdioReadV2Response_builder{Data: data, StartingOffset: uint64(offset)}.Build()) //nolint:gosec // an offset
+	return s.drain(stream.Context(), int64(req.GetOffset()), func(data []byte, offset int64) error { // an offset
+		return stream.Send(pb.SandboxStdioReadV2Response_builder{Data: data, StartingOffset: uint64(offset)}.Build()) // an offset
 	})
 }
 

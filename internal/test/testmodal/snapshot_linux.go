@@ -30,18 +30,18 @@ func (sb *sandbox) snapshotDirectory(path string) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	var real string
+	var resolved string
 	err = sb.space.inside(func() (err error) {
-		real, err = filepath.EvalSymlinks(path)
+		resolved, err = filepath.EvalSymlinks(path)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	if sb.space.init != nil {
-		real = filepath.Join(fmt.Sprintf("/proc/%d/root", sb.space.init.Process.Pid), real)
+		resolved = filepath.Join(fmt.Sprintf("/proc/%d/root", sb.space.init.Process.Pid), resolved)
 	}
-	if err := copyTree(real, upper(layer, parts[0])); err != nil {
+	if err := copyTree(resolved, upper(layer, parts[0])); err != nil {
 		return nil, err
 	}
 	return sb.server.images.add(&image{layers: []string{layer}, partial: true}), nil

@@ -87,8 +87,8 @@ func checkFolder(cwd string) error {
 		return invalid("cwd: %s is not a folder; give one", cwd)
 	}
 	// What a session may change must not say which folder the next one gets.
-	if real, err := filepath.EvalSymlinks(cwd); err != nil || real != filepath.Clean(cwd) {
-		return invalid("cwd: symbolic links lead from %s to %s; give the folder's real path", cwd, real)
+	if resolved, err := filepath.EvalSymlinks(cwd); err != nil || resolved != filepath.Clean(cwd) {
+		return invalid("cwd: symbolic links lead from %s to %s; give the folder's real path", cwd, resolved)
 	}
 	return nil
 }

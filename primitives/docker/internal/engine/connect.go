@@ -85,7 +85,7 @@ func findEngine(host string) (engineAddress, error) {
 	}
 	dir, err := configDir()
 	if err != nil {
-		return addressFromEnv(client.DefaultDockerHost) //nolint:nilerr // no home, no configuration
+		return addressFromEnv(client.DefaultDockerHost) // no home, no configuration
 	}
 	name := os.Getenv("DOCKER_CONTEXT")
 	if name == "" {

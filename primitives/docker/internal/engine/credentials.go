@@ -38,7 +38,7 @@ func Credentials(ctx context.Context, image string) (registry.AuthConfig, error)
 	none := registry.AuthConfig{ServerAddress: server}
 	dir, err := configDir()
 	if err != nil {
-		return none, nil //nolint:nilerr // no home, no configuration
+		return none, nil // no home, no configuration
 	}
 	cfg, err := config.Load(dir)
 	if err != nil {

@@ -17,8 +17,6 @@ import (
 type engineKey struct{ host, version string }
 
 // engines are the clients of this program that sandboxes share.
-//
-//nolint:gochecknoglobals // connections of the process, as those of net/http are
 var engines = struct {
 	mu      sync.Mutex
 	clients map[engineKey]*client.Client

@@ -18,7 +18,7 @@ import (
 // their paths are.
 func TestABatchIsLikeSingleWrites(t *testing.T) {
 	const rounds, seed = 400, 7
-	random := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // to be the same each time
+	random := rand.New(rand.NewPCG(seed, seed)) // to be the same each time
 	base := t.TempDir()
 	for round := range rounds {
 		name := func(kind string) string { return fmt.Sprintf("%s/%d-%s", base, round, kind) }

@@ -20,7 +20,7 @@ const (
 	maxLinks = 40
 )
 
-var noOptions = beneath.Options{} //nolint:gochecknoglobals // a constant that Go cannot spell
+var noOptions = beneath.Options{} // a constant that Go cannot spell
 
 // tree is where paths of one operation are looked up: below a root, or, free,
 // anywhere on the machine.

@@ -115,7 +115,7 @@ func inside(name string) (string, error) {
 const writable = 0o700
 
 func (u *unpacker) dir(p place, name string, h *tar.Header) error {
-	mode := fs.FileMode(h.Mode) & fs.ModePerm //nolint:gosec // only the lowest bits count
+	mode := fs.FileMode(h.Mode) & fs.ModePerm // only the lowest bits count
 	err := u.f.mkdirAt(p.dir, p.leaf, mode|writable)
 	if errors.Is(err, unix.EEXIST) {
 		// A link to a directory is kept, as a directory is.
@@ -161,7 +161,7 @@ func (u *unpacker) finishDir(h *tar.Header) error {
 	if u.f.cfg.umask {
 		return nil
 	}
-	return chmodDir(p.dir, p.leaf, uint32(h.Mode)&0o777) //nolint:gosec // only the lowest bits count
+	return chmodDir(p.dir, p.leaf, uint32(h.Mode)&0o777) // only the lowest bits count
 }
 
 func setTime(dir int, name string, at time.Time) error {
@@ -176,7 +176,7 @@ func setTime(dir int, name string, at time.Time) error {
 // neither is written through.
 func (u *unpacker) file(ctx context.Context, p place, h *tar.Header, content io.Reader) error {
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
-	name, mode := p.leaf, uint32(h.Mode)&0o777 //nolint:gosec // only the lowest bits count
+	name, mode := p.leaf, uint32(h.Mode)&0o777 // only the lowest bits count
 	made := uint32(0o600)
 	if u.f.cfg.umask {
 		made = mode

@@ -77,7 +77,7 @@ func (w *watcher) handle(ev raw) error {
 func (w *watcher) appeared(n *node, name string) error {
 	st, err := w.lstat(n.join(name))
 	if err != nil {
-		return nil //nolint:nilerr // gone again: its removal is reported by itself
+		return nil // gone again: its removal is reported by itself
 	}
 	return w.attach(n, name, isDir(&st))
 }

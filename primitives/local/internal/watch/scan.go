@@ -20,7 +20,7 @@ import (
 // fileID tells files apart.
 type fileID struct{ dev, ino uint64 }
 
-func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } //nolint:gosec,unconvert // only told apart
+func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } //nolint:unconvert // only told apart
 
 func isDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
@@ -234,7 +234,7 @@ func (w *watcher) rescan(n *node, path string, since *time.Time) error {
 func (w *watcher) recheckFile(path string, since time.Time) error {
 	st, err := w.lstat(path)
 	if err != nil {
-		return nil //nolint:nilerr // gone since: the kernel reports that
+		return nil // gone since: the kernel reports that
 	}
 	changed := time.Unix(int64(st.Ctim.Sec), int64(st.Ctim.Nsec)) //nolint:unconvert // narrower on other platforms
 	if changed.After(since) {

@@ -209,7 +209,7 @@ func (s *inotify) drop(fd, wd int) {
 	s.inst.watched[wd] = others
 	if len(others) == 0 {
 		delete(s.inst.watched, wd)
-		_, _ = unix.InotifyRmWatch(fd, uint32(wd)) //nolint:gosec // the kernel's own number
+		_, _ = unix.InotifyRmWatch(fd, uint32(wd)) // the kernel's own number
 	}
 }
 
@@ -284,7 +284,7 @@ func (s *inotify) close() error {
 func parse(buf []byte) []raw {
 	raws := make([]raw, 0, len(buf)/32+1)
 	for len(buf) >= unix.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(buf)) //nolint:gosec // signed in the kernel, too
+		wd := int32(binary.NativeEndian.Uint32(buf)) // signed in the kernel, too
 		mask := binary.NativeEndian.Uint32(buf[4:])
 		cookie := binary.NativeEndian.Uint32(buf[8:])
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(buf[12:]))

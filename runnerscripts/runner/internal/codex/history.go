@@ -102,7 +102,7 @@ func (h *history) subagents(ctx context.Context, p payload) error {
 	}
 	i, err := storedItem(p.Item)
 	if err != nil || i.Tool != toolSpawn {
-		return nil //nolint:nilerr // what is no item starts no subagent
+		return nil // what is no item starts no subagent
 	}
 	for _, thread := range i.ReceiverThreadIDs {
 		rollout, ok := h.subs[thread]

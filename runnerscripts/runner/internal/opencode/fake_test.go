@@ -57,7 +57,7 @@ func fakeProgram(behaviour string) {
 	}
 	fmt.Println("opencode server listening on http://" + ln.Addr().String())
 	f := fake{behaviour: behaviour, events: make(chan string, 100), prompts: make(chan struct{}, 100), aborting: &atomic.Bool{}, last: &atomic.Value{}}
-	panic(http.Serve(ln, f.routes())) //nolint:gosec // of a test
+	panic(http.Serve(ln, f.routes())) // of a test
 }
 
 type fake struct {
