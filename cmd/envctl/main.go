@@ -3,9 +3,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -22,17 +25,46 @@ func main() {
 	os.Exit(a.execute(ctx, os.Args[1:]))
 }
 
+// interrupted is why the context of a program is done that got a signal. It wraps
+// context.Canceled.
+type interrupted struct{ os.Signal }
+
+func (i interrupted) Error() string {
+	if sig, ok := i.Signal.(syscall.Signal); ok && sig != syscall.SIGINT {
+		return "interrupted by " + unix.SignalName(sig)
+	}
+	return "interrupted"
+}
+
+func (i interrupted) Unwrap() error { return context.Canceled }
+
+// again says how the user who interrupted a program does it once more.
+func (i interrupted) again() string {
+	if i.Signal == os.Interrupt {
+		return "Ctrl-C again"
+	}
+	return "a second signal"
+}
+
+// interruption returns why a ctx of the command line is done.
+func interruption(ctx context.Context) interrupted {
+	why, ok := errors.AsType[interrupted](context.Cause(ctx))
+	if !ok {
+		why = interrupted{os.Interrupt}
+	}
+	return why
+}
+
 // interrupts returns a context that is done at the first of the signals, and a channel
 // that is closed at the second, when what would be awaited in good order is ended at
 // once. A third one kills the program.
 func interrupts(signals ...os.Signal) (ctx context.Context, hurry <-chan struct{}) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	second := make(chan struct{})
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, signals...)
 	go func() {
-		<-c
-		cancel()
+		cancel(interrupted{<-c})
 		<-c
 		signal.Stop(c)
 		close(second)

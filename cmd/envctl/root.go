@@ -75,8 +75,8 @@ func (a *app) execute(ctx context.Context, args []string) int {
 		return status.code
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintln(a.err, "envctl: interrupted")
-		if err = besides(err, ctx.Err()); err != nil {
+		fmt.Fprintf(a.err, "envctl: %s\n", interruption(ctx).Error())
+		if err = besides(err, context.Canceled); err != nil {
 			fmt.Fprintf(a.err, "envctl: %s\n", err.Error())
 		}
 		return exitInterrupted

@@ -310,12 +310,13 @@ func (l *runLog) end() error {
 // interrupt stops the running query politely, unless a second interrupt comes: the
 // query then ends with the session.
 func (f *runFlags) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn) {
+	why := interruption(ctx)
 	ctx, stop := f.app.unhurried(ctx)
 	defer stop()
 	if s.Interrupt(ctx) != nil {
 		return
 	}
-	_ = f.app.err.println(dim("interrupting the agent; Ctrl-C again ends it at once"))
+	_ = f.app.err.println(dim("interrupting the agent; " + why.again() + " ends it at once"))
 	defer f.app.status.busy("waiting for the agent to stop")()
 	_, _ = turn.Wait(ctx) // the events say how it ended
 }
