@@ -38,7 +38,7 @@ func TestTheFirstAgentOfASandboxIsRemembered(t *testing.T) {
 	if _, err := bare.ReadTranscript(t.Context()); !errors.Is(err, ErrConfig) {
 		t.Errorf("the transcript of no agent: %v", err)
 	}
-	typo, err := Attach(t.Context(), id, Config{Sandbox: box, Agent: Agent{Name: "nosuch"}})
+	typo, err := Attach(t.Context(), Config{Sandbox: box, Agent: Agent{Name: "nosuch"}}, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestTheFirstAgentOfASandboxIsRemembered(t *testing.T) {
 	}
 
 	agent := remembering(t)
-	named, err := Attach(t.Context(), id, Config{Sandbox: box, Agent: agent})
+	named, err := Attach(t.Context(), Config{Sandbox: box, Agent: agent}, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestAnotherAgentDoesNotReplaceTheFirst(t *testing.T) {
 	agent := remembering(t)
 	id, _ := kept(t, Config{Sandbox: box, Agent: agent})
 	other := scenario(t, turn(runnerscripts.ScenarioStep{Text: "another"}))
-	env, err := Attach(t.Context(), id, Config{Sandbox: box, Agent: other})
+	env, err := Attach(t.Context(), Config{Sandbox: box, Agent: other}, id)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 // attach opens a sandbox again for the time of the test.
 func attach(t *testing.T, id string, box Sandbox) *Environment {
 	t.Helper()
-	env, err := Attach(t.Context(), id, Config{Sandbox: box})
+	env, err := Attach(t.Context(), Config{Sandbox: box}, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestRemoveEndsASandboxWhateverItsRecordSays(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(app, recordFile), []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Attach(t.Context(), id, Config{Sandbox: box}); err == nil || !strings.Contains(err.Error(), "Remove") {
+	if _, err := Attach(t.Context(), Config{Sandbox: box}, id); err == nil || !strings.Contains(err.Error(), "Remove") {
 		t.Errorf("attach: %v, want an error that names Remove", err)
 	}
 	if err := Remove(t.Context(), box, id); err != nil {
@@ -121,7 +121,7 @@ func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testin
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	box := Sandbox{Type: "local", Spec: primitives.Spec{User: "nobody"}, Local: local.Provider{Root: root}}
 	id, app := kept(t, Config{Sandbox: box, Agent: Agent{Name: "script"}})
-	env, err := Attach(t.Context(), id, Config{Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: root}}, Runner: runner})
+	env, err := Attach(t.Context(), Config{Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: root}}, Runner: runner}, id)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func TestAStartThatFailedDoesNotFailTheNextQuery(t *testing.T) {
 		t.Error(err)
 	}
 	for range 2 {
-		again, err := Attach(t.Context(), env.ID(), Config{Sandbox: box, Agent: Agent{Env: map[string]string{"OPENAI_BASE_URL": api.URL + "/v1", "OPENAI_API_KEY": "test-key"}}})
+		again, err := Attach(t.Context(), Config{Sandbox: box, Agent: Agent{Env: map[string]string{"OPENAI_BASE_URL": api.URL + "/v1", "OPENAI_API_KEY": "test-key"}}}, env.ID())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -60,7 +60,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 // errors.ErrUnsupported, as of a sandbox that was made without Keep. Closing the
 // environment leaves the sandbox as it is. An id that is unknown or gone is an error as the sandbox's
 // own Attach function has it, for example fs.ErrNotExist.
-func Attach(ctx context.Context, id string, cfg Config) (*Environment, error) {
+func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	cfg = cfg.withQuietLogger()
 	provider, err := cfg.Sandbox.provider(cfg)
 	if err != nil {

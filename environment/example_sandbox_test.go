@@ -30,7 +30,7 @@ func ExampleAttach() {
 	if err := env.Close(); err != nil {
 		log.Fatal(err)
 	}
-	again, err := environment.Attach(ctx, "example-attach", environment.Config{Sandbox: box})
+	again, err := environment.Attach(ctx, environment.Config{Sandbox: box}, "example-attach")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func ExampleRemove() {
 		log.Fatal(err)
 	}
 	fmt.Println(environment.Remove(ctx, box, env.ID()))
-	_, err = environment.Attach(ctx, env.ID(), environment.Config{Sandbox: box})
+	_, err = environment.Attach(ctx, environment.Config{Sandbox: box}, env.ID())
 	fmt.Println(errors.Is(err, fs.ErrNotExist))
 	// Output:
 	// <nil>

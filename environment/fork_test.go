@@ -208,7 +208,7 @@ func TestCopiesOfAKeptSandboxAreKept(t *testing.T) {
 	if err := errors.Join(env.Close(), c.Close()); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Attach(t.Context(), c.ID(), Config{Sandbox: box})
+	again, err := Attach(t.Context(), Config{Sandbox: box}, c.ID())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func TestASessionMovesThroughSandboxesOfEveryType(t *testing.T) {
 		if err := before.Healthy(t.Context()); !errors.Is(err, ErrClosed) {
 			t.Errorf("%s: the one before: %v", typ, err)
 		}
-		if _, err := Attach(t.Context(), before.ID(), Config{Sandbox: before.cfg.Sandbox}); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := Attach(t.Context(), Config{Sandbox: before.cfg.Sandbox}, before.ID()); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: the sandbox before: %v", typ, err)
 		}
 		prompt := []string{"two", "three", "four"}[i]

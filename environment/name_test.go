@@ -16,7 +16,7 @@ func TestASandboxIsFoundByItsName(t *testing.T) {
 	if byName.ID() != made.ID() || changes(t, byName) != "created mine," {
 		t.Errorf("attached to %s, want %s", byName.ID(), made.ID())
 	}
-	if _, err := Attach(t.Context(), name, Config{Sandbox: container(t)}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Attach(t.Context(), Config{Sandbox: container(t)}, name); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the name of another type: %v", err)
 	}
 	if err := byName.Close(); err != nil {
@@ -26,7 +26,7 @@ func TestASandboxIsFoundByItsName(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, gone := range []string{name, made.ID()} {
-		_, err := Attach(t.Context(), gone, Config{Sandbox: box})
+		_, err := Attach(t.Context(), Config{Sandbox: box}, gone)
 		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "no sandbox has this ID") || strings.Contains(err.Error(), "/") {
 			t.Errorf("attach to %s, which is gone: %v", gone, err)
 		}
@@ -53,7 +53,7 @@ func TestAnIDIsNoName(t *testing.T) {
 }
 
 func TestASandboxWithoutATypeSaysWhichThereAre(t *testing.T) {
-	_, err := Attach(t.Context(), "x", Config{})
+	_, err := Attach(t.Context(), Config{}, "x")
 	if !errors.Is(err, ErrConfig) || !strings.HasSuffix(err.Error(), "its type is empty; set it to one of docker, local, modal, ssh") {
 		t.Errorf("error %v", err)
 	}

@@ -26,7 +26,7 @@ func (p theirs) Attach(ctx context.Context, id string) (primitives.EnvironmentPr
 }
 
 func (p theirs) List(ctx context.Context) ([]primitives.Info, error) {
-	return local.List(ctx, local.Config{Root: p.root})
+	return local.Provider{Root: p.root}.List(ctx)
 }
 
 func (p theirs) Remove(ctx context.Context, id string) error {
@@ -71,7 +71,7 @@ func TestAProviderOfAnotherModuleDoesEverything(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].ID != env.ID() || list[0].Type != "theirs" || !list[0].Kept {
 			t.Errorf("List: %+v, %v", list, err)
 		}
-		again, err := environment.Attach(ctx, env.ID(), environment.Config{Sandbox: box, Agent: agent})
+		again, err := environment.Attach(ctx, environment.Config{Sandbox: box, Agent: agent}, env.ID())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -147,7 +147,7 @@ func TestASandboxThatThisMachineDoesNotRememberNeedsItsAgentNamed(t *testing.T) 
 	if _, err := env.ReadTranscript(t.Context()); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "another machine") {
 		t.Errorf("the transcript: %v", err)
 	}
-	named, err := Attach(t.Context(), made.ID(), Config{Sandbox: box, Agent: remembering(t)})
+	named, err := Attach(t.Context(), Config{Sandbox: box, Agent: remembering(t)}, made.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestARecordThatCannotBeOfASessionIsDamaged(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(app, recordFile), []byte(`{"session_id":"`+session+`"}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Attach(t.Context(), id, Config{Sandbox: box}); err == nil || !strings.Contains(err.Error(), "damaged") {
+		if _, err := Attach(t.Context(), Config{Sandbox: box}, id); err == nil || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%q: %v", session, err)
 		}
 	}

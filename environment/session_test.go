@@ -232,7 +232,7 @@ func TestAKeptSandboxCanBeAttachedTo(t *testing.T) {
 		if err := first.Close(); err != nil {
 			t.Fatal(err)
 		}
-		second, err := Attach(t.Context(), first.ID(), Config{Sandbox: box})
+		second, err := Attach(t.Context(), Config{Sandbox: box}, first.ID())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +251,7 @@ func TestAKeptSandboxCanBeAttachedTo(t *testing.T) {
 		if err = errors.Join(err, second.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Attach(t.Context(), first.ID(), Config{Sandbox: box}); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := Attach(t.Context(), Config{Sandbox: box}, first.ID()); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("attach to a sandbox that is gone: %v, want fs.ErrNotExist", err)
 		}
 	})

@@ -156,7 +156,7 @@ func TestWhatHappensIsLogged(t *testing.T) {
 	}
 	joined := cfg.Environment
 	joined.SessionID = s.ID()
-	again, err := environment.Attach(t.Context(), first, joined)
+	again, err := environment.Attach(t.Context(), joined, first)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func (t *target) installAgent(ctx context.Context, name, id string) (err error) 
 	if i < 0 {
 		return noAgent(name)
 	}
-	env, err := environment.Attach(ctx, found.id, cfg)
+	env, err := environment.Attach(ctx, cfg, found.id)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err e
 		if cfg, found, err = t.locate(ctx, args[0]); err != nil {
 			return nil, err
 		}
-		env, err = environment.Attach(ctx, found.id, cfg)
+		env, err = environment.Attach(ctx, cfg, found.id)
 	} else {
 		if cfg, err = t.loadNew(ctx, &makeFlags{}); err != nil {
 			return nil, err

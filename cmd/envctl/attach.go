@@ -79,7 +79,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	}
 	w := &attachment{answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0}
 	cfg.OnPermission, cfg.PermissionTimeout = w.decide, -1
-	env, err := environment.Attach(ctx, found.id, cfg)
+	env, err := environment.Attach(ctx, cfg, found.id)
 	if err != nil {
 		return err
 	}

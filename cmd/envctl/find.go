@@ -62,7 +62,7 @@ func (t *target) attach(ctx context.Context, id string) (*environment.Environmen
 	if err != nil {
 		return nil, err
 	}
-	return environment.Attach(ctx, found.id, cfg)
+	return environment.Attach(ctx, cfg, found.id)
 }
 
 // locate finds a sandbox and returns the configuration to attach to it.

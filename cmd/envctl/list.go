@@ -176,7 +176,7 @@ func (f *listFlags) withQueries(ctx context.Context, cfg environment.Config, fro
 func queryOf(ctx context.Context, cfg environment.Config, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	env, err := environment.Attach(ctx, id, cfg)
+	env, err := environment.Attach(ctx, cfg, id)
 	if err != nil {
 		return queryUnknown
 	}

@@ -60,7 +60,7 @@ func (f *logsFlags) run(ctx context.Context, id string) (err error) {
 	if err := f.print(entries...); err != nil {
 		return err
 	}
-	env, err := environment.Attach(ctx, found.id, cfg)
+	env, err := environment.Attach(ctx, cfg, found.id)
 	if errors.Is(err, primitives.ErrUnavailable) && len(entries) > 0 {
 		fmt.Fprintf(f.app.err, "what its agent has printed cannot be read: %s\n", err.Error())
 		return nil

@@ -73,9 +73,10 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	if at.inUse {
 		return fmt.Errorf("a program uses %s, and its session cannot move meanwhile; end that first", at.id)
 	}
-	env, err := environment.Attach(ctx, at.id, environment.Config{
+	env, err := environment.Attach(ctx, environment.Config{
 		Sandbox: at.sandbox, Runner: to.Runner, Logger: to.Logger, Agent: environment.Agent{Name: f.named},
-	})
+	}, at.id)
+
 	if err != nil {
 		return err
 	}

@@ -155,7 +155,7 @@ func (t *target) several(ctx context.Context, chosen environment.Sandbox, ids []
 
 // readUsage asks one sandbox. One that has gone meanwhile uses nothing.
 func readUsage(ctx context.Context, cfg environment.Config, id string) (_ *primitives.Usage, err error) {
-	env, err := environment.Attach(ctx, id, cfg)
+	env, err := environment.Attach(ctx, cfg, id)
 	if err != nil {
 		return nil, err
 	}

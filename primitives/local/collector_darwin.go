@@ -1,6 +1,6 @@
 package local
 
-// orphanCollector is not there on this system: what a killed program leaves waits for [GC].
+// orphanCollector is not there on this system: what a killed program leaves waits for [Provider.GC].
 type orphanCollector struct{}
 
 var ownCollector *orphanCollector

@@ -53,7 +53,7 @@ func TestASandboxWithFoldersOfAnyDepthIsRemoved(t *testing.T) {
 			if err := s.Close(); err != nil {
 				return err
 			}
-			_, err := local.GC(t.Context(), cfg, primitives.GCOptions{NoGrace: true})
+			_, err := local.Provider{Root: cfg.Root}.GC(t.Context(), primitives.GCOptions{NoGrace: true})
 			return err
 		},
 		"GC of a removal that was not finished": func(t *testing.T, cfg local.Config, s *local.Sandbox) error {
@@ -62,7 +62,7 @@ func TestASandboxWithFoldersOfAnyDepthIsRemoved(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = local.GC(t.Context(), cfg, primitives.GCOptions{})
+			_, err = local.Provider{Root: cfg.Root}.GC(t.Context(), primitives.GCOptions{})
 			return err
 		},
 	} {

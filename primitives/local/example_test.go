@@ -92,7 +92,7 @@ func ExampleAttach() {
 
 // GC removes the sandboxes of programs that have died. It leaves those alone whose
 // program lives.
-func ExampleGC() {
+func ExampleProvider_GC() {
 	ctx := context.Background()
 	root, err := os.MkdirTemp("", "sandboxes-*")
 	if err != nil {
@@ -106,7 +106,7 @@ func ExampleGC() {
 	}
 	defer box.Close()
 	defer box.Terminate(ctx)
-	removed, err := local.GC(ctx, cfg, primitives.GCOptions{})
+	removed, err := local.Provider{Root: cfg.Root}.GC(ctx, primitives.GCOptions{})
 	for _, g := range removed {
 		fmt.Println("removed", g.Kind, g.ID, g.Why)
 	}
@@ -114,7 +114,7 @@ func ExampleGC() {
 	// Output: 0 <nil>
 }
 
-func ExampleList() {
+func ExampleProvider_List() {
 	ctx := context.Background()
 	root, err := os.MkdirTemp("", "sandboxes-*")
 	if err != nil {
@@ -128,7 +128,7 @@ func ExampleList() {
 	}
 	defer box.Close()
 	defer box.Terminate(ctx)
-	infos, err := local.List(ctx, cfg)
+	infos, err := local.Provider{Root: cfg.Root}.List(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -185,7 +185,7 @@ func TestGCRemovesACopyThatWasNeverCompleted(t *testing.T) {
 	s := newSandbox(t, local.Config{Root: root})
 	write(t, s, "f", "kept")
 	half := local.HalfCopy(t, s)
-	if found, err := local.GC(t.Context(), local.Config{Root: root}, primitives.GCOptions{}); err != nil || len(found) != 1 || found[0].ID != half {
+	if found, err := (local.Provider{Root: root}).GC(t.Context(), primitives.GCOptions{}); err != nil || len(found) != 1 || found[0].ID != half {
 		t.Errorf("removed %+v, %v; want the copy %s", found, err, half)
 	}
 	entries, err := os.ReadDir(root)

@@ -19,19 +19,19 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// GC ends and removes the sandboxes below cfg.Root whose owners have died, and what is
+// GC ends and removes the sandboxes below p.Root whose owners have died, and what is
 // left of those that were being made or removed then. It takes none that a program is
 // attached to, whose owner lives, or that was made with Config.Keep, and none within its
 // grace, see [Config].Grace: if no collector process counts that, it begins when GC
-// first finds the sandbox. Of cfg only Root counts.
+// first finds the sandbox.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.
-func GC(ctx context.Context, cfg Config, opts primitives.GCOptions) ([]primitives.Garbage, error) {
+func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitives.Garbage, error) {
 	var removed []primitives.Garbage
 	var errs []error
-	for _, root := range rootFolders(cfg, os.Geteuid()) {
-		entries, err := entriesOf(root, cfg.Root == "")
+	for _, root := range rootFolders(p.Root, os.Geteuid()) {
+		entries, err := entriesOf(root, p.Root == "")
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -51,7 +51,7 @@ func GC(ctx context.Context, cfg Config, opts primitives.GCOptions) ([]primitive
 			}
 		}
 	}
-	return removed, wrap("gc", cfg.Root, errors.Join(errs...))
+	return removed, wrap("gc", p.Root, errors.Join(errs...))
 }
 
 // clean removes one session folder if it is garbage; else Garbage.Why is empty. For an

@@ -70,7 +70,7 @@ func gc(t *testing.T, cfg local.Config, opts primitives.GCOptions) string {
 	dry.DryRun = true
 	var took [2]string
 	for i, o := range []primitives.GCOptions{dry, opts} {
-		found, err := local.GC(t.Context(), cfg, o)
+		found, err := local.Provider{Root: cfg.Root}.GC(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}

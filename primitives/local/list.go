@@ -13,15 +13,15 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// List returns the sandboxes below cfg.Root that were not terminated, oldest
-// first. Of cfg only Root counts. It does not attach to them. Where a default root
+// List returns the sandboxes below p.Root that were not terminated, oldest
+// first. It does not attach to them. Where a default root
 // cannot be trusted, because another user has made it, nothing below it is read:
 // fs.ErrPermission, beside the sandboxes of another root.
-func List(ctx context.Context, cfg Config) ([]primitives.Info, error) {
+func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	var list []primitives.Info
 	var errs []error
-	for _, root := range rootFolders(cfg, os.Geteuid()) {
-		entries, err := entriesOf(root, cfg.Root == "")
+	for _, root := range rootFolders(p.Root, os.Geteuid()) {
+		entries, err := entriesOf(root, p.Root == "")
 		if err != nil {
 			errs = append(errs, wrap("list", root, err))
 		}

@@ -15,7 +15,7 @@ func TestListShowsSandboxesUntilTheyAreTerminated(t *testing.T) {
 		s := newSandbox(t, cfg)
 		ids, last = append(ids, s.ID()), s
 	}
-	list, err := local.List(t.Context(), cfg)
+	list, err := local.Provider{Root: cfg.Root}.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,13 +32,13 @@ func TestListShowsSandboxesUntilTheyAreTerminated(t *testing.T) {
 	if _, err := last.Terminate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if list, err = local.List(t.Context(), cfg); err != nil || len(list) != 1 || list[0].ID != ids[0] {
+	if list, err = (local.Provider{Root: cfg.Root}).List(t.Context()); err != nil || len(list) != 1 || list[0].ID != ids[0] {
 		t.Errorf("after Terminate: %v, %v", list, err)
 	}
 }
 
 func TestListOfAFolderThatIsMissingIsEmpty(t *testing.T) {
-	list, err := local.List(t.Context(), local.Config{Root: t.TempDir() + "/none"})
+	list, err := local.Provider{Root: t.TempDir() + "/none"}.List(t.Context())
 	if err != nil || len(list) != 0 {
 		t.Errorf("List = %v, %v", list, err)
 	}

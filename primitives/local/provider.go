@@ -82,16 +82,6 @@ func (p Provider) Attach(ctx context.Context, id string) (primitives.Environment
 	return s, nil
 }
 
-// List returns the sandboxes as the function [List] does.
-func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
-	return List(ctx, Config{Root: p.Root})
-}
-
-// GC removes orphans as the function [GC] does.
-func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitives.Garbage, error) {
-	return GC(ctx, Config{Root: p.Root}, opts)
-}
-
 // Remove ends a sandbox, with all that runs in it.
 func (p Provider) Remove(ctx context.Context, id string) error {
 	s, err := p.Attach(ctx, id)

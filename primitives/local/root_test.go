@@ -22,13 +22,13 @@ import (
 // The folder for sandboxes of other users is root's.
 func TestOnlyRootLooksForSandboxesOfOtherUsers(t *testing.T) {
 	const shared = "/var/lib/agentenv"
-	if got := local.RootFolders(local.Config{}, 0); len(got) != 2 || got[1] != shared {
+	if got := local.RootFolders("", 0); len(got) != 2 || got[1] != shared {
 		t.Errorf("root looks in %q", got)
 	}
-	if got := local.RootFolders(local.Config{}, 1000); len(got) != 1 || slices.Contains(got, shared) {
+	if got := local.RootFolders("", 1000); len(got) != 1 || slices.Contains(got, shared) {
 		t.Errorf("another user looks in %q", got)
 	}
-	if got := local.RootFolders(local.Config{Root: "here"}, 1000); !slices.Equal(got, []string{"here"}) {
+	if got := local.RootFolders("here", 1000); !slices.Equal(got, []string{"here"}) {
 		t.Errorf("with a root of its own it looks in %q", got)
 	}
 }
@@ -76,11 +76,14 @@ func TestNothingIsReadBelowARootOfAnotherUser(t *testing.T) {
 				mkdir -p $root/`+anID+`/app; mkfifo $root/`+anID+`/app/sandbox.json; fi; done`)
 			ctx := t.Context()
 			checks := map[string]func() error{
-				"GC":  func() error { _, err := local.GC(ctx, local.Config{}, primitives.GCOptions{}); return err },
+				"GC": func() error {
+					_, err := local.Provider{}.GC(ctx, primitives.GCOptions{})
+					return err
+				},
 				"New": func() error { s, err := local.New(ctx, local.Config{}); return errors.Join(err, ended(s)) },
 			}
 			if name != "around it" { // where there is no root yet
-				checks["List"] = func() error { _, err := local.List(ctx, local.Config{}); return err }
+				checks["List"] = func() error { _, err := local.Provider{}.List(ctx); return err }
 				checks["Attach"] = func() error { _, err := local.Attach(ctx, local.Config{}, anID); return err }
 			}
 			for op, check := range checks {
@@ -124,7 +127,7 @@ func TestWhatASandboxPutsInTheWayStopsNobody(t *testing.T) {
 			if res := run(t, s, shell("cd ../app; "+script)); !res.Status.Success() {
 				t.Fatalf("%s", res.Stderr)
 			}
-			list, err := local.List(t.Context(), cfg)
+			list, err := local.Provider{Root: cfg.Root}.List(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +139,7 @@ func TestWhatASandboxPutsInTheWayStopsNobody(t *testing.T) {
 			if !slices.ContainsFunc(list, func(i primitives.Info) bool { return i.ID == other.ID() }) {
 				t.Errorf("the other sandbox is missing: %+v", list)
 			}
-			if _, err := local.GC(t.Context(), cfg, primitives.GCOptions{}); err != nil {
+			if _, err := (local.Provider{Root: cfg.Root}).GC(t.Context(), primitives.GCOptions{}); err != nil {
 				t.Error(err)
 			}
 			again, err := local.Attach(t.Context(), cfg, s.ID())
@@ -210,7 +213,7 @@ func TestASandboxOfAnotherUserIsInAFolderOfRoot(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o711 || info.Sys().(*syscall.Stat_t).Uid != 0 || !strings.HasPrefix(s.Paths().Session, "/var/lib/agentenv/") {
 		t.Errorf("%+v, %v: %s", info, err, s.Paths().Session)
 	}
-	list, err := local.List(t.Context(), local.Config{})
+	list, err := local.Provider{}.List(t.Context())
 	if err != nil || !slices.ContainsFunc(list, func(i primitives.Info) bool { return i.ID == s.ID() }) {
 		t.Errorf("List = %+v, %v", list, err)
 	}

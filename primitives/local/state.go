@@ -116,7 +116,7 @@ func find(cfg Config, id string) (*state, error) {
 	if !isID(id) {
 		return nil, errNoSandbox
 	}
-	roots := rootFolders(cfg, os.Geteuid())
+	roots := rootFolders(cfg.Root, os.Geteuid())
 	var errs []error
 	for _, root := range roots {
 		st, err := findBelow(root, cfg.Root == "", id)
@@ -164,12 +164,12 @@ func (st *state) load() error {
 
 // rootFolders returns where sandboxes of a user may have been made: the one of the
 // user's own and, for root, the one of those that run as another user.
-func rootFolders(cfg Config, euid int) []string {
-	if cfg.Root != "" {
-		return []string{cfg.Root}
+func rootFolders(root string, euid int) []string {
+	if root != "" {
+		return []string{root}
 	}
 	var roots []string
-	if root, err := rootFolder(cfg, identity{}); err == nil {
+	if root, err := rootFolder(Config{}, identity{}); err == nil {
 		roots = append(roots, root)
 	}
 	if euid == 0 {

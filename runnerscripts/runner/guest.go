@@ -214,7 +214,7 @@ func (g guestFlags) only(ctx context.Context, id string) (string, error) {
 	if id != "-" {
 		return id, nil
 	}
-	list, err := local.List(ctx, g.cfg)
+	list, err := local.Provider{Root: g.cfg.Root}.List(ctx)
 	switch {
 	case err != nil:
 		return "", err

@@ -39,12 +39,12 @@ func (h *housekeeping) run(ctx context.Context, cfg local.Config, stdout io.Writ
 	case h.remove != "":
 		return h.end(ctx, cfg)
 	case h.gc:
-		removed, err := local.GC(ctx, cfg, h.opts)
+		removed, err := local.Provider{Root: cfg.Root}.GC(ctx, h.opts)
 		old, rerr := removeRunners(cfg.Root, h.opts.DryRun)
 		removed, err = append(removed, old...), errors.Join(err, rerr)
 		return errors.Join(json.NewEncoder(stdout).Encode(removed), err)
 	}
-	found, err := local.List(ctx, cfg)
+	found, err := local.Provider{Root: cfg.Root}.List(ctx)
 	return errors.Join(json.NewEncoder(stdout).Encode(found), err)
 }
 
