@@ -230,28 +230,3 @@ func workedIn(t *testing.T, before, after tree, repositories []string) (*Environ
 	}
 	return env, from
 }
-
-func TestApplyIsAllOrNothing(t *testing.T) {
-	env, from := worked(t, tree{"a": "1\n", "z/b": "1\n"}, tree{"a": "2\n", "y/x/new": "1\n", "z/b": "2\n"})
-	// A change between the check and the commit is what a program does that saves
-	// a file at this moment.
-	root, err := os.OpenRoot(from.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	err = env.base.use(t.Context(), func(old *snapshot) error {
-		current, err := takeSnapshot(t.Context(), env.prim, env.cfg.notCounted(), true, old)
-		if err != nil {
-			return err
-		}
-		defer current.close()
-		c := &treeChange{root: root, old: old, current: current, changes: compare(old, current)}
-		c.staging = func() { tree{"z/b": "mine\n"}.write(t, from.Path) }
-		return c.make(t.Context())
-	})
-	if !errors.Is(err, ErrConflict) {
-		t.Errorf("applied: %v", err)
-	}
-	readTree(t, from.Path).mustBe(t, tree{"a": "1\n", "z/b": "mine\n"})
-}

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -153,7 +154,7 @@ func (c Config) check() error {
 			return fmt.Errorf("%w: agent.env: %q cannot be the name of a variable", ErrConfig, key)
 		}
 	}
-	if err := checkPatterns(c.IgnoreChanges); err != nil {
+	if err := workspace.CheckPatterns(c.IgnoreChanges); err != nil {
 		return fmt.Errorf("%w: ignore_changes: %w", ErrConfig, err)
 	}
 	for i, s := range c.Workspace {

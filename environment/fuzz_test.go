@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -11,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
@@ -92,42 +90,6 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// FuzzSnapshot: the archive of a workspace names files below it, or is an error.
-func FuzzSnapshot(f *testing.F) {
-	for _, h := range []tar.Header{
-		{Typeflag: tar.TypeReg, Name: "a/b", Size: 1, Mode: 0o755},
-		{Typeflag: tar.TypeReg, Name: "../b", Size: 1},
-		{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "/etc/passwd"},
-	} {
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		if err := w.WriteHeader(&h); err != nil {
-			f.Fatal(err)
-		}
-		if _, err := w.Write(make([]byte, h.Size)); err != nil {
-			f.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b.Bytes())
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := readSnapshot(bytes.NewReader(data), false, nil)
-		if err != nil {
-			return
-		}
-		for name := range s.files {
-			if name == ".." || strings.HasPrefix(name, "../") || strings.HasPrefix(name, "/") {
-				t.Errorf("a file %q", name)
-			}
-		}
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // FuzzResult: the result of a script is an error or has data that can be decoded.
 func FuzzResult(f *testing.F) {
 	f.Add([]byte(`{"type":"result","ok":true,"data":{}}`))
@@ -189,7 +151,7 @@ func FuzzRecord(f *testing.F) {
 				t.Errorf("%s: the sandbox decides on %+v", typ, cfg)
 			}
 			if began, err := readBaseline(t.Context(), p, own); err == nil {
-				t.Error("the baseline of another sandbox is believed", began.close())
+				t.Error("the baseline of another sandbox is believed", began.Close())
 			}
 		}
 		env := Environment{prim: p}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -150,8 +151,8 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 
 // relink copies a packed workspace. Links that name a file of it by an absolute path
 // do so by a relative one in the copy, which is elsewhere.
-func relink(w io.Writer, packed io.Reader, workspace string) error {
-	in, out := archive.NewReader(packed, workspaceLimit), tar.NewWriter(w)
+func relink(w io.Writer, packed io.Reader, root string) error {
+	in, out := archive.NewReader(packed, workspace.Limit), tar.NewWriter(w)
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -161,7 +162,7 @@ func relink(w io.Writer, packed io.Reader, workspace string) error {
 			return fmt.Errorf("read the workspace: %w", err)
 		}
 		if h.Typeflag == tar.TypeSymlink {
-			h.Linkname = relativeTo(path.Dir(path.Join(workspace, h.Name)), h.Linkname, workspace)
+			h.Linkname = relativeTo(path.Dir(path.Join(root, h.Name)), h.Linkname, root)
 		}
 		if err := out.WriteHeader(h); err != nil {
 			return err
@@ -264,8 +265,8 @@ func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if !e.owner.kept {
 		return nil
 	}
-	err := e.base.use(ctx, func(began *snapshot) error {
-		return archive.Pipe(began.pack, func(r io.Reader) error { return e.leaveBaseline(ctx, r) })
+	err := e.base.use(ctx, func(began *workspace.Snapshot) error {
+		return archive.Pipe(began.Pack, func(r io.Reader) error { return e.leaveBaseline(ctx, r) })
 	})
 	if err != nil {
 		return err

@@ -74,6 +74,9 @@ func randomBytes(seed uint64, n int) string {
 	return string(b)
 }
 
+// maxText is the size up to which a file is compared line by line.
+const maxText = 8 << 20
+
 type treePair struct{ before, after tree }
 
 func textPatches() map[string]treePair {

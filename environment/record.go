@@ -17,6 +17,7 @@ import (
 	"reflect"
 	"regexp"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -166,7 +167,7 @@ func (e *Environment) checkAgent(script string) error {
 }
 
 // readBaseline reads the workspace as it was when the sandbox was made.
-func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own owner) (_ *snapshot, err error) {
+func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own owner) (_ *workspace.Snapshot, err error) {
 	r, err := p.Open(ctx, path.Join(p.Paths().App, baselineFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the sandbox has no record of its beginning: %w; make it with Keep to compare it with that", errors.ErrUnsupported)
@@ -180,7 +181,7 @@ func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own ow
 	}
 	sum := sha256.New()
 	all := io.TeeReader(r, sum)
-	began, err := readSnapshot(all, true, nil)
+	began, err := workspace.Read(all, true, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +190,7 @@ func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own ow
 		err = errors.New("its record was changed in the sandbox")
 	}
 	if err != nil {
-		return nil, errors.Join(err, began.close())
+		return nil, errors.Join(err, began.Close())
 	}
 	return began, nil
 }

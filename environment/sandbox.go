@@ -12,8 +12,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"

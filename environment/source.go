@@ -15,9 +15,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
+	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -223,14 +222,14 @@ func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(
 
 // placeFolder copies a folder of this machine.
 func (e *Environment) placeFolder(ctx context.Context, into string, f Folder) error {
-	from := archive.Folder{Path: f.Path, Limit: sourceLimit, Skip: func(name string) bool { return ignoredItself(f.Ignore, name) }}
+	from := archive.Folder{Path: f.Path, Limit: sourceLimit, Skip: func(name string) bool { return workspace.IgnoredItself(f.Ignore, name) }}
 	if f.Gitignore {
 		names, err := hostgit.Files(ctx, f.Path)
 		if err != nil {
 			return err
 		}
 		from.Names = append([]string{}, names...) // not nil, which would be everything
-		from.Skip = func(name string) bool { return ignored(f.Ignore, name) }
+		from.Skip = func(name string) bool { return workspace.Ignored(f.Ignore, name) }
 	}
 	return e.unpackFrom(ctx, into, func(w io.Writer) error { return from.Pack(ctx, w) })
 }
@@ -297,7 +296,7 @@ func (s Source) check() error {
 	case s.Folder != nil && s.Folder.Path == "":
 		return errors.New("folder: path is missing")
 	case s.Folder != nil:
-		if err := checkPatterns(s.Folder.Ignore); err != nil {
+		if err := workspace.CheckPatterns(s.Folder.Ignore); err != nil {
 			return fmt.Errorf("folder: ignore: %w", err)
 		}
 	case s.Git != nil:
@@ -317,23 +316,8 @@ func checkPath(name string, mayBeEmpty bool) error {
 		return errors.New("it is missing")
 	case strings.IndexByte(name, 0) >= 0:
 		return fmt.Errorf("%q: %w: it contains a NUL byte", name, fs.ErrInvalid)
-	case leadsOut(path.Clean(name)):
+	case workspace.LeadsOut(path.Clean(name)):
 		return fmt.Errorf("%q: %w; give a path relative to the workspace", name, primitives.ErrPathEscape)
-	}
-	return nil
-}
-
-// leadsOut reports whether a clean path is not one below a folder. Unlike
-// fs.ValidPath it takes names that are not UTF-8.
-func leadsOut(name string) bool {
-	return path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../")
-}
-
-func checkPatterns(patterns []string) error {
-	for i, p := range patterns {
-		if p == "" || !doublestar.ValidatePattern(p) {
-			return fmt.Errorf("pattern %d: %w: %q is not a pattern of github.com/bmatcuk/doublestar", i, fs.ErrInvalid, p)
-		}
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -40,7 +41,7 @@ func (o FilesOptions) ignore() ([]string, error) {
 	if o.Ignore == nil {
 		return DefaultIgnore(), nil
 	}
-	return o.Ignore, checkPatterns(o.Ignore)
+	return o.Ignore, workspace.CheckPatterns(o.Ignore)
 }
 
 // WorkspaceFile is a file of the workspace.
@@ -73,7 +74,7 @@ func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]
 	var files []WorkspaceFile
 	var total int64
 	for _, info := range infos {
-		if info.IsDir() || ignored(ignore, info.Path) {
+		if info.IsDir() || workspace.Ignored(ignore, info.Path) {
 			continue
 		}
 		file := WorkspaceFile{FileInfo: info}

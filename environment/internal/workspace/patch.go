@@ -1,4 +1,4 @@
-package environment
+package workspace
 
 import (
 	"bufio"
@@ -20,35 +20,8 @@ import (
 // is patched as a whole, like a binary one.
 const maxText = 8 << 20
 
-// Patch writes the changes to w as one patch that "git apply" takes: text and
-// binary files, new and deleted ones, links, and whether a file can be executed,
-// which is the only permission that git knows. Without changes nothing is
-// written.
-func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	err = e.base.use(ctx, func(old *snapshot) (err error) {
-		current, err := takeSnapshot(ctx, e.prim, e.cfg.notCounted(), true, old)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, current.close()) }()
-		changes, err := e.counted(ctx, compare(old, current))
-		if err != nil {
-			return err
-		}
-		return writePatch(ctx, w, old, current, changes)
-	})
-	if err != nil {
-		return fmt.Errorf("patch of the workspace: %w", err)
-	}
-	return nil
-}
-
-func writePatch(ctx context.Context, w io.Writer, old, current *snapshot, changes []Change) error {
+// WritePatch writes changes from old to current as one patch that "git apply" takes.
+func WritePatch(ctx context.Context, w io.Writer, old, current *Snapshot, changes []Change) error {
 	p := &patchWriter{w: bufio.NewWriter(w), old: old, current: current}
 	for _, c := range changes {
 		if ctx.Err() != nil {
@@ -64,7 +37,7 @@ func writePatch(ctx context.Context, w io.Writer, old, current *snapshot, change
 // patchWriter writes git's extended patch format.
 type patchWriter struct {
 	w            *bufio.Writer // keeps its first error for Flush
-	old, current *snapshot
+	old, current *Snapshot
 }
 
 func (p *patchWriter) printf(format string, args ...any) {
@@ -72,22 +45,20 @@ func (p *patchWriter) printf(format string, args ...any) {
 }
 
 func (p *patchWriter) change(c Change) error {
-	was, is := p.old.files[c.Path], p.current.files[c.Path]
+	was, is := c.Old, c.New
 	switch {
-	case c.Kind == Created:
-		return p.file(c.Path, nil, &is)
-	case c.Kind == Deleted:
-		return p.file(c.Path, &was, nil)
+	case was == nil || is == nil:
+		return p.file(c.Path, was, is)
 	case was.isLink() != is.isLink(): // git knows no change of the type
-		return errors.Join(p.file(c.Path, &was, nil), p.file(c.Path, nil, &is))
-	case was.sameContent(is) && gitMode(was) == gitMode(is):
+		return errors.Join(p.file(c.Path, was, nil), p.file(c.Path, nil, is))
+	case was.sameForGit(*is):
 		return nil // a permission that git does not know
 	}
-	return p.file(c.Path, &was, &is)
+	return p.file(c.Path, was, is)
 }
 
 // file writes the patch of one file; nil is one that does not exist.
-func (p *patchWriter) file(name string, was, is *entry) error {
+func (p *patchWriter) file(name string, was, is *Entry) error {
 	a, b := quoteName("a/"+name), quoteName("b/"+name)
 	p.printf("diff --git %s %s\n", a, b)
 	switch {
@@ -148,7 +119,7 @@ func hunks(unified []byte) []byte {
 }
 
 // binary writes the whole new content, and the old one for who reverts it.
-func (p *patchWriter) binary(was, is *entry) error {
+func (p *patchWriter) binary(was, is *Entry) error {
 	if _, err := p.w.WriteString("GIT binary patch\n"); err != nil {
 		return err
 	}
@@ -158,11 +129,11 @@ func (p *patchWriter) binary(was, is *entry) error {
 	return p.literal(p.old, was)
 }
 
-func (p *patchWriter) literal(s *snapshot, e *entry) error {
+func (p *patchWriter) literal(s *Snapshot, e *Entry) error {
 	var r io.Reader = strings.NewReader("")
 	size := int64(0)
 	if e != nil {
-		r, size = s.content(*e), e.size
+		r, size = s.content(*e), e.Size
 	}
 	p.printf("literal %d\n", size)
 	lines := &base85Writer{w: p.w}
@@ -180,11 +151,11 @@ func (p *patchWriter) literal(s *snapshot, e *entry) error {
 }
 
 // text returns what can be compared by lines: small enough and without NUL.
-func text(s *snapshot, e *entry) (content []byte, ok bool, err error) {
+func text(s *Snapshot, e *Entry) (content []byte, ok bool, err error) {
 	if e == nil {
 		return nil, true, nil
 	}
-	if e.size > maxText {
+	if e.Size > maxText {
 		return nil, false, nil
 	}
 	content, err = io.ReadAll(s.content(*e))
@@ -192,23 +163,26 @@ func text(s *snapshot, e *entry) (content []byte, ok bool, err error) {
 }
 
 // blobID is git's name of a content.
-func blobID(s *snapshot, e *entry) (string, error) {
+func blobID(s *Snapshot, e *Entry) (string, error) {
 	if e == nil {
 		return strings.Repeat("0", 2*sha1.Size), nil
 	}
 	h := sha1.New()
-	_, _ = fmt.Fprintf(h, "blob %d\x00", e.size)
+	_, _ = fmt.Fprintf(h, "blob %d\x00", e.Size)
 	if _, err := io.Copy(h, s.content(*e)); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-func gitMode(e entry) string {
+// sameForGit reports whether a patch has nothing to say of a difference.
+func (e Entry) sameForGit(o Entry) bool { return e.sameContent(o) && gitMode(e) == gitMode(o) }
+
+func gitMode(e Entry) string {
 	switch {
 	case e.isLink():
 		return "120000"
-	case e.mode&0o100 != 0:
+	case e.Mode&0o100 != 0:
 		return "100755"
 	}
 	return "100644"

@@ -1,4 +1,4 @@
-package environment
+package workspace
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,10 +20,31 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
+// ErrConflict says that a folder is not as the workspace began.
+var ErrConflict = errors.New("the folder has changed meanwhile")
+
+// Apply makes changes from old to current in a folder of this machine, all or none, and
+// returns those that it made: without permissions that git does not know.
+func Apply(ctx context.Context, dir string, old, current *Snapshot, changes []Change) (_ []Change, err error) {
+	changes = slices.DeleteFunc(changes, func(c Change) bool {
+		return c.Old != nil && c.New != nil && c.Old.sameForGit(*c.New)
+	})
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	t := &treeChange{root: root, old: old, current: current, changes: changes}
+	return changes, t.make(ctx)
+}
+
 // treeChange makes changes in a folder of this machine, all or none.
 type treeChange struct {
 	root         *os.Root
-	old, current *snapshot
+	old, current *Snapshot
 	changes      []Change
 	stage        string     // a folder below root: new files by the index of their change, old ones as N.old
 	gone         []string   // folders that were removed because they were empty
@@ -129,7 +151,7 @@ func staysInside(name, target string) bool {
 		down = down[len("../"):]
 	}
 	full := path.Join(path.Dir(name), target)
-	return target != "" && !path.IsAbs(target) && !leadsOut(full) && !inGit(full) &&
+	return target != "" && !path.IsAbs(target) && !LeadsOut(full) && !inGit(full) &&
 		(down == ".." || !strings.Contains("/"+down+"/", "/../"))
 }
 
@@ -161,7 +183,7 @@ func isMissing(err error) bool {
 }
 
 // unchanged checks that a file is as the workspace began.
-func (t *treeChange) unchanged(name string, was entry) error {
+func (t *treeChange) unchanged(name string, was Entry) error {
 	info, err := t.root.Lstat(name)
 	if isMissing(err) {
 		return fmt.Errorf("%w: it is gone", ErrConflict)
@@ -169,21 +191,21 @@ func (t *treeChange) unchanged(name string, was entry) error {
 	if err != nil {
 		return err
 	}
-	is := entry{mode: info.Mode(), size: info.Size()}
+	is := Entry{Mode: info.Mode(), Size: info.Size()}
 	switch {
 	case is.isLink():
 		if is.target, err = t.root.Readlink(name); err != nil {
 			return err
 		}
-		is.size, is.sum = int64(len(is.target)), sha256.Sum256([]byte(is.target))
+		is.Size, is.sum = int64(len(is.target)), sha256.Sum256([]byte(is.target))
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%w: it is no file any more", ErrConflict)
-	case is.size == was.size:
+	case is.Size == was.Size:
 		if is.sum, err = t.digest(name); err != nil {
 			return err
 		}
 	}
-	if !is.sameContent(was) || gitMode(is) != gitMode(was) {
+	if !is.sameForGit(was) {
 		return fmt.Errorf("%w: it is not as it was when it was copied", ErrConflict)
 	}
 	return nil
@@ -217,7 +239,7 @@ func (t *treeChange) stageNew(i int, c Change) (err error) {
 	if info, err := t.root.Lstat(c.Path); err == nil && info.Mode().IsRegular() {
 		old = info.Mode().Perm()
 	}
-	if is.mode&0o100 != 0 {
+	if is.Mode&0o100 != 0 {
 		mode = 0o777
 	}
 	f, err := t.root.OpenFile(t.staged(i), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
@@ -226,7 +248,7 @@ func (t *treeChange) stageNew(i int, c Change) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	if old != 0 {
-		if mode = old &^ 0o111; is.mode&0o100 != 0 {
+		if mode = old &^ 0o111; is.Mode&0o100 != 0 {
 			mode = old | old&0o444>>2
 		}
 		if err := f.Chmod(mode); err != nil {
@@ -258,7 +280,7 @@ func (t *treeChange) commit() error {
 		}
 	}
 	for _, c := range t.changes {
-		if c.Kind == Deleted {
+		if c.New == nil {
 			t.removeEmpty(path.Dir(c.Path))
 		}
 	}

@@ -1,4 +1,4 @@
-package environment
+package workspace
 
 import (
 	"encoding/binary"

@@ -1,0 +1,51 @@
+package workspace
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// Ignored reports whether one of the patterns matches the path or one of the
+// folders above it. The rule is that of primitives.WatchOptions.Ignore.
+func Ignored(patterns []string, name string) bool {
+	for p := name; p != "." && p != "/"; p = path.Dir(p) {
+		if IgnoredItself(patterns, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// IgnoredItself does not look at the folders above.
+func IgnoredItself(patterns []string, name string) bool {
+	for _, pattern := range patterns {
+		subject := name
+		if !strings.Contains(pattern, "/") {
+			subject = path.Base(name)
+		}
+		if doublestar.MatchUnvalidated(pattern, subject) {
+			return true
+		}
+	}
+	return false
+}
+
+// LeadsOut reports whether a clean path is not one below a folder. Unlike
+// fs.ValidPath it takes names that are not UTF-8.
+func LeadsOut(name string) bool {
+	return path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../")
+}
+
+// CheckPatterns refuses what is no pattern for [Ignored].
+func CheckPatterns(patterns []string) error {
+	for i, p := range patterns {
+		if p == "" || !doublestar.ValidatePattern(p) {
+			return fmt.Errorf("pattern %d: %w: %q is not a pattern of github.com/bmatcuk/doublestar", i, fs.ErrInvalid, p)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package workspace
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// snapshotOf is a snapshot of files with these contents.
+func snapshotOf(t *testing.T, files map[string]string) *Snapshot {
+	t.Helper()
+	var packed bytes.Buffer
+	w := tar.NewWriter(&packed)
+	for name, content := range files {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Read(&packed, true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestTheHolesOfAFileTakeNoDisk(t *testing.T) {
+	const mib = 1 << 20
+	s := snapshotOf(t, map[string]string{"f": strings.Repeat("\x00", 16*mib)})
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(s.store.Fd()), &st); err != nil || st.Size != 16*mib || st.Blocks*512 > mib {
+		t.Errorf("the snapshot has %d bytes and takes %d of disk, %v", st.Size, st.Blocks*512, err)
+	}
+}
+
+func TestApplyIsAllOrNothing(t *testing.T) {
+	old := snapshotOf(t, map[string]string{"a": "1\n", "z/b": "1\n"})
+	current := snapshotOf(t, map[string]string{"a": "2\n", "y/x/new": "1\n", "z/b": "2\n"})
+	dir := t.TempDir()
+	put := func(name, content string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("a", "1\n")
+	put("z/b", "1\n")
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	// A change between the check and the commit is what a program does that saves
+	// a file at this moment.
+	c := &treeChange{root: root, old: old, current: current, changes: Compare(old, current)}
+	c.staging = func() { put("z/b", "mine\n") }
+	if err := c.make(t.Context()); !errors.Is(err, ErrConflict) {
+		t.Errorf("applied: %v", err)
+	}
+	var left []string
+	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		left = append(left, strings.TrimPrefix(name, dir+"/")+" "+string(content))
+		return err
+	})
+	if got := strings.Join(left, ""); err != nil || got != "a 1\nz/b mine\n" {
+		t.Errorf("the folder holds %q, %v", got, err)
+	}
+}
+
+// FuzzSnapshot: the archive of a workspace names files below it, or is an error.
+func FuzzSnapshot(f *testing.F) {
+	for _, h := range []tar.Header{
+		{Typeflag: tar.TypeReg, Name: "a/b", Size: 1, Mode: 0o755},
+		{Typeflag: tar.TypeReg, Name: "../b", Size: 1},
+		{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "/etc/passwd"},
+	} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		if err := w.WriteHeader(&h); err != nil {
+			f.Fatal(err)
+		}
+		if _, err := w.Write(make([]byte, h.Size)); err != nil {
+			f.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := Read(bytes.NewReader(data), false, nil)
+		if err != nil {
+			return
+		}
+		for name := range s.files {
+			if name == ".." || strings.HasPrefix(name, "../") || strings.HasPrefix(name, "/") {
+				t.Errorf("a file %q", name)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
