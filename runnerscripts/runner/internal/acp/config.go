@@ -74,7 +74,7 @@ type Config struct {
 	Failure func(err *acpsdk.RequestError) error
 
 	// StartTime is how long the agent may take to start, Silence how long it may
-	// say nothing while it works, and CancelTime how long it may take to heed an
+	// say nothing while it works, and CancelTime how long it may take to stop after an
 	// interrupt. Zero means 5 minutes, 15 minutes and 20 seconds.
 	StartTime, Silence, CancelTime time.Duration
 }

@@ -37,7 +37,7 @@ type conversation struct {
 	asking   sync.WaitGroup // handlers of permission requests, interrupts
 	stopping sync.WaitGroup // interrupts alone; no prompt of the user is sent meanwhile
 
-	withdrawing sync.Mutex // held until it is told that a question was withdrawn
+	withdrawing sync.Mutex // held until the withdrawal of a question is reported
 
 	mu        sync.Mutex
 	peer      *peer
@@ -55,7 +55,7 @@ type conversation struct {
 
 // query is a prompt that is worked on.
 type query struct {
-	cancelled bool          // somebody asked to stop it
+	cancelled bool          // it was interrupted
 	stop      chan struct{} // closed then
 }
 
@@ -190,8 +190,8 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 			again = repeat.C
 		case <-again:
 		case <-late:
-			// It does not heed the interrupt; the conversation is resumed with the
-			// next prompt.
+			// The agent ignores the interrupt; the next prompt resumes the
+			// conversation.
 			p.kill()
 			<-result
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
@@ -288,7 +288,7 @@ func words(err *acpsdk.RequestError) string {
 	return fmt.Sprintf("%s: %s", err.Message, data)
 }
 
-// waits reports whether somebody else than the agent's model is awaited.
+// waits reports whether the query waits for something other than the agent's model.
 func (c *conversation) waits() bool {
 	c.mu.Lock()
 	asks := len(c.questions) > 0

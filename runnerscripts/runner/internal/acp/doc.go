@@ -6,11 +6,11 @@
 // The events of this project have the names and the payloads of ACP, so they are
 // passed on mostly as they come. What is added: ids of blocks, which ACP has not;
 // the end of tool calls that the agent does not end itself; and what each query
-// cost. An update of a kind that nobody knows becomes an event of that name.
+// cost. An update of an unknown kind becomes an event of that name.
 //
 // The agent gets the MCP servers of the profile when a session is made or loaded. ACP
-// has no way for the rest of a profile, nor to tell that a server does not start: only
-// a program that is missing is told.
+// has no way for the rest of a profile, nor to report that a server does not start: only
+// a missing program is reported.
 //
 // The agent is offered neither a file system nor a terminal: it runs in the
 // sandbox, where it has its own.

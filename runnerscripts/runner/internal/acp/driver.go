@@ -19,7 +19,7 @@ const name = "acp"
 // Driver drives the agent that agent.command of a session starts. The zero value
 // is ready to use.
 type Driver struct {
-	// How long the program may take to start, say nothing, and take to heed an
+	// How long the program may take to start, to be silent, and to stop after an
 	// interrupt; zero means startTime, silenceTime and cancelTime.
 	patience, silence, cancel time.Duration
 }
@@ -59,8 +59,8 @@ func check(s runnerscripts.Session) (settings, error) {
 
 // Recipe says that nothing can be installed: the program is the user's choice. What
 // it supports is what ACP has; an agent may offer less of it, and is refused the rest
-// by name. It goes on in a new process, but not in another sandbox: what it remembers
-// is in files that nobody else knows.
+// by name. It goes on in a new process, but not in another sandbox: its memory
+// is in files that only the agent knows.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent: name,

@@ -14,8 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// mcpServers are the configured MCP servers as the agent takes them. One whose
-// program is not there is told and left out: some agents make no session with it.
+// mcpServers returns the configured MCP servers in the agent's form. It reports and
+// leaves out a server whose program is missing: some agents make no session with it.
 func (c *conversation) mcpServers(caps acpsdk.McpCapabilities, env []string) ([]acpsdk.McpServer, error) {
 	servers := []acpsdk.McpServer{} // ACP wants a list
 	for _, m := range c.cfg.MCPServers {

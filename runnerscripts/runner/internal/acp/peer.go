@@ -85,7 +85,7 @@ func dial(cmd child.Command, h handlers) (*peer, error) {
 		case <-process.Done():
 		case <-p.conn.Done(): // it got a message that it does not take
 		}
-		// Nobody reads any more what the program still sends.
+		// What the program still sends is not read any more.
 		_ = incoming.Close()
 		<-process.Done()
 		_ = feed.Close()
@@ -117,7 +117,7 @@ func (p *peer) read(line []byte, feed io.Writer, h handlers) {
 	}
 }
 
-// cancelRequest withdraws a request; acp-go-sdk heeds it.
+// cancelRequest withdraws a request; acp-go-sdk implements it.
 const cancelRequest = "$/cancel_request"
 
 // lineWriter writes the messages of acp-go-sdk to the program, one a call.

@@ -17,7 +17,7 @@ type question struct {
 	call    runnerscripts.ToolCall
 	options []runnerscripts.PermissionOption
 	answer  chan acpsdk.RequestPermissionResponse // takes one
-	// told is that its end has been told of, and the answer, which is a refusal, follows
+	// told says that its end was reported, and the answer, a refusal, follows
 	// the interrupt.
 	told bool
 	why  string // it is refused
@@ -194,7 +194,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	stop := d.Interrupt && !o.Kind.Allows()
 	if stop {
 		// It gets its answer only after the interrupt, when the question is withdrawn:
-		// it might end its turn as if nobody had stopped it.
+		// it might end its turn as if it had not been interrupted.
 		q.told, q.why = true, d.Message
 		c.interrupt(c.query)
 	} else {
@@ -210,7 +210,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	return nil
 }
 
-// withdraw ends a question that nobody needs to answer any more.
+// withdraw ends a question that needs no answer any more.
 func (c *conversation) withdraw(id string) {
 	c.withdrawing.Lock()
 	defer c.withdrawing.Unlock()
@@ -233,8 +233,8 @@ func (c *conversation) withdrawOne(id string) {
 	}
 }
 
-// withdrawAll ends the questions of a query that ends. Those that the agent's end has
-// withdrawn have been told, too, when it returns.
+// withdrawAll ends the questions of a query that ends. When it returns, the withdrawals
+// by the agent's end are reported, too.
 func (c *conversation) withdrawAll() {
 	c.withdrawing.Lock()
 	defer c.withdrawing.Unlock()

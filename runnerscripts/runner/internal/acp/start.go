@@ -242,7 +242,7 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 		Kind string `json:"sessionUpdate"`
 	}
 	if strings.HasPrefix(method, "_") {
-		return // an extension, of which ACP says that one may ignore it
+		return // an extension, which ACP allows to ignore
 	}
 	if method != acpsdk.ClientMethodSessionUpdate || json.Unmarshal(params, &n) != nil ||
 		json.Unmarshal(n.Update, &head) != nil || head.Kind == "" {
@@ -265,8 +265,8 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 	}
 }
 
-// isRunners reports whether a kind of update has the name of what only the runner
-// tells, or whoever runs it: the end of a query, for example.
+// isRunners reports whether a kind of update has the name of an event that only the
+// runner or the environment emits: the end of a query, for example.
 func isRunners(kind string) bool {
 	switch runnerscripts.EventType(kind) {
 	case runnerscripts.TypePermissionRequest, runnerscripts.TypePermissionResolved,

@@ -1,5 +1,5 @@
 // Package agent is the small interface between the runner, which speaks the
-// protocol of package runnerscripts, and the drivers, each of which knows one
+// protocol of package runnerscripts, and the drivers. Each driver knows one
 // agent.
 package agent
 

@@ -40,10 +40,9 @@ func NewGuard(s runnerscripts.Session, readable ...string) Guard {
 	return g
 }
 
-// Refuses returns why a tool call must not run, as a message for the agent, and
-// whether that is so: it works on a file outside of the workspace, or on one of
-// which that cannot be told. Calls of other kinds, such as commands, are not
-// refused.
+// Refuses reports whether a tool call must not run, and the reason as a message for the
+// agent. It refuses calls on a file outside the workspace, or possibly outside.
+// It does not refuse calls of other kinds, such as commands.
 func (g Guard) Refuses(call runnerscripts.ToolCall) (string, bool) {
 	if g.workspace == "" {
 		return "", false
@@ -80,7 +79,7 @@ func paths(call runnerscripts.ToolCall) []string {
 }
 
 // holds reports whether a path stays inside, both for the system, which follows
-// links before "..", and for agents, many of which remove ".." first, and take "~"
+// links before "..", and for agents, which often remove ".." first, and take "~"
 // for the home.
 func (g Guard) holds(name string, reads bool) bool {
 	if name == "~" || strings.HasPrefix(name, "~/") {

@@ -40,7 +40,7 @@ func Servers(s runnerscripts.Session, p runnerscripts.Profile) []runnerscripts.M
 var Variable = Pattern{Expr: `\$\{([A-Za-z_][A-Za-z0-9_]*)\}`}
 
 // Expand returns servers with the variables that their environments and headers name
-// replaced by those of env, the agent's environment. It is for agents that are told
+// replaced by those of env, the agent's environment. It is for agents that get
 // their servers over a pipe: no file may have the values.
 func Expand(servers []runnerscripts.MCPServer, env []string) ([]runnerscripts.MCPServer, error) {
 	vars := map[string]string{}

@@ -63,7 +63,7 @@ func WriteProfile(s runnerscripts.Session, files []runnerscripts.WorkspaceFile) 
 	return nil
 }
 
-// checkApart refuses files of which one would be written over another one.
+// checkApart refuses files that would overwrite each other.
 func checkApart(files []runnerscripts.WorkspaceFile) error {
 	twice := func(name string) error {
 		return Invalid("rename a part of the profile: two would be written as %q of the home", name)

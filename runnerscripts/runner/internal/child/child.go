@@ -112,8 +112,8 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	return p, nil
 }
 
-// output is what a program prints. What it has left in the pipe is read however late
-// whoever reads it comes; a survivor that holds the pipe is not waited for.
+// output is what a program prints. A late reader still gets what the program left in
+// the pipe; output does not wait for a survivor that holds the pipe.
 type output struct {
 	r    *os.File
 	left int // how much is read without waiting, once the deadline has passed
@@ -164,7 +164,7 @@ func (p *Process) read(r io.Reader, from func(io.Reader) error) error {
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
-	p.Signal(syscall.SIGKILL) // nobody can follow it any more
+	p.Signal(syscall.SIGKILL) // its output cannot be followed any more
 	_, _ = io.Copy(io.Discard, r)
 	return fmt.Errorf("its output cannot be read: %w", err)
 }
@@ -184,8 +184,8 @@ func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 	}
 }
 
-// wait ends what the program leaves behind, and reaps it. As long as it is not reaped
-// nobody else gets its id, which is that of the group: what is left is signalled before.
+// wait ends the program's descendants, and reaps it. Until it is reaped no other process
+// gets its id, which is that of the group: wait signals the group before.
 func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct{}, ended func(int)) {
 	defer close(p.done)
 	awaitExit(p.cmd.Process.Pid, p.reap)
@@ -257,9 +257,9 @@ func (p *Process) endGroup() {
 	p.over = true
 }
 
-// awaitGroup waits for the end of the process group. The system tells nobody when the
-// last process of a group is gone, so it has to be asked; one that nobody reaps is not
-// waited for any longer than the output is.
+// awaitGroup waits for the end of the process group. It polls, because the system has no
+// notification for the end of a group; it waits for a process that is never reaped no
+// longer than for the output.
 func (p *Process) awaitGroup() {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

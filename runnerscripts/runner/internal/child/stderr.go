@@ -20,7 +20,7 @@ func keepEnd(end io.Writer, r io.Reader, keep func(line []byte) bool) {
 // longestLine is where a line of standard error is cut in two, in bytes.
 const longestLine = 64 << 10
 
-// lineFilter passes on the lines that are to be kept.
+// lineFilter passes on the lines that keep selects.
 type lineFilter struct {
 	keep func(line []byte) bool
 	out  io.Writer

@@ -20,9 +20,9 @@ type settingsReply struct {
 	} `json:"errors"`
 }
 
-// accepted refuses a profile of which the program has left something out: it
-// passes over in silence what it does not understand, such as rules of permission
-// and events of hooks, and a rule that denies is nothing to lose.
+// accepted refuses a profile that the program did not take as a whole. The program
+// silently ignores what it does not understand, such as rules of permission and events
+// of hooks, and a rule that denies must not be lost.
 func (c *conversation) accepted(ctx context.Context, p *child.Process, init initialized) error {
 	if err := acceptedNames(c.profile, init); err != nil {
 		return err

@@ -61,7 +61,7 @@ func (c *conversation) checkBudget() {
 	})
 }
 
-// keepBudget is told what the session had cost after so many turns.
+// keepBudget notes the cost of the session after a turn.
 func (c *conversation) keepBudget(turn int, total float64) {
 	limit := c.profile.BudgetUSD
 	c.mu.Lock()

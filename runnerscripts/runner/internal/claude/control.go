@@ -66,7 +66,7 @@ func (c *conversation) requestLater(body any, handle func(json.RawMessage)) {
 	_ = p.Send(controlLine{Type: "control_request", RequestID: id, Request: raw})
 }
 
-// expect notes who takes the reply to a request; nil for nobody.
+// expect registers the function for the reply to a request; nil drops the reply.
 func (c *conversation) expect(id string, take func(controlResponse)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

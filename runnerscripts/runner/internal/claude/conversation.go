@@ -56,8 +56,8 @@ type conversation struct {
 type query struct {
 	uuid       string // of the message that asks it
 	started    bool   // the program works on it: an interrupt reaches it
-	interrupt  bool   // somebody asked for one before that
-	cancelled  bool   // somebody asked to stop it
+	interrupt  bool   // an interrupt came before that
+	cancelled  bool   // it was interrupted
 	answered   bool   // the program has said that it is done with the message
 	finished   bool
 	overBudget bool        // it was stopped for what it had cost
@@ -70,7 +70,7 @@ type query struct {
 // unasked is what the program does between queries: a command that a query has left in
 // the background wakes it up when it ends.
 type unasked struct {
-	usage      runnerscripts.Usage // to be told with the next query
+	usage      runnerscripts.Usage // reported with the next query
 	overBudget bool                // it is stopped: the budget of the last query holds on
 }
 

@@ -20,7 +20,7 @@ type record struct {
 	IsSidechain   bool            `json:"isSidechain"`
 	IsSummary     bool            `json:"isCompactSummary"`
 	PromptSource  string          `json:"promptSource"`
-	TurnKey       string          `json:"turnAttributionKey"` // of a command that somebody typed
+	TurnKey       string          `json:"turnAttributionKey"` // of a command that the user typed
 	APIBlockIndex *int            `json:"apiBlockIndex"`
 	Origin        struct {
 		Kind string `json:"kind"`

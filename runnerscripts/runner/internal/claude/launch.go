@@ -136,7 +136,7 @@ func environment(s runnerscripts.Session) []string {
 func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, ".claude") }
 func tempDir(s runnerscripts.Session) string   { return filepath.Join(s.Paths.Home, ".cache", "claude") }
 
-// makeFolders makes the folders that the program is told to use.
+// makeFolders makes the folders that the program's flags name.
 func makeFolders(s runnerscripts.Session) error {
 	return errors.Join(os.MkdirAll(configDir(s), 0o700), os.MkdirAll(tempDir(s), 0o700))
 }

@@ -135,7 +135,7 @@ func (c *conversation) ask(id string, r canUseTool) {
 	})
 }
 
-// deny answers a question without asking anybody.
+// deny answers a question without asking the user.
 func (c *conversation) deny(id, message string) {
 	answer, err := json.Marshal(permissionResult{Behavior: "deny", Message: message})
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *conversation) deny(id, message string) {
 	}})
 }
 
-// withdraw ends a question that nobody needs to answer any more.
+// withdraw ends a question that needs no answer any more.
 func (c *conversation) withdraw(id string) {
 	c.mu.Lock()
 	q, ok := c.questions[id]

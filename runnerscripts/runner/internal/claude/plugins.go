@@ -25,7 +25,7 @@ const pluginTime = 10 * time.Minute
 // session's home.
 const installedFile = ownDir + "/plugins.json"
 
-// installed is what the program was told to install.
+// installed is what the runner had the program install.
 type installed struct {
 	// Marketplaces are their names by their sources.
 	Marketplaces map[string]string `json:"marketplaces"`

@@ -13,9 +13,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// Where a profile is kept below the session's home: what the program finds by
-// itself in its configuration folder, and what it is told by flags in a folder of
-// ours, since the program changes files of those kinds in its own.
+// The places of a profile below the session's home: the program's configuration folder
+// for what the program finds by itself, and a folder of ours for files that flags
+// name, since the program changes files of those kinds in its own.
 const (
 	rulesDir    = ".claude/rules"
 	skillsDir   = ".claude/skills"
@@ -180,7 +180,7 @@ func readable(p runnerscripts.Profile) []string {
 	return dirs
 }
 
-// server is how the program is told of an MCP server. It fills in ${NAME} itself.
+// server is the program's form of an MCP server. The program expands ${NAME} itself.
 type server struct {
 	Type    string            `json:"type"`
 	Command string            `json:"command,omitempty"`

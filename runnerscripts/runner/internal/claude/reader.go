@@ -11,7 +11,7 @@ import (
 )
 
 // handle takes a line of the program. It runs on the reader's goroutine, one
-// line at a time. A line that nobody understands is never an error.
+// line at a time. An unknown line is never an error.
 func (c *conversation) handle(line []byte) {
 	if !utf8.Valid(line) {
 		// Parts of it are passed on as they are.
@@ -188,7 +188,7 @@ func (c *conversation) turnEnded(r resultLine) {
 	q := c.query
 	if q == nil || q.finished {
 		c.unasked.usage = c.unasked.usage.Add(cost)
-		c.unasked.overBudget = false // the next one is to be stopped, too
+		c.unasked.overBudget = false // stop the next one, too
 		return
 	}
 	q.usage = q.usage.Add(cost)

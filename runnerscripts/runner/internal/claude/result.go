@@ -45,8 +45,8 @@ func sum(models map[string]modelUsage) runnerscripts.Usage {
 	return u
 }
 
-// outcome says how a query ended whose last turn ended with r. cancelled says
-// that somebody asked to stop it.
+// outcome returns how a query ended whose last turn ended with r. cancelled says
+// that the query was interrupted.
 func outcome(r resultLine, cancelled bool) (runnerscripts.StopReason, error) {
 	failed := r.IsError || r.Subtype != "success"
 	switch {

@@ -146,8 +146,8 @@ type fileResult struct {
 	NewString    *string `json:"newString"`
 }
 
-// resultContent is what a tool call shows at its end: the change of a file, or
-// what the model was told.
+// resultContent returns what a tool call shows at its end: the change of a file, or
+// the result that the model got.
 func (t *translator) resultContent(result block, report json.RawMessage) []runnerscripts.ToolCallContent {
 	if !result.IsError && isObject(report) {
 		var f fileResult

@@ -154,7 +154,7 @@ func mendHistory(s runnerscripts.Session) (bool, error) {
 	return true, err
 }
 
-// hasMessage reports whether a transcript has a message of anybody.
+// hasMessage reports whether a transcript has a message.
 func hasMessage(r io.Reader) (bool, error) {
 	lines := runnerscripts.NewLineReader(r, 0)
 	for {

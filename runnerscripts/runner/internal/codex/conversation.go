@@ -35,7 +35,7 @@ type conversation struct {
 	reading     sync.Mutex
 	translate   *translator
 	meter       meter
-	early       [][]byte // lines about threads that nobody knows yet
+	early       [][]byte // lines about unknown threads
 	initialized bool
 	broken      map[string]bool // the MCP servers that did not start, as told
 
@@ -58,7 +58,7 @@ type conversation struct {
 // query is a prompt that is worked on.
 type query struct {
 	turn      string // its id; empty before its start
-	cancelled bool   // somebody asked to stop it
+	cancelled bool   // it was interrupted
 	told      bool   // the program was told so
 	end       *turn  // how its turn ended
 	finished  bool
@@ -152,8 +152,8 @@ func (c *conversation) endCommands(ctx context.Context, p *peer, q *query) {
 }
 
 // interruptTime is far above the milliseconds that it takes to end commands. The end
-// of an interrupted query waits for no longer; the environment kills an agent that has
-// not heeded an interrupt after five.
+// of an interrupted query waits for no longer; the environment kills an agent that
+// ignores an interrupt after five.
 const interruptTime = 3 * time.Second
 
 // turnParams asks for a turn with the settings that are now in force.

@@ -9,16 +9,16 @@
 //     process, in a space of their own.
 //   - A turn can be interrupted only from its start on, not from the reply to the
 //     request for it. A command that ran then goes on, as a background terminal.
-//   - A rollout holds the finished items nearly as they are told live, but not the
-//     tools that were rejected or interrupted: those are found in what the model
-//     was told.
+//   - A rollout holds the finished items nearly in the form of the live ones, but not
+//     the tools that were rejected or interrupted: those are found in the requests to
+//     the model.
 //   - Token counts are cumulative over the thread, also after a resume.
 //   - It has its own sandbox around commands, which the sandbox of the session
 //     makes needless, and which does not work in every container.
-//   - Hooks run only after a user has looked at them. It keeps that by their hash,
-//     which it tells, and takes from whoever starts the thread.
-//   - The calls that a hook or a rule about commands refuses are told to the model
-//     alone: they are in no conversation.
+//   - Hooks run only after a user has looked at them. It stores their hash for that,
+//     lists the hash, and accepts it from the client that starts the thread.
+//   - Calls that a hook or a rule about commands refuses appear in the requests to the
+//     model alone, in no conversation.
 //   - It has no slash commands of its own for clients; this package expands them.
-//   - MCP servers get none of its environment but what they are said to get.
+//   - MCP servers get only the variables of its environment that their settings name.
 package codex

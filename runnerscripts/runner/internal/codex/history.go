@@ -56,7 +56,7 @@ type history struct {
 	// subs are the rollouts of subagents, by thread.
 	subs map[string]string
 	// items are the tool calls that have an item of their own, by id, and those
-	// that were refused before anybody was told.
+	// that were refused before they were reported.
 	items map[string]bool
 }
 
@@ -205,7 +205,7 @@ func (h *history) lostCall(p payload) (item, bool) {
 	return item{}, false
 }
 
-// storedItem reads an item as rollouts have it: as it is told live, but for the
+// storedItem reads an item of a rollout. It differs from a live one in the
 // spelling of its fields and the form of a few.
 func storedItem(data json.RawMessage) (item, error) {
 	var fields map[string]json.RawMessage

@@ -123,9 +123,9 @@ func startFailure(err error) error {
 
 // launch is the command that starts the program. What it may not do without being
 // asked starts with the process, so it is off from the start: reports, updates,
-// and the catalogues of plugins and apps, which are fetched from the network. It
-// is told to give up when it cannot reach the model, instead of trying for ever;
-// and whether it may use the .codex folder of the workspace, which has settings,
+// and the catalogues of plugins and apps, which are fetched from the network. Flags make
+// it give up when it cannot reach the model, instead of trying for ever,
+// and say whether it may use the .codex folder of the workspace, which has settings,
 // hooks and MCP servers that run.
 func launch(s runnerscripts.Session, p runnerscripts.Profile) (child.Command, error) {
 	env := append(environment(s), headerVariables(s, p)...)
@@ -156,7 +156,7 @@ func environment(s runnerscripts.Session) []string {
 
 func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, ".codex") }
 
-// makeFolders makes the folders that the program is told to use.
+// makeFolders makes the folders that the program's settings name.
 func makeFolders(s runnerscripts.Session) error { return os.MkdirAll(configDir(s), 0o700) }
 
 // The environment variables that say which model is used, where agent.config does

@@ -166,7 +166,7 @@ func (c *conversation) callAsked(q question, params json.RawMessage) runnerscrip
 	return call
 }
 
-// withdraw ends the question of a request that nobody needs to answer any more.
+// withdraw ends the question of a request that needs no answer any more.
 func (c *conversation) withdraw(requestID string) {
 	c.mu.Lock()
 	for id, q := range c.questions {

@@ -208,8 +208,8 @@ type hookList struct {
 	} `json:"data"`
 }
 
-// trust is the state that makes all the hooks run, of which so many are the
-// profile's.
+// trust returns the state that makes all hooks run. profiles is the number of the
+// profile's hooks.
 func (l hookList) trust(profiles int) (map[string]any, error) {
 	state := map[string]any{}
 	for _, d := range l.Data {

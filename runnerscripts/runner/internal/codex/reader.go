@@ -12,7 +12,7 @@ import (
 )
 
 // handle takes a line of the program. It runs on the reader's goroutine, one line
-// at a time. A line that nobody understands is never an error.
+// at a time. An unknown line is never an error.
 func (c *conversation) handle(p *peer, line []byte) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -48,7 +48,7 @@ func decode[T any](params json.RawMessage, handle func(T)) error {
 	return nil
 }
 
-// received takes a notification. One of a thread that nobody knows yet waits for
+// received takes a notification. One of an unknown thread waits for
 // the end of the tool call that started it.
 func (c *conversation) received(m message, line []byte) {
 	if len(m.Params) == 0 {
@@ -218,7 +218,7 @@ func (c *conversation) settle() {
 }
 
 // finishQuery ends the query when its turn has ended and no subagent works any
-// more: nobody waits for one after a turn that did not complete. c.mu is held.
+// more: it does not wait for one after a turn that did not complete. c.mu is held.
 func (c *conversation) finishQuery() {
 	q := c.query
 	if q == nil || q.finished || q.end == nil {
@@ -256,8 +256,8 @@ func (c *conversation) serverStarted(n serverNote) {
 	c.log("error", fmt.Sprintf("correct the MCP server %q in profile.mcp_servers or agent.config: it did not start: %s", n.Name, n.Error), nil)
 }
 
-// failing tells that the model's API is tried again; the last failure is told with
-// the end of the turn.
+// failing reports that the program retries the model's API; the end of the turn reports
+// the last failure.
 func (c *conversation) failing(n errorNote, raw json.RawMessage) {
 	if n.WillRetry {
 		_, status := n.Error.kind()

@@ -42,7 +42,7 @@ type serverRule struct {
 	allowed bool
 }
 
-// checkTools refuses what is no tool of Codex, or cannot be told it.
+// checkTools refuses names that are no tools of Codex, and rules that it cannot express.
 func checkTools(p runnerscripts.Profile) error {
 	known := []string{toolCommand, toolBash, toolPatch, toolSearch, toolImage, toolAsk, toolAgents}
 	for field, names := range map[string][]string{fieldAllowed: p.AllowedTools, fieldDenied: p.DeniedTools} {

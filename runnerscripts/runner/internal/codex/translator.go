@@ -19,7 +19,7 @@ type translator struct {
 
 	blocks []*piece // begun and not finished, oldest first
 	calls  []openCall
-	begun  map[string]bool // the tool calls that have been told, by id
+	begun  map[string]bool // the reported tool calls, by id
 	failed map[string]bool // those that the end of an interrupted turn has ended
 	// agents are the subagents, by their thread.
 	agents map[string]subagent
@@ -77,7 +77,7 @@ func (t *translator) emit(at time.Time, conv string, typ runnerscripts.EventType
 // started translates an item that begins.
 func (t *translator) started(conv string, n itemNote) {
 	if isMessage(n.Item.Type) || n.Item.ID == "" {
-		return // it is told in pieces; or nobody could tell it from others
+		return // it comes in pieces; or it cannot be told from others
 	}
 	t.startCall(time.Time{}, conv, n.Item)
 }
@@ -96,7 +96,7 @@ func isMessage(typ string) bool {
 // means now.
 func (t *translator) finish(began, ended time.Time, conv string, i item) {
 	if i.ID == "" {
-		return // nobody could tell it from others
+		return // it cannot be told from others
 	}
 	switch i.Type {
 	case itemUser:

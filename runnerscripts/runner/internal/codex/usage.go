@@ -33,8 +33,8 @@ func (m *meter) add(n usageNote) runnerscripts.Usage {
 	}
 }
 
-// outcome says how a query ended whose turn ended as t. cancelled says that somebody
-// asked to stop it, abandoned that subagents had not ended by then.
+// outcome returns how a query ended whose turn ended as t. cancelled says that it
+// was interrupted, abandoned that subagents had not ended by then.
 func outcome(t turn, cancelled, abandoned bool) (runnerscripts.StopReason, error) {
 	switch {
 	case t.Status == turnInterrupted, cancelled && (abandoned || t.Status != turnDone):

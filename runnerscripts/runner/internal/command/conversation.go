@@ -43,7 +43,7 @@ type query struct {
 	promptID  string
 	blocks    int           // so far, the prompt included
 	open      bool          // the last block grows
-	cancelled bool          // somebody asked to stop it
+	cancelled bool          // it was interrupted
 	stop      chan struct{} // closed then
 	completed bool          // turn_complete has come
 	done      chan struct{} // closed then
@@ -200,7 +200,7 @@ func (c *conversation) outcome(p *child.Process, q *query) error {
 	return nil
 }
 
-// Interrupt stops the running query: executors are told to by SIGTERM.
+// Interrupt stops the running query: it sends SIGTERM to the executor.
 func (c *conversation) Interrupt(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +242,7 @@ func (c *conversation) kill() {
 	}
 }
 
-// Close ends the program, politely first: a persistent one is told to.
+// Close ends the program, politely first: a persistent one gets a request to end.
 func (c *conversation) Close() error {
 	var err error
 	c.life.Close(func() {

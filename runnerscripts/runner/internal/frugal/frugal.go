@@ -9,4 +9,4 @@ package frugal
 import "runtime"
 
 // Processors is on how many the program would have started.
-var Processors = runtime.GOMAXPROCS(1) // it is to be early
+var Processors = runtime.GOMAXPROCS(1) // set before other packages start threads

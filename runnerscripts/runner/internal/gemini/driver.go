@@ -135,8 +135,8 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	return commanded{Conversation: conv, commands: req.Profile.Commands}, nil
 }
 
-// mcpServers are the profile's. The program expands variables in what it is told, by
-// an environment without secrets, so it is told the values.
+// mcpServers returns the profile's servers. The program expands variables in its settings
+// from an environment without secrets, so it gets the values.
 func mcpServers(req runnerscripts.QueryRequest) ([]runnerscripts.MCPServer, error) {
 	servers, err := agent.Expand(agent.Servers(req.Session, req.Profile), environment(req.Session, true))
 	if err != nil {

@@ -51,7 +51,7 @@ type chat struct {
 	resumable bool
 }
 
-// readChat reads a file; ok is false if nobody has said anything in it.
+// readChat reads a file; ok is false if it has no messages.
 func readChat(path string) (c chat, ok bool, err error) {
 	text, err := agent.ReadIfExists(path)
 	if err != nil {

@@ -99,7 +99,7 @@ func writeSettings(s runnerscripts.Session) error {
 			return agent.Invalid("correct the settings of the Gemini CLI in the session's home folder: %v", err)
 		}
 	}
-	// Nothing may be deleted, and nobody else be talked to.
+	// No session is deleted, and no other server contacted.
 	put(set, false, "general", "sessionRetention", "enabled")
 	put(set, false, "general", "enableAutoUpdate")
 	put(set, false, "general", "enableAutoUpdateNotification")

@@ -23,9 +23,9 @@ type live struct {
 	mu    sync.Mutex
 	id    string          // of the session
 	read  int64           // how much of its file is known
-	calls map[string]bool // calls that are told
+	calls map[string]bool // the reported calls
 	heard map[string]bool // calls that the program itself has told
-	// begun are the calls of subagents that were told, with their prompts.
+	// begun are the reported calls of subagents, with their prompts.
 	begun []string
 	last  *runnerscripts.Usage
 	took  bool // the last prompt is in the file

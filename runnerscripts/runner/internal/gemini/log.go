@@ -8,8 +8,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The program keeps back what it says on standard error until it ends. Its debug
-// log is told at once, and goes there too.
+// The program holds back its standard error until it ends. It writes its debug
+// log at once, which goes there too.
 const (
 	debugLogVariable = "GEMINI_DEBUG_LOG_FILE"
 	debugLog         = "/dev/stderr"

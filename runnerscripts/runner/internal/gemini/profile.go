@@ -135,8 +135,8 @@ func checkServers(servers []runnerscripts.MCPServer) error {
 // MCP servers and more if it trusts the workspace.
 var ownFolders = []string{".gemini", ".agents"}
 
-// trusts reports whether the program is told to trust the workspace: it starts no
-// MCP server otherwise, wherever that comes from.
+// trusts reports whether the program's settings trust the workspace: otherwise it starts
+// no MCP server, from any source.
 func trusts(s runnerscripts.Session, p runnerscripts.Profile) bool {
 	return s.Agent.TrustWorkspace || len(p.MCPServers) > 0 || slices.ContainsFunc(p.Plugins, func(p runnerscripts.Plugin) bool {
 		m, err := readManifest(p)

@@ -13,7 +13,7 @@ import (
 // subagentTool starts a subagent and waits for it.
 const subagentTool = "invoke_agent"
 
-// subagents are the conversations of a session's subagents that have not been told, in
+// subagents are the unreported conversations of a session's subagents, in
 // the order in which they began. The program does not say which call has started which:
 // it is the first one that has the call's prompt.
 type subagents []subagent

@@ -256,8 +256,8 @@ type player struct {
 	prompts  int
 	promptID string
 	blocks   int
-	texts    map[string]bool // messages whose texts are told
-	calls    map[string]bool // calls that are told
+	texts    map[string]bool // messages whose texts are reported
+	calls    map[string]bool // the reported calls
 }
 
 func newPlayer(out agent.Sink, workspace string) *player {

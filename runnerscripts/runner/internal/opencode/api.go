@@ -29,7 +29,7 @@ func newAPI(base, password string) *api {
 	return &api{base: base, password: password, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
 
-// forget closes the connections that nobody uses.
+// forget closes the idle connections.
 func (a *api) forget() { a.client.CloseIdleConnections() }
 
 // refusal is an answer of the server that is none of success.
@@ -69,7 +69,7 @@ func (a *api) request(ctx context.Context, method, path string, in any) (*http.R
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		// Its text has the address, which says nothing to anybody.
+		// Its text has the address, which means nothing to a user.
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
@@ -123,7 +123,7 @@ type stream struct {
 
 // events begins to listen. What happens from now on is not missed.
 func (a *api) events(ctx context.Context, path string) (*stream, error) {
-	resp, err := a.request(ctx, http.MethodGet, path, nil) //nolint:bodyclose // whoever reads the stream closes it
+	resp, err := a.request(ctx, http.MethodGet, path, nil) //nolint:bodyclose // the reader of the stream closes it
 	if err != nil {
 		return nil, err
 	}

@@ -153,7 +153,7 @@ func serverOf(m runnerscripts.MCPServer) serverConfig {
 		return serverConfig{Type: "local", Command: literals(m.Command), Environment: texts(m.Env)}
 	}
 	return serverConfig{
-		Type: "remote", URL: literal(m.URL), Headers: texts(m.Headers), OAuth: new(bool), // nobody is there to log in
+		Type: "remote", URL: literal(m.URL), Headers: texts(m.Headers), OAuth: new(bool), // there is no user to log in
 	}
 }
 
@@ -164,8 +164,8 @@ func mayUseZen(s runnerscripts.Session) bool {
 	return strings.HasPrefix(s.Agent.Model, "opencode/") || child.Lookup(child.Environ(s.Agent.Env), "OPENCODE_API_KEY") != ""
 }
 
-// agentSettings are the settings of the program's agents: "plan" must not edit
-// whatever the permissions say, and a limit of turns is told to the model.
+// agentSettings returns the settings of the program's agents: "plan" must not edit
+// whatever the permissions say, and the program tells the model the limit of turns.
 func agentSettings(s runnerscripts.Session, given json.RawMessage) (json.RawMessage, error) {
 	agents := map[string]settings{}
 	if len(given) > 0 {

@@ -29,7 +29,7 @@ type conversation struct {
 
 	talking   sync.Mutex // held while something is translated; never taken with mu held
 	translate *translator
-	orphans   map[string][]event // of sessions that are nobody's yet
+	orphans   map[string][]event // of sessions whose tool call is not known yet
 
 	mu          sync.Mutex
 	server      *server
@@ -84,7 +84,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	return done, agent.Failed("send the prompt again, which resumes the conversation: OpenCode crashed: %s", s.crash())
 }
 
-// work sends the prompt and waits until everything about it is told.
+// work sends the prompt and waits until every event of it is reported.
 func (c *conversation) work(ctx context.Context, s *server, q *query, p prompt) error {
 	sending, cancel := context.WithCancel(ctx)
 	var sender sync.WaitGroup
@@ -228,7 +228,7 @@ func (c *conversation) aborted(ctx context.Context) {
 	}
 }
 
-// background asks the server for something that nobody waits for but Close.
+// background makes a request to the server in the background. Close waits for it.
 func (c *conversation) background(ctx context.Context, do func(context.Context, *server) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -302,7 +302,7 @@ func (c *conversation) Close() error {
 		c.giveUp().close()
 		c.jobs.Wait()
 		c.withdrawAll()
-		_ = os.Remove(addressFile(c.session)) // else the next reader finds nobody there
+		_ = os.Remove(addressFile(c.session)) // else the next reader dials a dead server
 	})
 	return nil
 }

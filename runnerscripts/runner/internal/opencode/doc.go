@@ -7,7 +7,7 @@
 //   - Its events arrive about in order, not exactly: a request for permission may
 //     overtake the tool call that it is for, and what a message became at its end
 //     may overtake the pieces of it. So at the end of a query the messages are
-//     read once more, and what the events did not tell is told then.
+//     read once more, which yields what the events left out.
 //   - A query is known by the id of the user's message, which this package chooses;
 //     the answers name it as their parent. "idle" alone is no end: after an
 //     interrupt it comes twice, the first time before the last message is written.
@@ -20,10 +20,10 @@
 //     trusted. So are the instructions there (AGENTS.md), by the same switch.
 //   - A profile is files below its own folder in the session's home, and entries in
 //     its configuration. It replaces {env:NAME} and {file:PATH} in the text of that,
-//     whatever was meant. Its permissions are rules in order, of which the last one
+//     whatever was meant. Its permissions are rules in order, and the last one
 //     that fits decides; an agent's own come after those of all.
 //   - It has no hooks but functions of plugins, so a generated plugin runs those of
-//     a profile. Slash commands are a request of their own, which has no place for a
+//     a profile. Slash commands are a separate request, which has no place for a
 //     system prompt, so that is one of the instructions.
 //   - It fetches an npm package at each start, and ripgrep when it searches and there
 //     is none; both are made to look as if they were there.

@@ -75,7 +75,7 @@ func (r permissionAsked) locations() []runnerscripts.Location {
 
 // newAsk is a question of the agent to the user. The answers come as the "answers"
 // of the updated input: a list of labels for each question. Without them the model
-// hears that nobody answered.
+// gets the result that there was no answer.
 func newAsk(conv string, r questionAsked) question {
 	raw := rawJSON(map[string][]json.RawMessage{"questions": r.Questions})
 	q := question{id: r.ID, conv: conv, isAsk: true, words: len(r.Questions)}
@@ -146,7 +146,7 @@ func (c *conversation) passOn(ctx context.Context, all bool) {
 	}
 }
 
-// answered answers a request that nobody is asked about: the workspace guard, the
+// answered answers a request without the user if the workspace guard, the
 // mode or the rules decide.
 func (c *conversation) answered(ctx context.Context, q question) bool {
 	c.mu.Lock()
@@ -177,7 +177,7 @@ func (c *conversation) answered(ctx context.Context, q question) bool {
 // path is where the answer goes.
 func (q question) path() string { return "/permission/" + q.id + "/reply" }
 
-// withdraw ends a question that nobody needs to answer any more.
+// withdraw ends a question that needs no answer any more.
 func (c *conversation) withdraw(id string) {
 	c.mu.Lock()
 	q, ok := c.questions[id]

@@ -17,9 +17,9 @@ type query struct {
 	busy      bool     // the program works on it: an interrupt reaches it
 	idle      bool     // it has stopped working
 	beats     int      // of the server's heart since then
-	interrupt bool     // somebody asked for one before it worked
-	cancelled bool     // somebody asked to stop it
-	rejected  bool     // somebody has rejected what it wanted, to stop it
+	interrupt bool     // an interrupt came before it worked
+	cancelled bool     // it was interrupted
+	rejected  bool     // the user rejected a request in order to stop it
 	limited   bool     // it reached its limit of turns
 	answers   map[string]messageInfo
 	last      string      // the id of the last answer

@@ -13,7 +13,7 @@ import (
 )
 
 // handle takes an event of the server. It runs on the goroutine that reads them,
-// one at a time. One that nobody understands is never an error.
+// one at a time. An unknown event is never an error.
 func (c *conversation) handle(ctx context.Context, line []byte) {
 	if !utf8.Valid(line) {
 		// Parts of it are passed on as they are.
@@ -121,8 +121,8 @@ func (c *conversation) partDelta(d partDelta, e event) {
 // the query makes up for the rest.
 const maxOrphans = 1000
 
-// orphan keeps an event of a session that is nobody's yet, and reports whether it
-// is one: a subagent's events may overtake the tool call that started it.
+// orphan keeps an event of a session whose tool call is not known yet, and reports
+// whether it is one: a subagent's events may overtake the tool call that started it.
 func (c *conversation) orphan(sessionID string, e event) bool {
 	if _, known := c.translate.conversations[sessionID]; known {
 		return false
@@ -133,7 +133,7 @@ func (c *conversation) orphan(sessionID string, e event) bool {
 	return true
 }
 
-// adopt takes the events of sessions that have become somebody's.
+// adopt handles the kept events of sessions whose tool call is known now.
 func (c *conversation) adopt(ctx context.Context) {
 	for id, events := range c.orphans {
 		if _, known := c.translate.conversations[id]; !known {

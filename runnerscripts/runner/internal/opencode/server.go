@@ -21,12 +21,12 @@ const serverUser = "agentenv"
 type server struct {
 	*api
 	proc     *child.Process
-	unfollow func()        // ends the events; nil if nobody follows them
+	unfollow func()        // ends the events; nil if they are not followed
 	gone     chan struct{} // closed when the events have ended, and mostly so the server
 	closing  atomic.Bool   // the events are ended on purpose
 	reason   string        // why it was ended; valid after gone
 	log      startLog      // of Start, and then of Prompt alone
-	reported bool          // it is told which MCP servers do not work; of Prompt alone
+	reported bool          // the MCP servers that do not work were reported; of Prompt alone
 }
 
 // listening is the line that tells where the server listens.
@@ -88,7 +88,7 @@ func (s *server) follow(ctx context.Context, silence time.Duration, handle func(
 		defer cancel()
 		s.read(life, cancel, st, silence, handle)
 		if !s.closing.Load() {
-			s.proc.Kill() // nobody can follow it any more
+			s.proc.Kill() // its events cannot be followed any more
 		}
 	}()
 	return nil
@@ -119,8 +119,8 @@ func (s *server) crash() string {
 	return s.proc.Crash()
 }
 
-// close ends the server, politely. It does not heed the end of its input, and waits
-// for those who follow its events.
+// close ends the server, politely. The server ignores the end of its input, and waits
+// for the readers of its events.
 func (s *server) close() {
 	s.closing.Store(true)
 	if s.unfollow != nil {

@@ -228,7 +228,7 @@ func (c *conversation) prepare(ctx context.Context, s *server) error {
 	}
 	if len(off.models) == 0 {
 		return agent.Invalid("give OpenCode a model: a provider's key in agent.env, such as ANTHROPIC_API_KEY, " +
-			"or a provider in agent.config, as in opencode.json; without one there is nobody to ask")
+			"or a provider in agent.config, as in opencode.json; without one there is no model to ask")
 	}
 	if model != "" {
 		if err := off.checkModel(model); err != nil {

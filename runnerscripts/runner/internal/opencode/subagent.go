@@ -37,7 +37,7 @@ func (t *translator) startSubagent(conv string, p part) {
 	}
 }
 
-// endSubagent tells the end of a subagent whose start was told.
+// endSubagent reports the end of a subagent whose start was reported.
 func (t *translator) endSubagent(conv string, p part) {
 	id, started := t.subagents[p.ID]
 	if !started {

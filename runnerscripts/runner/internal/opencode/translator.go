@@ -8,14 +8,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// translator makes events of messages. The live conversation and the one read
-// back go through the same code, and what has been told once is not told again,
-// so that both tell the same. It must not be used from several goroutines at once.
+// translator makes events of messages. The live conversation and the history
+// go through the same code, and the translator reports everything once,
+// so that both yield the same events. It is not safe for concurrent use.
 type translator struct {
 	out       agent.Sink
 	workspace string
-	// replaying says that messages are read back: the user's are told too, and
-	// each event has its recorded time.
+	// replaying says that the messages are history: the translator reports the user's
+	// too, and each event has its recorded time.
 	replaying bool
 	// stored are the messages of subagents that are read back, by session.
 	stored map[string][]message
@@ -24,10 +24,10 @@ type translator struct {
 	whole bool
 	// infos are what is known of the messages, by id.
 	infos map[string]messageInfo
-	// prompts are the messages of the user that are told as the program has
-	// them, by id, although nothing is read back.
+	// prompts are the live messages of the user that the translator reports as the
+	// program has them, by id.
 	prompts map[string]bool
-	// parts are those that have been told, wholly or not, by id.
+	// parts are the reported parts, complete or not, by id.
 	parts map[string]*told
 	// calls are the tool calls that have not ended, by the id that the model gave
 	// them.
@@ -43,12 +43,12 @@ type translator struct {
 	spent runnerscripts.Usage
 }
 
-// told is how much of a part has been told.
+// told is how much of a part was reported.
 type told struct {
 	conv    string
 	typ     runnerscripts.EventType // of a text
 	text    strings.Builder         // what its pieces have said so far
-	shown   bool                    // some text of it is told
+	shown   bool                    // some text of it was reported
 	started bool                    // of a tool call
 	over    bool
 }
@@ -75,10 +75,10 @@ func (t *translator) emit(when time.Time, conv string, typ runnerscripts.EventTy
 	t.out.EmitAt(when, conv, typ, payload)
 }
 
-// message translates a whole message, as far as it has not been told.
+// message translates the unreported rest of a message.
 func (t *translator) message(m message) {
 	t.infos[m.Info.ID] = m.Info
-	outer := t.whole // that of a subagent is told amid another
+	outer := t.whole // a subagent's message comes amid another
 	t.whole = true
 	for _, p := range m.Parts {
 		t.part(p)
@@ -123,8 +123,8 @@ func (t *translator) part(p part) {
 	}
 }
 
-// userPart tells what the user said, if messages are read back or only the program
-// knows it. The prompt of a subagent is told with its start.
+// userPart reports what the user said, in a history or if only the program
+// knows it. The start of a subagent reports the subagent's prompt.
 func (t *translator) userPart(conv string, info messageInfo, p part) {
 	if !t.replaying && !t.prompts[info.ID] || conv != runnerscripts.MainConversation || p.Synthetic || p.Ignored {
 		return
@@ -141,7 +141,7 @@ func (t *translator) userPart(conv string, info messageInfo, p part) {
 	}
 }
 
-// once reports whether a part has not been told, and notes that it is.
+// once reports whether a part is new, and notes it as reported.
 func (t *translator) once(conv, id string) bool {
 	p := t.known(conv, id)
 	if p.over {
@@ -160,8 +160,8 @@ func (t *translator) known(conv, id string) *told {
 	return p
 }
 
-// text tells a block as far as its pieces have not done so. One that is still
-// being made is only noted: what it becomes is told by pieces.
+// text reports the rest of a block, after its pieces. It only notes an incomplete
+// block, whose pieces follow.
 func (t *translator) text(conv string, typ runnerscripts.EventType, p part) {
 	k := t.known(conv, p.ID)
 	k.typ = typ

@@ -48,7 +48,7 @@ const (
 	StartGrace
 	// StopStart: end the start of the agent, for which nothing is left to do.
 	StopStart
-	// Reject: tell the agent that Request is rejected, because nobody can answer.
+	// Reject: tell the agent that Request is rejected, because no answer can arrive.
 	Reject
 )
 

@@ -1,6 +1,6 @@
-// Package record keeps the conversations of agents whose own history is in files
-// that nobody knows: a file of the session's home folder has one event a line, as
-// it was told, with its time, and notes of the driver between them.
+// Package record keeps the conversations of agents whose own history is in an
+// unknown format: a file of the session's home folder has one event a line, as
+// it was reported, with its time, and notes of the driver between them.
 package record
 
 import (

@@ -102,7 +102,7 @@ func textContent(text string) []runnerscripts.ToolCallContent {
 	}}
 }
 
-// strictInput decodes an input that somebody else wrote.
+// strictInput decodes an input and refuses unknown fields.
 func strictInput(raw json.RawMessage, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
