@@ -23,7 +23,7 @@ func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
 	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a file (YAML or JSON), or a folder as Claude Code has it")
-	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent")
+	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent; its format: go doc github.com/agentenv-dev/agentenv/runnerscripts.Scenario")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }
 

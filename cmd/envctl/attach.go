@@ -77,7 +77,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 	}
-	w := &attachment{answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0}
+	w := &attachment{answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0 && len(prompts) > 0}
 	cfg.OnPermission, cfg.PermissionTimeout = w.decide, -1
 	env, err := environment.Attach(ctx, cfg, found.id)
 	if err != nil {
@@ -127,7 +127,7 @@ type attachment struct {
 	asJSON bool
 	seq    uint64
 	app    *app
-	// withoutEnv says that the agent has no variables.
+	// withoutEnv says that the agent of the prompts has no variables.
 	withoutEnv bool
 }
 

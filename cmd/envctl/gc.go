@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,10 +78,31 @@ func (f *gcFlags) run(ctx context.Context) error {
 		}
 		errs = append(errs, f.app.out.table(rows...))
 	}
+	if f.DryRun && !f.NoGrace {
+		errs = append(errs, f.printWaiting(ctx, cfg.Sandbox, removed))
+	}
 	what := "removed"
 	if f.DryRun {
 		what = "would be removed"
 	}
 	fmt.Fprintf(f.app.err, "%d %s\n", len(removed), what)
+	return errors.Join(errs...)
+}
+
+// printWaiting names the orphans that are still in their grace.
+func (f *gcFlags) printWaiting(ctx context.Context, chosen environment.Sandbox, removed []environment.Garbage) error {
+	var errs []error
+	opts := f.GCOptions
+	opts.NoGrace = true
+	for _, s := range choices(chosen) {
+		more, err := environment.GC(ctx, s, opts)
+		errs = append(errs, err)
+		for _, g := range more {
+			known := func(r environment.Garbage) bool { return r.Type == g.Type && r.Kind == g.Kind && r.ID == g.ID }
+			if !slices.ContainsFunc(removed, known) {
+				errs = append(errs, f.app.err.row(plain(g.ID+" is an orphan in its grace; 'envctl gc --now' does not wait for its end")))
+			}
+		}
+	}
 	return errors.Join(errs...)
 }

@@ -84,6 +84,7 @@ func (a *answerer) decide(ctx context.Context, req runnerscripts.PermissionReque
 	case permissionAllow:
 		return req.Allow()
 	case permissionDeny:
+		a.printer.denies()
 		return req.Reject("No user is present to allow this; the user can allow it with --permission allow.")
 	}
 	return a.ask(ctx, req)

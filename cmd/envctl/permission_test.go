@@ -223,3 +223,32 @@ func TestADenialForWantOfAnAnswerSaysSo(t *testing.T) {
 		t.Errorf("standard error is %q", s)
 	}
 }
+
+// Only where this program denies because nobody is asked does --permission help.
+func TestADenialNamesTheFlagOnlyWhereItHelps(t *testing.T) {
+	req := runnerscripts.PermissionRequest{ID: "1", ToolCall: runnerscripts.ToolCall{Title: "go test ./..."}}
+	for policy, helps := range map[string]bool{permissionDeny: true, permissionAllow: false, "of another program": false} {
+		var errOut bytes.Buffer
+		a := newApp(nil, io.Discard, &errOut)
+		show := a.newPrinter(false)
+		if policy != "of another program" {
+			answer, err := a.newAnswerer(policy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer.printer = show
+			answer.decide(t.Context(), req)
+		}
+		for _, ev := range []runnerscripts.Event{
+			happens(t, runnerscripts.TypePermissionRequest, req),
+			happens(t, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{ID: "1", Kind: runnerscripts.RejectOnce}),
+		} {
+			if err := show.event(ev); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s := errOut.String(); !strings.Contains(s, "denied: go test") || strings.Contains(s, "--permission") != helps {
+			t.Errorf("%s: standard error is %q", policy, s)
+		}
+	}
+}

@@ -23,6 +23,8 @@ type printer interface {
 	// again says why an answer is none; only the line that awaits one is shown again.
 	again(problem error)
 	answered()
+	// denies says that requests are denied because nobody is asked.
+	denies()
 	// finish prints what was held back and ends the last line.
 	finish() error
 }
@@ -60,19 +62,19 @@ func (p *jsonPrinter) finish() error { return nil }
 // peoplePrinter prints what a person wants to follow: what the agent says to
 // standard output, everything about the run to standard error.
 type peoplePrinter struct {
-	requests    boundedmap.Map[string] // titles of what waits for permission
-	interactive bool                   // a user was asked
-	mu          sync.Mutex
-	asked       *prompt               // the question that stands
-	held        []runnerscripts.Event // what has happened since
-	heldSize    int                   // of their payloads
-	out, err    *output
-	user        bool // show the user's messages, too
-	block       string
-	said        said
-	doing       doing
-	failure     string // an error not yet printed: the query's failure may say the same
-	tools       boundedmap.Map[runnerscripts.ToolCall]
+	requests boundedmap.Map[string] // titles of what waits for permission
+	denying  bool                   // requests are denied because nobody is asked
+	mu       sync.Mutex
+	asked    *prompt               // the question that stands
+	held     []runnerscripts.Event // what has happened since
+	heldSize int                   // of their payloads
+	out, err *output
+	user     bool // show the user's messages, too
+	block    string
+	said     said
+	doing    doing
+	failure  string // an error not yet printed: the query's failure may say the same
+	tools    boundedmap.Map[runnerscripts.ToolCall]
 }
 
 // maxRemembered is how many bytes a printer remembers of tool calls, and of requests
@@ -222,7 +224,7 @@ func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) s
 		}
 	}
 	if more > 0 {
-		return p.line(plain("  "), paint(fmt.Sprintf("... %d more lines", more)))
+		return p.line(plain("  "), paint("... "+plural(more, "more line")))
 	}
 	return nil
 }
@@ -311,7 +313,7 @@ func summary(c runnerscripts.QueryCompleted) string {
 		s = fmt.Sprintf("stopped (%s) after %.1f s", c.StopReason, time.Duration(c.DurationMS*int64(time.Millisecond)).Seconds())
 	}
 	if in := c.Usage.TotalInput(); in+c.Usage.OutputTokens > 0 {
-		s += fmt.Sprintf(", %d tokens in, %d out", in, c.Usage.OutputTokens)
+		s += fmt.Sprintf(", %s in, %d out", plural(in, "token"), c.Usage.OutputTokens)
 	}
 	if c.Usage.CostUSD > 0 {
 		s += fmt.Sprintf(", $%.4f", c.Usage.CostUSD)
@@ -366,6 +368,14 @@ func (p *peoplePrinter) endLine() error { return p.said.end() }
 
 // indented lets the further lines of a text begin below its first.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
+
+// plural is a number of things.
+func plural[N int | int64](n N, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
 
 func firstOf(a, b string) string {
 	if a != "" {

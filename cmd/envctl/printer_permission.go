@@ -22,7 +22,7 @@ func (p *peoplePrinter) permission(ev runnerscripts.Event) error {
 	}
 	hint := ""
 	switch {
-	case !p.interactive:
+	case p.denying:
 		hint = "; --permission allow would have allowed it"
 	case done.Reason == "timeout":
 		hint = "; there was no answer in time"

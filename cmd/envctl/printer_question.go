@@ -43,7 +43,6 @@ type prompt struct {
 func (p *peoplePrinter) question(about prompt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.interactive = true
 	p.asked = &about
 	p.doing.status.hide(true)
 	p.ask()
@@ -63,6 +62,13 @@ func (p *peoplePrinter) answered() {
 	p.asked = nil
 	p.doing.status.hide(false)
 	_ = p.release() // the next event fails, too
+}
+
+// denies makes the printer say with each denial what would have allowed it.
+func (p *peoplePrinter) denies() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.denying = true
 }
 
 // release shows the events that were held back. The caller holds mu.
@@ -141,7 +147,7 @@ func (q *questionText) foreign(text string, field bool) {
 		}
 	}
 	if hidden > 0 {
-		q.hide("%d bytes in %d rows are not shown", size, hidden)
+		q.hide("%s in %s are not shown", plural(size, "byte"), plural(hidden, "row"))
 	}
 	for _, row := range end {
 		q.add(plain("\n"+mark), dim(row))

@@ -148,14 +148,10 @@ func counted(changes []environment.Change) string {
 	for _, c := range changes[:min(len(changes), most)] {
 		names = append(names, cut(c.Path, mostName))
 	}
-	what := "1 file"
-	if len(changes) > 1 {
-		what = fmt.Sprintf("%d files", len(changes))
-	}
 	if len(changes) > most {
 		names = append(names, "...")
 	}
-	return fmt.Sprintf("%s changed (%s)", what, strings.Join(names, ", "))
+	return fmt.Sprintf("%s changed (%s)", plural(len(changes), "file"), strings.Join(names, ", "))
 }
 
 // shellQuoted is a text as a word of the shell.

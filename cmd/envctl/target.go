@@ -26,7 +26,7 @@ type target struct {
 // flags adds the flags that choose a sandbox.
 func (t *target) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+"; ssh:HOST names the machine (default local for a new one)")
+	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+"; ssh:HOST names the machine (default: local for a new one, any kind for one that is there)")
 	f.StringVarP(&t.config, "config", "c", "", "configuration file (YAML or JSON)")
 	t.log.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("sandbox", cobra.FixedCompletions(environment.SandboxTypes(), cobra.ShellCompDirectiveNoFileComp))
