@@ -15,7 +15,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
-
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
