@@ -20,6 +20,10 @@ import (
 // engine that does not answer must not hide the sandboxes of the others.
 const listTimeout = 5 * time.Second
 
+// listOneTimeout is how long listing the one type that the user named may take: a login
+// over ssh takes seconds on a busy machine.
+const listOneTimeout = 30 * time.Second
+
 // choices are the sandboxes that a command may mean: those of the chosen type, or
 // of every type that this machine is set up for.
 func choices(chosen environment.Sandbox) []environment.Sandbox {
@@ -36,17 +40,21 @@ func choices(chosen environment.Sandbox) []environment.Sandbox {
 // listAll lists the sandboxes of several types, oldest first. Those that could be
 // listed come with the error of the others.
 func listAll(ctx context.Context, from []environment.Sandbox) ([]environment.SandboxInfo, error) {
+	patience := listTimeout
+	if len(from) == 1 {
+		patience = listOneTimeout
+	}
 	lists := make([][]environment.SandboxInfo, len(from))
 	errs := make([]error, len(from))
 	var asking sync.WaitGroup
 	for i, s := range from {
 		asking.Go(func() {
-			bounded, cancel := context.WithTimeout(ctx, listTimeout)
+			bounded, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			lists[i], errs[i] = environment.List(bounded, s)
 			if errors.Is(errs[i], context.DeadlineExceeded) && ctx.Err() == nil {
 				errs[i] = fmt.Errorf("%w: no %s sandboxes are listed: there was no answer within %v; 'envctl doctor' says more",
-					primitives.ErrUnavailable, s.Type, listTimeout)
+					primitives.ErrUnavailable, s.Type, patience)
 			}
 		})
 	}
