@@ -280,6 +280,32 @@ func TestCredentialsAreThoseOfTheDockerCommand(t *testing.T) {
 	}
 }
 
+// TestCredentialsOfTheVariable: as of the docker command, DOCKER_AUTH_CONFIG comes before the
+// file, and what is damaged in it does not count.
+func TestCredentialsOfTheVariable(t *testing.T) {
+	const password = "pass:word-that-is-never-told"
+	r := startRegistry(t)
+	r.protect(password)
+	cfg := config(t, r.host+"/private/image:v1")
+	cfg.Pull = docker.PullAlways
+	auths := func(password string) string {
+		return fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, r.host, base64.StdEncoding.EncodeToString([]byte("me:"+password)))
+	}
+	for name, c := range map[string]struct{ variable, file string }{
+		"first":   {auths(password), auths("wrong")},
+		"damaged": {`{"auths": ` + password, auths(password)},
+		"others":  {`{"auths": {"other.example": {"auth": "bWU6eA=="}}}`, auths(password)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			writeFile(t, filepath.Join(testdocker.CleanEnv(t), "config.json"), c.file)
+			t.Setenv("DOCKER_AUTH_CONFIG", c.variable)
+			if err := pullOnly(t, cfg); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestAPullThatIsCancelledEndsAtOnce(t *testing.T) {
 	r := startRegistry(t)
 	testdocker.CleanEnv(t)

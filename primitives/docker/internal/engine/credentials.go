@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -36,6 +37,9 @@ func Credentials(ctx context.Context, image string) (registry.AuthConfig, error)
 		server = hub
 	}
 	none := registry.AuthConfig{ServerAddress: server}
+	if auth, ok := fromVariable(server); ok {
+		return auth, nil
+	}
 	dir, err := configDir()
 	if err != nil {
 		return none, nil // no home, no configuration
@@ -59,6 +63,19 @@ func Credentials(ctx context.Context, image string) (registry.AuthConfig, error)
 	}
 	auth.ServerAddress = server
 	return auth, nil
+}
+
+// fromVariable returns the credentials of the variable DOCKER_AUTH_CONFIG, which come before
+// those of the configuration. A variable that cannot be read does not count, as with the
+// docker command.
+func fromVariable(server string) (registry.AuthConfig, bool) {
+	cfg, err := config.LoadFromReader(strings.NewReader(os.Getenv(configfile.DockerEnvConfigKey)))
+	if err != nil {
+		return registry.AuthConfig{}, false
+	}
+	auth, err := fromFile(cfg, server)
+	auth.ServerAddress = server
+	return auth, err == nil && auth.Username+auth.IdentityToken+auth.RegistryToken != ""
 }
 
 // fromFile returns the credentials that stand in the docker command's configuration.
