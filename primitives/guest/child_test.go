@@ -149,9 +149,12 @@ func (c *child) Close() error {
 	return err
 }
 
+// TestContractOverStdio has what a guest in a process of its own can influence: it ends by
+// itself and with its host. TestContract has the rest over a pipe.
 func TestContractOverStdio(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
+		Groups: []string{"streams", "ending", "lifecycle"},
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			return open(startChild(ctx, self, dir, 0, guest.Config{Isolation: primitives.IsolationFull}))
 		},
@@ -187,9 +190,12 @@ func withSocket(t testing.TB, dir string) guest.Config {
 	return guest.Config{Isolation: primitives.IsolationFull, Socket: &guest.Socket{Listener: l, Path: path}}
 }
 
+// TestContractOverASocket has what passed descriptors influence: how commands get their
+// streams, and what closes them. The whole contract over a socket is that of containers.
 func TestContractOverASocket(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
+		Groups: []string{"exec", "streams", "ending", "terminal"},
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			return open(startChild(ctx, self, dir, 0, withSocket(t, dir)))
 		},
@@ -210,6 +216,7 @@ func open(c *child, err error) (primitives.EnvironmentPrimitive, error) {
 // nobody is a user without any rights.
 const nobody = 65534
 
+// TestContractAsAnotherUser has what the rights of a user influence.
 func TestContractAsAnotherUser(t *testing.T) {
 	testneed.Root(t, "only root can start the guest as another user")
 	// Everything that user needs must be reachable for it, unlike t.TempDir.
@@ -231,6 +238,7 @@ func TestContractAsAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	primitivestest.Run(t, primitivestest.Harness{
+		Groups: []string{"exec", "ending", "files", "archive"},
 		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
 			return open(startChild(ctx, program, root, nobody, guest.Config{Isolation: primitives.IsolationFull}))
 		},
