@@ -73,9 +73,9 @@ func TestASparseArchiveTakesNoDisk(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			box := sandbox(t)
 			// Kept, so that what it began with is written down in it, too.
-			env := create(t, Config{Sandbox: toKeep(box), Workspace: []Source{{Tar: &Tar{Path: bomb(t, format, "128M")}}}})
+			env := create(t, Config{Sandbox: toKeep(box), Workspace: []Source{{Tar: &Tar{Path: bomb(t, format, "32M")}}}})
 			info, err := env.Primitive().Stat(t.Context(), "f")
-			if err != nil || info.Size != 128*mib {
+			if err != nil || info.Size != 32*mib {
 				t.Fatalf("%+v, %v", info, err)
 			}
 			if used := onDisk(t, box.Local.Root); used > 4*mib {

@@ -34,7 +34,7 @@ func TestPermissionRequestsThatWaitAreBounded(t *testing.T) {
 	}{
 		"few":                           {`for (i = 0; i < 64; i++) ask(i, "")`, 64, 64},
 		"many":                          {`for (i = 0; i < 20000; i++) ask(i, "")`, 64, 64},
-		"large ones":                    {text + `for (i = 0; i < 200; i++) ask(i, text)`, 30, 64},
+		"large ones":                    {text + `for (i = 0; i < 100; i++) ask(i, text)`, 30, 64},
 		"one is repeated":               {`for (i = 0; i < 20000; i++) ask("again", "")`, 1, 1},
 		"withdrawn ones make room":      {`for (i = 0; i < 1000; i++) { ask(i, ""); resolve(i) }`, 1000, 1000},
 		"others' withdrawal makes none": {`for (i = 0; i < 1000; i++) { ask(i, ""); resolve("other") }`, 64, 64},

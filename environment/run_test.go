@@ -101,7 +101,7 @@ var errEnough = errors.New("enough")
 
 func TestAFloodOfTextTakesNoMoreMemoryThanAResultMayHave(t *testing.T) {
 	env := withQuery(t, started+`awk 'BEGIN { for (text = "x"; length(text) < 100000;) text = text text
-		for (i = 0; i < 2000; i++) printf "{\"type\":\"agent_message_chunk\",\"payload\":{\"blockId\":\"%d\",\"content\":{\"type\":\"text\",\"text\":\"%s\"}}}\n", i % 7, text }'
+		for (i = 0; i < 1000; i++) printf "{\"type\":\"agent_message_chunk\",\"payload\":{\"blockId\":\"%d\",\"content\":{\"type\":\"text\",\"text\":\"%s\"}}}\n", i % 7, text }'
 		`+completed+`cat`)
 	testmemory.AtMost(t, 6*maxSaid, func() {
 		res, err := env.Run(t.Context(), "x")
