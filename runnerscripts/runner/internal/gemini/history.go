@@ -3,6 +3,7 @@ package gemini
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -94,7 +95,13 @@ func findChat(s runnerscripts.Session) (found chat, ok bool, stubs []string, err
 		return found, false, nil, err
 	}
 	for _, e := range entries {
-		if !e.Type().IsRegular() || !isSessionFile(e.Name()) {
+		if !isSessionFile(e.Name()) {
+			continue
+		}
+		if e.Type()&fs.ModeSymlink != 0 { // joinFiles has made it
+			stubs = append(stubs, filepath.Join(chatsDir(s), e.Name()))
+		}
+		if !e.Type().IsRegular() {
 			continue
 		}
 		c, said, err := readChat(filepath.Join(chatsDir(s), e.Name()))
@@ -113,6 +120,27 @@ func findChat(s runnerscripts.Session) (found chat, ok bool, stubs []string, err
 
 func isSessionFile(name string) bool {
 	return strings.HasPrefix(name, sessionPrefix) && strings.HasSuffix(name, fileSuffix)
+}
+
+// madeFiles are the files that the program has made for a new session, oldest first.
+func madeFiles(s runnerscripts.Session, id string) ([]string, error) {
+	return filepath.Glob(filepath.Join(chatsDir(s), sessionPrefix+"*-"+id[:8]+fileSuffix))
+}
+
+// joinFiles makes one file of those of a new session. The program has two recorders, one for
+// what is said and one for calls of tools, which write to the same file unless a minute ends
+// between their starts: their files are named for it. They open it anew for each line.
+func joinFiles(s runnerscripts.Session, id string) error {
+	made, err := madeFiles(s, id)
+	if err != nil || len(made) < 2 {
+		return err
+	}
+	for _, name := range made[1:] {
+		if err := errors.Join(os.Remove(name), os.Symlink(filepath.Base(made[0]), name)); err != nil {
+			return fmt.Errorf("join the files of the session: %w", err)
+		}
+	}
+	return nil
 }
 
 // mend makes the session's file one that the program loads and does not spoil,

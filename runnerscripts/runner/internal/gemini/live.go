@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
+	"strings"
 	"sync"
 
 	acpsdk "github.com/coder/acp-go-sdk"
@@ -65,7 +65,7 @@ func (l *live) began(id, _, _ string) error {
 		return agent.Failed("install another version of the Gemini CLI (%s is tested): the id of its session is %q", testedVersion, id)
 	}
 	l.id, l.read = id, 0
-	return nil
+	return joinFiles(l.session, id)
 }
 
 // ended tells what the file says of the query that has ended.
@@ -193,7 +193,7 @@ func (l *live) first(id string) bool {
 func (l *live) news() (string, error) {
 	file := keptFile(l.session, l.id)
 	if _, err := os.Stat(file); err != nil {
-		found, err := filepath.Glob(filepath.Join(chatsDir(l.session), sessionPrefix+"*-"+l.id[:8]+fileSuffix))
+		found, err := madeFiles(l.session, l.id)
 		if err != nil || len(found) == 0 {
 			return "", fmt.Errorf("there is none with the id %s: %w", l.id, os.ErrNotExist)
 		}
@@ -237,6 +237,9 @@ func (l *live) usage(reply acpsdk.PromptResponse) runnerscripts.Usage {
 func failure(err *acpsdk.RequestError) error {
 	if err.Code < 400 || err.Code > 599 {
 		return nil
+	}
+	if strings.Contains(err.Message, unreached) { // the program calls that 500
+		return agent.APIFailure(0, "the model's API could not be reached: "+err.Message, "", "")
 	}
 	return agent.APIFailure(err.Code, err.Message, "in its environment as GEMINI_API_KEY", "")
 }

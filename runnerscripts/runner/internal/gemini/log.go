@@ -26,6 +26,9 @@ var (
 	mcpPattern = agent.Pattern{Expr: `^\[MCP error\] (.*MCP server '([^']+)'.*)`}
 )
 
+// unreached is in the error of a request that no API answered.
+const unreached = "fetch failed"
+
 // readLog passes on what counts in a line of standard error, and reports whether it
 // may be among what the program said when it crashed.
 func readLog(out agent.Sink, line []byte) bool {
@@ -63,7 +66,7 @@ func retried(line []byte) (cause, attempt string) {
 		cause = "failed with " + answered
 	case said != "":
 		cause = "failed: " + said
-	case strings.Contains(thrown, "fetch failed"):
+	case strings.Contains(thrown, unreached):
 		cause = "could not be reached: check its address"
 	default:
 		cause = "failed: " + thrown

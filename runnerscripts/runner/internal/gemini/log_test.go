@@ -1,6 +1,13 @@
 package gemini
 
-import "testing"
+import (
+	"errors"
+	"testing"
+
+	acpsdk "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
 
 func TestRetriesInTheLogAreReported(t *testing.T) {
 	t.Parallel()
@@ -15,6 +22,16 @@ func TestRetriesInTheLogAreReported(t *testing.T) {
 	} {
 		if cause, attempt := retried([]byte(line)); cause != want.cause || attempt != want.attempt {
 			t.Errorf("%s: %q, attempt %q", line, cause, attempt)
+		}
+	}
+}
+
+func TestAnAPIThatCannotBeReachedHasNoStatus(t *testing.T) {
+	t.Parallel()
+	for said, status := range map[string]int{"exception TypeError: fetch failed sending request": 0, "overloaded": 500} {
+		f, ok := errors.AsType[*runnerscripts.ScriptFailure](failure(&acpsdk.RequestError{Code: 500, Message: said}))
+		if !ok || f.Code != runnerscripts.FailAPI || f.HTTPStatus != status {
+			t.Errorf("%s: %+v", said, f)
 		}
 	}
 }
