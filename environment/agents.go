@@ -67,8 +67,8 @@ var versionPattern = regexp.MustCompile(`\d+(\.\d+)+[-+.\w]*`)
 
 // InstallAgent installs the program of an agent in the sandbox, at the version that
 // it was tested with, from the registries of Debian and npm, which the sandbox must
-// reach. It does nothing where that version is installed. Config.Progress is told what
-// happens. A sandbox of this machine is not touched: errors.ErrUnsupported.
+// reach. It does nothing where that version is installed. It reports each step to
+// Config.Progress. A sandbox of this machine is not touched: errors.ErrUnsupported.
 func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 	v, err := e.AgentVersion(ctx, a)
 	switch {
@@ -231,8 +231,8 @@ func askRunner(ctx context.Context, runner string, agent ...string) ([]byte, err
 	return out.Bytes(), err
 }
 
-// wantsProgram reports whether an agent's own program is to be started in the
-// sandbox: not if the configuration names another one.
+// wantsProgram reports whether the sandbox must have the agent's own program: not if
+// the configuration names another one.
 func (c Config) wantsProgram() bool {
 	return c.Agent.Name != "" && len(c.Agent.Command) == 0 && len(c.Scripts.ExecuteQuery) == 0
 }

@@ -89,9 +89,9 @@ type Config struct {
 	Runner string `json:"runner,omitempty"`
 	// Scripts replaces runner scripts by commands of the sandbox.
 	Scripts Scripts `json:"scripts,omitzero"`
-	// Progress is told, in a sentence, what takes longer than a moment while the
-	// sandbox is made, such as fetching an image. It may be called from any
-	// goroutine. Nil tells nobody.
+	// Progress gets a sentence about each step that takes longer than a moment while
+	// the sandbox is created, such as fetching an image. It may be called from any
+	// goroutine. Nil reports nothing.
 	Progress func(message string) `json:"-"`
 	// Logger takes diagnostics; nil means silence. Neither prompts nor
 	// secrets are logged.

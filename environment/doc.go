@@ -25,9 +25,8 @@
 // Config.OnPermission decides about what the agent asks permission for.
 //
 // [Create] chooses the kind of sandbox by configuration, [New] takes any
-// primitives.EnvironmentPrimitive. Whoever wants prompts that are queued, events
-// that are numbered and kept, and a conversation that outlives its sandbox uses
-// package session, which stands on this one.
+// primitives.EnvironmentPrimitive. Package session builds on this one: it queues prompts,
+// numbers and stores events, and its conversation outlives the sandbox.
 //
 // The package knows the names of the runner scripts and the events they print
 // (package runnerscripts), and nothing of any particular agent or sandbox.

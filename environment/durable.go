@@ -103,8 +103,8 @@ func newDurable(ctx context.Context, proc primitives.Process) *durableProcess {
 	return &durableProcess{Process: proc, end: func() { endProcess(ctx, proc) }}
 }
 
-// watchFeed ends a script that its feed does not reach: nobody can tell it
-// anything, and it would wait for somebody.
+// watchFeed ends a script that its feed does not reach: no input can arrive any more,
+// and the script would wait for it.
 func (d *durableProcess) watchFeed(ctx context.Context, hide redact.Redactor) {
 	said := &redact.Tail{Hide: hide}
 	_, _ = io.Copy(said, d.feed.Stderr())

@@ -40,7 +40,7 @@ type Environment struct {
 	busy     chan struct{} // holds a token while a query runs
 	setup    chan struct{} // holds a token while the session is prepared
 	prepared bool          // guarded by setup
-	first    Setup         // what to prepare the session with if nobody does; never changes
+	first    Setup         // the Setup of a session that the caller does not prepare; never changes
 
 	pausing sync.Mutex
 	thaw    func() (freeze func()) // while this environment has paused the sandbox: see wake
@@ -192,7 +192,7 @@ func (e *Environment) Close() error {
 		switch {
 		case agent == nil:
 		case agent.adopted:
-			agent.leave() // it ends by itself when nobody is left
+			agent.leave() // it ends by itself after its last user
 		default:
 			agent.shutdown()
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// prompted says where the events of a query are, of which a sandbox that is kept
-// keeps all. Prompts themselves are not in it.
+// prompted says where a kept sandbox stores the events of a query. It does not hold
+// the prompts.
 type prompted struct {
 	Time    time.Time `json:"time"`
 	QueryID string    `json:"query_id"`
@@ -27,9 +27,9 @@ type prompted struct {
 	Seen    bool      `json:"seen,omitempty"`
 }
 
-// FollowQuery returns what happens in the query that runs in the sandbox, whoever
-// gave the prompt, from its beginning to its end; if none runs, what happened in
-// the last one. So the query of a program that was killed is not lost: it goes on
+// FollowQuery returns the events of the query that runs in the sandbox, of any program's
+// prompt, from its beginning to its end; if none runs, the events of the last one.
+// So the query of a program that was killed is not lost: it goes on
 // in a sandbox that is kept. It can be interrupted, and its permission requests can be
 // answered, as those of a query of this environment's own. Those that were settled
 // before are [ErrNotPending], and Config.OnPermission is not called for them. Where that
@@ -199,7 +199,7 @@ func (e *Environment) noteEnd(ctx context.Context, p *process, id string) {
 	if _, ok := p.proc.(*durableProcess); !ok {
 		return
 	}
-	// Should it fail, somebody sees it once more.
+	// If it fails, the query is shown once more.
 	if err := e.note(ctx, prompted{Time: now(), QueryID: id, Seen: true}); err != nil {
 		e.log.Debug("cannot write down that a query has ended", "error", err)
 	}
@@ -284,7 +284,7 @@ func (e *Environment) settled(ctx context.Context, at prompted) (settled map[str
 	return settled, ended, nil
 }
 
-// readSettled is settled for events, the last of which may be half a line.
+// readSettled is settled for a stream of events whose last line may be incomplete.
 func readSettled(r io.Reader, maxLine int, query string) (settled map[string]bool, ended bool, err error) {
 	settled = make(map[string]bool) // by the requests there were
 	lines := runnerscripts.NewLineReader(r, maxLine)
@@ -305,7 +305,7 @@ func readSettled(r io.Reader, maxLine int, query string) (settled map[string]boo
 		}
 		ev, err := runnerscripts.DecodeEvent(line)
 		if err != nil {
-			continue // whoever follows the query is told
+			continue // the follower of the query gets it
 		}
 		switch ev.Type {
 		case runnerscripts.TypePermissionRequest:

@@ -119,10 +119,10 @@ func (e *Environment) forgetQueries(ctx context.Context) error {
 	return nil
 }
 
-// Snapshot keeps the files of the sandbox as they are now, the agent's memory
-// included, and returns the snapshot's identity, of which new sandboxes can be made:
-// for Docker and Modal it is an image, for Spec.Image: see docker.Provider.RemoveSnapshot
-// and that of modal. Processes are no part of it. While a query runs it is [ErrBusy]; other errors are those of
+// Snapshot stores the files of the sandbox, the agent's memory included, and returns the
+// snapshot's identity. For Docker and Modal it is an image, for Spec.Image of new
+// sandboxes: see docker.Provider.RemoveSnapshot and that of modal. A snapshot has no
+// processes. While a query runs the error is [ErrBusy]; other errors are those of
 // primitives.Snapshot.
 func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
 	ctx, leave, err := e.enterAlone(ctx)
@@ -208,14 +208,14 @@ func (e *Environment) awake(ctx context.Context) error {
 	return nil
 }
 
-// isPaused asks the sandbox: somebody else may have resumed it.
+// isPaused asks the sandbox: another program may have resumed it.
 func (e *Environment) isPaused(ctx context.Context) (bool, error) {
 	state, err := e.prim.Poll(ctx)
 	return state.Status == primitives.StatusPaused, err
 }
 
-// thawed has a paused sandbox go on, so that what is told to end can heed that. The
-// function that it returns pauses again what is to stay as it was.
+// thawed resumes a paused sandbox, so that processes in it can end. The function that it
+// returns pauses the sandbox again if it stays.
 func (e *Environment) thawed() (freeze func()) {
 	e.pausing.Lock()
 	defer e.pausing.Unlock()

@@ -19,7 +19,7 @@ const (
 	labelAgentVersion = "dev.agentenv.agent.version"
 )
 
-// Image is an image of which containers with an agent are made.
+// Image is an image with an agent, for containers.
 type Image struct {
 	Ref     string    `json:"ref"` // for the image of a sandbox of type "docker"
 	Agent   string    `json:"agent"`
@@ -66,8 +66,8 @@ func Images(ctx context.Context, s Sandbox) ([]Image, error) {
 	return list, err
 }
 
-// RemoveImage removes one of [Images] by its Ref. One of which there are
-// containers is fs.ErrExist, another image fs.ErrNotExist.
+// RemoveImage removes one of [Images] by its Ref. The error is fs.ErrExist for an image
+// that containers use, and fs.ErrNotExist for another image.
 func RemoveImage(ctx context.Context, s Sandbox, ref string) error {
 	store, err := s.images(Config{})
 	if err != nil {

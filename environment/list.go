@@ -94,10 +94,9 @@ type Garbage struct {
 	primitives.Garbage
 }
 
-// GC removes what programs have left that died: sandboxes that cannot be used, and
-// those that were not kept and nobody uses. It never removes a sandbox whose
-// program lives, that somebody is attached to, or that was made with
-// Keep and has not expired.
+// GC removes orphans: sandboxes that cannot be used, and those that are not kept and
+// have no client. It never removes a sandbox whose owner lives, that has a client, or
+// that was made with Keep and has not expired.
 //
 // It goes on when something cannot be removed, and returns what was removed
 // together with the error.

@@ -18,7 +18,7 @@ import (
 
 // LogEntry is something that an operator wants to know of a sandbox.
 type LogEntry struct {
-	// Time is zero where nobody wrote it down.
+	// Time is zero if it is unknown.
 	Time time.Time `json:"time,omitzero"`
 	// Source is who says it: "engine", "runner", or "stderr" for what the runner
 	// and the agent print to standard error.
@@ -78,7 +78,7 @@ func (e *Environment) logs(ctx context.Context, follow bool, emit func(LogEntry)
 func (e *Environment) logProcess(ctx context.Context, id string, follow bool, emit func(LogEntry) bool) error {
 	proc, err := primitives.Reattach(ctx, e.prim, id, primitives.Offset{NoFollow: !follow})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
-		return nil // somebody has removed its output
+		return nil // its output was removed
 	}
 	if err != nil {
 		return fmt.Errorf("logs: %w", err)
@@ -144,7 +144,7 @@ func readEvents(r io.Reader, maxLine int, send func(LogEntry) bool) {
 	for {
 		ev, err := dec.Next()
 		if err != nil {
-			return // its end, or that nobody reads any more
+			return // its end, or the reader has left
 		}
 		entry := LogEntry{Time: ev.Time, Source: logRunner, Message: logMessage(ev)}
 		if l, err := runnerscripts.Payload[runnerscripts.Log](ev); ev.Type == runnerscripts.TypeLog && err == nil && l.Stream != "" {
@@ -204,8 +204,8 @@ func readLines(r io.Reader, send func(LogEntry) bool) {
 
 // History returns what the backend itself knows of a sandbox: when it was started,
 // that it ran out of memory, how it ended. It works for a while after a sandbox has
-// gone, too. A sandbox that nothing is known of is fs.ErrNotExist; types of which
-// nothing is ever known return nothing.
+// gone, too. The error for an unknown sandbox is fs.ErrNotExist; a type that keeps no
+// history returns nothing.
 func History(ctx context.Context, s Sandbox, id string) ([]LogEntry, error) {
 	p, err := s.provider(Config{})
 	if err != nil {

@@ -192,7 +192,7 @@ func (e *Environment) memory(ctx context.Context) (Setup, error) {
 	if err != nil || start.Transcript != nil || e.cfg.Agent.Name == "" {
 		return start, err
 	}
-	// Somebody else may have talked to the agent of a sandbox that was kept.
+	// Another program may have prompted the agent of a kept sandbox.
 	t, err := e.ReadTranscript(ctx)
 	if err != nil || t.Main == "" && len(t.Subagents) == 0 {
 		return start, err
@@ -201,8 +201,8 @@ func (e *Environment) memory(ctx context.Context) (Setup, error) {
 	return start, nil
 }
 
-// remembers refuses an agent whose memory is where nobody can take it from, and would
-// end with this sandbox.
+// remembers refuses an agent whose memory cannot be read, and would end with this
+// sandbox.
 func (e *Environment) remembers(ctx context.Context, to Config) error {
 	if len(e.cfg.Scripts.ReadTranscript) > 0 {
 		return nil // it brings what it needs

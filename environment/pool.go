@@ -276,14 +276,14 @@ func (p *Pool) take(ctx context.Context) (w primitives.EnvironmentPrimitive, ref
 	}
 }
 
-// alive asks a sandbox itself, which is one round trip and takes less time than to
-// ask whoever runs it.
+// alive asks the sandbox itself: one round trip, which takes less time than asking its
+// engine or provider.
 func alive(ctx context.Context, w primitives.EnvironmentPrimitive) bool {
 	info, err := w.Stat(ctx, w.Paths().Workspace)
 	return err == nil && info.IsDir()
 }
 
-// discard ends a sandbox that is of no use without making anybody wait.
+// discard ends an unusable sandbox in the background.
 func (p *Pool) discard(ctx context.Context, w primitives.EnvironmentPrimitive) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,7 +32,7 @@ const (
 )
 
 // process is one running script: it decodes what the script prints and keeps the
-// end of its standard error. Whoever starts it must close it.
+// end of its standard error. The caller that starts it must close it.
 type process struct {
 	script string
 	proc   primitives.Process

@@ -283,7 +283,7 @@ func (r *queryRun) over(ctx context.Context, p *process, err error) error {
 	return err
 }
 
-// drop ends a process, unless it is somebody else's.
+// drop ends a process, unless another query owns it.
 func (r *queryRun) drop(p *process) {
 	if !r.watching {
 		r.env.release(p)

@@ -67,7 +67,7 @@ func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error
 	return nil
 }
 
-// private is for files that are nobody else's business.
+// private returns the options for files that other users must not read.
 func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o600} }
 
 // leaveNote writes the note in the sandbox, and what this machine is to remember of it.
@@ -212,7 +212,7 @@ type known struct {
 // first.
 const maxKnown = 4096
 
-// knownFolder opens the folder of what is remembered, which is nobody else's.
+// knownFolder opens the folder of the records, which other users cannot read.
 func knownFolder() (*os.Root, error) { return statedir.Open("sandboxes") }
 
 // knownName is the file for a sandbox.

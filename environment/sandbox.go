@@ -296,8 +296,8 @@ func onThisMachine(p primitives.EnvironmentPrimitive) bool {
 
 // InstalledTypes returns the types that this machine is set up for, sorted: not
 // "docker" where neither the configuration of the docker command nor a socket
-// says that there is an engine, nor "modal" without credentials. It contacts
-// nobody, so what is there may still not answer.
+// says that there is an engine, nor "modal" without credentials. It makes no
+// connection, so an installed type may still not answer.
 func InstalledTypes() []string {
 	return slices.DeleteFunc(SandboxTypes(), func(name string) bool {
 		d, ok := (&Sandbox{Type: name}).block().(primitives.Detector)

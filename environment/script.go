@@ -244,7 +244,7 @@ func (e *Environment) event(typ runnerscripts.EventType, queryID string, payload
 	return e.enrich(e.hidden(runnerscripts.Event{Type: typ, Payload: data, QueryID: queryID, Source: runnerscripts.SourceEnvironment}))
 }
 
-// logEvent keeps what a script says to nobody in particular.
+// logEvent logs a script's event that belongs to no query.
 func (e *Environment) logEvent(script string, ev runnerscripts.Event) {
 	eventlog.Write(e.log.With("script", script), e.hidden(ev))
 }

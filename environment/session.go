@@ -28,8 +28,8 @@ type Setup struct {
 
 // PrepareSession writes what the agent needs into the sandbox and restores the
 // transcript. It may be called again between queries; the next query then starts
-// the agent again. [Environment.ExecuteQuery] prepares the session with a zero
-// Setup if nobody did. While a query runs it returns [ErrBusy].
+// the agent again. [Environment.ExecuteQuery] prepares an unprepared session with a zero
+// Setup. While a query runs PrepareSession returns [ErrBusy].
 func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {
 	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 	return data, err
 }
 
-// prepareOnce prepares a session that nobody has prepared.
+// prepareOnce prepares the session unless it is prepared.
 func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData, error) {
 	prepared, first, err := e.isPrepared(ctx)
 	if prepared || err != nil {
@@ -104,8 +104,8 @@ func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData,
 	return e.setupSession(ctx, first)
 }
 
-// settle gives the agent of a copy, which nobody has asked yet, its memory.
-func (e *Environment) settle(ctx context.Context) error {
+// restoreMemory restores the transcript of a copy's agent before its first prompt.
+func (e *Environment) restoreMemory(ctx context.Context) error {
 	if e.first.Transcript == nil {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (e *Environment) isPrepared(ctx context.Context) (bool, Setup, error) {
 // ReadTranscript returns the conversation as the agent itself keeps it; an empty
 // one if there is none yet.
 func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcript, error) {
-	if err := e.settle(ctx); err != nil {
+	if err := e.restoreMemory(ctx); err != nil {
 		return runnerscripts.Transcript{}, err
 	}
 	result, err := e.run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: e.session()}, nil)
@@ -143,7 +143,7 @@ func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcr
 // sequence, which can be used once.
 func (e *Environment) ReadConversation(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
-		if err := e.settle(ctx); err != nil {
+		if err := e.restoreMemory(ctx); err != nil {
 			yield(runnerscripts.Event{}, err)
 			return
 		}
@@ -194,8 +194,8 @@ func (e *Environment) Interrupt(ctx context.Context) error {
 	return nil
 }
 
-// interrupt marks a query as interrupted. It returns the process that must be told: nil
-// if the query was interrupted before, or no process has the prompt.
+// interrupt marks a query as interrupted. It returns the process that must get the
+// interrupt: nil if the query was interrupted before, or no process has the prompt.
 func (e *Environment) interrupt(q *activeQuery) *process {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -270,7 +270,7 @@ func (e *Environment) control(ctx context.Context, c runnerscripts.Control) erro
 }
 
 const (
-	// transcriptRest is how long the agent's files have to be left alone until
+	// transcriptRest is how long the agent's files must be unchanged until
 	// the transcript is read again.
 	transcriptRest = 200 * time.Millisecond
 	// transcriptWait is the longest time that changes without a rest put off
@@ -346,7 +346,7 @@ func (w *transcriptWatch) run(ctx context.Context, yield func(runnerscripts.Even
 			return
 		case <-w.dirty:
 		}
-		if !w.settle(ctx, rest) {
+		if !w.awaitRest(ctx, rest) {
 			return
 		}
 		next, err := w.env.ReadTranscript(ctx)
@@ -368,8 +368,8 @@ func (w *transcriptWatch) run(ctx context.Context, yield func(runnerscripts.Even
 	}
 }
 
-// settle waits until nothing has changed for a while, but not for ever.
-func (w *transcriptWatch) settle(ctx context.Context, rest time.Duration) bool {
+// awaitRest waits until nothing has changed for a while, but not for ever.
+func (w *transcriptWatch) awaitRest(ctx context.Context, rest time.Duration) bool {
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
 	most := time.NewTimer(max(rest, transcriptWait))

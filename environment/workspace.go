@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// watchDebounce is how long a file has to be left alone until its change is
+// watchDebounce is how long a file must be unchanged until its change is
 // reported.
 const watchDebounce = 50 * time.Millisecond
 
@@ -23,7 +23,7 @@ const watchDebounce = 50 * time.Millisecond
 const maxListedContent = 256 << 20
 
 // DefaultIgnore is what WorkspaceFiles and WatchWorkspace leave out: what tools
-// make and nobody edits.
+// make and users do not edit.
 func DefaultIgnore() []string { return []string{".git", "node_modules"} }
 
 // FilesOptions says which files of the workspace to return. The zero value

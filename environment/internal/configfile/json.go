@@ -25,9 +25,9 @@ func ToJSON(data []byte) ([]byte, error) {
 	return asJSON, nil
 }
 
-// severalDocuments reports whether a YAML stream holds more than one document, all
-// but the first of which its decoder would leave unread. The markers "---" and
-// "..." can stand at the beginning of a line for nothing else.
+// severalDocuments reports whether a YAML stream holds more than one document: the
+// decoder reads only the first. The markers "---" and "..." at the beginning of a line
+// mean nothing else.
 func severalDocuments(data []byte) bool {
 	begun, ended := false, false
 	for line := range bytes.Lines(data) {

@@ -39,8 +39,8 @@ func (g Repository) Check() error {
 	return nil
 }
 
-// Clone fills an empty folder with the files of the repository at its Ref, of which limit
-// bounds the number and size.
+// Clone fills an empty folder with the files of the repository at its Ref. limit bounds
+// their number and size.
 func (g Repository) Clone(ctx context.Context, dir string, limit archive.Limit) error {
 	env, address := credentialEnv(g.URL)
 	git := gitCommand{dir: dir, env: env, secrets: SecretsOf(g.URL), fetches: true, limit: limit}

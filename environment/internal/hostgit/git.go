@@ -55,8 +55,8 @@ type gitCommand struct {
 	secrets []string
 	// userConfig uses the user's own configuration, for its ignore files.
 	userConfig bool
-	// fetches allows [fetchProtocols]. Only a repository of ours may fetch,
-	// whose configuration nobody else has written.
+	// fetches allows [fetchProtocols]. Only a repository whose configuration this
+	// package has written may fetch.
 	fetches bool
 	// complete makes missing objects an error that git only warns about.
 	complete bool
@@ -74,7 +74,7 @@ type gitCommand struct {
 func (g gitCommand) environ() []string {
 	env := append(hostEnv("PATH", "HOME", "SUDO_UID", "XDG_CONFIG_HOME", "TMPDIR"),
 		"LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0",
-		// Unlike core.gitProxy, of which git takes the first value, this wins.
+		// This wins; of core.gitProxy git takes the first value.
 		"GIT_PROXY_COMMAND=",
 		"GIT_NO_LAZY_FETCH=1", "GIT_LFS_SKIP_SMUDGE=1")
 	if g.fetches {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// checkCredentials refuses a URL of which nobody can say where its password ends.
-// It does not repeat it: any part of it may be of the password.
+// checkCredentials refuses a URL if it is ambiguous where its password ends.
+// The error does not repeat the URL: any part of it may belong to the password.
 func (g Repository) checkCredentials() error {
 	address := g.URL
 	if _, rest, _ := strings.Cut(g.URL, "://"); !strings.ContainsAny(rest, "/?#") {

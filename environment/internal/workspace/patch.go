@@ -196,7 +196,7 @@ func endName(name string) string {
 	return name
 }
 
-// quoteName quotes a name the way git reads it, where it has to be.
+// quoteName quotes a name as git does, if it needs quotes.
 func quoteName(name string) string {
 	plain := utf8.ValidString(name)
 	for i := 0; plain && i < len(name); i++ {
