@@ -47,9 +47,10 @@ func TestApplyTakesOneTreeToTheOther(t *testing.T) {
 				if want, err := env.Changes(t.Context()); err != nil || len(changes) != len(want) {
 					t.Errorf("%d changes were applied of %d (%v)", len(changes), len(want), err)
 				}
-				if again, err := env.Apply(t.Context(), from); len(changes) > 0 && !errors.Is(err, ErrConflict) {
+				if again, err := env.Apply(t.Context(), from); err != nil || len(again) > 0 {
 					t.Errorf("applied again: %v, %v", again, err)
 				}
+				readTree(t, from.Path).mustBe(t, c.after)
 			})
 		}
 	}
@@ -85,11 +86,22 @@ func TestApplyRefusesAFolderThatHasChanged(t *testing.T) {
 			}
 		})
 	}
-	// What is not touched may change.
+	// Each file that is in conflict is named, and what is wrong with it.
 	env, from := worked(t, before, after)
-	tree{"same": "mine\n", "mine": "1\n"}.write(t, from.Path)
-	if _, err := env.Apply(t.Context(), from); err != nil {
-		t.Error(err)
+	tree{"changed": "3\n", "new/x": "mine\n"}.write(t, from.Path)
+	_, err := env.Apply(t.Context(), from)
+	if err == nil || !strings.Contains(err.Error(), "changed: it has changed since it was copied: its content is another; ") ||
+		!strings.HasSuffix(err.Error(), "new: it has changed since it was copied: it is a folder now") {
+		t.Errorf("several conflicts: %v", err)
+	}
+	// What is not touched may change, and what is done already stays.
+	env, from = worked(t, before, after)
+	tree{"same": "mine\n", "mine": "1\n", "new": "1\n"}.write(t, from.Path)
+	if err := os.Remove(filepath.Join(from.Path, "deleted")); err != nil {
+		t.Fatal(err)
+	}
+	if made, err := env.Apply(t.Context(), from); err != nil || len(made) != 3 {
+		t.Errorf("made %v, %v", made, err)
 	}
 	readTree(t, from.Path).mustBe(t, tree{"changed": "2\n", "new": "1\n", "deep/er/new": "1\n", "same": "mine\n", "mine": "1\n"})
 }

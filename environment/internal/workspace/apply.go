@@ -20,11 +20,12 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// ErrConflict says that a folder is not as the workspace began.
-var ErrConflict = errors.New("the folder has changed meanwhile")
+// ErrConflict says that a file of a folder is not as the workspace began.
+var ErrConflict = errors.New("it has changed since it was copied")
 
 // Apply makes changes from old to current in a folder of this machine, all or none, and
-// returns those that it made: without permissions that git does not know.
+// returns those that it made: without permissions that git does not know, and without what
+// is in the folder already.
 func Apply(ctx context.Context, dir string, old, current *Snapshot, changes []Change) (_ []Change, err error) {
 	changes = slices.DeleteFunc(changes, func(c Change) bool {
 		return c.Old != nil && c.New != nil && c.Old.sameForGit(*c.New)
@@ -38,7 +39,8 @@ func Apply(ctx context.Context, dir string, old, current *Snapshot, changes []Ch
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	t := &treeChange{root: root, old: old, current: current, changes: changes}
-	return changes, t.make(ctx)
+	err = t.make(ctx)
+	return t.changes, err
 }
 
 // treeChange makes changes in a folder of this machine, all or none.
@@ -62,10 +64,8 @@ type fileMade struct {
 
 // make checks and stages everything before it changes anything.
 func (t *treeChange) make(ctx context.Context) (err error) {
-	for _, c := range t.changes {
-		if err := t.check(c); err != nil {
-			return inFile(c.Path, err)
-		}
+	if err := t.checkAll(); err != nil || len(t.changes) == 0 {
+		return err
 	}
 	t.stage = ".agentenv-" + uuid.NewString()
 	if err := t.root.Mkdir(t.stage, 0o700); err != nil {
@@ -98,12 +98,93 @@ func (t *treeChange) make(ctx context.Context) (err error) {
 	return nil
 }
 
-// check refuses a change that leaves the folder, and one of a file that is not as it was.
-func (t *treeChange) check(c Change) error {
-	if inGit(c.Path) {
-		return fmt.Errorf("%w: it is in a .git folder", primitives.ErrPathEscape)
+// maxConflicts is how many conflicts an error names.
+const maxConflicts = 10
+
+// checkAll checks all changes and leaves out those that the folder has already.
+func (t *treeChange) checkAll() error {
+	var conflicts error
+	var todo []Change
+	found := 0
+	for _, c := range t.changes {
+		done, err := t.check(c)
+		switch {
+		case err != nil && !errors.Is(err, ErrConflict):
+			return inFile(c.Path, err)
+		case err != nil && found == 0:
+			found, conflicts = 1, inFile(c.Path, err)
+		case err != nil:
+			if found++; found <= maxConflicts {
+				conflicts = fmt.Errorf("%w; %w", conflicts, inFile(c.Path, err))
+			}
+		case !done:
+			todo = append(todo, c)
+		}
 	}
-	for dir := path.Dir(c.Path); dir != "."; dir = path.Dir(dir) {
+	if found > maxConflicts {
+		return fmt.Errorf("%w; and %d more", conflicts, found-maxConflicts)
+	}
+	t.changes = todo
+	return conflicts
+}
+
+// check refuses a change that leaves the folder, and one of a file that is not as it was.
+// It reports whether the folder has the change already.
+func (t *treeChange) check(c Change) (done bool, _ error) {
+	if inGit(c.Path) {
+		return false, fmt.Errorf("%w: it is in a .git folder", primitives.ErrPathEscape)
+	}
+	is, wanted := t.current.files[c.Path]
+	if !wanted && t.isGone(c.Path) {
+		return true, nil
+	}
+	if err := t.checkFolders(c.Path); err != nil {
+		return false, err
+	}
+	if wanted && is.isLink() && !staysInside(c.Path, is.target) {
+		return false, fmt.Errorf("%w: a symbolic link to %s", primitives.ErrPathEscape, is.target)
+	}
+	if wanted && t.unchanged(c.Path, is) == nil {
+		return true, nil
+	}
+	if was, existed := t.old.files[c.Path]; existed {
+		return false, t.unchanged(c.Path, was)
+	}
+	info, err := t.root.Lstat(c.Path)
+	switch {
+	case isMissing(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case !info.IsDir():
+		return false, fmt.Errorf("%w: it exists", ErrConflict)
+	case t.empties(c.Path):
+		return false, nil
+	}
+	return false, fmt.Errorf("%w: it is a folder now", ErrConflict)
+}
+
+// isGone reports whether no file is at a path: nothing, or a folder with files of the
+// workspace.
+func (t *treeChange) isGone(name string) bool {
+	info, err := t.root.Lstat(name)
+	if isMissing(err) {
+		return true
+	}
+	if err != nil || !info.IsDir() {
+		return false
+	}
+	for is := range t.current.files {
+		if strings.HasPrefix(is, name+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// checkFolders refuses a path below something that is no folder and stays.
+func (t *treeChange) checkFolders(name string) error {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		info, err := t.root.Lstat(dir)
 		switch {
 		case isMissing(err): // or a file is above it
@@ -113,23 +194,7 @@ func (t *treeChange) check(c Change) error {
 			return fmt.Errorf("%w: %s is not a folder", ErrConflict, dir)
 		}
 	}
-	if is, ok := t.current.files[c.Path]; ok && is.isLink() && !staysInside(c.Path, is.target) {
-		return fmt.Errorf("%w: a symbolic link to %s", primitives.ErrPathEscape, is.target)
-	}
-	was, existed := t.old.files[c.Path]
-	if existed {
-		return t.unchanged(c.Path, was)
-	}
-	info, err := t.root.Lstat(c.Path)
-	switch {
-	case isMissing(err):
-		return nil
-	case err != nil:
-		return err
-	case info.IsDir() && t.empties(c.Path):
-		return nil
-	}
-	return fmt.Errorf("%w: it exists", ErrConflict)
+	return nil
 }
 
 // inGit reports whether a path is a .git or in one, in the eyes of a file system that
@@ -199,14 +264,17 @@ func (t *treeChange) unchanged(name string, was Entry) error {
 		}
 		is.Size, is.sum = int64(len(is.target)), sha256.Sum256([]byte(is.target))
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%w: it is no file any more", ErrConflict)
+		return fmt.Errorf("%w: it is no file now", ErrConflict)
 	case is.Size == was.Size:
 		if is.sum, err = t.digest(name); err != nil {
 			return err
 		}
 	}
-	if !is.sameForGit(was) {
-		return fmt.Errorf("%w: it is not as it was when it was copied", ErrConflict)
+	switch {
+	case !is.sameContent(was):
+		return fmt.Errorf("%w: its content is another", ErrConflict)
+	case gitMode(is) != gitMode(was):
+		return fmt.Errorf("%w: its mode is another", ErrConflict)
 	}
 	return nil
 }
