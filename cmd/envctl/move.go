@@ -76,7 +76,6 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	env, err := environment.Attach(ctx, environment.Config{
 		Sandbox: at.sandbox, Runner: to.Runner, Logger: to.Logger, Agent: environment.Agent{Name: f.named},
 	}, at.id)
-
 	if err != nil {
 		return err
 	}
