@@ -12,7 +12,7 @@ import (
 )
 
 func TestTheEngineIsTheOneThatTheDockerCommandFinds(t *testing.T) {
-	real := testdocker.Engine(t).DaemonHost()
+	host := testdocker.Engine(t).DaemonHost()
 	const nowhere = "unix:///no/such.sock"
 	for name, c := range map[string]struct {
 		host, variable, context, current string
@@ -20,9 +20,9 @@ func TestTheEngineIsTheOneThatTheDockerCommandFinds(t *testing.T) {
 	}{
 		"the default":                           {"", "", "", "", nil},
 		"by the configuration":                  {nowhere, "", "", "", primitives.ErrUnavailable},
-		"the configuration before the variable": {real, nowhere, "", "", nil},
+		"the configuration before the variable": {host, nowhere, "", "", nil},
 		"by the variable":                       {"", nowhere, "", "", primitives.ErrUnavailable},
-		"the variable before contexts":          {"", real, "nowhere", "nowhere", nil},
+		"the variable before contexts":          {"", host, "nowhere", "nowhere", nil},
 		"by a context":                          {"", "", "nowhere", "", primitives.ErrUnavailable},
 		"the chosen context before the current": {"", "", "real", "nowhere", nil},
 		"by the current context":                {"", "", "", "nowhere", primitives.ErrUnavailable},
@@ -33,7 +33,7 @@ func TestTheEngineIsTheOneThatTheDockerCommandFinds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := testdocker.CleanEnv(t)
-			testdocker.WriteContext(t, dir, "real", map[string]any{"Host": real})
+			testdocker.WriteContext(t, dir, "real", map[string]any{"Host": host})
 			testdocker.WriteContext(t, dir, "nowhere", map[string]any{"Host": nowhere})
 			testdocker.WriteContext(t, dir, "empty", map[string]any{})
 			damaged := filepath.Dir(filepath.Dir(testdocker.WriteContext(t, dir, "damaged", nil)))

@@ -55,7 +55,7 @@ func (r Root) OpenDir(rel string, opts Options) (int, error) {
 
 // Locate is OpenDir that also returns the path of the directory relative to the
 // root, without links and "..": "." for the root itself.
-func (r Root) Locate(rel string, opts Options) (fd int, real string, err error) {
+func (r Root) Locate(rel string, opts Options) (fd int, resolved string, err error) {
 	return r.open(rel, opts, true)
 }
 

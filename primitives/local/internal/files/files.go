@@ -78,16 +78,16 @@ func New(cfg Config) (*FS, error) {
 	if !path.IsAbs(cfg.Paths.Workspace) {
 		return fail(invalid("the workspace must be an absolute path"))
 	}
-	real, err := filepath.EvalSymlinks(cfg.Paths.Workspace)
+	resolved, err := filepath.EvalSymlinks(cfg.Paths.Workspace)
 	if err != nil {
 		return fail(err)
 	}
-	anchor, err := openPath(path.Dir(real))
+	anchor, err := openPath(path.Dir(resolved))
 	if err != nil {
 		return fail(err)
 	}
-	names := slices.Compact([]string{path.Clean(cfg.Paths.Workspace), real})
-	f := newFS(cfg, names, anchor, path.Base(real))
+	names := slices.Compact([]string{path.Clean(cfg.Paths.Workspace), resolved})
+	f := newFS(cfg, names, anchor, path.Base(resolved))
 	root, err := f.workspace()
 	if err != nil {
 		_ = f.Close()
@@ -207,12 +207,12 @@ func (f *FS) locate(dir string) (string, error) {
 		}
 		return path.Clean(dir), nil
 	}
-	fd, real, err := t.root.Locate(dir, noOptions)
+	fd, resolved, err := t.root.Locate(dir, noOptions)
 	if err != nil {
 		return "", err
 	}
 	unix.Close(fd)
-	return path.Join(f.names[0], real), nil
+	return path.Join(f.names[0], resolved), nil
 }
 
 // Stat implements primitives.Files.
