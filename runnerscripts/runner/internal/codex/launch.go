@@ -228,8 +228,8 @@ func trust(s runnerscripts.Session) string {
 // workspaceNames are the names under which Codex may look up the workspace.
 func workspaceNames(s runnerscripts.Session) []string {
 	names := []string{s.Paths.Workspace}
-	if real, err := filepath.EvalSymlinks(s.Paths.Workspace); err == nil && real != s.Paths.Workspace {
-		names = append(names, real)
+	if resolved, err := filepath.EvalSymlinks(s.Paths.Workspace); err == nil && resolved != s.Paths.Workspace {
+		names = append(names, resolved)
 	}
 	return names
 }

@@ -1,0 +1,250 @@
+package drivertest
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func recipe(r *rig) {
+	if r.pin == "" {
+		if got := r.driver.Recipe(); len(got.NPM) > 0 || got.Program != "" {
+			r.Errorf("the recipe installs %+v", got)
+		}
+		return
+	}
+	data, err := os.ReadFile("../../../../e2e/agents/package.json")
+	if err != nil {
+		r.Fatal(err)
+	}
+	var installed struct {
+		Dependencies         map[string]string `json:"dependencies"`
+		OptionalDependencies map[string]string `json:"optionalDependencies"`
+	}
+	if err := json.Unmarshal(data, &installed); err != nil {
+		r.Fatal(err)
+	}
+	version := installed.Dependencies[r.pin] + installed.OptionalDependencies[r.pin]
+	got := r.driver.Recipe()
+	if _, ok := installed.Dependencies[r.pin]; ok && !slices.Equal(got.NPM, []string{r.pin + "@" + version}) {
+		r.Errorf("the recipe installs %v", got.NPM)
+	}
+	if len(got.NPM) != 1 || !strings.HasSuffix(got.NPM[0], "@"+version) || got.Version != version || version == "" {
+		r.Errorf("the recipe installs %v, version %q; the tests run %q", got.NPM, got.Version, version)
+	}
+}
+
+func packagedVersion(r *rig) {
+	if r.pin == "" {
+		return // it is in no package that the driver knows
+	}
+	dir := r.TempDir()
+	program, started := filepath.Join(dir, r.packed), filepath.Join(dir, "started")
+	version, _, _ := strings.Cut(r.driver.Recipe().Version, ".")
+	version += ".999.0"
+	agenttest.WriteFile(r, filepath.Join(dir, "package.json"), `{"name":"`+r.npm+`","version":"`+version+`"}`)
+	agenttest.WriteFile(r, program, "#!/bin/sh\ntouch "+started+"\necho 0.1.0\n")
+	if err := os.Chmod(program, 0o700); err != nil {
+		r.Fatal(err)
+	}
+	r.session.Agent.Command = []string{program}
+	data, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session})
+	if err != nil || data.AgentVersion != version {
+		r.Errorf("version %q, %v", data.AgentVersion, err)
+	}
+	if _, err := os.Stat(started); err == nil {
+		r.Error("the program was started")
+	}
+}
+
+func missingProgram(r *rig) {
+	if r.pin == "" {
+		r.session.Agent.Command = []string{"no-such-agent"}
+	}
+	r.session.Agent.Env = map[string]string{"PATH": r.TempDir()}
+	_, err := r.driver.Start(r.Context(), runnerscripts.QueryRequest{Session: r.session}, r.out)
+	advice := "correct agent.command"
+	if r.pin != "" {
+		pkg := r.driver.Recipe().NPM[0]
+		advice = "npm install -g " + pkg[:strings.LastIndex(pkg, "@")]
+	}
+	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), advice) {
+		r.Errorf("start: %v", err)
+	}
+	if _, err = r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session}); !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
+		r.Errorf("setup: %v", err)
+	}
+}
+
+func noTranscript(r *rig) {
+	r.session.Agent.Command = []string{"true"}
+	tr, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session, Events: true}, r.out)
+	if err != nil || tr.Main != "" || tr.Subagents != nil || len(r.out.All()) != 0 {
+		r.Errorf("%+v, %v, events:\n%s", tr, err, agenttest.Describe(r.out.All()))
+	}
+}
+
+func crash(r *rig) {
+	c := r.talk()
+	r.prompt(c, "first plain-text")
+	query := r.begin(c, "run-command `touch asked`")
+	req := r.asked(0)
+	if err := syscall.Kill(r.pids()[0], syscall.SIGKILL); err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); !agenttest.HasCode(e.err, runnerscripts.FailAgent) || !strings.Contains(e.err.Error(), "killed") {
+		r.Errorf("error %v", e.err)
+	}
+	if got := r.resolved(); len(got) != 1 || got[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
+		r.Errorf("resolved: %+v", got)
+	}
+	r.prompt(c, "remember")
+	if n := len(r.pids()); n != 2 {
+		r.Errorf("the program was started %d times", n)
+	}
+	if text := agenttest.Said(r, r.out.All()); !strings.Contains(text, "You said before: first plain-text") {
+		r.Errorf("the agent said %q", text)
+	}
+}
+
+func closeRunning(r *rig) {
+	c := r.talk()
+	query := r.begin(c, "slow-stream")
+	if err := r.api.WaitHeld(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	for range 2 { // again does nothing
+		if err := c.Close(); err != nil {
+			r.Fatal(err)
+		}
+	}
+	if e := r.await(query); !agenttest.HasCode(e.err, runnerscripts.FailAgent) {
+		r.Errorf("error %v", e.err)
+	}
+	r.gone(r.pids()[0])
+	if _, err := c.Prompt(r.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		r.Errorf("a prompt after close: %v", err)
+	}
+}
+
+func endOfContext(r *rig) {
+	r.setUp()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	c, err := r.driver.Start(ctx, runnerscripts.QueryRequest{Session: r.session}, r.out)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = c.Close() })
+	cancel()
+	r.gone(r.pids()[0])
+	if err := c.Close(); err != nil {
+		r.Error(err)
+	}
+}
+
+func newProcess(r *rig) {
+	c := r.talk()
+	r.prompt(c, "the secret word is plum")
+	if err := c.Close(); err != nil {
+		r.Fatal(err)
+	}
+	done := r.prompt(r.start(), "remember")
+	all := r.api.Requests()
+	last := all[len(all)-1]
+	if len(last.Texts) != 2 || last.Texts[0] != "the secret word is plum" {
+		r.Errorf("the model was sent %q", last.Texts)
+	}
+	if done.Usage.InputTokens != last.Usage.InputTokens || done.Usage.CacheReadTokens != last.Usage.CacheReadTokens {
+		r.Errorf("the costs before the resume are counted again: %+v", done.Usage)
+	}
+	if init := r.initialized(); len(init) != 2 || init[0].Resumed || !init[1].Resumed {
+		r.Errorf("session_initialized: %+v", init)
+	}
+	r.sameAsTranscript()
+}
+
+// restored has the transcript in another session, as in another sandbox.
+func restored(r *rig) {
+	c := r.talk()
+	r.prompt(c, "the secret word is plum")
+	if err := c.Close(); err != nil {
+		r.Fatal(err)
+	}
+	stored, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session}, r.out)
+	if err != nil {
+		r.Fatal(err)
+	}
+	elsewhere := newRig(r, r.subject, r.patience)
+	elsewhere.session.SessionID = r.session.SessionID
+	elsewhere.real()
+	if _, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: elsewhere.session, Transcript: &stored}); err != nil {
+		r.Fatal(err)
+	}
+	elsewhere.prompt(elsewhere.start(), "remember")
+	if texts := elsewhere.lastRequest().Texts; len(texts) != 2 || texts[0] != "the secret word is plum" {
+		r.Errorf("the model was sent %q", texts)
+	}
+}
+
+// unreachable has an API whose port is closed.
+func unreachable(r *rig) {
+	r.setUp()
+	if err := r.api.Close(); err != nil {
+		r.Fatal(err)
+	}
+	c := r.start()
+	query := r.begin(c, "plain-text")
+	if r.hidesRetries {
+		r.wait(agenttest.OfType(runnerscripts.TypeUserMessage))
+	} else {
+		r.wait(func(e runnerscripts.Event) bool {
+			l, ok := e.Value().(*runnerscripts.Log)
+			return ok && l.Level == "warn" && strings.Contains(l.Message, "the model's API")
+		})
+	}
+	if err := c.Interrupt(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
+		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+	}
+}
+
+func maxTurns(r *rig) {
+	r.session.Agent.MaxTurns = 2
+	endsEarly(r)
+}
+
+func budget(r *rig) {
+	r.profile.BudgetUSD = 0.0001
+	endsEarly(r)
+}
+
+// endsEarly has a query that would go on for ever.
+func endsEarly(r *rig) {
+	e, _ := r.unasked(r.talk(), "endless")
+	if e.err != nil || e.done.StopReason != runnerscripts.StopMaxRequests {
+		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+	}
+}
+
+// gone waits for the end of the process group of a program.
+func (r *rig) gone(pid int) {
+	r.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(r.patience); syscall.Kill(-pid, 0) == nil; <-tick.C {
+		if time.Now().After(end) {
+			r.Fatalf("the program's process group %d is still there", pid)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package drivertest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+func pieces(r *rig) {
+	r.prompt(r.talk(), "plain-text")
+	const want = "Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂."
+	chunks := agenttest.Payloads[runnerscripts.ContentChunk](r, r.events(), runnerscripts.TypeAgentMessage)
+	var text string
+	for _, c := range chunks {
+		if c.Snapshot {
+			r.Errorf("a snapshot although the pieces said all: %+v", c)
+		}
+		text += c.Content.Text
+	}
+	if text != want || len(chunks) < 5 {
+		r.Errorf("%d pieces: %q", len(chunks), text)
+	}
+	version := r.driver.Recipe().Version
+	init := r.initialized()
+	if len(init) != 1 || init[0].Agent != r.name || version != "" && init[0].AgentVersion != version || init[0].Mode != r.mode ||
+		r.session.Agent.Model != "" && init[0].Model != r.session.Agent.Model || init[0].Resumed {
+		r.Errorf("session_initialized: %+v", init)
+	}
+	r.sameAsTranscript()
+}
+
+func sharedProcess(r *rig) {
+	c := r.talk()
+	r.prompt(c, "first plain-text")
+	r.prompt(c, "remember")
+	if n := len(r.pids()); n != 1 {
+		r.Errorf("the program was started %d times", n)
+	}
+	if text := agenttest.Said(r, r.events()); !strings.Contains(text, "first plain-text") {
+		r.Errorf("the agent said %q", text)
+	}
+	if init := r.initialized(); len(init) != 1 {
+		r.Errorf("session_initialized %d times", len(init))
+	}
+}
+
+func usage(r *rig) {
+	got := r.prompt(r.talk(), "plain-text").Usage
+	if want := r.lastRequest().Usage; got.InputTokens != want.InputTokens || got.OutputTokens != want.OutputTokens || got.CacheReadTokens != want.CacheReadTokens {
+		r.Errorf("usage %+v, the model says %+v", got, want)
+	}
+}
+
+func cost(r *rig) {
+	if got := r.prompt(r.talk(), "plain-text").Usage; got.CostUSD <= 0 {
+		r.Errorf("usage %+v", got)
+	}
+}
+
+func thoughts(r *rig) {
+	r.prompt(r.talk(), "think")
+	blocks := agenttest.Fold(r, r.events()).Blocks
+	if len(blocks) != 3 || blocks[1].Kind != session.BlockThought || !strings.Contains(blocks[1].Text, "Let me think about it.") ||
+		blocks[2].Kind != session.BlockAgent || blocks[2].Text != "I have thought about it." {
+		r.Errorf("blocks: %s", agenttest.Show(r, blocks))
+	}
+	r.sameAsTranscript()
+}
+
+func decisionCounts(r *rig) {
+	c := r.talk()
+	query := r.begin(c, "run-command `touch asked`")
+	req := r.asked(0)
+	call := req.ToolCall
+	if call.Title != "touch asked" || call.Status != runnerscripts.ToolPending || call.Kind != runnerscripts.ToolExecute {
+		r.Errorf("request: %s", agenttest.Show(r, req))
+	}
+	allow := runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
+	if err := c.Respond(r.Context(), req.ID, allow); err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopEndTurn || !r.exists("asked") {
+		r.Errorf("ended with %q, %v; the command ran: %v", e.done.StopReason, e.err, r.exists("asked"))
+	}
+	if got := r.resolved(); len(got) != 1 || got[0] != (runnerscripts.PermissionResolved{ID: req.ID, Kind: runnerscripts.AllowOnce, Reason: "answered"}) {
+		r.Errorf("resolved: %+v", got)
+	}
+	if err := c.Respond(r.Context(), req.ID, allow); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		r.Errorf("a second answer: %v", err)
+	}
+}
+
+func rejected(r *rig) {
+	if e := r.answer(r.talk(), "run-command `touch rejected`", runnerscripts.RejectOnce); e.err != nil || r.exists("rejected") {
+		r.Errorf("error %v; the command ran: %v", e.err, r.exists("rejected"))
+	}
+}
+
+func allowedAlways(r *rig) {
+	c := r.talk()
+	if e := r.answer(c, "run-command `touch always`", runnerscripts.AllowAlways); e.err != nil || !r.exists("always") {
+		r.Errorf("error %v; the command ran: %v", e.err, r.exists("always"))
+	}
+	if err := os.Remove(filepath.Join(r.session.Paths.Workspace, "always")); err != nil {
+		r.Fatal(err)
+	}
+	if e, asked := r.unasked(c, "run-command `touch always`"); asked || e.err != nil || !r.exists("always") {
+		r.Errorf("asked again: %v, error %v; the command ran: %v", asked, e.err, r.exists("always"))
+	}
+}
+
+func changedMode(r *rig) {
+	c := r.talk()
+	if err := c.SetMode(r.Context(), r.silent); err != nil {
+		r.Fatal(err)
+	}
+	switch e, asked := r.unasked(c, "write-file `silent.txt`"); {
+	case e.err != nil, asked && r.silentText == "":
+		r.Errorf("asked: %v, error %v", asked, e.err)
+	case !r.sent(r.silentText):
+		r.Errorf("the model was not sent %q", r.silentText)
+	}
+	if err := c.SetMode(r.Context(), r.mode); err != nil {
+		r.Fatal(err)
+	}
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](r, r.events(), runnerscripts.TypeModeUpdate)
+	if len(modes) != 2 || modes[0].CurrentModeID != r.silent || modes[1].CurrentModeID != r.mode {
+		r.Errorf("modes: %+v", modes)
+	}
+	if err := c.SetMode(r.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		r.Errorf("an unknown mode: %v", err)
+	}
+	if e := r.answer(c, "write-file `asked.txt`", runnerscripts.AllowOnce); e.err != nil || !r.exists("asked.txt") {
+		r.Errorf("in the first mode again: %v, written: %v", e.err, r.exists("asked.txt"))
+	}
+}
+
+func changedModel(r *rig) {
+	c := r.talk()
+	before := r.lastRequest().Model
+	if err := c.SetModel(r.Context(), r.other); err != nil {
+		r.Fatal(err)
+	}
+	r.prompt(c, "plain-text")
+	if got := r.lastRequest().Model; got != r.otherSent || got == before {
+		r.Errorf("the model was %q, then %q", before, got)
+	}
+}
+
+func interruptWithdraws(r *rig, prompt string) {
+	c := r.talk()
+	query := r.begin(c, prompt)
+	req := r.asked(0)
+	if err := c.Interrupt(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
+		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+	}
+	if got := r.resolved(); len(got) != 1 || got[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
+		r.Errorf("resolved: %+v", got)
+	}
+	err := c.Respond(r.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		r.Errorf("an answer after it: %v", err)
+	}
+	if r.exists("stopped") {
+		r.Error("the tool ran")
+	}
+	if blocks := agenttest.Fold(r, r.events()).Blocks; len(blocks) < 3 || blocks[2].Tool == nil || blocks[2].Tool.Status != runnerscripts.ToolFailed {
+		r.Errorf("blocks: %s", agenttest.Show(r, blocks))
+	}
+	if !r.forgets {
+		r.sameAsTranscript()
+	}
+}
+
+func earlyInterrupt(r *rig) {
+	c := r.talk()
+	query := r.begin(c, "slow-stream")
+	r.wait(agenttest.OfType(runnerscripts.TypeUserMessage))
+	if err := c.Interrupt(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
+		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+	}
+	r.prompt(c, "plain-text")
+}
+
+// unasked runs a query. It allows what the agent asks for, and reports whether there was
+// something.
+func (r *rig) unasked(c agent.Conversation, prompt string) (end ended, asked bool) {
+	r.Helper()
+	before := len(r.requests())
+	query := r.begin(c, prompt)
+	late := time.NewTimer(r.patience)
+	defer late.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for n := before; ; {
+		select {
+		case e := <-query:
+			return e, len(r.requests()) > before
+		case <-tick.C:
+		case <-late.C:
+			r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.events()))
+		}
+		for all := r.requests(); n < len(all); n++ {
+			// One that is not waiting any more needs no answer.
+			_ = c.Respond(r.Context(), all[n].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+		}
+	}
+}
