@@ -48,8 +48,8 @@ func TestRunKeepsNothingThatItHasPrinted(t *testing.T) {
 		}
 		usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 		t.Logf("%v: %d MB printed, %d MiB of memory", flags, printed.n/1_000_000, usage.Maxrss>>10)
-		if printed.n < 100_000_000 || usage.Maxrss>>10 > 250 {
-			t.Errorf("%v: %d MB printed with %d MiB of memory, want at most 250", flags, printed.n/1_000_000, usage.Maxrss>>10)
+		if printed.n < 100_000_000 || usage.Maxrss>>10 > 200 {
+			t.Errorf("%v: %d MB printed with %d MiB of memory, want at most 200", flags, printed.n/1_000_000, usage.Maxrss>>10)
 		}
 	}
 }

@@ -21,8 +21,8 @@ func config(t testing.TB, image string) docker.Config {
 }
 
 // TestContract runs the whole contract once, over the socket. Containers of other kinds
-// have the groups that they can influence; TestContractOfCopies copies on a root that can
-// be written. Of the choices that a group meets each stands in one container at least.
+// run the groups that they can influence; TestContractOfCopies copies on a root that can
+// be written. The whole contract over stdio is that of the runner's guest.
 func TestContract(t *testing.T) {
 	for _, c := range []struct {
 		name            string
