@@ -23,7 +23,7 @@
 // version and hello. After that the byte stream carries yamux streams, all opened
 // by the host.
 //
-// One operation is one stream: a request, then frames, see frame.go. Everything
+// One operation is one stream: a request, then frames, see wire.go. Everything
 // is encoded by hand-written field lists (messages.go) rather than JSON, because
 // paths, arguments and environment may hold any bytes and JSON only holds valid
 // UTF-8. A command's standard input, output and error are streams of their own,

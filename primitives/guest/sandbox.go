@@ -5,12 +5,84 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
+
+// Driver is what a backend knows of one sandbox that its guest cannot: how to connect to
+// it, whether it lives, and how to end it. [Open] makes a [Sandbox] of it. Methods may be
+// called from several goroutines at once.
+//
+// A driver may implement [Ender], [Refiner], [Copier], [primitives.Snapshotter],
+// [primitives.Pauser], [primitives.UsageReader] and [primitives.PortLister], too. The
+// Sandbox calls these only while the sandbox is neither closed nor terminated, and says
+// where their errors come from.
+type Driver interface {
+	// ID returns the sandbox's ID.
+	ID() string
+	// Dial starts the guest, or a further one beside it, and returns its byte stream.
+	// Closing the stream must unblock its readers and writers. If the stream has a
+	// method Stderr() string, a failed handshake quotes what that returns.
+	Dial(ctx context.Context) (io.ReadWriteCloser, error)
+	// State asks the backend for the state of the sandbox.
+	State(ctx context.Context) (Status, error)
+	// End ends the sandbox and returns when it is gone, also when ctx is done. A sandbox
+	// that has ended is no error. The guest's processes have ended, if they could be.
+	End(ctx context.Context) error
+	// Close releases what the driver holds. The sandbox lives on.
+	Close() error
+}
+
+// Status is the state of a sandbox as its backend sees it.
+type Status struct {
+	primitives.State
+	// Cause says why a sandbox that does not run has ended: an error that is
+	// primitives.ErrUnavailable, and os.ErrProcessDone if nothing runs in it any more.
+	// Nil says no more than the state.
+	Cause error
+}
+
+// Ender is implemented by drivers that do a part of [Driver].End while the guest ends
+// the processes.
+type Ender interface {
+	// BeginEnd starts that part, also when ctx is done. The function that it returns is
+	// called once, before End. It may call hangUp, which reports whether the guest has
+	// nothing left to do, and so ends by itself now.
+	BeginEnd(ctx context.Context) (finish func(hangUp func() bool))
+}
+
+// Refiner is implemented by drivers that know more of what the sandbox can do than
+// which methods they have.
+type Refiner interface {
+	// Refine returns the capabilities as they are.
+	Refine(c primitives.Capabilities) primitives.Capabilities
+}
+
+// Copier is implemented by drivers whose sandboxes can be copied: the Sandbox implements
+// primitives.Forker with it.
+type Copier interface {
+	// Freeze keeps the files of the sandbox as they are now, for copies.
+	Freeze(ctx context.Context) (Frozen, error)
+}
+
+// Frozen are the files of a sandbox, to be copied.
+type Frozen interface {
+	// Copy makes one sandbox. It may be called several times at once.
+	Copy(ctx context.Context) (*Sandbox, error)
+	// Drop removes the files when there is no copy, also when ctx is done.
+	Drop(ctx context.Context) error
+}
+
+// RunnerHolder is implemented by drivers that have put a runner into the sandbox.
+type RunnerHolder interface {
+	// Runner returns where in the sandbox the runner lies that this file of the host is;
+	// empty if it is another one.
+	Runner(file string) string
+}
 
 // ID returns the sandbox's ID.
 func (c *Sandbox) ID() string {
@@ -229,6 +301,157 @@ func (c *Sandbox) wrap(op string, err error) error {
 func stderrOf(rw io.ReadWriteCloser) string {
 	if s, ok := rw.(interface{ Stderr() string }); ok {
 		return s.Stderr()
+	}
+	return ""
+}
+
+// Snapshot implements primitives.Snapshotter, if the driver does.
+func (c *Sandbox) Snapshot(ctx context.Context) (string, error) {
+	d, ok := c.driver.(primitives.Snapshotter)
+	if !ok {
+		return "", c.wrap("snapshot", errors.ErrUnsupported)
+	}
+	if err := c.usable(ctx); err != nil {
+		return "", c.wrap("snapshot", err)
+	}
+	defer c.rest()()
+	id, err := d.Snapshot(ctx)
+	return id, c.wrap("snapshot", err)
+}
+
+// Pause implements primitives.Pauser, if the driver does.
+func (c *Sandbox) Pause(ctx context.Context) error {
+	return c.wrap("pause", c.pause(ctx, true))
+}
+
+// Resume implements primitives.Pauser, if the driver does. It also resumes a sandbox
+// that another handle has paused.
+func (c *Sandbox) Resume(ctx context.Context) error {
+	return c.wrap("resume", c.pause(ctx, false))
+}
+
+func (c *Sandbox) pause(ctx context.Context, paused bool) error {
+	d, ok := c.driver.(primitives.Pauser)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	c.pausing.Lock()
+	defer c.pausing.Unlock()
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
+	before, do := c.isPaused(), d.Resume
+	if paused {
+		do = d.Pause
+		c.setPaused(true) // before the guest falls silent
+	}
+	if err := do(ctx); err != nil {
+		c.setPaused(before)
+		return err
+	}
+	c.setPaused(paused)
+	return nil
+}
+
+// ReadUsage implements primitives.UsageReader, if the driver does. The backend answers,
+// so it works whatever goes on inside.
+func (c *Sandbox) ReadUsage(ctx context.Context) (primitives.Usage, error) {
+	d, ok := c.driver.(primitives.UsageReader)
+	if !ok {
+		return primitives.Usage{}, c.wrap("usage", errors.ErrUnsupported)
+	}
+	if err := c.usable(ctx); err != nil {
+		return primitives.Usage{}, c.wrap("usage", err)
+	}
+	u, err := d.ReadUsage(ctx)
+	return u, c.wrap("usage", err)
+}
+
+// Ports implements primitives.PortLister, if the driver does.
+func (c *Sandbox) Ports(ctx context.Context) ([]primitives.Port, error) {
+	d, ok := c.driver.(primitives.PortLister)
+	if !ok {
+		return nil, c.wrap("ports", errors.ErrUnsupported)
+	}
+	if err := c.usable(ctx); err != nil {
+		return nil, c.wrap("ports", err)
+	}
+	ports, err := d.Ports(ctx)
+	return ports, c.wrap("ports", err)
+}
+
+// copiesAtOnce bounds how many sandboxes are made at the same time.
+const copiesAtOnce = 8
+
+// Fork implements primitives.Forker, if the driver is a [Copier].
+func (c *Sandbox) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrimitive, error) {
+	copies, err := c.fork(ctx, n)
+	if err != nil {
+		return nil, c.wrap("fork", err)
+	}
+	return copies, nil
+}
+
+func (c *Sandbox) fork(ctx context.Context, n int) ([]primitives.EnvironmentPrimitive, error) {
+	d, ok := c.driver.(Copier)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	if err := c.usable(ctx); err != nil {
+		return nil, err
+	}
+	if n < 1 {
+		return nil, fmt.Errorf("%w: %d copies; ask for at least one", fs.ErrInvalid, n)
+	}
+	wake := c.rest()
+	frozen, err := d.Freeze(ctx)
+	wake()
+	if err != nil {
+		return nil, err
+	}
+	copies, err := makeCopies(ctx, n, frozen)
+	if err == nil {
+		return copies, nil
+	}
+	errs := []error{err}
+	for _, c := range copies {
+		if c != nil {
+			_, err := c.Terminate(context.WithoutCancel(ctx))
+			errs = append(errs, err, c.Close())
+		}
+	}
+	return nil, errors.Join(append(errs, frozen.Drop(ctx))...)
+}
+
+// makeCopies makes n copies. When one fails the others are given up; those that were made
+// are returned, too.
+func makeCopies(ctx context.Context, n int, frozen Frozen) ([]primitives.EnvironmentPrimitive, error) {
+	work, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	copies := make([]primitives.EnvironmentPrimitive, n)
+	turn := make(chan struct{}, copiesAtOnce)
+	var all sync.WaitGroup
+	for i := range copies {
+		turn <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turn }()
+			c, err := frozen.Copy(work)
+			if err != nil {
+				giveUp(err) // the first cause counts
+				return
+			}
+			copies[i] = c
+		})
+	}
+	all.Wait()
+	return copies, context.Cause(work)
+}
+
+// Runner returns where in the sandbox a runner lies that is this file of the host. It is
+// empty if there is none, or it is not known.
+func (c *Sandbox) Runner(file string) string {
+	if d, ok := c.driver.(RunnerHolder); ok {
+		return d.Runner(file)
 	}
 	return ""
 }

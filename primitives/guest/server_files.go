@@ -1,9 +1,13 @@
 package guest
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"iter"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -203,4 +207,233 @@ func (s *server) watch(ctx context.Context, op *operation) error {
 		_ = op.send(appendHeader(nil, frameEnd, 0))
 		return nil
 	})
+}
+
+// Groups of a batch: small files are handed over together, and written while the
+// next ones arrive; larger ones alone and as a stream.
+const (
+	groupBytes = 256 << 10
+	groupFiles = 64
+	// maxFileHeader is the longest header of a file in a batch.
+	maxFileHeader = 64 << 10
+)
+
+func (s *server) writeFiles(ctx context.Context, op *operation) error {
+	b := &batch{s: s, op: op, in: bufio.NewReaderSize(op.upload(), maxFrame)}
+	err := b.all(ctx)
+	if werr := b.finish(); err == nil {
+		err = werr
+	}
+	if err != nil {
+		return err
+	}
+	return op.reply(&empty{})
+}
+
+// seqWriter is a sandbox that writes the files of a batch as they arrive. It is
+// done with the content of one when it takes the next.
+type seqWriter interface {
+	WriteFilesSeq(ctx context.Context, files iter.Seq[primitives.File]) ([]error, error)
+}
+
+// writeSeq is seqWriter for every sandbox.
+func writeSeq(ctx context.Context, p primitives.EnvironmentPrimitive, files iter.Seq[primitives.File]) (errs []error, err error) {
+	if w, ok := p.(seqWriter); ok {
+		return w.WriteFilesSeq(ctx, files)
+	}
+	for f := range files {
+		one, err := primitives.WriteFiles(ctx, p, []primitives.File{f})
+		if err != nil {
+			return errs, err
+		}
+		errs = append(errs, one...)
+	}
+	return errs, nil
+}
+
+var errBatchEnd = errors.New("end of the batch")
+
+// batch writes files as they arrive, in their order.
+type batch struct {
+	s       *server
+	op      *operation
+	in      *bufio.Reader
+	index   int // of the next file
+	group   group
+	spare   group    // is being written, or memory for the next one
+	writing *writing // nil: nothing is being written
+}
+
+// group are small files and their contents, one after another.
+type group struct {
+	files    []primitives.File
+	contents []byte
+}
+
+// writing is the writing of small files that follow each other.
+type writing struct {
+	first  int        // the index of the first
+	files  int        // how many were handed over
+	groups chan group // to be written
+	done   chan struct{}
+	errs   []error // what came of each file; err is for all; both once done is closed
+	err    error
+}
+
+func (b *batch) all(ctx context.Context) error {
+	for {
+		err := b.next(ctx)
+		if errors.Is(err, errBatchEnd) {
+			return b.flush(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// next takes one file.
+func (b *batch) next(ctx context.Context) error {
+	h, err := b.header()
+	if err != nil {
+		return err
+	}
+	if h.Size > groupBytes {
+		return b.large(ctx, &h)
+	}
+	if len(b.group.contents)+int(h.Size) > groupBytes || len(b.group.files) == groupFiles {
+		if err := b.flush(ctx); err != nil {
+			return err
+		}
+	}
+	if b.group.contents == nil {
+		b.group = group{files: make([]primitives.File, 0, groupFiles), contents: make([]byte, 0, groupBytes)}
+	}
+	start := len(b.group.contents)
+	b.group.contents = b.group.contents[:start+int(h.Size)]
+	content := b.group.contents[start:]
+	if _, err := io.ReadFull(b.in, content); err != nil {
+		return streamError(err)
+	}
+	b.group.files = append(b.group.files, primitives.File{Path: h.Path, Content: content, Mode: h.Mode})
+	b.index++
+	return nil
+}
+
+// large writes a file while it arrives.
+func (b *batch) large(ctx context.Context, h *fileHeader) error {
+	err := b.flush(ctx)
+	if err == nil {
+		err = b.finish()
+	}
+	if err != nil {
+		return err
+	}
+	content := &io.LimitedReader{R: b.in, N: h.Size}
+	err = b.s.p.WriteFile(ctx, h.Path, &exactReader{content}, primitives.WriteOptions{Mode: h.Mode})
+	if _, derr := io.Copy(io.Discard, content); derr != nil {
+		return derr
+	}
+	b.index++
+	return b.report(b.index-1, err)
+}
+
+func (b *batch) header() (fileHeader, error) {
+	var h fileHeader
+	var length [4]byte
+	if _, err := io.ReadFull(b.in, length[:1]); err != nil {
+		if err == io.EOF { // nothing of a file was read
+			return h, errBatchEnd
+		}
+		return h, err
+	}
+	if _, err := io.ReadFull(b.in, length[1:]); err != nil {
+		return h, streamError(err)
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n > maxFileHeader {
+		return h, invalid(fmt.Errorf("%w: the header of a file has %d bytes", errProtocol, n))
+	}
+	buf := make([]byte, n)
+	if _, err := io.ReadFull(b.in, buf); err != nil {
+		return h, streamError(err)
+	}
+	if err := decode(buf, &h); err != nil || h.Size < 0 {
+		return h, invalid(errEncoding)
+	}
+	return h, nil
+}
+
+// flush has the group written when the one before it has been.
+func (b *batch) flush(ctx context.Context) error {
+	if len(b.group.files) == 0 {
+		return nil
+	}
+	if b.writing == nil {
+		b.writing = &writing{first: b.index - len(b.group.files), groups: make(chan group), done: make(chan struct{})}
+		go b.writing.run(ctx, b.s.p)
+	}
+	select {
+	case b.writing.groups <- b.group:
+		b.writing.files += len(b.group.files)
+		// The reader that takes a group has finished the one before.
+		b.group, b.spare = b.spare, b.group
+		b.group.files, b.group.contents = b.group.files[:0], b.group.contents[:0]
+		return nil
+	case <-b.writing.done:
+		b.writing.files += len(b.group.files)
+		return b.finish()
+	}
+}
+
+func (w *writing) run(ctx context.Context, p primitives.EnvironmentPrimitive) {
+	defer close(w.done)
+	w.errs, w.err = writeSeq(ctx, p, func(yield func(primitives.File) bool) {
+		for g := range w.groups {
+			for i := range g.files {
+				if !yield(g.files[i]) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// finish waits until what was flushed has been written.
+func (b *batch) finish() error {
+	w := b.writing
+	if w == nil {
+		return nil
+	}
+	b.writing = nil
+	close(w.groups)
+	<-w.done
+	for i, err := range w.errs {
+		if err := b.report(w.first+i, err); err != nil {
+			return err
+		}
+	}
+	if w.err == nil && len(w.errs) != w.files {
+		return fmt.Errorf("%w: %d files of %d were taken", primitives.ErrUnavailable, len(w.errs), w.files)
+	}
+	return w.err
+}
+
+// report tells the host of a file that was not written.
+func (b *batch) report(index int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return b.op.sendMessage(frameItem, &fileFailure{Index: index, Err: *toWire(err)})
+}
+
+// exactReader reads a file of a batch; data that ends early is an error.
+type exactReader struct{ *io.LimitedReader }
+
+func (r *exactReader) Read(p []byte) (int, error) {
+	n, err := r.LimitedReader.Read(p)
+	if err == io.EOF && r.N > 0 {
+		err = errEnded
+	}
+	return n, err
 }

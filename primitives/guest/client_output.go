@@ -2,13 +2,141 @@ package guest
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
+
+// stream is a command's standard output or error.
+type stream interface {
+	io.ReadCloser
+	cut()     // the guest says no more
+	release() // the process was closed
+}
+
+// streams returns the command's output.
+func (p *process) streams(s *starting) (stdout, stderr stream) {
+	if s.files == nil {
+		return &output{p: p, channel: chanStdout}, &output{p: p, channel: chanStderr}
+	}
+	return newPipeOutput(p, s.stdout), newPipeOutput(p, s.stderr)
+}
+
+// attach opens the stream of one of the process's own.
+func (p *process) attach(ch channel) (*framer, error) {
+	if err := p.c.Err(); err != nil {
+		return nil, err
+	}
+	if p.c.mux.NumStreams() >= maxStreams {
+		return nil, fmt.Errorf("%w: %d operations and streams are open at once", primitives.ErrLimit, maxStreams)
+	}
+	return p.c.openNow(requestFrame(opAttach, &attachRequest{p.token, ch}), true)
+}
+
+// output is a command's standard output or error. The stream is opened by the
+// first Read.
+type output struct {
+	p       *process
+	channel channel
+
+	reading sync.Mutex // held by Read
+	data    dataReader
+
+	mu     sync.Mutex
+	f      *framer
+	closed bool
+}
+
+// Read reads what the command printed.
+func (o *output) Read(b []byte) (int, error) {
+	o.reading.Lock()
+	defer o.reading.Unlock()
+	if err := o.open(); err != nil {
+		return 0, o.fail(err)
+	}
+	n, err := o.data.Read(b)
+	if err == nil || err == io.EOF { //nolint:errorlint // dataReader ends with io.EOF itself
+		return n, err
+	}
+	return n, o.fail(err)
+}
+
+// open attaches on the first call.
+func (o *output) open() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed || o.f != nil {
+		return closedIf(o.closed)
+	}
+	f, err := o.p.attach(o.channel)
+	if err != nil {
+		return err
+	}
+	if err := f.send(nil); err != nil {
+		_ = f.Close()
+		return err
+	}
+	o.f = f
+	o.data = dataReader{f: f, onError: o.p.c.remote}
+	return nil
+}
+
+func closedIf(closed bool) error {
+	if closed {
+		return fs.ErrClosed
+	}
+	return nil
+}
+
+func (o *output) fail(err error) error {
+	o.mu.Lock()
+	closed := o.closed
+	o.mu.Unlock()
+	if closed {
+		err = fs.ErrClosed
+	} else if _, ok := errors.AsType[*primitives.Error](err); !ok {
+		if _, remote := errors.AsType[*remoteError](err); !remote && !errors.Is(err, primitives.ErrLimit) {
+			err = o.p.c.broken(err)
+		}
+	}
+	return o.p.c.fail("read", o.p.target, err)
+}
+
+// Close lets go of the output: the command's writers get a broken pipe.
+func (o *output) Close() error {
+	o.mu.Lock()
+	attached, again := o.f != nil, o.closed
+	o.mu.Unlock()
+	if !again && !attached {
+		// The guest closes an output that was never attached. If the message cannot be
+		// sent the process is gone, too.
+		_ = o.p.f.sendMessage(frameCloseOutput, &controlRequest{Output: o.channel})
+	}
+	o.release()
+	return nil
+}
+
+// cut does nothing: the stream itself tells.
+func (o *output) cut() {}
+
+// release closes the stream.
+func (o *output) release() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	o.closed = true
+	if o.f != nil {
+		_ = o.f.Close()
+		_ = o.f.SetReadDeadline(time.Now()) // a Read that is under way
+	}
+}
 
 // newPipes makes the pipes for a command's output, if the guest takes such. The
 // host makes them: so it never reads from a descriptor that the sandbox chose.
