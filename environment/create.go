@@ -37,10 +37,8 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, errors.Join(err, terminate())
 	}
-	if cfg.Sandbox.Keep {
-		if err := e.leaveRecord(ctx); err != nil {
-			return nil, errors.Join(err, terminate(), e.Close())
-		}
+	if err := e.leaveRecord(ctx); err != nil {
+		return nil, errors.Join(err, e.discard(ctx))
 	}
 	if err := e.logActivity(ctx); err != nil {
 		return nil, errors.Join(err, e.discard(ctx))

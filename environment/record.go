@@ -22,8 +22,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// note is what a sandbox that outlives its program says of its environment, in the
-// folder App. Whatever runs there can change it, so that it holds nothing that
+// note is what a sandbox says of its environment to the next program, in the folder App.
+// One that is not kept is there for its grace. Whatever runs there can change it, so that it holds nothing that
 // decides what is run or allowed: that is remembered by the machine, see known.
 type note struct {
 	SessionID     string   `json:"session_id"`
@@ -41,8 +41,12 @@ const (
 // sessionPattern is what the ID of a session looks like that is read in a sandbox.
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 
-// leaveRecord writes down what [Attach] needs.
+// leaveRecord writes down what [Attach] needs; of a sandbox that is not kept without the
+// state of its workspace, which takes long.
 func (e *Environment) leaveRecord(ctx context.Context) error {
+	if !e.owner.kept {
+		return e.leaveNote(ctx)
+	}
 	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: e.cfg.notCounted()})
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
@@ -91,7 +95,7 @@ func (e *Environment) rememberOnHost(n note) {
 	agent := e.session().Agent
 	agent.Env = nil
 	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline}
-	if err := remember(e.cfg.Sandbox.Type, e.ID(), k); err != nil {
+	if err := remember(e.cfg.Sandbox.Type, e.ID(), k); err != nil && e.owner.kept {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
 }
@@ -195,8 +199,8 @@ func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own ow
 	return began, nil
 }
 
-// known is what this machine remembers of a sandbox that is kept, in a file that
-// nothing in the sandbox can write.
+// known is what this machine remembers of a sandbox, in a file that nothing in the
+// sandbox can write.
 type known struct {
 	note
 	Agent   Agent    `json:"agent"`
