@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // Create makes a sandbox of the configured type and prepares it. Closing the
@@ -56,8 +58,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 // the sandbox's own note is of another session, only its SessionID and IgnoreChanges
 // are taken from that note: without an Agent the scripts are [ErrConfig], and Changes
 // errors.ErrUnsupported, as of a sandbox that was made without Keep. Closing the
-// environment leaves the sandbox as it is. An id that is unknown or gone is an error as the sandbox's
-// own Attach function has it, for example fs.ErrNotExist.
+// environment leaves the sandbox as it is. An id that is unknown or gone is fs.ErrNotExist.
 func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	cfg = cfg.withQuietLogger()
 	provider, err := cfg.Sandbox.provider(cfg)
@@ -71,7 +72,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("attach to the sandbox: %w", asConfigError(err))
+		return nil, explainUnknown(fmt.Errorf("attach to the sandbox: %w", asConfigError(err)), cfg.Sandbox.Type, id)
 	}
 	own := owner{release: p.Close, placed: true, kept: true}
 	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
@@ -109,7 +110,28 @@ func Remove(ctx context.Context, s Sandbox, id string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("remove the sandbox: %w", err)
+		return explainUnknown(fmt.Errorf("remove the sandbox: %w", err), s.Type, id)
 	}
 	return nil
+}
+
+// unknownIDError says that no sandbox of a type has an ID.
+type unknownIDError struct {
+	typ, id string
+	err     error // of the backend
+}
+
+func (e *unknownIDError) Error() string {
+	return fmt.Sprintf("%s: no sandbox %q; List shows those there are", e.typ, e.id)
+}
+
+func (e *unknownIDError) Unwrap() error { return e.err }
+
+// explainUnknown gives the errors of all backends for an unknown ID one text. A socket or a
+// runner that does not exist is another error.
+func explainUnknown(err error, typ, id string) error {
+	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, ErrConfig) {
+		return err
+	}
+	return &unknownIDError{typ, id, err}
 }

@@ -2,7 +2,9 @@ package environment
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -27,13 +29,38 @@ func TestASandboxIsFoundByItsName(t *testing.T) {
 	}
 	for _, gone := range []string{name, made.ID()} {
 		_, err := Attach(t.Context(), Config{Sandbox: box}, gone)
-		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "no sandbox has this ID") || strings.Contains(err.Error(), "/") {
+		if !errors.Is(err, fs.ErrNotExist) || err.Error() != `local: no sandbox "`+gone+`"; List shows those there are` {
 			t.Errorf("attach to %s, which is gone: %v", gone, err)
 		}
 		if err := Remove(t.Context(), box, gone); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("remove %s, which is gone: %v", gone, err)
 		}
 	}
+}
+
+// All types say the same of an ID that is unknown, whatever their backends say.
+func TestAnUnknownIDIsNamedAlikeByAllTypes(t *testing.T) {
+	everywhere(t, func(t *testing.T, box Sandbox) {
+		for _, id := range []string{"0123456789ab", "sb-1234567890123456789012", "no id/at all\n"} {
+			_, err := Attach(t.Context(), Config{Sandbox: box}, id)
+			for call, err := range map[string]error{"Attach": err, "Remove": Remove(t.Context(), box, id)} {
+				want := fmt.Sprintf("%s: no sandbox %q; List shows those there are", box.Type, id)
+				if !errors.Is(err, fs.ErrNotExist) || err.Error() != want {
+					t.Errorf("%s: %v, want %s", call, err, want)
+				}
+			}
+		}
+	})
+	t.Run("an engine that is not there", func(t *testing.T) {
+		box := container(t)
+		box.Docker.Host = "unix://" + filepath.Join(t.TempDir(), "nosuch.sock")
+		_, err := Attach(t.Context(), Config{Sandbox: box}, "0123456789ab")
+		for call, err := range map[string]error{"Attach": err, "Remove": Remove(t.Context(), box, "0123456789ab")} {
+			if err == nil || strings.Contains(err.Error(), "List shows") {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+	})
 }
 
 // An ID comes before a name that looks like it.
