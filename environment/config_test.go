@@ -227,3 +227,18 @@ func TestAConfigurationThatDoesNotExistIsNamed(t *testing.T) {
 		t.Errorf("LoadConfig: %v", err)
 	}
 }
+
+// TestTheTableOfKeysHasAll: docs/configuration.md has a row for each key of a configuration.
+func TestTheTableOfKeysHasAll(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join("..", "docs", "configuration.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, _, _ := strings.Cut(string(doc), "\n## ")
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if key != "" && key != "-" && !strings.Contains(table, "\n| `"+key+"` |") {
+			t.Errorf("the key %s is not in the table", key)
+		}
+	}
+}
