@@ -3,10 +3,13 @@ package environment
 import (
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // move moves an environment to another one that is closed with the test.
@@ -117,5 +120,167 @@ func TestASandboxThatIsKeptMovesWithItsRecord(t *testing.T) {
 	}
 	if err := last.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// lstat returns type and permission of a file, and the target of a link.
+func lstat(t *testing.T, name string) string {
+	t.Helper()
+	info, err := os.Lstat(name)
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	if target, err := os.Readlink(name); err == nil {
+		return "-> " + target
+	}
+	return info.Mode().String()
+}
+
+func TestTheWholeWorkspaceMoves(t *testing.T) {
+	t.Parallel()
+	env := create(t, Config{Agent: remembering(t)})
+	ws := env.Primitive().Paths().Workspace
+	tree{"dir/run": "#!/bin/sh\n", ".git/config": "[core]\n", "secret": "s"}.write(t, ws)
+	if err := errors.Join(
+		os.Chmod(filepath.Join(ws, "dir/run"), 0o755), os.Chmod(filepath.Join(ws, "secret"), 0o600),
+		os.MkdirAll(filepath.Join(ws, "empty/folder"), 0o750), os.Chmod(filepath.Join(ws, "empty/folder"), 0o750),
+		os.Symlink("../secret", filepath.Join(ws, "dir/link")), os.Symlink("nowhere", filepath.Join(ws, "dangling")),
+		os.Symlink(filepath.Join(ws, "dir", "run"), filepath.Join(ws, "empty/absolute")),
+		os.Symlink(ws, filepath.Join(ws, "itself")), os.Symlink("/usr/bin/env", filepath.Join(ws, "out")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	moved := move(t, env, sandbox(t))
+	ws = moved.Primitive().Paths().Workspace
+	for name, want := range map[string]string{
+		"dir/run": "-rwxr-xr-x", "secret": "-rw-------", "empty/folder": "drwxr-x---", ".git/config": "-rw-r--r--",
+		"dir/link": "-> ../secret", "dangling": "-> nowhere", "empty/absolute": "-> ../dir/run", "itself": "-> .", "out": "-> /usr/bin/env",
+	} {
+		if got := lstat(t, filepath.Join(ws, name)); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestASandboxInWhichAQueryOfAnotherProgramRunsDoesNotMove(t *testing.T) {
+	t.Parallel()
+	box := sandbox(t)
+	id := killedHost(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"))}, "before")
+	env := attach(t, id, box)
+	if moved, err := env.Move(t.Context(), Config{Sandbox: sandbox(t)}); !errors.Is(err, ErrBusy) || moved != nil {
+		t.Fatalf("%v, %v", moved, err)
+	}
+	put(t, env, "go-on", "")
+	if _, err := followed(t.Context(), env); err != nil {
+		t.Fatal(err)
+	}
+	if err := move(t, env, sandbox(t)).Healthy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAQueryThatNobodyHasSeenTheEndOfDoesNotKeepFromMoving(t *testing.T) {
+	t.Parallel()
+	box := sandbox(t)
+	id := killedHost(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"))}, "before")
+	env := attach(t, id, box)
+	put(t, env, "go-on", "")
+	for { // until its runner has ended
+		moved, err := env.Move(t.Context(), Config{Sandbox: sandbox(t)})
+		if errors.Is(err, ErrBusy) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := moved.Close(); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+}
+
+func TestASandboxThatIsKeptFromAMoveOnRemembersTheBeginning(t *testing.T) {
+	t.Parallel()
+	box := sandbox(t)
+	env := create(t, Config{Agent: remembering(t), Workspace: []Source{{Files: []File{{Path: "gone", Content: "a\n"}, {Path: "old", Content: "b\n"}}}}})
+	put(t, env, "new", "c\n")
+	if err := env.Primitive().Remove(t.Context(), "gone", false); err != nil {
+		t.Fatal(err)
+	}
+	moved, err := env.Move(t.Context(), Config{Sandbox: toKeep(box)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := moved.Close(); err != nil {
+		t.Error(err)
+	}
+	again := attach(t, moved.ID(), box)
+	defer func() {
+		if err := Remove(t.Context(), box, moved.ID()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if got := changes(t, again); got != "deleted gone,created new," {
+		t.Errorf("changes are %q", got)
+	}
+}
+
+func TestTheFolderOfTheUserIsNotMovedOntoItself(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tree{"a": "1\n", "b/c": "2\n"}.write(t, dir)
+	from, to := sandbox(t), sandbox(t)
+	from.Workspace, to.Workspace = dir, dir
+	env := create(t, Config{Sandbox: from, Agent: remembering(t)})
+	say(t, env, "one")
+	moved := move(t, env, to)
+	if got := say(t, moved, "two"); !strings.Contains(got, "after: one") {
+		t.Errorf("it said %q", got)
+	}
+	for name, want := range map[string]string{"a": "1\n", "b/c": "2\n"} {
+		if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(data) != want {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+	}
+}
+
+func TestOfAnAgentWithoutANameOnlyTheEnvironmentCountsForAMove(t *testing.T) {
+	t.Parallel()
+	env := create(t, Config{Agent: remembering(t)})
+	to := Config{Sandbox: sandbox(t), Agent: Agent{Model: "m"}}
+	if _, err := env.Move(t.Context(), to); !errors.Is(err, ErrConfig) {
+		t.Errorf("%v", err)
+	}
+	to.Agent = Agent{Env: map[string]string{"KEY": "value"}}
+	moved, err := env.Move(t.Context(), to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := moved.session().Agent; got.Name != "script" || got.Env["KEY"] != "value" {
+		t.Errorf("%+v", got)
+	}
+	if err := moved.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAgentThatWouldNotRememberIsNotMoved(t *testing.T) {
+	t.Parallel()
+	env := create(t, Config{Agent: Agent{Name: "acp", Command: []string{"sh"}}})
+	said := runnerscripts.Transcript{Main: `{"type":"user_message","payload":{}}` + "\n"}
+	if _, err := env.PrepareSession(t.Context(), Setup{Transcript: &said}); err != nil {
+		t.Fatal(err)
+	}
+	moved, err := env.Move(t.Context(), Config{Sandbox: sandbox(t)})
+	if !errors.Is(err, errors.ErrUnsupported) || moved != nil || !strings.Contains(err.Error(), `"acp"`) {
+		t.Errorf("%v, %v", moved, err)
+	}
+	if err := env.Healthy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := move(t, create(t, Config{Agent: env.cfg.Agent}), sandbox(t)).Healthy(t.Context()); err != nil {
+		t.Errorf("without a conversation: %v", err)
 	}
 }
