@@ -83,8 +83,8 @@ func (a *app) report(findings []finding, asJSON bool) error {
 
 func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	findings := checkSandbox(ctx, cfg)
-	findings = append(findings, checkDocker(ctx, cfg)...)
-	findings = append(findings, checkModal(ctx, cfg)...)
+	findings = append(findings, checkDocker(ctx, cfg, withoutThat(cfg, "docker"))...)
+	findings = append(findings, checkModal(ctx, cfg, withoutThat(cfg, "modal"))...)
 	for _, agent := range []struct{ program, pkg string }{
 		{"claude", "@anthropic-ai/claude-code"}, {"codex", "@openai/codex"}, {"gemini", "@google/gemini-cli"}, {"opencode", "opencode-ai"},
 	} {
@@ -97,6 +97,15 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	)
 }
 
+// withoutThat is the status of a backend that does not work: nothing works without the one
+// that was asked for.
+func withoutThat(cfg environment.Config, backend string) string {
+	if cfg.Sandbox.Type == backend {
+		return statusFailed
+	}
+	return statusMissing
+}
+
 // checkSandbox makes a sandbox and has the scripted agent answer in it.
 func checkSandbox(ctx context.Context, cfg environment.Config) []finding {
 	name := "sandbox " + cfg.Sandbox.Type
@@ -104,10 +113,8 @@ func checkSandbox(ctx context.Context, cfg environment.Config) []finding {
 	cfg.Workspace, cfg.Sandbox.Keep = nil, false
 	env, err := environment.Create(ctx, cfg)
 	if err != nil {
-		f := finding{Check: name, Status: statusFailed, Detail: err.Error()}
-		if cfg.Sandbox.Type == "docker" {
-			f.Detail, f.Fix = remedy(err)
-		}
+		f := finding{Check: name, Status: statusFailed}
+		f.Detail, f.Fix = remedy(err)
 		return []finding{f}
 	}
 	caps := env.Primitive().Capabilities()

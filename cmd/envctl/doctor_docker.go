@@ -16,12 +16,8 @@ import (
 const engineTimeout = 15 * time.Second
 
 // checkDocker looks at the engine and at what sandboxes need there. Without an
-// engine only containers do not work.
-func checkDocker(ctx context.Context, cfg environment.Config) []finding {
-	failed := statusMissing
-	if cfg.Sandbox.Type == "docker" {
-		failed = statusFailed
-	}
+// engine only containers do not work, and failed is the status of that.
+func checkDocker(ctx context.Context, cfg environment.Config, failed string) []finding {
 	engine := finding{Check: "docker engine", Status: failed}
 	if !cfg.Sandbox.Docker.Present() {
 		engine.Detail = "nothing says that there is one"

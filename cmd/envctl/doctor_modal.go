@@ -9,12 +9,9 @@ import (
 )
 
 // checkModal looks for an account at Modal and at what sandboxes need there. Without
-// one only they do not work.
-func checkModal(ctx context.Context, cfg environment.Config) []finding {
-	account := finding{Check: "modal account", Status: statusMissing}
-	if cfg.Sandbox.Type == "modal" {
-		account.Status = statusFailed
-	}
+// one only they do not work, and failed is the status of that.
+func checkModal(ctx context.Context, cfg environment.Config, failed string) []finding {
+	account := finding{Check: "modal account", Status: failed}
 	if !cfg.Sandbox.Modal.Present() {
 		account.Detail = "there are no credentials"
 		account.Fix = "for --sandbox modal: run 'modal token new', or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
