@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,14 +29,17 @@ func (r Reader) Decode(data []byte, v any, where string) error {
 	if err == nil {
 		err = json.Unmarshal(data, v)
 	}
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrInvalid):
+	if err == nil || errors.Is(err, ErrInvalid) {
 		return err
-	case errors.As(err, &wrong):
-		return fmt.Errorf("%w: %s: it is a %s and must be a %s", ErrInvalid, join(where, wrong.Field), wrong.Value, wrong.Type)
+	}
+	return invalid(where, "%w", err)
+}
+
+// invalid is the error of a value. An empty path is that of the whole configuration.
+func invalid(where, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if where == "" {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return fmt.Errorf("%w: %s: %w", ErrInvalid, where, err)
 }
@@ -88,7 +92,7 @@ func readDuration(value any, where string) (any, error) {
 	if d, err := time.ParseDuration(text); ok && err == nil {
 		return int64(d), nil
 	}
-	return nil, fmt.Errorf("%w: %s: %s is no duration; give one with a unit, such as 90s or 2h", ErrInvalid, where, given(value))
+	return nil, invalid(where, "%s is no duration; write 90s or 2h", shown(value))
 }
 
 // Settings returns what v is in JSON, with its durations as [Reader.Decode] reads them.
@@ -132,8 +136,12 @@ func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 		return checkValue(value, t, where)
 	}
-	if !fits(value, t.Kind()) {
-		return fmt.Errorf("%w: %s: it is %s; give %s", ErrInvalid, where, given(value), wanted(t.Kind()))
+	if !fits(value, t) {
+		say := given
+		if t.Kind() >= reflect.Bool && t.Kind() <= reflect.Float64 {
+			say = shown
+		}
+		return invalid(where, "it is %s; give %s", say(value), wanted(t.Kind()))
 	}
 	switch value := value.(type) {
 	case map[string]any:
@@ -188,39 +196,66 @@ func checkValue(value any, t reflect.Type, where string) error {
 	if err == nil || errors.Is(err, ErrInvalid) {
 		return err // it says where
 	}
-	return fmt.Errorf("%w: %s: %w", ErrInvalid, where, err)
+	return invalid(where, "%w", err)
 }
 
-// fits reports whether a decoded value can be read into a type of this kind.
-func fits(value any, k reflect.Kind) bool {
-	switch value.(type) {
+// fits reports whether a decoded value can be read into a type.
+func fits(value any, t reflect.Type) bool {
+	k := t.Kind()
+	switch value := value.(type) {
 	case map[string]any:
 		return k == reflect.Struct || k == reflect.Map || k == reflect.Interface
 	case []any:
 		return k == reflect.Slice || k == reflect.Interface
 	case string:
-		return k == reflect.String || k == reflect.Interface || k == reflect.Slice // bytes
+		return k == reflect.String || k == reflect.Interface || k == reflect.Slice && t.Elem().Kind() == reflect.Uint8
 	case bool:
 		return k == reflect.Bool || k == reflect.Interface
 	case json.Number:
-		return k >= reflect.Int && k <= reflect.Float64 || k == reflect.Interface
+		return k == reflect.Interface || fitsNumber(value.String(), t)
 	}
 	return true // null is the zero value of anything
 }
 
+// fitsNumber reports whether a type has this number.
+func fitsNumber(number string, t reflect.Type) bool {
+	err := strconv.ErrSyntax
+	switch k := t.Kind(); {
+	case k >= reflect.Int && k <= reflect.Int64:
+		_, err = strconv.ParseInt(number, 10, t.Bits())
+	case k >= reflect.Uint && k <= reflect.Uintptr:
+		_, err = strconv.ParseUint(number, 10, t.Bits())
+	case k == reflect.Float32, k == reflect.Float64:
+		_, err = strconv.ParseFloat(number, t.Bits())
+	}
+	return err == nil
+}
+
 // wanted and given name values in the words of configuration files.
 func wanted(k reflect.Kind) string {
-	switch k {
-	case reflect.Struct, reflect.Map:
+	switch {
+	case k == reflect.Struct, k == reflect.Map:
 		return "a mapping (key: value)"
-	case reflect.Slice:
+	case k == reflect.Slice:
 		return "a list"
-	case reflect.String:
+	case k == reflect.String:
 		return "a text"
-	case reflect.Bool:
+	case k == reflect.Bool:
 		return "true or false"
+	case k >= reflect.Int && k <= reflect.Int64:
+		return "a whole number"
+	case k >= reflect.Uint && k <= reflect.Uintptr:
+		return "a whole number from 0"
 	}
 	return "a number"
+}
+
+// shown is given, with a text itself. It is for values that are no secrets: numbers and durations.
+func shown(value any) string {
+	if text, ok := value.(string); ok && len(text) <= 100 {
+		return strconv.Quote(text)
+	}
+	return given(value)
 }
 
 func given(value any) string {
