@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
@@ -17,12 +18,16 @@ import (
 )
 
 // History returns what the engine remembers of a sandbox's container, oldest first:
-// engines remember a few hundred events, also of containers that are gone. A container that it does not remember is fs.ErrNotExist.
+// engines remember a few hundred events, also of containers that are gone. Of one whose
+// events are lost History returns when it was made and started, and how it ended. A container that it does not remember is fs.ErrNotExist.
 func (p Provider) History(ctx context.Context, id string) ([]primitives.Incident, error) {
 	var list []primitives.Incident
 	err := p.askAbout("history", id, func(eng *client.Client) error {
 		var err error
 		list, err = remembered(ctx, eng, id)
+		if err == nil && len(list) == 0 {
+			list, err = inspected(ctx, eng, id)
+		}
 		if err == nil && len(list) == 0 {
 			err = fmt.Errorf("%w: the engine remembers no such container", fs.ErrNotExist)
 		}
@@ -40,6 +45,39 @@ func remembered(ctx context.Context, eng *client.Client, id string) ([]primitive
 		list = append(list, primitives.Incident{Time: time.Unix(0, m.TimeNano).UTC(), Message: incident(m), OutOfMemory: m.Action == events.ActionOOM})
 	}
 	return list, err
+}
+
+// inspected returns what the engine knows of a sandbox's container without its events;
+// nothing of another container.
+func inspected(ctx context.Context, eng *client.Client, id string) ([]primitives.Incident, error) {
+	if !validName(id) {
+		return nil, nil
+	}
+	found, err := eng.ContainerInspect(ctx, id)
+	switch {
+	case cerrdefs.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case found.State == nil || found.Config == nil || !isSandbox(found.Name, found.Config.Labels):
+		return nil, nil
+	}
+	var list []primitives.Incident
+	add := func(at, message string, outOfMemory bool) {
+		when, err := time.Parse(time.RFC3339Nano, at)
+		if err == nil && !when.IsZero() {
+			list = append(list, primitives.Incident{Time: when.UTC(), Message: message, OutOfMemory: outOfMemory})
+		}
+	}
+	add(found.Created, "made from the image "+found.Config.Image, false)
+	add(found.State.StartedAt, "started", false)
+	if s := found.State; !s.Running {
+		if s.OOMKilled {
+			add(s.FinishedAt, usedUp, true)
+		}
+		add(s.FinishedAt, endedWith(strconv.Itoa(s.ExitCode)), false)
+	}
+	return list, nil
 }
 
 // pastEvents returns the events of a container that the engine remembers, oldest first;
@@ -96,7 +134,7 @@ func incident(m events.Message) string {
 	case events.ActionStart:
 		return "started"
 	case events.ActionOOM:
-		return "a process was killed: the container has used up its memory"
+		return usedUp
 	case events.ActionKill:
 		return "signal " + get("signal")
 	case events.ActionPause:
@@ -108,7 +146,13 @@ func incident(m events.Message) string {
 	case events.ActionDestroy:
 		return "removed"
 	}
-	code := get("exitCode")
+	return endedWith(get("exitCode"))
+}
+
+const usedUp = "a process was killed: the container has used up its memory"
+
+// endedWith describes the end of a container with an exit code.
+func endedWith(code string) string {
 	if n, err := strconv.Atoi(code); err == nil && n > 128 {
 		code += fmt.Sprintf(" (signal %d)", n-128)
 	}
