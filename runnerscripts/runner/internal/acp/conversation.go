@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	acpsdk "github.com/coder/acp-go-sdk"
@@ -37,20 +38,20 @@ type conversation struct {
 	asking   sync.WaitGroup // handlers of permission requests, interrupts
 	stopping sync.WaitGroup // interrupts alone; no prompt of the user is sent meanwhile
 
-	withdrawing sync.Mutex // held until the withdrawal of a question is reported
+	permissions agent.Permissions[*question]
+	asked       atomic.Int64 // counts questions, for their ids
 
-	mu        sync.Mutex
-	peer      *peer
-	over      bool // no process may be started any more
-	loading   bool // the agent repeats the conversation so far
-	repeated  int  // updates of it so far
-	progress  chan struct{}
-	query     *query
-	questions map[string]*question
-	always    map[runnerscripts.ToolKind]bool // allowed for the session; see Config.KeepsAlways
-	asked     int                             // counts questions, for their ids
-	mode      string                          // as the user chose it; empty: the agent's own choice
-	model     string
+	mu       sync.Mutex
+	peer     *peer
+	over     bool // no process may be started any more
+	loading  bool // the agent repeats the conversation so far
+	repeated int  // updates of it so far
+	progress chan struct{}
+	query    *query
+	stopped  []*question                     // rejected with an interrupt, which the answer follows
+	always   map[runnerscripts.ToolKind]bool // allowed for the session; see Config.KeepsAlways
+	mode     string                          // as the user chose it; empty: the agent's own choice
+	model    string
 }
 
 // query is a prompt that is worked on.
@@ -67,13 +68,13 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 	cfg.CancelTime = cmp.Or(cfg.CancelTime, cancelTime)
 	cfg.Workspace = cmp.Or(cfg.Workspace, cfg.Query.Paths.Workspace)
 	c := &conversation{
-		cfg:       cfg,
-		translate: newTranslator(cfg.Out, cfg.WholeThoughts),
-		progress:  make(chan struct{}, 1),
-		questions: map[string]*question{},
-		always:    map[runnerscripts.ToolKind]bool{},
-		mode:      cfg.Query.Agent.PermissionMode,
-		model:     cfg.Query.Agent.Model,
+		cfg:         cfg,
+		translate:   newTranslator(cfg.Out, cfg.WholeThoughts),
+		progress:    make(chan struct{}, 1),
+		permissions: agent.Permissions[*question]{Out: cfg.Out},
+		always:      map[runnerscripts.ToolKind]bool{},
+		mode:        cfg.Query.Agent.PermissionMode,
+		model:       cfg.Query.Agent.Model,
 	}
 	p, resumed, err := c.start(ctx)
 	if err != nil {
@@ -290,10 +291,7 @@ func words(err *acpsdk.RequestError) string {
 
 // waits reports whether the query waits for something other than the agent's model.
 func (c *conversation) waits() bool {
-	c.mu.Lock()
-	asks := len(c.questions) > 0
-	c.mu.Unlock()
-	return asks || c.translate.busy()
+	return len(c.permissions.Pending()) > 0 || c.translate.busy()
 }
 
 // usage is what a query cost.

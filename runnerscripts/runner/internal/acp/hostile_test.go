@@ -316,7 +316,7 @@ func FuzzUpdate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, update []byte) {
 		out := agenttest.NewRecorder()
 		c := &conversation{
-			cfg: Config{Out: out, Program: "it"}, translate: newTranslator(out, true), questions: map[string]*question{},
+			cfg: Config{Out: out, Program: "it"}, translate: newTranslator(out, true), permissions: agent.Permissions[*question]{Out: out},
 			progress: make(chan struct{}, 1),
 		}
 		c.translate.prompt("hello")

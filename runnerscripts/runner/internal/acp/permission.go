@@ -17,10 +17,7 @@ type question struct {
 	call    runnerscripts.ToolCall
 	options []runnerscripts.PermissionOption
 	answer  chan acpsdk.RequestPermissionResponse // takes one
-	// told says that its end was reported, and the answer, a refusal, follows
-	// the interrupt.
-	told bool
-	why  string // it is refused
+	why     string                                // it is refused
 }
 
 // permissionRequest is what the agent asks, in the shape of this project's own
@@ -98,25 +95,25 @@ func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCa
 	call.Status = runnerscripts.ToolPending
 	c.translate.asked(call)
 	q := &question{call: c.translate.wholeCall(call), options: options, answer: make(chan acpsdk.RequestPermissionResponse, 1)}
-	c.mu.Lock()
-	if c.over || c.query == nil || c.query.cancelled {
-		c.mu.Unlock()
+	id := fmt.Sprintf("permission-%d", c.asked.Add(1))
+	r := runnerscripts.PermissionRequest{ID: id, ToolCall: call, Options: options}
+	if !c.permissions.Request(runnerscripts.MainConversation, r, q, c.asks) {
 		return cancelled()
 	}
-	c.asked++
-	id := fmt.Sprintf("permission-%d", c.asked)
-	c.questions[id] = q
-	c.mu.Unlock()
-	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
-		ID: id, ToolCall: call, Options: options,
-	})
 	select {
 	case answer := <-q.answer:
 		return answer
 	case <-ctx.Done(): // the agent has withdrawn it, or ended
-		c.withdraw(id)
+		c.permissions.Withdraw(func(other string, _ *question) bool { return other == id })
 		return cancelled()
 	}
+}
+
+// asks reports whether a query runs that may ask.
+func (c *conversation) asks() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.over && c.query != nil && !c.query.cancelled
 }
 
 // refuse rejects a tool call without asking.
@@ -172,79 +169,40 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	if len(d.UpdatedInput) > 0 {
 		return agent.Unsupported("leave updated_input out: ACP has no way to change what %s is going to do", c.cfg.Program)
 	}
-	c.withdrawing.Lock()
-	defer c.withdrawing.Unlock()
-	c.mu.Lock()
-	q, ok := c.questions[id]
-	if !ok || q.told {
-		c.mu.Unlock()
-		return agent.NotWaiting(id)
-	}
-	o, err := agent.Choose(q.options, d)
+	q, o, err := c.permissions.Answer(id, func(q *question) (runnerscripts.PermissionOption, error) {
+		return agent.Choose(q.options, d)
+	})
 	if err != nil {
-		c.mu.Unlock()
 		return err
 	}
 	chosen := o
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if o.Kind == runnerscripts.AllowAlways && c.cfg.KeepsAlways != nil && c.cfg.KeepsAlways(q.call) {
 		if once, ok := optionOf(q.options, runnerscripts.AllowOnce); ok {
 			chosen, c.always[q.call.Kind] = once, true
 		}
 	}
-	stop := d.Interrupt && !o.Kind.Allows()
-	if stop {
-		// It gets its answer only after the interrupt, when the question is withdrawn:
-		// it might end its turn as if it had not been interrupted.
-		q.told, q.why = true, d.Message
+	if d.Interrupt && !o.Kind.Allows() && c.query != nil {
+		// It gets its answer only after the interrupt, with the withdrawn ones: it might
+		// end its turn as if it had not been stopped.
+		q.why = d.Message
+		c.stopped = append(c.stopped, q)
 		c.interrupt(c.query)
-	} else {
-		delete(c.questions, id)
+		return nil
 	}
-	c.mu.Unlock()
-	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
-		ID: id, Kind: o.Kind, Reason: "answered",
-	})
-	if !stop {
-		q.answer <- withMessage(selected(chosen), d.Message)
-	}
+	q.answer <- withMessage(selected(chosen), d.Message)
 	return nil
 }
 
-// withdraw ends a question that needs no answer any more.
-func (c *conversation) withdraw(id string) {
-	c.withdrawing.Lock()
-	defer c.withdrawing.Unlock()
-	c.withdrawOne(id)
-}
-
-// withdrawOne is withdraw for who holds the lock.
-func (c *conversation) withdrawOne(id string) {
-	c.mu.Lock()
-	q, ok := c.questions[id]
-	delete(c.questions, id)
-	c.mu.Unlock()
-	if !ok {
-		return
-	}
-	q.answer <- withMessage(cancelled(), q.why)
-	if !q.told {
-		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypePermissionResolved,
-			runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
-	}
-}
-
-// withdrawAll ends the questions of a query that ends. When it returns, the withdrawals
-// by the agent's end are reported, too.
+// withdrawAll ends the questions of a query that ends, also those whose rejection ends it.
 func (c *conversation) withdrawAll() {
-	c.withdrawing.Lock()
-	defer c.withdrawing.Unlock()
+	list := c.permissions.WithdrawAll()
 	c.mu.Lock()
-	var ids []string
-	for id := range c.questions {
-		ids = append(ids, id)
-	}
+	list = append(list, c.stopped...)
+	c.stopped = nil
 	c.mu.Unlock()
-	for _, id := range ids {
-		c.withdrawOne(id)
+	for _, q := range list {
+		q.answer <- withMessage(cancelled(), q.why)
 	}
 }

@@ -103,9 +103,9 @@ func TestTheReasonOfARejectionThatInterruptsGoesWithTheAnswer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
 	c := inner(f.start())
-	q := &question{answer: make(chan acpsdk.RequestPermissionResponse, 1), told: true, why: "not today"}
+	q := &question{answer: make(chan acpsdk.RequestPermissionResponse, 1), why: "not today"}
 	c.mu.Lock()
-	c.questions["one"] = q
+	c.stopped = append(c.stopped, q)
 	c.mu.Unlock()
 	c.withdrawAll()
 	if answer := <-q.answer; answer.Outcome.Cancelled == nil || answer.Meta["message"] != q.why {

@@ -27,6 +27,8 @@ type conversation struct {
 	starting sync.Mutex // held while a process is looked for or started
 	life     agent.Life
 
+	permissions agent.Permissions[question]
+
 	// Of the reader's goroutine only, or while there is none.
 	translate   *translator
 	meter       meter
@@ -39,7 +41,6 @@ type conversation struct {
 	process   *child.Process
 	over      bool                             // no process may be started any more
 	replies   map[string]func(controlResponse) // by the request; called on the reader's goroutine
-	questions map[string]question
 	query     *query
 	unasked   unasked
 	turns     int    // results so far
@@ -102,10 +103,10 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	select {
 	case <-q.done:
 	case <-p.Done():
-		c.withdrawAll()
+		c.permissions.WithdrawAll()
 	case <-ctx.Done():
 		p.Kill()
-		c.withdrawAll()
+		c.permissions.WithdrawAll()
 		return c.completed(q), context.Cause(ctx)
 	}
 	c.mu.Lock()
@@ -333,7 +334,7 @@ func (c *conversation) Close() error {
 			p.Signal(syscall.SIGTERM)
 		}
 		p.Close()
-		c.withdrawAll()
+		c.permissions.WithdrawAll()
 	})
 	return nil
 }

@@ -69,17 +69,17 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		return nil, err
 	}
 	c := &conversation{
-		session:   req.Session,
-		profile:   req.Profile,
-		guard:     agent.NewGuard(req.Session, readable(req.Profile)...),
-		raw:       req.Raw,
-		out:       out,
-		translate: newTranslator(out, req.Paths),
-		replies:   map[string]func(controlResponse){},
-		questions: map[string]question{},
-		model:     req.Agent.Model,
-		mode:      req.Agent.PermissionMode,
-		patience:  cmp.Or(d.patience, startTime),
+		session:     req.Session,
+		profile:     req.Profile,
+		guard:       agent.NewGuard(req.Session, readable(req.Profile)...),
+		raw:         req.Raw,
+		out:         out,
+		translate:   newTranslator(out, req.Paths),
+		replies:     map[string]func(controlResponse){},
+		permissions: agent.Permissions[question]{Out: out},
+		model:       req.Agent.Model,
+		mode:        req.Agent.PermissionMode,
+		patience:    cmp.Or(d.patience, startTime),
 	}
 	if _, err := c.start(ctx); err != nil {
 		return nil, err

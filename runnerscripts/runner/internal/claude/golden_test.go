@@ -12,6 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
@@ -25,12 +26,12 @@ func offline(t testing.TB, out *agenttest.Recorder) *conversation {
 
 func offlineOf(p *child.Process, out *agenttest.Recorder) *conversation {
 	return &conversation{
-		session:   runnerscripts.Session{Paths: primitives.PathsIn("/session")},
-		out:       out,
-		translate: newTranslator(out, primitives.PathsIn("/session")),
-		process:   p,
-		replies:   map[string]func(controlResponse){},
-		questions: map[string]question{},
+		session:     runnerscripts.Session{Paths: primitives.PathsIn("/session")},
+		out:         out,
+		translate:   newTranslator(out, primitives.PathsIn("/session")),
+		process:     p,
+		replies:     map[string]func(controlResponse){},
+		permissions: agent.Permissions[question]{Out: out},
 	}
 }
 

@@ -126,13 +126,8 @@ func (c *conversation) ask(id string, r canUseTool) {
 		return
 	}
 	q := newQuestion(conv, r)
-	c.mu.Lock()
-	c.questions[id] = q
-	c.mu.Unlock()
 	call.Status = runnerscripts.ToolPending
-	c.out.Emit(conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
-		ID: id, ToolCall: call, Options: q.options,
-	})
+	c.permissions.Request(conv, runnerscripts.PermissionRequest{ID: id, ToolCall: call, Options: q.options}, q, nil)
 }
 
 // deny answers a question without asking the user.
@@ -150,53 +145,18 @@ func (c *conversation) deny(id, message string) {
 	}})
 }
 
-// withdraw ends a question that needs no answer any more.
-func (c *conversation) withdraw(id string) {
-	c.mu.Lock()
-	q, ok := c.questions[id]
-	delete(c.questions, id)
-	c.mu.Unlock()
-	if ok {
-		c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
-	}
-}
-
-// withdrawAll ends the questions of a program that has ended.
-func (c *conversation) withdrawAll() {
-	c.mu.Lock()
-	var ids []string
-	for id := range c.questions {
-		ids = append(ids, id)
-	}
-	c.mu.Unlock()
-	for _, id := range ids {
-		c.withdraw(id)
-	}
-}
-
 // Respond answers a permission request.
 func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.PermissionDecision) error {
-	c.mu.Lock()
-	q, ok := c.questions[id]
-	if !ok {
-		c.mu.Unlock()
-		return agent.NotWaiting(id)
-	}
-	o, err := q.choose(d)
+	q, o, err := c.permissions.Answer(id, func(q question) (runnerscripts.PermissionOption, error) { return q.choose(d) })
 	if err != nil {
-		c.mu.Unlock()
 		return err
 	}
-	delete(c.questions, id)
+	c.mu.Lock()
 	if d.Interrupt && !o.Kind.Allows() && c.query != nil {
 		c.query.cancelled = true
 	}
 	p := c.process
 	c.mu.Unlock()
-
-	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
-		ID: id, Kind: o.Kind, Reason: "answered",
-	})
 	if len(d.UpdatedInput) > 0 {
 		// The transcript does not keep it, so this is the only trace of it.
 		call := c.translate.toolCall(q.request.ToolUseID, q.request.ToolName, d.UpdatedInput)

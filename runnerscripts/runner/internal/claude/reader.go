@@ -47,7 +47,9 @@ func (c *conversation) dispatch(h head, line []byte) error {
 	case "control_request":
 		return decode(line, c.asked)
 	case "control_cancel_request":
-		return decode(line, func(l controlLine) { c.withdraw(l.RequestID) })
+		return decode(line, func(l controlLine) {
+			c.permissions.Withdraw(func(id string, _ question) bool { return id == l.RequestID })
+		})
 	}
 	return nil // of a newer version
 }

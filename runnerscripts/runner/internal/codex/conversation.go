@@ -30,6 +30,8 @@ type conversation struct {
 	starting sync.Mutex // held while a process is looked for or started
 	life     agent.Life
 
+	permissions agent.Permissions[question]
+
 	// reading is held while a line of the program is handled, and by others while they
 	// use what belongs to that. c.mu may be taken under it, not the other way round.
 	reading     sync.Mutex
@@ -39,12 +41,11 @@ type conversation struct {
 	initialized bool
 	broken      map[string]bool // the MCP servers that did not start, as told
 
-	mu        sync.Mutex
-	peer      *peer
-	over      bool // no process may be started any more
-	thread    string
-	questions map[string]question
-	query     *query
+	mu     sync.Mutex
+	peer   *peer
+	over   bool // no process may be started any more
+	thread string
+	query  *query
 	// working are the turns of subagents by their thread; empty before the start.
 	working map[string]string
 	model   string // empty: the program's own choice
@@ -96,7 +97,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.ended(p)
 		return c.completed(q), context.Cause(ctx)
 	}
-	c.withdrawAll()
+	c.permissions.WithdrawAll()
 	c.mu.Lock()
 	end, finished, cancelled, abandoned := q.end, q.finished, q.cancelled, q.abandoned
 	c.mu.Unlock()
@@ -117,7 +118,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 
 // ended tells of what a program that has ended leaves unfinished.
 func (c *conversation) ended(p *peer) {
-	c.withdrawAll()
+	c.permissions.WithdrawAll()
 	c.starting.Lock()
 	defer c.starting.Unlock()
 	c.mu.Lock()
@@ -379,7 +380,7 @@ func (c *conversation) Close() error {
 			p.Signal(syscall.SIGTERM)
 		}
 		p.Close()
-		c.withdrawAll()
+		c.permissions.WithdrawAll()
 	})
 	return nil
 }

@@ -51,18 +51,18 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		return nil, err
 	}
 	c := &conversation{
-		session:   req.Session,
-		profile:   req.Profile,
-		tools:     toolRulesOf(req.Profile),
-		guard:     agent.NewGuard(req.Session),
-		raw:       req.Raw,
-		out:       out,
-		translate: newTranslator(out),
-		questions: map[string]question{},
-		working:   map[string]string{},
-		model:     req.Agent.Model,
-		mode:      modeOf(req.Agent),
-		patience:  cmp.Or(d.patience, startTime),
+		session:     req.Session,
+		profile:     req.Profile,
+		tools:       toolRulesOf(req.Profile),
+		guard:       agent.NewGuard(req.Session),
+		raw:         req.Raw,
+		out:         out,
+		translate:   newTranslator(out),
+		permissions: agent.Permissions[question]{Out: out},
+		working:     map[string]string{},
+		model:       req.Agent.Model,
+		mode:        modeOf(req.Agent),
+		patience:    cmp.Or(d.patience, startTime),
 	}
 	if _, err := c.start(ctx); err != nil {
 		return nil, err

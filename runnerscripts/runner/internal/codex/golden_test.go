@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -19,7 +20,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func offline(out *agenttest.Recorder) *conversation {
 	return &conversation{
 		out: out, translate: newTranslator(out), thread: "main",
-		questions: map[string]question{}, working: map[string]string{}, broken: map[string]bool{},
+		permissions: agent.Permissions[question]{Out: out}, working: map[string]string{}, broken: map[string]bool{},
 	}
 }
 

@@ -100,12 +100,7 @@ func (c *conversation) asked(p *peer, m message) error {
 	}
 	// The program counts its requests anew when it is started again.
 	id := fmt.Sprintf("%s-%s", call.ToolCallID, m.ID)
-	c.mu.Lock()
-	c.questions[id] = q
-	c.mu.Unlock()
-	c.out.Emit(q.conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
-		ID: id, ToolCall: call, Options: q.options,
-	})
+	c.permissions.Request(q.conv, runnerscripts.PermissionRequest{ID: id, ToolCall: call, Options: q.options}, q, nil)
 	return nil
 }
 
@@ -169,59 +164,28 @@ func (c *conversation) callAsked(q question, params json.RawMessage) runnerscrip
 // withdraw ends the question of a request that needs no answer any more.
 func (c *conversation) withdraw(requestID string) {
 	c.mu.Lock()
-	for id, q := range c.questions {
-		if string(q.requestID) == requestID && q.peer == c.peer {
-			delete(c.questions, id)
-			c.mu.Unlock()
-			c.cancelled(id, q)
-			return
-		}
-	}
+	p := c.peer
 	c.mu.Unlock()
-}
-
-func (c *conversation) cancelled(id string, q question) {
-	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
-}
-
-// withdrawAll ends the questions of a query that has ended.
-func (c *conversation) withdrawAll() {
-	c.mu.Lock()
-	all := c.questions
-	c.questions = map[string]question{}
-	c.mu.Unlock()
-	for id, q := range all {
-		c.cancelled(id, q)
-	}
+	c.permissions.Withdraw(func(_ string, q question) bool { return q.peer == p && string(q.requestID) == requestID })
 }
 
 // Respond answers a permission request.
 func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.PermissionDecision) error {
+	var answer any
+	q, o, err := c.permissions.Answer(id, func(q question) (o runnerscripts.PermissionOption, err error) {
+		if o, err = agent.Choose(q.options, d); err == nil {
+			answer, err = q.answer(o, d)
+		}
+		return o, err
+	})
+	if err != nil {
+		return err
+	}
 	c.mu.Lock()
-	q, ok := c.questions[id]
-	if !ok {
-		c.mu.Unlock()
-		return agent.NotWaiting(id)
-	}
-	o, err := agent.Choose(q.options, d)
-	if err != nil {
-		c.mu.Unlock()
-		return err
-	}
-	answer, err := q.answer(o, d)
-	if err != nil {
-		c.mu.Unlock()
-		return err
-	}
-	delete(c.questions, id)
 	if d.Interrupt && !o.Kind.Allows() && c.query != nil {
 		c.query.cancelled = true
 	}
 	c.mu.Unlock()
-
-	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
-		ID: id, Kind: o.Kind, Reason: "answered",
-	})
 	if d.Message != "" && !o.Kind.Allows() && !d.Interrupt {
 		q.steer(d.Message)
 	}

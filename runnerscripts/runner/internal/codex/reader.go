@@ -177,10 +177,10 @@ func (c *conversation) turnCompleted(n turnNote) {
 	q := c.query
 	own := n.ThreadID == c.thread && q != nil && q.end == nil && (q.turn == "" || q.turn == n.Turn.ID)
 	asked := map[string]bool{} // the items that wait for a permission
-	for _, a := range c.questions {
+	c.mu.Unlock()
+	for _, a := range c.permissions.Pending() {
 		asked[a.params.ItemID] = true
 	}
-	c.mu.Unlock()
 	c.translate.endTurnBut(time.Time{}, c.conv(n.note), func(call runnerscripts.ToolCall) bool {
 		// What it has put out is told when endCommands ends it. One that has not begun
 		// has no other end.

@@ -25,7 +25,10 @@ type conversation struct {
 
 	starting sync.Mutex // held while a server is looked for or started
 	life     agent.Life
-	jobs     sync.WaitGroup // what background started
+
+	permissions agent.Permissions[question]
+
+	jobs sync.WaitGroup // what background started
 
 	talking   sync.Mutex // held while something is translated; never taken with mu held
 	translate *translator
@@ -36,8 +39,8 @@ type conversation struct {
 	id          string // the program's own id of the session
 	over        bool   // no server may be started any more
 	initialized bool
-	questions   map[string]question
-	rules       ruleset // what is allowed, although the program asks
+	early       map[string]question // whose tool calls are not known yet
+	rules       ruleset             // what is allowed, although the program asks
 	query       *query
 	aborts      []chan struct{} // closed when the program has noted them
 	model       string          // empty: the program's own choice

@@ -65,20 +65,20 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		return nil, err
 	}
 	c := &conversation{
-		session:   req.Session,
-		profile:   req.Profile,
-		guard:     agent.NewGuard(req.Session, skillsDir),
-		raw:       req.Raw,
-		out:       out,
-		patience:  cmp.Or(d.patience, startTime),
-		silence:   cmp.Or(d.silence, silenceTime),
-		retries:   cmp.Or(d.retries, maxRetries),
-		translate: newTranslator(out, req.Paths.Workspace),
-		orphans:   map[string][]event{},
-		questions: map[string]question{},
-		rules:     rules,
-		model:     req.Agent.Model,
-		mode:      cmp.Or(req.Agent.PermissionMode, modeBuild),
+		session:     req.Session,
+		profile:     req.Profile,
+		guard:       agent.NewGuard(req.Session, skillsDir),
+		raw:         req.Raw,
+		out:         out,
+		patience:    cmp.Or(d.patience, startTime),
+		silence:     cmp.Or(d.silence, silenceTime),
+		retries:     cmp.Or(d.retries, maxRetries),
+		translate:   newTranslator(out, req.Paths.Workspace),
+		orphans:     map[string][]event{},
+		permissions: agent.Permissions[question]{Out: out}, early: map[string]question{},
+		rules: rules,
+		model: req.Agent.Model,
+		mode:  cmp.Or(req.Agent.PermissionMode, modeBuild),
 	}
 	if _, err := c.start(ctx); err != nil {
 		return nil, err

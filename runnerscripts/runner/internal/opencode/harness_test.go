@@ -239,15 +239,15 @@ func (f *fixture) lastRequest() llmapi.Request {
 // offline is a conversation without a server; its events come from the test.
 func offline(out *agenttest.Recorder, sessionID string) *conversation {
 	c := &conversation{
-		session:   runnerscripts.Session{Paths: primitives.PathsIn("/session")},
-		out:       out,
-		retries:   maxRetries,
-		translate: newTranslator(out, "/session/workspace"),
-		orphans:   map[string][]event{},
-		questions: map[string]question{},
-		id:        sessionID,
-		mode:      modeBuild,
-		over:      true, // there is no server to ask for anything
+		session:     runnerscripts.Session{Paths: primitives.PathsIn("/session")},
+		out:         out,
+		retries:     maxRetries,
+		translate:   newTranslator(out, "/session/workspace"),
+		orphans:     map[string][]event{},
+		permissions: agent.Permissions[question]{Out: out}, early: map[string]question{},
+		id:   sessionID,
+		mode: modeBuild,
+		over: true, // there is no server to ask for anything
 	}
 	c.translate.conversations[sessionID] = runnerscripts.MainConversation
 	return c

@@ -21,7 +21,6 @@ type question struct {
 	targets []string // what it would work on
 	always  []string // what an answer "always" would allow
 	callID  string   // of the tool call that it is for; empty if there is none
-	asked   bool     // it has been passed on
 	options []runnerscripts.PermissionOption
 	call    runnerscripts.ToolCall // what is known of the call without its input
 	isAsk   bool                   // it asks for words, not for permission
@@ -107,7 +106,7 @@ func (c *conversation) ask(ctx context.Context, r permissionAsked) {
 // known: the request may have overtaken it.
 func (c *conversation) wait(ctx context.Context, q question) {
 	c.mu.Lock()
-	c.questions[q.id] = q
+	c.early[q.id] = q
 	c.mu.Unlock()
 	c.passOn(ctx, false)
 }
@@ -116,10 +115,10 @@ func (c *conversation) wait(ctx context.Context, q question) {
 func (c *conversation) passOn(ctx context.Context, all bool) {
 	c.mu.Lock()
 	var ready []question
-	for id, q := range c.questions {
+	for id, q := range c.early {
 		p, known := c.translate.calls[q.callID]
 		known = known && p.State.Status == toolRunning
-		if q.asked || !known && !all && q.callID != "" {
+		if !known && !all && q.callID != "" {
 			continue
 		}
 		if known {
@@ -130,8 +129,7 @@ func (c *conversation) passOn(ctx context.Context, all bool) {
 				q.call.Locations = places
 			}
 		}
-		q.asked = true
-		c.questions[id] = q
+		c.early[id] = q
 		ready = append(ready, q)
 	}
 	c.mu.Unlock()
@@ -139,9 +137,8 @@ func (c *conversation) passOn(ctx context.Context, all bool) {
 	for _, q := range ready {
 		q.call.Status = runnerscripts.ToolPending
 		if !c.answered(ctx, q) {
-			c.out.Emit(q.conv, runnerscripts.TypePermissionRequest, runnerscripts.PermissionRequest{
-				ID: q.id, ToolCall: q.call, Options: q.options,
-			})
+			r := runnerscripts.PermissionRequest{ID: q.id, ToolCall: q.call, Options: q.options}
+			c.permissions.Request(q.conv, r, q, func() bool { return c.takeEarly(q.id) })
 		}
 	}
 }
@@ -165,9 +162,7 @@ func (c *conversation) answered(ctx context.Context, q question) bool {
 	default:
 		return false
 	}
-	c.mu.Lock()
-	delete(c.questions, q.id)
-	c.mu.Unlock()
+	c.takeEarly(q.id)
 	c.background(ctx, func(ctx context.Context, s *server) error {
 		return s.post(ctx, q.path(), body, nil)
 	})
@@ -177,45 +172,41 @@ func (c *conversation) answered(ctx context.Context, q question) bool {
 // path is where the answer goes.
 func (q question) path() string { return "/permission/" + q.id + "/reply" }
 
+// takeEarly takes a question that was not passed on; false if it was withdrawn.
+func (c *conversation) takeEarly(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.early[id]
+	delete(c.early, id)
+	return ok
+}
+
 // withdraw ends a question that needs no answer any more.
 func (c *conversation) withdraw(id string) {
-	c.mu.Lock()
-	q, ok := c.questions[id]
-	delete(c.questions, id)
-	c.mu.Unlock()
-	if ok && q.asked {
-		c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
-	}
+	c.takeEarly(id)
+	c.permissions.Withdraw(func(other string, _ question) bool { return other == id })
 }
 
 // withdrawAll ends the questions of a query that has ended.
 func (c *conversation) withdrawAll() {
 	c.mu.Lock()
-	var ids []string
-	for id := range c.questions {
-		ids = append(ids, id)
-	}
+	clear(c.early)
 	c.mu.Unlock()
-	slices.Sort(ids)
-	for _, id := range ids {
-		c.withdraw(id)
-	}
+	c.permissions.WithdrawAll()
 }
 
 // Respond answers a permission request.
 func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
-	c.mu.Lock()
-	q, ok := c.questions[id]
-	if !ok || !q.asked {
-		c.mu.Unlock()
-		return agent.NotWaiting(id)
-	}
-	o, path, body, err := q.answer(d)
+	var path string
+	var body any
+	q, o, err := c.permissions.Answer(id, func(q question) (o runnerscripts.PermissionOption, err error) {
+		o, path, body, err = q.answer(d)
+		return o, err
+	})
 	if err != nil {
-		c.mu.Unlock()
 		return err
 	}
-	delete(c.questions, id)
+	c.mu.Lock()
 	if o.Kind == runnerscripts.AllowAlways && slices.Contains(fileTools(), q.kind) && !c.session.Agent.AllowOutside {
 		// The program would not ask the guard any more.
 		for _, pattern := range q.always {
@@ -233,9 +224,6 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	s := c.server
 	c.mu.Unlock()
 
-	c.out.Emit(q.conv, runnerscripts.TypePermissionResolved, runnerscripts.PermissionResolved{
-		ID: id, Kind: o.Kind, Reason: "answered",
-	})
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	err = s.post(ctx, path, body, nil)
