@@ -168,7 +168,7 @@ func (p *Pool) Ready() int { return len(p.ready) }
 // name, a Logger and an OnPermission that are nil are the pool's. Otherwise, with
 // Keep, and after Close, nothing is made: [ErrConfig], [ErrClosed].
 func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
-	cfg, err := p.adjust(cfg)
+	cfg, err := p.adjust(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (p *Pool) enter(ctx context.Context) (leave func(), _ error) {
 }
 
 // adjust fills in what is the pool's, and refuses what contradicts it.
-func (p *Pool) adjust(cfg Config) (Config, error) {
+func (p *Pool) adjust(ctx context.Context, cfg Config) (Config, error) {
 	own := p.cfg
 	switch {
 	case !reflect.ValueOf(cfg.Sandbox).IsZero() && !cfg.Sandbox.equal(own.Sandbox):
@@ -236,7 +236,10 @@ func (p *Pool) adjust(cfg Config) (Config, error) {
 	if cfg.OnPermission == nil {
 		cfg.OnPermission, cfg.PermissionTimeout = own.OnPermission, own.PermissionTimeout
 	}
-	return cfg, cfg.check()
+	if err := cfg.check(); err != nil || own.Agent.Name != "" {
+		return cfg, err // NewPool has checked its agent
+	}
+	return cfg, cfg.checkAgent(ctx)
 }
 
 // equal reports whether a file would say the same of both, and they have the same Provider.

@@ -195,10 +195,14 @@ func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
 	if _, err := Create(t.Context(), Config{Sandbox: box, Pool: PoolConfig{Size: 1}}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "NewPool") {
 		t.Errorf("Create with a pool: %v", err)
 	}
+	free := pool(t, Config{Sandbox: box, Pool: PoolConfig{Size: 1}})
+	if _, err := free.Create(t.Context(), Config{Agent: Agent{Name: "clade"}}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "did you mean claude") {
+		t.Errorf("Create with an unknown agent: %v", err)
+	}
 	own := Config{Sandbox: box, Pool: PoolConfig{Size: 1}, Agent: Agent{Name: "script"}}
 	own.Sandbox.Local.Runner = func(context.Context, string, string) (string, error) { return "", nil }
 	p := pool(t, own)
-	if cfg, err := p.adjust(own); err != nil || cfg.Sandbox.Local.Runner == nil {
+	if cfg, err := p.adjust(t.Context(), own); err != nil || cfg.Sandbox.Local.Runner == nil {
 		t.Errorf("its own configuration: %v", err)
 	}
 	for name, cfg := range map[string]Config{

@@ -14,7 +14,7 @@ type Port struct {
 }
 
 // PortLister is implemented by primitives whose sandboxes can publish ports. Which ports
-// are published is the backend's Config to say.
+// are published is in Spec.Ports.
 type PortLister interface {
 	// Ports returns the published ports, by their number; none is no error.
 	Ports(ctx context.Context) ([]Port, error)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"sync"
 )
@@ -8,22 +9,25 @@ import (
 // maxBacklog is how many bytes a backlog takes while others are being written.
 const maxBacklog = 8 << 20
 
+// errNotRead says why a write was given up.
+var errNotRead = errors.New("standard output is not read")
+
 // backlog writes in the background, so that a slow reader of standard output does not hold
-// up a question on the terminal. A write waits while the backlog is full, and fails after a
-// write in the background has failed. The zero value is not usable: see newBacklog.
+// up a question on the terminal. A write waits while the backlog is full, until enough is
+// closed, and fails after a write in the background has failed. The zero value is not usable: see newBacklog.
 type backlog struct {
-	to io.Writer
+	to     io.Writer
+	enough <-chan struct{} // when it is closed a full backlog fails its writes; nil: never
 
 	mu      sync.Mutex
-	room    sync.Cond // on mu: text was taken, or err set
+	room    chan struct{} // closed when text was taken, or err set; nil: no write waits
 	text    []byte
 	writing chan struct{} // closed when all is written; nil: nothing is being written
 	err     error
 }
 
-func newBacklog(to io.Writer) *backlog {
-	b := &backlog{to: to}
-	b.room.L = &b.mu
+func newBacklog(to io.Writer, enough <-chan struct{}) *backlog {
+	b := &backlog{to: to, enough: enough}
 	return b
 }
 
@@ -32,7 +36,9 @@ func (b *backlog) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.err == nil && len(b.text) >= maxBacklog {
-		b.room.Wait()
+		if err := b.awaitRoom(); err != nil {
+			return 0, err
+		}
 	}
 	if b.err != nil {
 		return 0, b.err
@@ -45,6 +51,30 @@ func (b *backlog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// awaitRoom unlocks mu until there may be room.
+func (b *backlog) awaitRoom() error {
+	if b.room == nil {
+		b.room = make(chan struct{})
+	}
+	room := b.room
+	b.mu.Unlock()
+	defer b.mu.Lock()
+	select {
+	case <-room:
+		return nil
+	case <-b.enough:
+		return errNotRead
+	}
+}
+
+// wake wakes the writes that wait for room. The caller holds mu.
+func (b *backlog) wake() {
+	if b.room != nil {
+		close(b.room)
+		b.room = nil
+	}
+}
+
 // drain writes until nothing is left.
 func (b *backlog) drain() {
 	b.mu.Lock()
@@ -52,13 +82,13 @@ func (b *backlog) drain() {
 	for b.err == nil && len(b.text) > 0 {
 		text := b.text
 		b.text = nil
-		b.room.Broadcast()
+		b.wake()
 		b.mu.Unlock()
 		_, err := b.to.Write(text)
 		b.mu.Lock()
 		b.err = err
 	}
-	b.room.Broadcast()
+	b.wake()
 	close(b.writing)
 	b.writing = nil
 }

@@ -190,7 +190,9 @@ func (t *target) completeIDs(most int) cobra.CompletionFunc {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		list, _ := listAll(cmd.Context(), choices(cfg.Sandbox)) // what does not answer offers nothing
+		ctx, cancel := context.WithTimeout(cmd.Context(), listTimeout)
+		defer cancel()
+		list, _ := listAll(ctx, choices(cfg.Sandbox)) // what does not answer offers nothing
 		var ids []cobra.Completion
 		for _, info := range list {
 			if !slices.Contains(args, info.ID) {

@@ -105,12 +105,13 @@ func (d direct) Write(text []byte) (n int, err error) {
 // errNoReader says that the reader of an output has gone.
 var errNoReader = errors.New("nobody reads the output any more")
 
-// inBackground lets writes to a pipe return before its reader has taken them.
-func (o *output) inBackground() {
+// inBackground lets writes to a pipe return before its reader has taken them. After enough
+// is closed a write that finds the backlog full fails.
+func (o *output) inBackground(enough <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if mode := modeOf(o.file); o.late == nil && mode&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
-		o.late = newBacklog(direct{o})
+		o.late = newBacklog(direct{o}, enough)
 	}
 }
 

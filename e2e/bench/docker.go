@@ -122,7 +122,7 @@ func create(ctx context.Context, cfg environment.Sandbox) (*guest.Sandbox, error
 	if err != nil {
 		return nil, err
 	}
-	return p.(*guest.Sandbox), nil //nolint:errcheck // Create makes no others
+	return p.(*guest.Sandbox), nil // Create makes no others
 }
 
 // box is a sandbox and the way to it.

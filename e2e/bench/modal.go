@@ -102,7 +102,7 @@ func (m *modalSide) open(ctx context.Context) (*guest.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.(*guest.Sandbox), nil //nolint:errcheck // Create makes no others
+	return p.(*guest.Sandbox), nil // Create makes no others
 }
 
 // withBoth gives a benchmark a sandbox of each.

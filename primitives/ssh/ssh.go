@@ -148,11 +148,12 @@ func describe(info *primitives.Info) {
 	var made owner.Identity
 	if err := json.Unmarshal([]byte(info.Owner), &made); err != nil {
 		made = owner.Identity{} // commands of the sandbox can change it; it is unknown
+	} else {
+		info.Owner = made.Host + ":" + made.PID
 	}
 	fate := made.Fate()
 	info.Owned = fate == owner.Alive
 	info.Orphan = !info.Kept && (fate == owner.Dead || !served)
-	info.Owner = made.Host + ":" + made.PID
 }
 
 // askJSON decodes what the runner prints. A machine without it has no sandboxes.

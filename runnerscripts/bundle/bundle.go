@@ -85,8 +85,8 @@ func newFinder(cfg Config) *finder {
 	}
 	f := &finder{cfg: cfg, source: sourceDir(), version: moduleVersion()}
 	if exe, err := os.Executable(); err == nil {
-		if real, err := filepath.EvalSymlinks(exe); err == nil {
-			f.executable = real
+		if resolved, err := filepath.EvalSymlinks(exe); err == nil {
+			f.executable = resolved
 		}
 	}
 	return f

@@ -14,10 +14,10 @@ import (
 // keepUnused is how long an unused binary stays in the cache.
 const keepUnused = 30 * 24 * time.Hour
 
-// cached returns the binary that is kept under a key; make writes it to a file if
+// cached returns the binary that is kept under a key; build writes it to a file if
 // it is not there, or is not whole according to check. Among all processes one
 // makes it, and the others wait.
-func (f *finder) cached(ctx context.Context, key string, check func(name string) error, make func(ctx context.Context, to string) error) (string, error) {
+func (f *finder) cached(ctx context.Context, key string, check func(name string) error, build func(ctx context.Context, to string) error) (string, error) {
 	root, err := f.cacheDir()
 	if err != nil {
 		return "", err
@@ -36,7 +36,7 @@ func (f *finder) cached(ctx context.Context, key string, check func(name string)
 	if hit(name, check) {
 		return name, nil
 	}
-	if err := install(ctx, name, make); err != nil {
+	if err := install(ctx, name, build); err != nil {
 		return "", err
 	}
 	prune(root, filepath.Dir(name))
@@ -57,7 +57,7 @@ func hit(name string, check func(name string) error) bool {
 
 // install makes the binary and gives it its name when it is complete. The lock is
 // held, so what is in the folder for new ones was left by a process that is dead.
-func install(ctx context.Context, name string, make func(ctx context.Context, to string) error) error {
+func install(ctx context.Context, name string, build func(ctx context.Context, to string) error) error {
 	tmp := filepath.Join(filepath.Dir(name), ".new")
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
@@ -67,7 +67,7 @@ func install(ctx context.Context, name string, make func(ctx context.Context, to
 	}
 	defer os.RemoveAll(tmp)
 	file := filepath.Join(tmp, "envrunner")
-	if err := make(ctx, file); err != nil {
+	if err := build(ctx, file); err != nil {
 		return err
 	}
 	// 0755 on the way into a sandbox, whose user may be another.

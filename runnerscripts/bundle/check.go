@@ -31,14 +31,14 @@ func usable(name string) error {
 
 // trusted reports whether only the user and root could have put the file where it is.
 func trusted(name string) error {
-	real, err := filepath.EvalSymlinks(name)
+	resolved, err := filepath.EvalSymlinks(name)
 	if err != nil {
 		return err
 	}
-	if err := private(real, 0o002); err != nil {
+	if err := private(resolved, 0o002); err != nil {
 		return err
 	}
-	dir := filepath.Dir(real)
+	dir := filepath.Dir(resolved)
 	if err := private(dir, 0o002); err != nil {
 		return err
 	}

@@ -37,14 +37,14 @@ func apply(known map[string]bool, ev primitives.WatchEvent) {
 // reality is the set of paths below a directory.
 func reality(t *testing.T, dir string) map[string]bool {
 	t.Helper()
-	real := map[string]bool{}
+	found := map[string]bool{}
 	must(t, fs.WalkDir(os.DirFS(dir), ".", func(p string, _ fs.DirEntry, err error) error {
 		if p != "." {
-			real[p] = true
+			found[p] = true
 		}
 		return err
 	}))
-	return real
+	return found
 }
 
 // age returns when the file system's clock has left the time of a file behind.
