@@ -47,7 +47,7 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: []string{a.Program, "--version"}, Timeout: versionTimeout}, primitives.RunOptions{})
 	switch {
 	case errors.Is(err, primitives.ErrCommandNotFound):
-		return "", fmt.Errorf("%s is not in the sandbox: %w: %w; install it, with InstallAgent or 'envctl agents install'", a.Agent, fs.ErrNotExist, err)
+		return "", fmt.Errorf("%s is not in the sandbox: %w: %w; install it with InstallAgent", a.Agent, fs.ErrNotExist, err)
 	case err != nil:
 		return "", fmt.Errorf("version of %s: %w", a.Agent, err)
 	case !r.Status.Success():

@@ -125,7 +125,7 @@ func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 		return nil
 	}
 	return fmt.Errorf("%w: its isolation from this machine is %q, and the workspace and the agent's memory were written where it was %q; "+
-		"if you trust them, give --trust (in Go: set Config.Trust)", ErrTrust, into, c.From)
+		"if you trust them, set Config.Trust", ErrTrust, into, c.From)
 }
 
 // Check returns the error of [Create] that needs no sandbox, as one of a folder of the

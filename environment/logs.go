@@ -268,7 +268,7 @@ func (e *Environment) explain(ctx context.Context, failed *runnerscripts.QueryFa
 	}
 	advice := "give the sandbox more"
 	if u, err := primitives.ReadUsage(context.WithoutCancel(ctx), e.prim); err == nil && u.MemoryLimit > 0 {
-		advice = fmt.Sprintf("give the sandbox more than %d MiB (--memory)", u.MemoryLimit>>20)
+		advice = fmt.Sprintf("give the sandbox more than %d MiB", u.MemoryLimit>>20)
 	}
 	failed.Message = fmt.Sprintf("memory ran out, and the kernel ended the agent (%s); %s", failed.Message, advice)
 	return true

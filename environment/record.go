@@ -165,9 +165,9 @@ func (e *Environment) checkAgent(script string) error {
 	case e.cfg.Agent.Name != "" || len(e.cfg.Scripts.named(script)) > 0:
 		return nil
 	case e.owner.unknown != nil:
-		return fmt.Errorf("%w: agent: %w; name it, with --agent or in the configuration", ErrConfig, e.owner.unknown)
+		return fmt.Errorf("%w: agent: %w; name it in Config.Agent", ErrConfig, e.owner.unknown)
 	}
-	return fmt.Errorf("%w: agent: no agent is known to have run in %s; name one with --agent or in the configuration", ErrConfig, e.ID())
+	return fmt.Errorf("%w: agent: no agent is known to have run in %s; name one in Config.Agent", ErrConfig, e.ID())
 }
 
 // readBaseline reads the workspace as it was when the sandbox was made.

@@ -86,7 +86,7 @@ func TestASessionMovesToLessIsolationOnlyWithTrust(t *testing.T) {
 	env := create(t, Config{Sandbox: container(t), Agent: remembering(t)})
 	for name, to := range map[string]Sandbox{"this machine": sandbox(t), "a container with a folder": mounted} {
 		moved, err := env.Move(t.Context(), Config{Sandbox: to})
-		if !errors.Is(err, ErrTrust) || moved != nil || !strings.Contains(err.Error(), "--trust") {
+		if !errors.Is(err, ErrTrust) || moved != nil || !strings.HasSuffix(err.Error(), "set Config.Trust") {
 			t.Fatalf("%s: %v, %v", name, moved, err)
 		}
 		if list, err := List(t.Context(), to); to.Type == "local" && (err != nil || len(list) != 0) {

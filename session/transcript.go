@@ -87,7 +87,7 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, pr
 		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{
 			Level: "warn",
 			Message: "the agent's history lacks the last prompt: if it does not write it before the sandbox ends, " +
-				"it will not remember this query in a new one; use a version of the agent that 'envctl agents' lists",
+				"it will not remember this query in a new one; use the version of the agent that environment.Agents names",
 		}))
 	}
 	return events, nil

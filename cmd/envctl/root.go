@@ -70,7 +70,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	var status *exitError
 	if errors.As(err, &status) {
 		if status.err != nil {
-			fmt.Fprintf(a.err, "envctl: %s\n", status.err.Error())
+			fmt.Fprintf(a.err, "envctl: %s\n", inFlags.Replace(status.err.Error()))
 		}
 		return status.code
 	}
@@ -81,12 +81,21 @@ func (a *app) execute(ctx context.Context, args []string) int {
 		}
 		return exitInterrupted
 	}
-	fmt.Fprintf(a.err, "envctl: %s\n", err.Error())
+	fmt.Fprintf(a.err, "envctl: %s\n", inFlags.Replace(err.Error()))
 	if errors.Is(err, environment.ErrConfig) {
 		return exitUsage
 	}
 	return exitFailure
 }
+
+// inFlags puts flags where the errors of package environment advise about fields of its Config.
+var inFlags = strings.NewReplacer(
+	"set Config.Trust", "give --trust",
+	"name it in Config.Agent", "name it, with --agent or in the configuration",
+	"name one in Config.Agent", "name one with --agent or in the configuration",
+	"install it with InstallAgent", "install it with 'envctl agents install'",
+	"; List shows those there are", "; 'envctl ls' shows those there are",
+)
 
 // besides returns what else is in joined errors than the known one.
 func besides(err, known error) error {
