@@ -86,8 +86,17 @@ func TestApplyRefusesAFolderThatHasChanged(t *testing.T) {
 			}
 		})
 	}
+	// A folder of the user's own in place of a file is a conflict, also where the workspace has a folder there.
+	env, from := worked(t, tree{"a": "1\n"}, tree{"a/x": "1\n"})
+	if err := os.Remove(filepath.Join(from.Path, "a")); err != nil {
+		t.Fatal(err)
+	}
+	tree{"a/mine": "mine\n"}.write(t, from.Path)
+	if made, err := env.Apply(t.Context(), from); !errors.Is(err, ErrConflict) {
+		t.Errorf("into a folder of the user's own: %v, %v", made, err)
+	}
 	// Each file that is in conflict is named, and what is wrong with it.
-	env, from := worked(t, before, after)
+	env, from = worked(t, before, after)
 	tree{"changed": "3\n", "new/x": "mine\n"}.write(t, from.Path)
 	_, err := env.Apply(t.Context(), from)
 	if err == nil || !strings.Contains(err.Error(), "changed: it has changed since it was copied: its content is another; ") ||

@@ -54,9 +54,13 @@ func (f *gcFlags) run(ctx context.Context) error {
 	f.Logger = cfg.Logger
 	var removed []environment.Garbage
 	var errs []error
+	var answered []environment.Sandbox
 	for _, s := range choices(cfg.Sandbox) {
 		some, err := environment.GC(ctx, s, f.GCOptions)
 		removed = append(removed, some...)
+		if err == nil {
+			answered = append(answered, s)
+		}
 		errs = append(errs, err)
 	}
 	if cfg.Sandbox.Type == "" {
@@ -79,7 +83,7 @@ func (f *gcFlags) run(ctx context.Context) error {
 		errs = append(errs, f.app.out.table(rows...))
 	}
 	if f.DryRun && !f.NoGrace {
-		errs = append(errs, f.printWaiting(ctx, cfg.Sandbox, removed))
+		errs = append(errs, f.printWaiting(ctx, answered, removed))
 	}
 	what := "removed"
 	if f.DryRun {
@@ -89,12 +93,12 @@ func (f *gcFlags) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// printWaiting names the orphans that are still in their grace.
-func (f *gcFlags) printWaiting(ctx context.Context, chosen environment.Sandbox, removed []environment.Garbage) error {
+// printWaiting names the orphans of several types that are still in their grace.
+func (f *gcFlags) printWaiting(ctx context.Context, from []environment.Sandbox, removed []environment.Garbage) error {
 	var errs []error
 	opts := f.GCOptions
 	opts.NoGrace = true
-	for _, s := range choices(chosen) {
+	for _, s := range from {
 		more, err := environment.GC(ctx, s, opts)
 		errs = append(errs, err)
 		for _, g := range more {

@@ -55,10 +55,13 @@ func (f *runFlags) applyChanges(ctx context.Context, env *environment.Environmen
 		return err
 	case err != nil:
 		return errors.Join(err, f.savePatch(ctx, env))
-	case len(changes) == 0:
-		return f.app.err.println(dim("nothing changed in the workspace"))
+	case len(changes) > 0:
+		return f.app.err.row(plain("applied: " + counted(changes)))
 	}
-	return f.app.err.row(plain("applied: " + counted(changes)))
+	if changes, err := env.Changes(ctx); err == nil && len(changes) > 0 {
+		return f.app.err.println(dim("nothing to apply: the folder has the changes already"))
+	}
+	return f.app.err.println(dim("nothing changed in the workspace"))
 }
 
 // savePatch saves what changed as a patch of this user, and says where.

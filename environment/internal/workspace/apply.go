@@ -164,8 +164,8 @@ func (t *treeChange) check(c Change) (done bool, _ error) {
 	return false, fmt.Errorf("%w: it is a folder now", ErrConflict)
 }
 
-// isGone reports whether no file is at a path: nothing, or a folder with files of the
-// workspace.
+// isGone reports whether no file is at a path: nothing, or a folder that has a file of
+// the workspace already.
 func (t *treeChange) isGone(name string) bool {
 	info, err := t.root.Lstat(name)
 	if isMissing(err) {
@@ -175,7 +175,10 @@ func (t *treeChange) isGone(name string) bool {
 		return false
 	}
 	for is := range t.current.files {
-		if strings.HasPrefix(is, name+"/") {
+		if !strings.HasPrefix(is, name+"/") {
+			continue
+		}
+		if _, err := t.root.Lstat(is); err == nil {
 			return true
 		}
 	}
