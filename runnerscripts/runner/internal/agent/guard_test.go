@@ -100,11 +100,11 @@ func TestGuardIsOffWhereTheCallerAllowsIt(t *testing.T) {
 
 func TestGuardOfAWorkspaceBehindALink(t *testing.T) {
 	s := session(t)
-	real := s.Paths.Workspace
+	folder := s.Paths.Workspace
 	s.Paths.Workspace = filepath.Join(t.TempDir(), "link")
-	link(t, real, s.Paths.Workspace)
+	link(t, folder, s.Paths.Workspace)
 	g := agent.NewGuard(s)
-	for _, dir := range []string{real, s.Paths.Workspace} {
+	for _, dir := range []string{folder, s.Paths.Workspace} {
 		if reason, refused := g.Refuses(rs.ToolCall{Kind: rs.ToolEdit, Locations: []rs.Location{{Path: dir + "/a"}}}); refused {
 			t.Error(reason)
 		}
