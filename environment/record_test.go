@@ -58,7 +58,7 @@ func TestTheRecordOfASandboxDecidesNothing(t *testing.T) {
 			}
 			if c.session != "" {
 				_, err := collect(t.Context(), env, Query{Prompt: "two"})
-				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "--agent") || !strings.Contains(err.Error(), "changed in it") {
+				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "Config.Agent") || !strings.Contains(err.Error(), "changed in it") {
 					t.Errorf("a query: %v", err)
 				}
 				if _, err := env.Changes(t.Context()); !errors.Is(err, errors.ErrUnsupported) {
