@@ -295,7 +295,7 @@ func TestTheFirstAgentOfASandboxIsRemembered(t *testing.T) {
 	id, _ := kept(t, Config{Sandbox: box})
 	bare := attach(t, id, box)
 	events, err := collect(t.Context(), bare, Query{Prompt: "one"})
-	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "--agent") || strings.Contains(err.Error(), runnerscripts.SetupSession) {
+	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "Config.Agent") || strings.Contains(err.Error(), runnerscripts.SetupSession) {
 		t.Errorf("a query without an agent: %v", err)
 	}
 	if failed, ok := events[len(events)-1].Value().(*runnerscripts.QueryFailed); !ok || failed.Code != runnerscripts.FailInvalidRequest {
