@@ -5,8 +5,12 @@
 // Everything but the life of the container is the guest's work, see package
 // guest. The image needs nothing for this: no shell, no libc.
 //
-// The container ends when no client has been connected to it for Spec.Grace, and the
-// engine then removes it. So a program that crashes leaves nothing behind.
+// The container ends when no client has been connected to it for Spec.Grace: the guest, its
+// first process, counts that (--stay). The engine then removes the container. So a program that crashes leaves nothing behind.
+//
+// Where to look: container.go and install.go create a container, config.go checks what it gets,
+// labels.go names its labels, driver.go connects to its guest, terminate.go, state.go and
+// history.go say how it ends, gc.go removes orphans, build.go and snapshot.go make images.
 //
 // # Orphans
 //

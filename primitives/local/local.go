@@ -20,6 +20,10 @@
 // on; its grace begins when the last such program closes its handle, or dies. What is
 // left where a collector process was killed too, that of the next program collects.
 //
+// Where to look: folder.go and list.go make and find sandboxes, exec.go, spawn.go and process.go run
+// commands, durable.go and supervise.go those that outlive the program, ladder.go and terminate.go
+// end them, collection_linux.go is the collector process, gc.go removes orphans.
+//
 // Linux is fully supported. On macOS it works without durable commands and without a
 // collector process, and ends process groups instead of whole trees; Capabilities say so.
 package local
