@@ -32,7 +32,7 @@ func Choose(options []runnerscripts.PermissionOption, d runnerscripts.Permission
 // withdrawn. Its events come in their order, and have come when a method returns. The
 // methods may be called from several goroutines; the zero value with Out is ready to use.
 type Permissions[Q any] struct {
-	Out Sink
+	Out Sink // must not call the methods: they wait until it returns
 
 	telling sync.Mutex // held until an event is emitted, which may wait for the reader
 	mu      sync.Mutex

@@ -218,7 +218,8 @@ func TestAChangeAllowedForTheSessionIsMadeAndNotAskedAgain(t *testing.T) {
 	}
 }
 
-// allower is a recorder that allows what is asked, and keeps for what that was.
+// allower is a recorder that allows what is asked, and keeps for what that was. It answers
+// from a goroutine of its own, as a client does: a sink must not call its sender.
 type allower struct {
 	*agenttest.Recorder
 	respond func(context.Context, string, runnerscripts.PermissionDecision) error
@@ -237,9 +238,14 @@ func (a *allower) Emit(conv string, typ runnerscripts.EventType, payload any) {
 	a.mu.Lock()
 	a.asked = append(a.asked, req.ToolCall.Title)
 	a.mu.Unlock()
-	if err := a.respond(a.t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
-		a.t.Error(err)
-	}
+	answered := make(chan struct{})
+	a.t.Cleanup(func() { <-answered })
+	go func() {
+		defer close(answered)
+		if err := a.respond(a.t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+			a.t.Error(err)
+		}
+	}()
 }
 
 func TestModeAndModelChangeMidway(t *testing.T) {
