@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -180,12 +182,33 @@ func readRecipe(ctx context.Context, cfg Config) (r runnerscripts.Recipe, err er
 	return askRecipe(ctx, runner, cfg.Agent.Name)
 }
 
+// recipes remembers what runners said of agents, for one session asks several times:
+// recipeKey to runnerscripts.Recipe. Errors are not remembered.
+var recipes sync.Map
+
+// recipeKey names a state of a runner's file, and an agent.
+type recipeKey struct {
+	runner, agent string
+	size          int64
+	changed       time.Time
+}
+
 // askRecipe asks a runner of this machine what it knows of an agent. A name that it does
 // not know is [ErrConfig].
-func askRecipe(ctx context.Context, runner, name string) (runnerscripts.Recipe, error) {
-	r, err := askRecipes[runnerscripts.Recipe](ctx, runner, name)
+func askRecipe(ctx context.Context, runner, name string) (r runnerscripts.Recipe, err error) {
+	key := recipeKey{runner: runner, agent: name}
+	if info, err := os.Stat(runner); err == nil {
+		key.size, key.changed = info.Size(), info.ModTime()
+	}
+	if known, ok := recipes.Load(key); ok {
+		return known.(runnerscripts.Recipe), nil
+	}
+	r, err = askRecipes[runnerscripts.Recipe](ctx, runner, name)
 	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
 	if !ok || failure.Code != runnerscripts.FailUnknownAgent {
+		if err == nil {
+			recipes.Store(key, r)
+		}
 		return r, err
 	}
 	all, err := askRecipes[[]AgentInfo](ctx, runner)

@@ -129,8 +129,9 @@ func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 }
 
 // Check returns the error of [Create] that needs no sandbox, as one of a folder of the
-// Workspace or an agent that does not exist: most are [ErrConfig]. A sandbox of the type is
-// not looked for, and nothing is made.
+// Workspace or an agent that does not exist: most are [ErrConfig]. It neither looks for a
+// sandbox of the type nor makes one. Where there is no runner for this machine yet, it
+// builds one, which can take a minute: Create needs it too.
 func (c Config) Check(ctx context.Context) error {
 	if err := errors.Join(c.check(), c.Sandbox.check(), findSources(c.Workspace)); err != nil {
 		return err

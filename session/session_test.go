@@ -3,7 +3,10 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -372,5 +375,21 @@ func TestCloseEndsTheMakingOfASandbox(t *testing.T) {
 	_, err := turn.Wait(t.Context())
 	if n := count(logOf(t, s), runnerscripts.TypeQueryFailed) + count(logOf(t, s), runnerscripts.TypeQueryCompleted); n != 1 {
 		t.Errorf("the query ended %d times: %v", n, err)
+	}
+}
+
+func TestOneSessionAsksTheRunnerOnceWhatTheAgentNeeds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	asked, runner := filepath.Join(dir, "asked"), filepath.Join(dir, "envrunner")
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = %s ] && echo \"$*\" >>%s\nexec %s \"$@\"\n", runnerscripts.PrintRecipe, asked, runnerBinary)
+	if err := os.WriteFile(runner, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cfg := scripted(t, steps(say("done")))
+	cfg.Environment.Runner = runner
+	complete(t, prompt(t, start(t, cfg), "hello"))
+	if got, err := os.ReadFile(asked); string(got) != "recipe script\n" {
+		t.Errorf("the runner was asked %q (%v), want once", got, err)
 	}
 }
