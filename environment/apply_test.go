@@ -115,6 +115,29 @@ func TestApplyRefusesAFolderThatHasChanged(t *testing.T) {
 	readTree(t, from.Path).mustBe(t, tree{"changed": "2\n", "new": "1\n", "deep/er/new": "1\n", "same": "mine\n", "mine": "1\n"})
 }
 
+func TestApplyPutsAFileWhereAFolderWithoutFilesIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		before tree
+		folder string
+	}{
+		"empty":                {tree{"a": "1\n"}, "d"},
+		"only folders":         {tree{"a": "1\n"}, "d/x/y"},
+		"beside deleted files": {tree{"a": "1\n", "d/deleted": "1\n"}, "d/x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := tree{"a": "1\n", "d": "a file\n"}
+			env, from := worked(t, c.before, after)
+			if err := os.MkdirAll(filepath.Join(from.Path, c.folder), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := env.Apply(t.Context(), from); err != nil {
+				t.Error(err)
+			}
+			readTree(t, from.Path).mustBe(t, after)
+		})
+	}
+}
+
 func TestApplyNeverLeavesTheFolder(t *testing.T) {
 	for name, after := range map[string]tree{
 		"an absolute link":            {"l": "-> /etc/passwd"},

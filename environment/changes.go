@@ -136,8 +136,8 @@ var ErrConflict = workspace.ErrConflict
 //
 // It makes all changes or none. Every file that it would change must be as it was
 // copied, and no new one may be in the way: otherwise the error is [ErrConflict] and names
-// them. A file that is as in the workspace already stays as it is, so the same changes can
-// be applied twice. Apply never
+// them. A folder without files gives way to a new file. A file that is as in the workspace
+// already stays as it is, so the same changes can be applied twice. Apply never
 // follows a symbolic link below the folder. A change that would make a link out of the
 // folder, or into a .git folder, is primitives.ErrPathEscape.
 //

@@ -161,7 +161,8 @@ func (t *treeChange) check(c Change) (done bool, _ error) {
 	case t.empties(c.Path):
 		return false, nil
 	}
-	return false, fmt.Errorf("%w: it is a folder now", ErrConflict)
+	_, err = t.emptyFolders(c.Path) // which no snapshot knows
+	return false, err
 }
 
 // isGone reports whether no file is at a path: nothing, or a folder that has a file of
@@ -243,6 +244,19 @@ func (t *treeChange) empties(dir string) bool {
 		}
 	}
 	return had
+}
+
+// emptyFolders returns a folder and those in it, each before those in it. One that holds
+// anything else is ErrConflict.
+func (t *treeChange) emptyFolders(dir string) (folders []string, _ error) {
+	err := fs.WalkDir(t.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			return fmt.Errorf("%w: it is a folder now", ErrConflict)
+		}
+		folders = append(folders, name)
+		return err
+	})
+	return folders, err
 }
 
 // isMissing reports whether nothing is at a path, or a file in the way to it.
@@ -376,18 +390,40 @@ func (t *treeChange) removeEmpty(dir string) {
 	}
 }
 
+// removeFolders removes a folder that holds nothing but folders.
+func (t *treeChange) removeFolders(dir string) error {
+	folders, err := t.emptyFolders(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Backward(folders) {
+		if err := t.root.Remove(name); err != nil {
+			return err
+		}
+		t.gone = append(t.gone, name)
+	}
+	return nil
+}
+
 // place puts a new file where nothing is.
 func (t *treeChange) place(i int, name string) error {
 	if err := t.makeFolders(path.Dir(name)); err != nil {
 		return err
 	}
-	if _, err := t.root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+	info, err := t.root.Lstat(name)
+	if err == nil && info.IsDir() {
+		if err := t.removeFolders(name); err != nil {
+			return err
+		}
+		_, err = t.root.Lstat(name)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fmt.Errorf("%w: it exists", ErrConflict), err)
 	}
 	if err := t.root.Rename(t.staged(i), name); err != nil {
 		return err
 	}
-	info, err := t.root.Lstat(name)
+	info, err = t.root.Lstat(name)
 	t.placed = append(t.placed, fileMade{name, info})
 	return err
 }

@@ -86,6 +86,37 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	}
 }
 
+func TestAnUndoneApplyBringsEmptyFoldersBack(t *testing.T) {
+	old := snapshotOf(t, map[string]string{"a": "1\n"})
+	current := snapshotOf(t, map[string]string{"a": "1\n", "d": "new\n", "z": "new\n"})
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "a"), []byte("1\n"), 0o644), os.MkdirAll(filepath.Join(dir, "d/x/y"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	c := &treeChange{root: root, old: old, current: current, changes: Compare(old, current)}
+	c.staging = func() {
+		if err := os.WriteFile(filepath.Join(dir, "z"), []byte("mine\n"), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.make(t.Context()); !errors.Is(err, ErrConflict) {
+		t.Errorf("applied: %v", err)
+	}
+	var left []string
+	err = filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		left = append(left, strings.TrimPrefix(name, dir))
+		return err
+	})
+	if got := strings.Join(left, " "); err != nil || got != " /a /d /d/x /d/x/y /z" {
+		t.Errorf("the folder holds %q, %v", got, err)
+	}
+}
+
 // FuzzSnapshot: the archive of a workspace names files below it, or is an error.
 func FuzzSnapshot(f *testing.F) {
 	for _, h := range []tar.Header{
