@@ -39,3 +39,23 @@ func TestWaitSaysWhatTheAgentReportedLastWhenItsContextEnds(t *testing.T) {
 		t.Errorf("stop reason %q", done.StopReason)
 	}
 }
+
+func TestWaitDoesNotReportTheFailureOfAnEarlierTurn(t *testing.T) {
+	t.Parallel()
+	failing := runnerscripts.ScenarioStep{Print: json.RawMessage(
+		`{"type":"log","payload":{"level":"warn","code":"api","http_status":529,"message":"the API answered 529"}}`)}
+	s := start(t, scripted(t, steps(failing), steps(forever())))
+	complete(t, prompt(t, s, "first"))
+	turn := prompt(t, s, "second")
+	awaitFrom(t, s, turn.seq, runnerscripts.TypeUserMessage)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	cancel(enough)
+	if _, err := turn.Wait(ctx); err != enough { //nolint:errorlint // nothing is added
+		t.Errorf("error %v, want only the context's cause", err)
+	}
+	if err := turn.Interrupt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	complete(t, turn)
+}
