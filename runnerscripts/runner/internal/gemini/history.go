@@ -251,7 +251,7 @@ func clearChats(s runnerscripts.Session) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.Type().IsRegular() && isSessionFile(e.Name()) {
+		if !e.IsDir() && isSessionFile(e.Name()) { // links of joinFiles, too
 			if err := os.Remove(filepath.Join(chatsDir(s), e.Name())); err != nil {
 				return err
 			}

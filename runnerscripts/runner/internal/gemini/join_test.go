@@ -58,3 +58,23 @@ func TestASessionThatBeginsAtTheEndOfAMinuteKeepsItsToolCalls(t *testing.T) {
 		t.Errorf("files of the next start: %v, %v", entries, err)
 	}
 }
+
+func TestRestoringATranscriptRemovesJoinedFiles(t *testing.T) {
+	t.Parallel()
+	s, id := agenttest.NewSession(t, agent.NewUUID(), programName), agent.NewUUID()
+	header := `{"sessionId":"` + id + `","kind":"main"}` + "\n"
+	for _, minute := range []string{"10-59", "11-00"} {
+		agenttest.WriteFile(t, filepath.Join(chatsDir(s), sessionPrefix+"2026-11-23T"+minute+"-"+id[:8]+fileSuffix), header)
+	}
+	if err := joinFiles(s, id); err != nil {
+		t.Fatal(err)
+	}
+	main := header + `{"id":"1","type":"user","content":[{"text":"hello"}]}` + "\n"
+	if err := restore(s, runnerscripts.Transcript{Main: main}); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(chatsDir(s))
+	if err != nil || len(entries) != 1 || filepath.Join(chatsDir(s), entries[0].Name()) != keptFile(s, id) {
+		t.Errorf("files after the transcript was restored: %v, %v", entries, err)
+	}
+}
