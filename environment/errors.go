@@ -43,8 +43,8 @@ type ScriptError struct {
 	Status primitives.ExitStatus
 	// Failure is what the script itself reported, if it did.
 	Failure *runnerscripts.ScriptFailure
-	// Stderr is the end of what the script printed to standard error, with the
-	// secrets of the configuration blotted out.
+	// Stderr is the end of what the script printed to standard error, up to 16 KiB, with
+	// the secrets of the configuration blotted out.
 	Stderr string
 	// Err is what is wrong with the script otherwise: it broke the protocol,
 	// or could not be started. Nil if the status or the Failure says it.

@@ -167,8 +167,8 @@ func hexRune(value []byte, i int) rune {
 	return rune(n)
 }
 
-// MaxTail is how much of a script's standard error is kept: 16 KiB.
-const MaxTail = 16 << 10
+// maxTail is how much of a script's standard error is kept: 16 KiB.
+const maxTail = 16 << 10
 
 // Tail keeps the end of what is written to it. It is not a tail.Buffer because it must know
 // whether something was cut off: only then may it begin with a part of a secret.
@@ -183,9 +183,9 @@ type Tail struct {
 func (t *Tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.buf = append(t.buf, b[max(0, len(b)-2*MaxTail):]...)
-	t.cut = t.cut || len(b) > 2*MaxTail
-	if over := len(t.buf) - 2*MaxTail; over > 0 {
+	t.buf = append(t.buf, b[max(0, len(b)-2*maxTail):]...)
+	t.cut = t.cut || len(b) > 2*maxTail
+	if over := len(t.buf) - 2*maxTail; over > 0 {
 		t.buf = append(t.buf[:0], t.buf[over:]...)
 		t.cut = true
 	}
@@ -201,7 +201,7 @@ func (t *Tail) String() string {
 		// The rest of a secret whose beginning is gone.
 		s = s[min(len(s), t.Hide.longest):]
 	}
-	return strings.ToValidUTF8(s[max(0, len(s)-MaxTail):], "\uFFFD")
+	return strings.ToValidUTF8(s[max(0, len(s)-maxTail):], "\uFFFD")
 }
 
 // LastLines returns as much of a text's end as fits a message.
