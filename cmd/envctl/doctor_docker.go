@@ -33,7 +33,7 @@ func checkDocker(ctx context.Context, cfg environment.Config, failed string) []f
 	}
 	engine.Status = statusOK
 	engine.Detail = fmt.Sprintf("%s, API %s, %s/%s, at %s (%s)", info.Version, info.API, info.OS, info.Arch, info.Host, info.FoundBy)
-	return []finding{engine, checkStorage(info), checkLimits(info), checkEngineRunner(ctx, cfg, info)}
+	return []finding{engine, checkImage(ctx, cfg), checkStorage(info), checkLimits(info), checkEngineRunner(ctx, cfg, info)}
 }
 
 // remedy tells apart what is wrong and what to do about it, where the error says that.
@@ -47,6 +47,24 @@ func remedy(err error) (detail, fix string) {
 	}
 	fix = advised.Advice()
 	return strings.Replace(err.Error(), "; "+fix, "", 1), fix
+}
+
+// checkImage asks the engine for the image of sandboxes.
+func checkImage(ctx context.Context, cfg environment.Config) finding {
+	ref := firstOf(cfg.Sandbox.Image, environment.DefaultImage)
+	f := finding{Check: "docker image", Status: statusOK, Detail: ref}
+	switch has, err := cfg.Sandbox.Docker.HasImage(ctx, ref); {
+	case err != nil:
+		f.Status = statusMissing
+		f.Detail, f.Fix = remedy(err)
+	case !has && cfg.Sandbox.Docker.Pull == docker.PullNever:
+		f.Status, f.Detail = statusMissing, ref+" is not there, and pull is never"
+		f.Fix = "get it with: docker pull " + ref
+	case !has:
+		f.Status, f.Detail = statusMissing, ref+" is not there yet; the first sandbox fetches it"
+		f.Fix = "get it now, for example to work without a network, with: docker pull " + ref
+	}
+	return f
 }
 
 func checkStorage(info docker.EngineInfo) finding {

@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/client"
@@ -41,6 +42,20 @@ func (p Provider) Describe(ctx context.Context) (EngineInfo, error) {
 		return err
 	})
 	return info, err
+}
+
+// HasImage reports whether an engine has an image, by its name or ID. It fetches nothing.
+// The errors are those of [Provider.Describe].
+func (p Provider) HasImage(ctx context.Context, ref string) (bool, error) {
+	has := false
+	err := p.askAbout("find image", ref, func(eng *client.Client) error {
+		_, err := eng.ImageInspect(ctx, ref)
+		if has = err == nil; cerrdefs.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	return has, err
 }
 
 func describe(eng *client.Client, found system.Info, v types.Version) EngineInfo {
