@@ -64,7 +64,7 @@ func create(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 	if cfg.Session != "" {
 		args = append(args, "--session", cfg.Session)
 	}
-	self, err := json.Marshal(owner.Self())
+	self, err := json.Marshal(creator{owner.Self(), guest.Version})
 	if err != nil {
 		return nil, wrap("create", cfg.Host, err)
 	}
@@ -138,6 +138,12 @@ func (d *driver) list(ctx context.Context) (list []primitives.Info, err error) {
 	return list, err
 }
 
+// creator is what the state of a sandbox says of the program that created it.
+type creator struct {
+	owner.Identity
+	Guest int // the version of its guest protocol
+}
+
 // describe makes of what the runner says, to which the guest is the program that made the
 // sandbox, what is so for the program that made the guest.
 func describe(info *primitives.Info) {
@@ -145,12 +151,13 @@ func describe(info *primitives.Info) {
 	if !served {
 		info.Status = primitives.StatusLost
 	}
-	var made owner.Identity
+	var made creator
 	if err := json.Unmarshal([]byte(info.Owner), &made); err != nil {
-		made = owner.Identity{} // commands of the sandbox can change it; it is unknown
+		made = creator{} // commands of the sandbox can change it; it is unknown
 	} else {
 		info.Owner = made.Host + ":" + made.PID
 	}
+	info.GuestVersion = made.Guest
 	fate := made.Fate()
 	info.Owned = fate == owner.Alive
 	info.Orphan = !info.Kept && (fate == owner.Dead || !served)

@@ -308,7 +308,7 @@ func TestSandboxesOfAMachine(t *testing.T) {
 	cfg.Keep = true
 	s := open(t, cfg)
 	list, err := cfg.List(ctx)
-	if err != nil || len(list) != 1 || list[0].ID != s.ID() || !list[0].Owned || list[0].Created.IsZero() {
+	if err != nil || len(list) != 1 || list[0].ID != s.ID() || !list[0].Owned || list[0].Created.IsZero() || list[0].GuestVersion != guest.Version {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 	if removed, err := cfg.GC(ctx, primitives.GCOptions{NoGrace: true}); err != nil || len(removed) > 0 {
