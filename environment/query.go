@@ -49,8 +49,8 @@ type Query struct {
 //
 // Leaving the loop early interrupts the query and waits for its end. When ctx is
 // done the query is interrupted, what it still says is returned, and the sequence
-// ends with the context's cause. An agent that does not stop within
-// runnerscripts.DefaultInterruptGrace is killed, and the next query starts it again.
+// ends with the context's cause. An agent that does not stop within 5 seconds
+// (runnerscripts.DefaultInterruptGrace) is killed, and the next query starts it again.
 func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		if q.ID == "" {

@@ -32,7 +32,8 @@ type Result struct {
 	// Rejected are the titles of the tool calls that were not allowed.
 	Rejected []string
 	// Changes are those of [Environment.Changes] after the query, so they are counted
-	// from the beginning of the workspace. They are nil if the query failed, or the
+	// from the beginning of the workspace. They are read from its files, not from events of
+	// a watch, so none comes late. They are nil if the query failed, or the
 	// sandbox does not know its beginning.
 	Changes []Change
 }

@@ -171,8 +171,8 @@ func resultData[T any](script string, r runnerscripts.Result) (T, error) {
 
 // Interrupt asks the running query to stop and does not wait for it: the query
 // completes with runnerscripts.StopCancelled. One that is still being prepared is
-// stopped when it has begun. An agent that does not stop within
-// runnerscripts.DefaultInterruptGrace is killed, and the query fails. A second interrupt
+// stopped when it has begun. An agent that does not stop within 5 seconds
+// (runnerscripts.DefaultInterruptGrace) is killed, and the query fails. A second interrupt
 // changes nothing. Without a running query Interrupt does nothing.
 func (e *Environment) Interrupt(ctx context.Context) error {
 	e.mu.Lock()

@@ -114,7 +114,7 @@ type QueryRequest struct {
 }
 
 // DefaultInterruptGrace is how long an agent may take to stop after an interrupt if the
-// request does not say.
+// request does not say. Package environment always asks for it; no setting changes it.
 const DefaultInterruptGrace = 5 * time.Second
 
 // TranscriptRequest asks for the conversation as the agent keeps it.

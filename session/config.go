@@ -58,8 +58,8 @@ type Config struct {
 	// starts with the sources of the Environment. A workspace that is a folder
 	// of the user is used as it is, and never stored.
 	MaxWorkspace int64
-	// WatchWorkspace reports changes in the workspace as file events. Nil
-	// reports none.
+	// WatchWorkspace reports changes in the workspace as file events, which can come
+	// after the end of the query that made them; see [Turn.Events]. Nil reports none.
 	WatchWorkspace *environment.FilesOptions
 }
 

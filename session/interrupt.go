@@ -9,8 +9,8 @@ import (
 // Interrupt stops the running query, which then completes with
 // runnerscripts.StopCancelled, and withdraws its permission requests. Queued
 // prompts stay. It does not wait for the end of the query; an agent that does not
-// stop within runnerscripts.DefaultInterruptGrace is killed. Without a query it does
-// nothing.
+// stop within 5 seconds (runnerscripts.DefaultInterruptGrace) is killed. Without a query it
+// does nothing.
 func (s *AgentSession) Interrupt(ctx context.Context) error {
 	return s.interrupt(ctx, nil)
 }

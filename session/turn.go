@@ -84,7 +84,8 @@ func (t *Turn) ID() string { return t.id }
 // Events returns the events from the acceptance of the prompt to the end of its
 // query: the query's own events and those that belong to no query, such as the
 // sandbox's; not those of earlier queries. The last one is query_completed
-// or query_failed. The sequence yields an error, and ends, only if the events cannot be
+// or query_failed. File events belong to no query and come a moment after the change, so
+// those of a query's last changes can come after it: [AgentSession.Events] has all. The sequence yields an error, and ends, only if the events cannot be
 // read; the last event and [Turn.Wait] say how the query ended.
 //
 // Leaving the loop does not stop the query. The events can be read more than
