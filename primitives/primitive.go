@@ -122,6 +122,7 @@ type Capabilities struct {
 	Fork     bool     `json:"fork"`      // Fork
 	Pause    bool     `json:"pause"`     // Pause and Resume
 	Usage    bool     `json:"usage"`     // ReadUsage
+	Forward  bool     `json:"forward"`   // Listen and Dial
 	TreeKill TreeKill `json:"tree_kill"` // how completely a process tree is ended
 	// Isolation is what the backend keeps from the sandbox; nothing in the sandbox
 	// has a say in it.

@@ -67,6 +67,7 @@ type Sandbox struct {
 	leaving     bool // Close has begun
 	closing     sync.Once
 	closeErr    error
+	conns       chan struct{} // holds one for each connection
 	watcher     sync.WaitGroup
 	done        chan struct{}
 }
@@ -83,6 +84,7 @@ var (
 	_ primitives.Pauser               = (*Sandbox)(nil)
 	_ primitives.UsageReader          = (*Sandbox)(nil)
 	_ primitives.PortLister           = (*Sandbox)(nil)
+	_ primitives.Forwarder            = (*Sandbox)(nil)
 )
 
 // Open connects to the guest of the driver's sandbox. ctx covers that only. If Open
@@ -149,7 +151,7 @@ func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
 	if err != nil {
 		return nil, errors.Join(err, agreed.rw.Close())
 	}
-	c := &Sandbox{cfg: cfg, driver: driver, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{}), uploads: make(map[*call]struct{})}
+	c := &Sandbox{cfg: cfg, driver: driver, log: log, mux: mux, hello: agreed.theirs, done: make(chan struct{}), conns: make(chan struct{}, maxConns), uploads: make(map[*call]struct{})}
 	mux.whenEnded(func() {
 		c.watcher.Go(func() {
 			<-mux.CloseChan()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -65,7 +66,7 @@ type sentinel struct {
 }
 
 // sentinels returns every error that keeps its identity across the stream.
-func sentinels() [24]sentinel {
+func sentinels() [27]sentinel {
 	return [...]sentinel{
 		{1, primitives.ErrTerminated},
 		{2, primitives.ErrUnavailable},
@@ -91,6 +92,9 @@ func sentinels() [24]sentinel {
 		{40, context.Canceled},
 		{41, context.DeadlineExceeded},
 		{42, io.ErrUnexpectedEOF},
+		{43, syscall.ECONNREFUSED},
+		{44, syscall.EADDRINUSE},
+		{45, syscall.ECONNRESET},
 	}
 }
 

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"io"
+	"net"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -13,6 +14,7 @@ func FuzzClient(f *testing.F) {
 	f.Add(append(appendFrame(nil, frameReply, nil), appendFrame(nil, frameData, []byte("x"))...))
 	f.Add(appendHeader(nil, frameReply|frameMore, 10))
 	f.Add(append(appendFrame(nil, frameReply, nil), appendHeader(nil, frameEnd, 0)...))
+	f.Add(append(appendFrame(nil, frameReply, encode(&endpoints{Network: "tcp", Local: "127.0.0.1:1"})), appendFrame(nil, frameItem, encode(&announcement{Token: 1}))...))
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		c := scriptedGuest(t, func(g *framer) {
 			_, _ = g.Write(answer)
@@ -33,6 +35,19 @@ func FuzzClient(f *testing.F) {
 		if events, err := c.Watch(t.Context(), "x", primitives.WatchOptions{}); err == nil {
 			for range events {
 			}
+		}
+		if conn, err := c.Dial(t.Context(), "tcp", "127.0.0.1:1"); err == nil {
+			_, _ = io.Copy(conn, conn)
+			_ = conn.Close()
+		}
+		if l, err := c.Listen(t.Context(), "tcp", "127.0.0.1:1"); err == nil {
+			for err == nil {
+				var conn net.Conn
+				if conn, err = l.Accept(); err == nil {
+					_ = conn.Close()
+				}
+			}
+			_ = l.Close()
 		}
 		_ = c.Close()
 	})

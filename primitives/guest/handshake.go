@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the version of the protocol. Both ends must have the same.
-const Version = 3
+const Version = 4
 
 const (
 	// magic starts what each side sends. A text stream that mangles line ends

@@ -30,6 +30,9 @@ const (
 	opUnpack
 	opWatch
 	opIdentify
+	opListen
+	opAccept // a connection that the guest has announced to a listener
+	opDial
 )
 
 // channel is one of a process's streams.
@@ -115,6 +118,39 @@ func (r *runReply) code(c *codec) {
 	codeExitStatus(c, &r.Status)
 	codeOptional(c, &r.Err, codeError)
 }
+
+// endpointRequest begins opListen and opDial.
+type endpointRequest struct{ Network, Address string }
+
+func (r *endpointRequest) code(c *codec) {
+	codeString(c, &r.Network)
+	codeString(c, &r.Address)
+}
+
+// endpoints are the addresses of a connection, or the Local one of a listener, as the
+// sandbox sees them.
+type endpoints struct{ Network, Local, Remote string }
+
+func (e *endpoints) code(c *codec) {
+	codeString(c, &e.Network)
+	codeString(c, &e.Local)
+	codeString(c, &e.Remote)
+}
+
+// announcement is a connection to a listener. The host takes it with opAccept.
+type announcement struct {
+	Token uint64
+	endpoints
+}
+
+func (a *announcement) code(c *codec) {
+	c.uint64(&a.Token)
+	a.endpoints.code(c)
+}
+
+type acceptRequest struct{ Token uint64 }
+
+func (r *acceptRequest) code(c *codec) { c.uint64(&r.Token) }
 
 type pathRequest struct{ Path string }
 
@@ -299,6 +335,7 @@ func codeCapabilities(c *codec, v *primitives.Capabilities) {
 	c.bool(&v.Fork)
 	c.bool(&v.Pause)
 	c.bool(&v.Usage)
+	c.bool(&v.Forward)
 	codeString(c, &v.TreeKill)
 	codeString(c, &v.Isolation) // the client replaces it: a guest cannot know
 	codeString(c, &v.Note)

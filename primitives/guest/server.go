@@ -73,7 +73,7 @@ func serve(ctx context.Context, agreed *agreed, p primitives.EnvironmentPrimitiv
 		return errors.Join(err, agreed.rw.Close())
 	}
 	opsCtx, cancel := context.WithCancelCause(ctx)
-	s := &server{p: p, mux: mux, log: cfg.Logger, work: cfg.Work, cancel: cancel, procs: make(map[uint64]attachable)}
+	s := &server{p: p, mux: mux, log: cfg.Logger, work: cfg.Work, cancel: cancel, procs: make(map[uint64]attachable), offers: offers{timeout: offerTimeout}}
 	err = s.accept(ctx, opsCtx)
 	_ = mux.Close()
 	cancel(errBye)
@@ -95,6 +95,7 @@ type server struct {
 	crowded int // grows with operations that begin beside others, and else falls
 	idle    chan struct{}
 	procs   map[uint64]attachable
+	offers  offers
 }
 
 // attachable is what streams of a process attach to.
@@ -217,6 +218,12 @@ func (s *server) dispatch(ctx context.Context, op *operation, code opcode) error
 		return s.watch(ctx, op)
 	case opIdentify:
 		return s.identify(op)
+	case opListen:
+		return s.listen(ctx, op)
+	case opAccept:
+		return s.takeOffer(ctx, op)
+	case opDial:
+		return s.dial(ctx, op)
 	default:
 		return fmt.Errorf("%w: the guest does not know operation %d", errors.ErrUnsupported, code)
 	}

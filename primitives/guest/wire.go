@@ -55,6 +55,8 @@ var (
 	errProtocol = errors.New("the other end broke the guest protocol")
 	// errEnded means that the stream ended where that is not its end.
 	errEnded = fmt.Errorf("the stream ended early: %w", io.ErrUnexpectedEOF)
+	// errCut means that the stream ended within a frame.
+	errCut = fmt.Errorf("the stream was cut off: %w", io.ErrUnexpectedEOF)
 )
 
 // framer reads and writes the frames of one stream. One goroutine may read and
@@ -182,8 +184,11 @@ func (f *framer) readMessage(limit int) (kind byte, payload []byte, err error) {
 
 // streamError tells the end of a stream, which is never expected, from others.
 func streamError(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	switch {
+	case errors.Is(err, io.EOF):
 		return errEnded
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errCut
 	}
 	return err
 }

@@ -23,7 +23,7 @@ import (
 func messageTypes() []message {
 	return []message{
 		&hello{}, &wireError{}, &empty{}, &execRequest{}, &reattachRequest{}, &attachRequest{}, &runRequest{},
-		&runReply{}, &pathRequest{}, &writeRequest{}, &fileHeader{}, &fileFailure{}, &listRequest{}, &listItem{},
+		&runReply{}, &endpointRequest{}, &endpoints{}, &announcement{}, &acceptRequest{}, &pathRequest{}, &writeRequest{}, &fileHeader{}, &fileFailure{}, &listRequest{}, &listItem{},
 		&mkdirRequest{}, &removeRequest{}, &moveRequest{}, &packRequest{}, &watchRequest{}, &controlRequest{},
 		&controlReply{}, &exitReport{}, &fileInfoReply{}, &stateReply{}, &terminateReply{}, &eventFrame{}, &startedReply{},
 		&identifyRequest{}, &identifyReply{},

@@ -56,6 +56,7 @@ type Sandbox struct {
 	durables map[*durable]struct{}
 
 	terminating sync.Mutex
+	forwards    forwards
 }
 
 var _ interface {
@@ -67,6 +68,7 @@ var _ interface {
 	primitives.Reattacher
 	primitives.Forker
 	primitives.UsageReader
+	primitives.Forwarder
 } = (*Sandbox)(nil)
 
 // open returns a handle of a sandbox whose folders exist. It waits for a GC that
@@ -126,7 +128,7 @@ func openWith(st *state, who identity, reapOrphans bool, life *os.File) (*Sandbo
 func (s *Sandbox) findCapabilities() primitives.Capabilities {
 	c := primitives.Capabilities{
 		OS: runtime.GOOS, Isolation: primitives.IsolationNone, Arch: runtime.GOARCH,
-		Users: maySwitchUser(), TreeKill: primitives.TreeKillSweep, Fork: true, Usage: true,
+		Users: maySwitchUser(), TreeKill: primitives.TreeKillSweep, Fork: true, Usage: true, Forward: true,
 	}
 	var notes []string
 	switch {

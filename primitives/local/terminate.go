@@ -36,6 +36,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	// From here on no call starts a command: those under way held s.mu.
 	procs, durables := s.processes()
 	s.mu.Unlock()
+	s.forwards.end()
 	_ = s.files.Close() // which ends what is being written; its error is always nil
 	if elsewhere {
 		s.release(procs, durables)
@@ -166,6 +167,7 @@ func (s *Sandbox) Close() error {
 	}
 	procs, durables := s.processes()
 	s.mu.Unlock()
+	s.forwards.end()
 	errs := []error{s.files.Close()}
 	// All ladders at once, not one grace after the other.
 	for p := range procs {

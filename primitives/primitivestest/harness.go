@@ -129,6 +129,7 @@ func groups() []group {
 		{"archive", archiveRules()},
 		{"watch", concat(watchRules(), watchFilterRules())},
 		{"lifecycle", concat(lifecycleRules(), durableRules(), clientRules(), providerRules())},
+		{"forward", forwardRules()},
 		{"copies", concat(copyRules(), pauseRules(), usageRules())},
 	}
 }

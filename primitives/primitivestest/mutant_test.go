@@ -31,7 +31,7 @@ func TestMutants(t *testing.T) {
 	good := localHarness(t, func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive { return wrapped{whole(p)} })
 	suites := newSuite(t, good)
 	t.Cleanup(func() { suites.join(t) }) // when all mutants have been tried
-	for _, m := range slices.Concat(execMutants(), streamMutants(), endingMutants(), fileMutants(), unpackMutants(), pathMutants(), watchMutants(), lifecycleMutants()) {
+	for _, m := range slices.Concat(execMutants(), streamMutants(), endingMutants(), fileMutants(), unpackMutants(), pathMutants(), watchMutants(), lifecycleMutants(), forwardMutants()) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			r := findRule(t, m.rule)

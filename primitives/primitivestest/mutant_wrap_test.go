@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"net"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -30,6 +31,8 @@ type faults struct {
 	pack      func(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error)
 	unpack    func(ctx context.Context, dir string, r io.Reader) error
 	reattach  func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error)
+	listen    func(ctx context.Context, network, address string) (net.Listener, error)
+	dial      dialFunc
 }
 
 // whole has no fault yet.
@@ -47,6 +50,12 @@ func whole(p primitives.EnvironmentPrimitive) *faults {
 		unpack: func(ctx context.Context, dir string, r io.Reader) error { return primitives.Unpack(ctx, p, dir, r) },
 		reattach: func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 			return primitives.Reattach(ctx, p, id, from)
+		},
+		listen: func(ctx context.Context, network, address string) (net.Listener, error) {
+			return primitives.Listen(ctx, p, network, address)
+		},
+		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return primitives.Dial(ctx, p, network, address)
 		},
 	}
 }
@@ -109,6 +118,14 @@ func (w wrapped) Unpack(ctx context.Context, dir string, r io.Reader) error {
 
 func (w wrapped) Reattach(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 	return w.reattach(ctx, id, from)
+}
+
+func (w wrapped) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	return w.listen(ctx, network, address)
+}
+
+func (w wrapped) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return w.dial(ctx, network, address)
 }
 
 // broken makes the wrapper of a mutant.

@@ -61,7 +61,7 @@ func (s *script) run() error {
 // vocabulary returns all words.
 func vocabulary() map[string]step {
 	all := map[string]step{}
-	for _, table := range []map[string]step{streamWords(), processWords(), fileWords(), terminalWords()} {
+	for _, table := range []map[string]step{streamWords(), processWords(), fileWords(), terminalWords(), netWords()} {
 		for word, st := range table {
 			all[word] = st
 		}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+)
+
+// netWords are about connections. Their operands begin with a network and an address.
+func netWords() map[string]step {
+	return map[string]step{
+		// serve: listen, print the address, and send back what each connection
+		// brings until its end, as it comes.
+		"serve": {2, func(_ *script, a []string) error {
+			return serve(a, func(c net.Conn) error { _, err := io.Copy(c, c); return err })
+		}},
+		// tally: the same, but answer with the number of bytes after the end of them.
+		"tally": {2, func(_ *script, a []string) error {
+			return serve(a, func(c net.Conn) error {
+				n, err := io.Copy(io.Discard, c)
+				fmt.Fprint(c, n)
+				return err
+			})
+		}},
+		// gush: send without end, and print "over" when a connection takes no more.
+		"gush": {2, func(_ *script, a []string) error {
+			return serve(a, func(c net.Conn) error {
+				for {
+					if _, err := c.Write(make([]byte, 32<<10)); err != nil {
+						return write(os.Stdout, []byte("over\n"))
+					}
+				}
+			})
+		}},
+		// reset: read one byte of each connection, send two, and reset it.
+		"reset": {2, func(_ *script, a []string) error {
+			return serve(a, func(c net.Conn) error {
+				_, err := io.ReadFull(c, make([]byte, 1))
+				_, werr := c.Write([]byte("ab"))
+				return errors.Join(err, werr, c.(*net.TCPConn).SetLinger(0))
+			})
+		}},
+		// connect: send standard input and close that half, and print what comes
+		// until the end, or "reset".
+		"connect": {2, func(_ *script, a []string) error {
+			c, err := net.Dial(a[0], a[1])
+			if err != nil {
+				return err
+			}
+			sent := make(chan error, 1)
+			go func() {
+				_, err := io.Copy(c, os.Stdin)
+				sent <- errors.Join(err, c.(interface{ CloseWrite() error }).CloseWrite())
+			}()
+			if _, err := io.Copy(os.Stdout, c); err != nil {
+				return write(os.Stdout, []byte("reset"))
+			}
+			return <-sent
+		}},
+	}
+}
+
+// serve handles connections until it is killed.
+func serve(a []string, handle func(net.Conn) error) error {
+	ln, err := net.Listen(a[0], a[1])
+	if err != nil {
+		return err
+	}
+	fmt.Println(ln.Addr())
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			_ = handle(c)
+			_ = c.Close()
+		}()
+	}
+}
