@@ -43,9 +43,10 @@ func Listen(ctx context.Context, p EnvironmentPrimitive, network, address string
 // "tcp" with "127.0.0.1:8080" or "localhost:8080", or "unix" with the path of a socket, which may be relative to
 // the workspace. ctx covers the connecting only.
 //
-// The connection has the method CloseWrite, as *net.TCPConn has. When one end closes only
-// that half, the other reads io.EOF after the data. When a process inside resets it, or the
-// sandbox or the handle p ends, reading fails with another error than io.EOF.
+// The connection has the method CloseWrite, as *net.TCPConn has: the other end reads io.EOF
+// after the data. On a port it also has SetLinger: with zero, Close resets it. When a
+// process inside resets it, or the sandbox or the handle p ends, reading fails with another error
+// than io.EOF; what is written to it may be lost without one.
 //
 // Errors: fs.ErrInvalid for another network or a malformed address, syscall.ECONNREFUSED
 // where nobody listens, [ErrLimit] for more connections than a handle carries at once, which are 512 with

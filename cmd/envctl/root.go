@@ -167,7 +167,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 		return usagef("%w; %s", err, flagMeant(cmd, err))
 	})
 	root.AddCommand(
-		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newListCmd(), a.newWatchCmd(),
+		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
 		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
 		a.newAgentsCmd(), a.newImageCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)

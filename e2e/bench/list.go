@@ -12,6 +12,7 @@ func benchmarks() []benchmark {
 		{"jsonl", benchJSONL},
 		{"sessions", benchSessions},
 		{"guest", benchGuest},
+		{"forward", benchForward},
 		{"docker exec", benchDockerExec},
 		{"docker files", benchDockerFiles},
 		{"docker stream", benchDockerStream},

@@ -39,7 +39,7 @@ func TestContract(t *testing.T) {
 		// guest reads files in the same way over every stream; primitives/guest has that.
 		{
 			"debian, stdio, root", testdocker.Debian(t), "", false, "none", -1, true,
-			[]string{"exec", "streams", "ending", "terminal", "lifecycle"},
+			[]string{"exec", "streams", "ending", "terminal", "lifecycle", "forward"},
 		},
 		// A folder of the host and a user without a name differ in files, an image without
 		// programs in starting commands.

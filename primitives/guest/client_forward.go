@@ -181,6 +181,7 @@ type conn struct {
 	local, remote net.Addr
 	closing       sync.Once
 	closed        atomic.Bool
+	resets        atomic.Bool // Close does
 	readBy        deadline
 	writeBy       deadline
 
@@ -321,10 +322,19 @@ func (c *conn) Close() error {
 		c.closed.Store(true)
 		_ = c.call.SetReadDeadline(past())
 		_ = c.call.SetWriteDeadline(past())
+		if c.resets.Load() {
+			_, _ = c.call.Write([]byte{frameData}) // a stream that ends within a frame
+		}
 		err = c.call.Close()
 		<-c.call.c.conns
 	})
 	return err
+}
+
+// SetLinger is that of a *net.TCPConn, as far as zero has Close reset the connection.
+func (c *conn) SetLinger(sec int) error {
+	c.resets.Store(sec == 0)
+	return nil
 }
 
 // failed explains an error of the stream, as the net package does.

@@ -218,6 +218,25 @@ func forwardRules() []rule {
 				return nil
 			})
 		}),
+		forwardRule("a reset by the host is not the end of the data", func(t testingT, s *sandbox) {
+			l := s.listen(t, "tcp", "127.0.0.1:0")
+			cmd := s.command("connect", "tcp", l.Addr().String())
+			cmd.Stdin = true
+			p := s.start(t, t.Context(), cmd)
+			c := s.accept(t, l)
+			tcp, ok := c.(interface{ SetLinger(sec int) error })
+			if !ok {
+				t.Fatalf("a connection of type %T has no SetLinger", c)
+			}
+			s.within(t, "a byte, so that the client has connected", func() error {
+				_, werr := io.WriteString(p.Stdin(), "x")
+				_, rerr := io.ReadFull(c, make([]byte, 1))
+				return errors.Join(werr, rerr)
+			})
+			expect(t, "error of SetLinger", tcp.SetLinger(0), nil)
+			expect(t, "error of Close", c.Close(), nil)
+			expect(t, "what the client saw", s.readAll(t, p.Stdout()), "reset")
+		}),
 		forwardRule("a process in the sandbox learns that the host has closed", func(t testingT, s *sandbox) {
 			p, address := s.server(t, "gush", "tcp", "127.0.0.1:0")
 			c := s.dial(t, "tcp", address)

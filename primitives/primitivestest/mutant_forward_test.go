@@ -43,6 +43,11 @@ func (c *faultyConn) CloseWrite() error                 { return c.closeWrite() 
 func (c *faultyConn) Close() error                      { return c.close() }
 func (c *faultyConn) SetReadDeadline(t time.Time) error { return c.readBy(t) }
 
+// gentle is a connection that is never reset.
+type gentle struct{ halfConn }
+
+func (gentle) SetLinger(int) error { return nil }
+
 // faulty makes the change of a mutant for brokenDial.
 func faulty(fault func(c *faultyConn)) func(ctx context.Context, c halfConn) (net.Conn, error) {
 	return func(_ context.Context, c halfConn) (net.Conn, error) {
@@ -153,6 +158,16 @@ func forwardMutants() []mutant {
 				return n, err
 			}
 		}))},
+		{"a reset by the host is a close", "a reset by the host is not the end of the data", brokenListen(func(l *faultyListener) {
+			accept := l.accept
+			l.accept = func() (net.Conn, error) {
+				c, err := accept()
+				if err != nil {
+					return nil, err
+				}
+				return gentle{c.(halfConn)}, nil
+			}
+		})},
 		{"Close leaves the connection open inside", "a process in the sandbox learns that the host has closed", brokenDial(faulty(func(c *faultyConn) {
 			c.close = func() error { return nil }
 		}))},
