@@ -44,7 +44,7 @@ on 127.0.0.1; port 0 takes a free one, which is printed.`,
 			return f.run(cmd.Context(), args[0], int(port))
 		},
 	}
-	f.target.flags(cmd)
+	f.flags(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
 	cmd.Flags().StringVar(&f.listen, "listen", "", "address of this machine to listen on (default 127.0.0.1:PORT)")
 	return cmd

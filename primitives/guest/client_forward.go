@@ -116,7 +116,7 @@ func (l *listener) accept() (net.Conn, error) {
 		var a announcement
 		if l.err = l.next(&a); l.err == nil {
 			var k *call
-			k, l.err = l.call.c.begin(context.Background(), beginning{op: "accept", target: l.addr.String(), request: requestFrame(opAccept, &acceptRequest{a.Token})})
+			k, l.err = l.call.c.begin(context.WithoutCancel(l.call.ctx), beginning{op: "accept", target: l.addr.String(), request: requestFrame(opAccept, &acceptRequest{a.Token})})
 			if l.err == nil {
 				return newConn(k, a.endpoints), nil
 			}
@@ -223,7 +223,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			return 0, c.failed("read", err)
 		}
 	}
-	n, err := c.call.Stream.Read(p[:min(len(p), c.left)])
+	n, err := c.call.Read(p[:min(len(p), c.left)])
 	c.left -= n
 	if err != nil && n == 0 {
 		return 0, c.failed("read", err)
@@ -234,7 +234,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // next reads the next header. A deadline may cut it: the next call goes on.
 func (c *conn) next() error {
 	for c.have < frameHeader {
-		n, err := c.call.Stream.Read(c.head[c.have:])
+		n, err := c.call.Read(c.head[c.have:])
 		if c.have += n; err != nil && n == 0 {
 			return err
 		}

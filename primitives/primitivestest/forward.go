@@ -193,6 +193,13 @@ func forwardRules() []rule {
 				return errors.Join(errs...)
 			})
 		}),
+	}
+	return concat(rules, forwardEnds(), forwardEdges())
+}
+
+// forwardEnds: how connections wait, and how they end.
+func forwardEnds() []rule {
+	return []rule{
 		forwardRule("a connection that nobody reads holds up no other", func(t testingT, s *sandbox) {
 			_, flood := s.server(t, "gush", "tcp", "127.0.0.1:0")
 			_, address := s.server(t, "serve", "tcp", "127.0.0.1:0")
@@ -299,7 +306,6 @@ func forwardRules() []rule {
 			expectError(t, "Listen", err, context.Canceled)
 		}),
 	}
-	return append(rules, forwardEdges()...)
 }
 
 // forwardEdges: what cannot be reached, and what ends.
@@ -341,7 +347,7 @@ func forwardEdges() []rule {
 			} {
 				_, err := primitives.Dial(t.Context(), s.EnvironmentPrimitive, tt.network, tt.address)
 				expectError(t, "Dial "+tt.network+" "+tt.address, err, tt.want)
-				if tt.want == fs.ErrInvalid || tt.want == primitives.ErrPathEscape {
+				if errors.Is(tt.want, fs.ErrInvalid) || errors.Is(tt.want, primitives.ErrPathEscape) {
 					_, err = primitives.Listen(t.Context(), s.EnvironmentPrimitive, tt.network, tt.address)
 					expectError(t, "Listen "+tt.network+" "+tt.address, err, tt.want)
 				}

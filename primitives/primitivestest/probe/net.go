@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,7 @@ func netWords() map[string]step {
 		// connect: send standard input and close that half, and print what comes
 		// until the end, or "reset".
 		"connect": {2, func(_ *script, a []string) error {
-			c, err := net.Dial(a[0], a[1])
+			c, err := (&net.Dialer{}).DialContext(context.Background(), a[0], a[1])
 			if err != nil {
 				return err
 			}
@@ -64,11 +65,11 @@ func netWords() map[string]step {
 
 // serve handles connections until it is killed.
 func serve(a []string, handle func(net.Conn) error) error {
-	ln, err := net.Listen(a[0], a[1])
+	ln, err := (&net.ListenConfig{}).Listen(context.Background(), a[0], a[1])
 	if err != nil {
 		return err
 	}
-	fmt.Println(ln.Addr())
+	fmt.Fprintln(os.Stdout, ln.Addr())
 	for {
 		c, err := ln.Accept()
 		if err != nil {

@@ -108,10 +108,10 @@ func TestOverflowIsReportedAndMadeUpFor(t *testing.T) {
 		t.Error("the changed file was not reported")
 	}
 	known[marker] = true
-	if real := reality(t, dir); len(real) != len(known) {
-		t.Errorf("%d paths exist, the events tell of %d", len(real), len(known))
+	if found := reality(t, dir); len(found) != len(known) {
+		t.Errorf("%d paths exist, the events tell of %d", len(found), len(known))
 	} else {
-		for p := range real {
+		for p := range found {
 			if !known[p] {
 				t.Errorf("%s was not reported", p)
 			}
@@ -176,14 +176,14 @@ func converge(t *testing.T, open func() (source, error)) {
 			apply(known, ev)
 		}
 		known[marker] = true
-		real := reality(t, dir)
-		for p := range real {
+		found := reality(t, dir)
+		for p := range found {
 			if !known[p] {
 				t.Fatalf("round %d: %s exists and was not reported", round, p)
 			}
 		}
 		for p := range known {
-			if !real[p] {
+			if !found[p] {
 				t.Fatalf("round %d: %s was reported and does not exist", round, p)
 			}
 		}
