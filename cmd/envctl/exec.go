@@ -189,7 +189,7 @@ func execFailure(err error) error {
 func exitCode(s primitives.ExitStatus) int {
 	switch s.Reason {
 	case primitives.ReasonTimeout:
-		return 124
+		return exitTimeout
 	case primitives.ReasonLost:
 		return exitExecFailed
 	}

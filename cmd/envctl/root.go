@@ -18,6 +18,7 @@ const (
 	exitOK          = 0
 	exitFailure     = 1   // the agent or the sandbox failed
 	exitUsage       = 2   // the command line or the configuration makes no sense
+	exitTimeout     = 124 // exec: --timeout has passed
 	exitExecFailed  = 125 // exec: the sandbox failed, not the command
 	exitNotExecuted = 126 // exec: the command is there and cannot be run
 	exitNotFound    = 127 // exec: no such command

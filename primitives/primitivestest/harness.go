@@ -11,7 +11,7 @@ import (
 )
 
 // Harness is what a backend lends the suite. Only Open is required; a function
-// that is nil leaves out the cases that cannot be done without it.
+// that is nil leaves out the cases that cannot be done without it, which the suite logs.
 type Harness struct {
 	// Open makes a fresh sandbox. The suite terminates and closes it. dir is an
 	// empty folder of the host for whatever the backend wants to keep there:
@@ -90,6 +90,18 @@ func prepareHost(t *testing.T) {
 type group struct {
 	name  string
 	rules []rule
+}
+
+// split tells the rules that can be tried with the harness from the others.
+func (g group) split(h Harness) (tried, leftOut []rule) {
+	for _, r := range g.rules {
+		if r.possible == nil || r.possible(h) {
+			tried = append(tried, r)
+		} else {
+			leftOut = append(leftOut, r)
+		}
+	}
+	return tried, leftOut
 }
 
 // rule is one promise of the contract and how to see whether it is kept.

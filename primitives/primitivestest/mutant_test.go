@@ -71,6 +71,25 @@ func TestRuleNames(t *testing.T) {
 	}
 }
 
+func TestRulesThatAHarnessCannotTryAreToldApart(t *testing.T) {
+	left, total := 0, 0
+	for _, g := range groups() {
+		tried, leftOut := g.split(Harness{})
+		left, total = left+len(leftOut), total+len(g.rules)
+		if len(tried)+len(leftOut) != len(g.rules) {
+			t.Errorf("%s: %d and %d of %d rules", g.name, len(tried), len(leftOut), len(g.rules))
+		}
+		for _, r := range leftOut {
+			if r.possible == nil {
+				t.Errorf("%q is left out and always possible", r.name)
+			}
+		}
+	}
+	if left == 0 || left == total {
+		t.Errorf("%d of %d rules are left out without any function", left, total)
+	}
+}
+
 func hostPlatform() primitives.Capabilities {
 	return primitives.Capabilities{OS: runtime.GOOS, Arch: runtime.GOARCH}
 }
