@@ -10,9 +10,11 @@
 //		})
 //	}
 //
-// A case is named after the rule it checks. Nothing is skipped: where
+// A case is named after the rule it checks. No capability is skipped: where
 // [primitives.Capabilities] say that a sandbox cannot do something, the case
-// asserts errors.ErrUnsupported. Cases need nothing in the sandbox's image; they
+// asserts errors.ErrUnsupported. A case that needs a function that the [Harness]
+// lacks does not run, and the log names it.
+// Cases need nothing in the sandbox's image; they
 // run one static program that the suite builds with the Go toolchain and writes
 // into the sandbox. No case measures time.
 //
