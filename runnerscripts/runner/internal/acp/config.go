@@ -9,6 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // Config says how to drive one agent. The functions may be nil; they are called
@@ -71,7 +72,7 @@ type Config struct {
 	WholeThoughts bool
 	// Failure makes an error of one that the agent answered with; nil means a
 	// FailAgent.
-	Failure func(err *acpsdk.RequestError) error
+	Failure func(err *jsonrpc.Error) error
 
 	// StartTime is how long the agent may take to start, Silence how long it may
 	// say nothing while it works, and CancelTime how long it may take to stop after an

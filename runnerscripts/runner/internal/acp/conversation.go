@@ -3,7 +3,6 @@ package acp
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 const (
@@ -35,7 +35,7 @@ type conversation struct {
 
 	starting sync.Mutex // held while a process is looked for or started
 	life     agent.Life
-	asking   sync.WaitGroup // handlers of permission requests, interrupts
+	sending  sync.WaitGroup // answers and interrupts
 	stopping sync.WaitGroup // interrupts alone; no prompt of the user is sent meanwhile
 
 	permissions agent.Permissions[*question]
@@ -160,20 +160,21 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 	defer cancel()
 	result := make(chan outcome, 1)
 	p.heard.Store(time.Now().UnixNano())
-	select {
-	case <-p.prompts: // the last one's, which had ended first
-	default:
-	}
+	prompted := make(chan struct{})
 	go func() {
 		c.stopping.Wait() // what was to stop the last one must not stop this
-		reply, err := call[acpsdk.PromptResponse](asking, p, acpsdk.AgentMethodSessionPrompt, acpsdk.PromptRequest{
-			SessionId: p.session, Prompt: []acpsdk.ContentBlock{acpsdk.TextBlock(text)},
+		var o outcome
+		o.err = p.Call(asking, jsonrpc.Request{
+			Method: acpsdk.AgentMethodSessionPrompt,
+			Params: acpsdk.PromptRequest{SessionId: p.session, Prompt: []acpsdk.ContentBlock{acpsdk.TextBlock(text)}},
+			Result: &o.reply,
+			Sent:   func() { close(prompted) },
 		})
-		result <- outcome{reply, err}
+		result <- o
 	}()
 	watch := time.NewTicker(max(c.cfg.Silence/10, time.Millisecond))
 	defer watch.Stop()
-	sent, stop := p.prompts, q.stop
+	sent, stop := (<-chan struct{})(prompted), q.stop
 	var late, again <-chan time.Time
 	for {
 		select {
@@ -193,7 +194,7 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 		case <-late:
 			// The agent ignores the interrupt; the next prompt resumes the
 			// conversation.
-			p.kill()
+			p.Kill()
 			<-result
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
 		case <-watch.C:
@@ -202,14 +203,14 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 				continue
 			}
 			if p.silence() > c.cfg.Silence {
-				p.kill()
+				p.Kill()
 				<-result
 				return acpsdk.PromptResponse{}, agent.Failed(
 					"check that the model's API answers, and send the prompt again, which resumes the conversation: "+
 						"%s said nothing for %v", c.cfg.Program, c.cfg.Silence)
 			}
 		case <-ctx.Done():
-			p.kill()
+			p.Kill()
 			<-result
 			return acpsdk.PromptResponse{}, context.Cause(ctx)
 		}
@@ -227,10 +228,10 @@ func (c *conversation) sendInterrupt(ctx context.Context, p *peer) {
 		return
 	}
 	c.stopping.Add(1)
-	c.asking.Go(func() {
+	c.sending.Go(func() {
 		defer c.stopping.Done()
-		p.notify(ctx, acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session})
-		c.withdrawAll() // not before: the agent would go on with the answer
+		_ = p.Notify(acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session}) // if it has ended, it needs none
+		c.withdrawAll()                                                                                // not before: the agent would go on with the answer
 	})
 }
 
@@ -243,16 +244,16 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 		return reply, nil
 	}
 	if ctx.Err() != nil {
-		p.kill()
+		p.Kill()
 		return reply, context.Cause(ctx)
 	}
-	if rpc, ok := errors.AsType[*acpsdk.RequestError](err); ok {
+	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		if cancelled { // some agents answer so
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
 		}
 		return reply, c.failure(agent.FailedQuery, "%s ended the query with an error: %s", rpc)
 	}
-	if errors.Is(err, errEnded) {
+	if errors.Is(err, jsonrpc.ErrEnded) {
 		return reply, p.crash(c.cfg.Program)
 	}
 	return reply, err
@@ -261,7 +262,7 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 // failure makes an error of one that the agent answered with: other makes those that say
 // neither that the model's API failed nor that the agent is not logged in. format has the
 // agent's name and its words.
-func (c *conversation) failure(other func(string, ...any) error, format string, err *acpsdk.RequestError) error {
+func (c *conversation) failure(other func(string, ...any) error, format string, err *jsonrpc.Error) error {
 	if c.cfg.Failure != nil {
 		if f := c.cfg.Failure(err); f != nil {
 			return f
@@ -278,15 +279,11 @@ func (c *conversation) failure(other func(string, ...any) error, format string, 
 }
 
 // words is what an agent says with an error.
-func words(err *acpsdk.RequestError) string {
-	if err.Data == nil {
+func words(err *jsonrpc.Error) string {
+	if len(err.Data) == 0 || string(err.Data) == "null" {
 		return err.Message
 	}
-	data, jerr := json.Marshal(err.Data)
-	if jerr != nil {
-		return err.Message
-	}
-	return fmt.Sprintf("%s: %s", err.Message, data)
+	return fmt.Sprintf("%s: %s", err.Message, err.Data)
 }
 
 // waits reports whether the query waits for something other than the agent's model.
@@ -348,7 +345,7 @@ func (c *conversation) giveUp() (p *peer, busy bool) {
 // kill ends the program at once.
 func (c *conversation) kill() {
 	p, _ := c.giveUp()
-	p.kill()
+	p.Kill()
 }
 
 // Close ends the program, politely first.
@@ -356,12 +353,12 @@ func (c *conversation) Close() error {
 	c.life.Close(func() {
 		p, busy := c.giveUp()
 		if busy {
-			p.kill() // at the end of its input it might finish the turn first
+			p.Kill() // at the end of its input it might finish the turn first
 		} else {
-			p.close()
+			p.Close()
 		}
 		c.withdrawAll()
-		c.asking.Wait()
+		c.sending.Wait()
 	})
 	return nil
 }

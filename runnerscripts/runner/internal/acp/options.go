@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // options are the modes and models that a session offers: in fields of their own,
@@ -178,10 +179,10 @@ func (c *conversation) applySelector(ctx context.Context, p *peer, category, val
 
 // unset is the error of an option that the agent does not take.
 func (c *conversation) unset(p *peer, err error) error {
-	if rpc, ok := errors.AsType[*acpsdk.RequestError](err); ok {
+	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return agent.Invalid("ask %s for something that it offers: %s", c.cfg.Program, words(rpc))
 	}
-	if errors.Is(err, errEnded) {
+	if errors.Is(err, jsonrpc.ErrEnded) {
 		return p.crash(c.cfg.Program)
 	}
 	return err

@@ -1,8 +1,10 @@
 package acp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -10,14 +12,16 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // question is a permission request that waits for its answer.
 type question struct {
-	call    runnerscripts.ToolCall
-	options []runnerscripts.PermissionOption
-	answer  chan acpsdk.RequestPermissionResponse // takes one
-	why     string                                // it is refused
+	peer      *jsonrpc.Peer
+	requestID json.RawMessage
+	call      runnerscripts.ToolCall
+	options   []runnerscripts.PermissionOption
+	why       string // it is refused
 }
 
 // permissionRequest is what the agent asks, in the shape of this project's own
@@ -27,34 +31,59 @@ type permissionRequest struct {
 	Options  []runnerscripts.PermissionOption `json:"options"`
 }
 
-// requested answers a request of the agent. Each runs on a goroutine of its own.
-func (c *conversation) requested(ctx context.Context, method string, params json.RawMessage) (any, *acpsdk.RequestError) {
-	if method != acpsdk.ClientMethodSessionRequestPermission {
+// requested takes a request of the agent.
+func (c *conversation) requested(p *jsonrpc.Peer, m jsonrpc.Message) {
+	q := &question{peer: p, requestID: bytes.Clone(m.ID)}
+	if m.Method != acpsdk.ClientMethodSessionRequestPermission {
 		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-			Level: "warn", Message: fmt.Sprintf("%s asked for something that is not supported: %s", c.cfg.Program, method),
-			Data: agent.RawLine(params),
+			Level: "warn", Message: fmt.Sprintf("%s asked for something that is not supported: %s", c.cfg.Program, m.Method),
+			Data: agent.RawLine(m.Params),
 		})
-		return nil, acpsdk.NewMethodNotFound(method)
+		c.reply(func() error { return p.Refuse(q.requestID, jsonrpc.MethodNotFound, "Method not found: "+m.Method) })
+		return
 	}
 	var r permissionRequest
-	err := json.Unmarshal(params, &r)
-	var call runnerscripts.ToolCall
+	err := json.Unmarshal(m.Params, &r)
 	if err == nil {
-		call, err = c.toolCall(r.ToolCall)
+		q.call, err = c.toolCall(r.ToolCall)
 	}
 	if err != nil {
-		c.unreadable(params, err)
-		return nil, acpsdk.NewInvalidParams(err.Error())
+		c.unreadable(m.Params, err)
+		c.reply(func() error { return p.Refuse(q.requestID, jsonrpc.InvalidParams, err.Error()) })
+		return
 	}
+	q.options = r.Options
+	c.permission(q)
+}
+
+// reply sends an answer. It does not wait: that may take until the program reads its input.
+func (c *conversation) reply(send func() error) {
 	c.mu.Lock()
-	if c.over {
-		c.mu.Unlock()
-		return cancelled(), nil
+	defer c.mu.Unlock()
+	if !c.over { // else the program ends
+		c.sending.Go(func() { _ = send() }) // Done tells better that it has ended
 	}
-	c.asking.Add(1)
-	c.mu.Unlock()
-	defer c.asking.Done()
-	return c.permission(ctx, call, r.Options), nil
+}
+
+// answer answers a question.
+func (c *conversation) answer(q *question, answer acpsdk.RequestPermissionResponse) {
+	c.reply(func() error { return q.peer.Answer(q.requestID, answer) })
+}
+
+// withdrawn takes the agent's word that it needs no answer to a request any more.
+func (c *conversation) withdrawn(p *jsonrpc.Peer, params json.RawMessage) {
+	var r struct {
+		RequestID json.RawMessage `json:"requestId"`
+	}
+	if json.Unmarshal(params, &r) != nil {
+		c.unreadable(params, errors.New("it names no request"))
+		return
+	}
+	for _, q := range c.permissions.Withdraw(func(_ string, q *question) bool {
+		return q.peer == p && string(q.requestID) == string(r.RequestID)
+	}) {
+		c.answer(q, cancelled())
+	}
 }
 
 // toolCall is the tool call of a permission request, with what it shows.
@@ -81,31 +110,27 @@ func cancelled() acpsdk.RequestPermissionResponse {
 	return acpsdk.RequestPermissionResponse{Outcome: acpsdk.NewRequestPermissionOutcomeCancelled()}
 }
 
-// permission answers by the guard or the mode, or asks and waits. Some agents do
-// not tell of the tool call otherwise.
-func (c *conversation) permission(ctx context.Context, call runnerscripts.ToolCall, options []runnerscripts.PermissionOption) acpsdk.RequestPermissionResponse {
+// permission answers by the guard or the mode, or asks. Some agents do not tell of the
+// tool call otherwise.
+func (c *conversation) permission(q *question) {
+	call := q.call
 	if reason, refused := c.cfg.Guard.Refuses(c.translate.wholeCall(call)); refused {
-		return c.refuse(call, options, reason)
+		c.answer(q, c.refuse(call, q.options, reason))
+		return
 	}
-	if o, ok := c.allowed(call, options); ok {
+	if o, ok := c.allowed(call, q.options); ok {
 		call.Status = runnerscripts.ToolInProgress
 		c.translate.asked(call)
-		return selected(o)
+		c.answer(q, selected(o))
+		return
 	}
 	call.Status = runnerscripts.ToolPending
 	c.translate.asked(call)
-	q := &question{call: c.translate.wholeCall(call), options: options, answer: make(chan acpsdk.RequestPermissionResponse, 1)}
+	q.call = c.translate.wholeCall(call)
 	id := fmt.Sprintf("permission-%d", c.asked.Add(1))
-	r := runnerscripts.PermissionRequest{ID: id, ToolCall: call, Options: options}
+	r := runnerscripts.PermissionRequest{ID: id, ToolCall: call, Options: q.options}
 	if !c.permissions.Request(runnerscripts.MainConversation, r, q, c.asks) {
-		return cancelled()
-	}
-	select {
-	case answer := <-q.answer:
-		return answer
-	case <-ctx.Done(): // the agent has withdrawn it, or ended
-		c.permissions.Withdraw(func(other string, _ *question) bool { return other == id })
-		return cancelled()
+		c.answer(q, cancelled())
 	}
 }
 
@@ -165,7 +190,7 @@ func selected(o runnerscripts.PermissionOption) acpsdk.RequestPermissionResponse
 }
 
 // Respond answers a permission request.
-func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
+func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.PermissionDecision) error {
 	if len(d.UpdatedInput) > 0 {
 		return agent.Unsupported("leave updated_input out: ACP has no way to change what %s is going to do", c.cfg.Program)
 	}
@@ -175,9 +200,18 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	if err != nil {
 		return err
 	}
-	chosen := o
+	if chosen, answers := c.decided(q, o, d); answers {
+		c.answer(q, withMessage(selected(chosen), d.Message))
+	}
+	return nil
+}
+
+// decided returns the option that the agent gets for the one that was chosen, unless it gets
+// none before an interrupt.
+func (c *conversation) decided(q *question, o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (chosen runnerscripts.PermissionOption, answers bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	chosen = o
 	if o.Kind == runnerscripts.AllowAlways && c.cfg.KeepsAlways != nil && c.cfg.KeepsAlways(q.call) {
 		if once, ok := optionOf(q.options, runnerscripts.AllowOnce); ok {
 			chosen, c.always[q.call.Kind] = once, true
@@ -189,10 +223,9 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		q.why = d.Message
 		c.stopped = append(c.stopped, q)
 		c.interrupt(c.query)
-		return nil
+		return o, false
 	}
-	q.answer <- withMessage(selected(chosen), d.Message)
-	return nil
+	return chosen, true
 }
 
 // withdrawAll ends the questions of a query that ends, also those whose rejection ends it.
@@ -203,6 +236,6 @@ func (c *conversation) withdrawAll() {
 	c.stopped = nil
 	c.mu.Unlock()
 	for _, q := range list {
-		q.answer <- withMessage(cancelled(), q.why)
+		c.answer(q, withMessage(cancelled(), q.why))
 	}
 }

@@ -1,13 +1,14 @@
 package acp
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
-	acpsdk "github.com/coder/acp-go-sdk"
-
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 func TestPermissionIsAnsweredByKindOrOption(t *testing.T) {
@@ -103,13 +104,19 @@ func TestTheReasonOfARejectionThatInterruptsGoesWithTheAnswer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
 	c := inner(f.start())
-	q := &question{answer: make(chan acpsdk.RequestPermissionResponse, 1), why: "not today"}
+	lines := make(chan string, 1)
+	echo, err := jsonrpc.Start(child.Command{Args: []string{"/bin/cat"}}, "2.0", func(_ *jsonrpc.Peer, line []byte) { lines <- string(line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close()
 	c.mu.Lock()
-	c.stopped = append(c.stopped, q)
+	c.stopped = append(c.stopped, &question{peer: echo, requestID: json.RawMessage("7"), why: "not today"})
 	c.mu.Unlock()
 	c.withdrawAll()
-	if answer := <-q.answer; answer.Outcome.Cancelled == nil || answer.Meta["message"] != q.why {
-		t.Errorf("the answer is %s", agenttest.Show(t, answer))
+	const want = `{"jsonrpc":"2.0","id":7,"result":{"_meta":{"message":"not today"},"outcome":{"outcome":"cancelled"}}}`
+	if got := <-lines; got != want {
+		t.Errorf("the answer is %s", got)
 	}
 	if resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved); len(resolved) > 0 {
 		t.Errorf("it was told again: %+v", resolved)

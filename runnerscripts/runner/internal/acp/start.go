@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // repeatTime is how long the agent may pause while it repeats the conversation.
@@ -31,7 +32,7 @@ func (c *conversation) running(ctx context.Context) (*peer, error) {
 	if !p.ended() {
 		return p, nil
 	}
-	p.kill()
+	p.Kill()
 	p, _, err := c.start(ctx)
 	return p, err
 }
@@ -57,9 +58,7 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 		c.mu.Unlock()
 		return nil, false, agent.Closed()
 	}
-	p, err = dial(cmd, handlers{
-		line: c.raw, unreadable: c.unreadable, notification: c.notified, request: c.requested,
-	})
+	p, err = c.dial(cmd)
 	if err != nil {
 		c.mu.Unlock()
 		return nil, false, c.startFailure(err)
@@ -70,11 +69,11 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.StartTime, late)
 	defer cancel()
 	if err := c.open(ctx, p, h, cmd.Env); err != nil {
-		if errors.Is(err, errEnded) {
-			p.close() // as it likes: how it ended is the reason
-			err = c.startFailure(errors.New(p.process.Crash()))
+		if errors.Is(err, jsonrpc.ErrEnded) {
+			p.Close() // as it likes: how it ended is the reason
+			err = c.startFailure(errors.New(p.Crash()))
 		}
-		p.kill()
+		p.Kill()
 		return nil, false, err
 	}
 	return p, h.SessionID != "", nil
@@ -190,8 +189,8 @@ func (c *conversation) awaitRepetition(ctx context.Context, p *peer, updates int
 			timer.Reset(repeatTime)
 		case <-timer.C:
 			return nil
-		case <-p.process.Done():
-			return errEnded
+		case <-p.Done():
+			return jsonrpc.ErrEnded
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -200,7 +199,7 @@ func (c *conversation) awaitRepetition(ctx context.Context, p *peer, updates int
 
 // refused is the error of a start that the agent does not take part in.
 func (c *conversation) refused(err error, format string) error {
-	rpc, ok := errors.AsType[*acpsdk.RequestError](err)
+	rpc, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
 		return err
 	}
@@ -212,7 +211,7 @@ const authRequired = -32000
 
 // lost is the error of a session that the agent does not find.
 func (c *conversation) lost(err error, format string) error {
-	rpc, ok := errors.AsType[*acpsdk.RequestError](err)
+	rpc, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok || rpc.Code == authRequired {
 		return c.refused(err, format)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // conversation is a thread of Codex: one process at a time, which stays between
@@ -42,7 +43,7 @@ type conversation struct {
 	broken      map[string]bool // the MCP servers that did not start, as told
 
 	mu     sync.Mutex
-	peer   *peer
+	peer   *jsonrpc.Peer
 	over   bool // no process may be started any more
 	thread string
 	query  *query
@@ -85,8 +86,8 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
-	err = p.call(ctx, "turn/start", c.turnParams(expand(c.profile.Commands, text)), nil)
-	if _, refused := errors.AsType[*rpcError](err); refused {
+	err = p.Call(ctx, jsonrpc.Request{Method: "turn/start", Params: c.turnParams(expand(c.profile.Commands, text))})
+	if _, refused := errors.AsType[*jsonrpc.Error](err); refused {
 		return runnerscripts.QueryCompleted{}, agent.Invalid("check agent.model and the settings in agent.config: %v", err)
 	}
 	select {
@@ -117,7 +118,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 }
 
 // ended tells of what a program that has ended leaves unfinished.
-func (c *conversation) ended(p *peer) {
+func (c *conversation) ended(p *jsonrpc.Peer) {
 	c.permissions.WithdrawAll()
 	c.starting.Lock()
 	defer c.starting.Unlock()
@@ -134,11 +135,11 @@ func (c *conversation) ended(p *peer) {
 // endCommands ends the commands that an interrupt has left running, and waits until
 // the program has told of their ends with what they have put out. Those that it does
 // not tell of in time have failed.
-func (c *conversation) endCommands(ctx context.Context, p *peer, q *query) {
+func (c *conversation) endCommands(ctx context.Context, p *jsonrpc.Peer, q *query) {
 	ctx, cancel := context.WithTimeout(ctx, interruptTime)
 	defer cancel()
 	params := map[string]any{"threadId": c.threadID()}
-	if err := p.call(ctx, "thread/backgroundTerminals/clean", params, nil); err != nil {
+	if err := p.Call(ctx, jsonrpc.Request{Method: "thread/backgroundTerminals/clean", Params: params}); err != nil {
 		c.log("warn", "the commands of the interrupted query may still run: "+err.Error(), nil)
 	} else {
 		select {
@@ -200,7 +201,7 @@ func (c *conversation) threadID() string {
 }
 
 // running returns the process, started again if it has ended.
-func (c *conversation) running(ctx context.Context) (*peer, error) {
+func (c *conversation) running(ctx context.Context) (*jsonrpc.Peer, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
 	c.mu.Lock()
@@ -218,7 +219,7 @@ func (c *conversation) running(ctx context.Context) (*peer, error) {
 }
 
 // start starts the program and opens the thread.
-func (c *conversation) start(ctx context.Context) (*peer, error) {
+func (c *conversation) start(ctx context.Context) (*jsonrpc.Peer, error) {
 	cmd, err := launch(c.session, c.profile)
 	if err != nil {
 		return nil, err
@@ -245,18 +246,16 @@ func (c *conversation) start(ctx context.Context) (*peer, error) {
 }
 
 // startProcess makes a new process the conversation's, unless that is closed.
-func (c *conversation) startProcess(cmd child.Command) (*peer, error) {
+func (c *conversation) startProcess(cmd child.Command) (*jsonrpc.Peer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return nil, agent.Closed()
 	}
-	p := &peer{waiting: map[string]func(message){}}
-	process, err := child.Start(cmd, func(line []byte) { c.handle(p, line) })
+	p, err := jsonrpc.Start(cmd, "", c.handle)
 	if err != nil {
 		return nil, startFailure(err)
 	}
-	p.Process = process
 	c.peer = p
 	clear(c.working) // they have ended with the last one
 	return p, nil
@@ -276,14 +275,14 @@ func (c *conversation) Interrupt(context.Context) error {
 }
 
 // interruptSubagents stops the subagents of a query that was interrupted.
-func (c *conversation) interruptSubagents(p *peer) {
+func (c *conversation) interruptSubagents(p *jsonrpc.Peer) {
 	c.mu.Lock()
 	working := maps.Clone(c.working)
 	clear(c.working)
 	c.mu.Unlock()
 	for thread, turn := range working {
 		if turn != "" {
-			p.send("turn/interrupt", map[string]any{"threadId": thread, "turnId": turn}, nil)
+			_, _ = p.Send("turn/interrupt", map[string]any{"threadId": thread, "turnId": turn}, nil)
 		}
 	}
 }
@@ -300,7 +299,7 @@ func (c *conversation) tellInterrupt() {
 	q.told = true
 	params := map[string]any{"threadId": c.thread, "turnId": q.turn}
 	c.mu.Unlock()
-	p.send("turn/interrupt", params, func(m message) {
+	_, _ = p.Send("turn/interrupt", params, func(m jsonrpc.Message) {
 		if m.Error != nil {
 			c.mu.Lock()
 			q.told = false
@@ -346,7 +345,7 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	c.mu.Unlock()
 	if turn != "" {
 		params := map[string]any{"threadId": thread, "turnId": turn, "model": model}
-		if err := p.call(ctx, "turn/settings/update", params, nil); err != nil {
+		if err := p.Call(ctx, jsonrpc.Request{Method: "turn/settings/update", Params: params}); err != nil {
 			c.log("warn", "the new model is used from the next prompt on: "+err.Error(), nil)
 		}
 	}
@@ -358,7 +357,7 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 }
 
 // giveUp lets no program start any more, and returns the last one; busy while a prompt runs.
-func (c *conversation) giveUp() (p *peer, busy bool) {
+func (c *conversation) giveUp() (p *jsonrpc.Peer, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true

@@ -11,6 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -37,7 +38,7 @@ func handleAll(t testing.TB, c *conversation, lines string) {
 		if c.thread == "main" && m.Params.ThreadID != "" {
 			c.thread = m.Params.ThreadID
 		}
-		c.handle(&peer{}, []byte(strings.TrimSuffix(line, "\n")))
+		c.handle(&jsonrpc.Peer{}, []byte(strings.TrimSuffix(line, "\n")))
 	}
 }
 
@@ -139,8 +140,8 @@ func FuzzLine(f *testing.F) {
 		c := offline(out)
 		c.query = &query{done: make(chan struct{})}
 		if !isRequest(line) { // those are answered, which takes a program
-			c.handle(&peer{}, line)
-			c.handle(&peer{}, line)
+			c.handle(&jsonrpc.Peer{}, line)
+			c.handle(&jsonrpc.Peer{}, line)
 		}
 		if err := replay(t.Context(), runnerscripts.Transcript{Main: string(line)}, newTranslator(out)); err != nil {
 			t.Fatal(err)
@@ -149,7 +150,7 @@ func FuzzLine(f *testing.F) {
 }
 
 func isRequest(line []byte) bool {
-	var m message
+	var m jsonrpc.Message
 	_ = json.Unmarshal(line, &m)
 	return m.Method != "" && len(m.ID) > 0
 }

@@ -3,7 +3,6 @@ package codex
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -245,5 +244,3 @@ func merge(all, over map[string]any) {
 		all[k] = v
 	}
 }
-
-var errEnded = errors.New("the program has ended")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // threadReply is the reply to a request that opens a thread.
@@ -22,7 +23,7 @@ type threadReply struct {
 
 // open makes a started program ready for prompts: it opens the session's thread,
 // or a new one if it has none.
-func (c *conversation) open(ctx context.Context, p *peer) error {
+func (c *conversation) open(ctx context.Context, p *jsonrpc.Peer) error {
 	// The experimental part of the protocol has the requests that end commands
 	// and change a running turn.
 	hello := map[string]any{
@@ -32,10 +33,10 @@ func (c *conversation) open(ctx context.Context, p *peer) error {
 	var server struct {
 		UserAgent string `json:"userAgent"`
 	}
-	if err := p.call(ctx, "initialize", hello, &server); err != nil {
+	if err := p.Call(ctx, jsonrpc.Request{Method: "initialize", Params: hello, Result: &server}); err != nil {
 		return openFailure(ctx, err)
 	}
-	_ = p.Send(map[string]any{"method": "initialized"})
+	_ = p.Notify("initialized", nil) // what follows tells better that it has ended
 
 	thread, resume, err := storedThread(c.session)
 	if err != nil {
@@ -67,7 +68,7 @@ func (c *conversation) open(ctx context.Context, p *peer) error {
 		c.mu.Unlock()
 		c.receiveEarly()
 	}
-	if err := p.callThen(ctx, method, params, &reply, opened); err != nil {
+	if err := p.Call(ctx, jsonrpc.Request{Method: method, Params: params, Result: &reply, Then: opened}); err != nil {
 		return openFailure(ctx, err)
 	}
 	if !agent.IsUUID(reply.Thread.ID) {
@@ -90,12 +91,12 @@ func (c *conversation) open(ctx context.Context, p *peer) error {
 }
 
 // loggedIn fails if the program needs a login for its own provider and has none.
-func loggedIn(ctx context.Context, p *peer) error {
+func loggedIn(ctx context.Context, p *jsonrpc.Peer) error {
 	var reply struct {
 		Account  json.RawMessage `json:"account"`
 		Requires bool            `json:"requiresOpenaiAuth"`
 	}
-	if err := p.call(ctx, "account/read", map[string]any{}, &reply); err != nil {
+	if err := p.Call(ctx, jsonrpc.Request{Method: "account/read", Params: map[string]any{}, Result: &reply}); err != nil {
 		return openFailure(ctx, err)
 	}
 	if reply.Requires && isNull(reply.Account) {
@@ -146,7 +147,7 @@ func openFailure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	if _, ok := errors.AsType[*rpcError](err); ok {
+	if _, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return agent.Failed("check agent.model and the settings in agent.config, and that the program is a Codex "+
 			"in a version near %s: %v", testedVersion, err)
 	}

@@ -8,11 +8,12 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // question is a request of the program that waits for its answer.
 type question struct {
-	peer      *peer
+	peer      *jsonrpc.Peer
 	requestID json.RawMessage
 	method    string
 	conv      string
@@ -75,17 +76,17 @@ func questionOptions(always bool) []runnerscripts.PermissionOption {
 }
 
 // asked takes a request of the program. It runs on the reader's goroutine.
-func (c *conversation) asked(p *peer, m message) error {
+func (c *conversation) asked(p *jsonrpc.Peer, m jsonrpc.Message) error {
 	var a approval
 	switch m.Method {
 	case askCommand, askFiles, askMCP, askUser:
 		if err := json.Unmarshal(m.Params, &a); err != nil {
-			p.refuse(m.ID, m.Method)
+			_ = p.Refuse(m.ID, jsonrpc.MethodNotFound, "this client does not answer "+m.Method)
 			return err
 		}
 	default:
 		// It must not wait for an answer that never comes.
-		p.refuse(m.ID, m.Method)
+		_ = p.Refuse(m.ID, jsonrpc.MethodNotFound, "this client does not answer "+m.Method)
 		c.log("warn", "Codex asked for something that is not supported: "+m.Method, bytes.Clone(m.Params))
 		return nil
 	}
@@ -111,12 +112,12 @@ func (c *conversation) answered(q question, call runnerscripts.ToolCall) bool {
 		if reason, refuses := c.guard.Refuses(call); refuses {
 			agent.EmitRefused(c.out, q.conv, call, reason)
 			q.steer(reason)
-			_ = q.peer.answer(q.requestID, decision("decline")) // Done tells better that it has ended
+			_ = q.peer.Answer(q.requestID, decision("decline")) // Done tells better that it has ended
 			return true
 		}
 	}
 	if c.tools.accepted[q.method] {
-		_ = q.peer.answer(q.requestID, decision("accept"))
+		_ = q.peer.Answer(q.requestID, decision("accept"))
 		return true
 	}
 	return false
@@ -127,7 +128,7 @@ func decision(d string) map[string]any { return map[string]any{"decision": d} }
 // steer says why something was rejected, in the words of the user: a rejection has
 // none. It comes first, or the model would be asked without them.
 func (q question) steer(text string) {
-	q.peer.send("turn/steer", map[string]any{
+	_, _ = q.peer.Send("turn/steer", map[string]any{
 		"threadId": q.params.ThreadID, "expectedTurnId": q.params.TurnID, "input": []any{textInput(text)},
 	}, nil)
 }
@@ -192,7 +193,7 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 	if d.Message != "" && d.Interrupt && !o.Kind.Allows() {
 		c.log("info", "the reason of the rejection is not passed on to Codex, because the query ends with it", nil)
 	}
-	err = q.peer.answer(q.requestID, answer)
+	err = q.peer.Answer(q.requestID, answer)
 	c.tellInterrupt()
 	return err
 }

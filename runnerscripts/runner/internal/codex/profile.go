@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // The files of a profile, below the session's home.
@@ -138,11 +139,11 @@ func profileSettings(s runnerscripts.Session, p runnerscripts.Profile, own map[s
 // profile, and fails if it leaves one out. It returns the hooks that shall run, as
 // the program keeps those that a user has looked at: the profile's, and those of a
 // workspace that is trusted. It lists no others.
-func (c *conversation) reviewed(ctx context.Context, p *peer) (map[string]any, error) {
+func (c *conversation) reviewed(ctx context.Context, p *jsonrpc.Peer) (map[string]any, error) {
 	where := map[string]any{"cwds": []string{c.session.Paths.Workspace}}
 	if len(c.profile.Skills) > 0 {
 		var list skillList
-		if err := p.call(ctx, "skills/list", where, &list); err != nil {
+		if err := p.Call(ctx, jsonrpc.Request{Method: "skills/list", Params: where, Result: &list}); err != nil {
 			return nil, openFailure(ctx, err)
 		}
 		if err := list.check(c.profile.Skills); err != nil {
@@ -157,7 +158,7 @@ func (c *conversation) reviewed(ctx context.Context, p *peer) (map[string]any, e
 		return nil, nil
 	}
 	var list hookList
-	if err := p.call(ctx, "hooks/list", where, &list); err != nil {
+	if err := p.Call(ctx, jsonrpc.Request{Method: "hooks/list", Params: where, Result: &list}); err != nil {
 		return nil, openFailure(ctx, err)
 	}
 	return list.trust(hooks)

@@ -9,11 +9,12 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // handle takes a line of the program. It runs on the reader's goroutine, one line
 // at a time. An unknown line is never an error.
-func (c *conversation) handle(p *peer, line []byte) {
+func (c *conversation) handle(p *jsonrpc.Peer, line []byte) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	if !utf8.Valid(line) {
@@ -23,12 +24,12 @@ func (c *conversation) handle(p *peer, line []byte) {
 	if c.raw {
 		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, agent.RawLine(line))
 	}
-	var m message
+	var m jsonrpc.Message
 	err := json.Unmarshal(line, &m)
 	switch {
 	case err != nil:
 	case m.Method == "":
-		p.replied(m)
+		p.Replied(m)
 	case len(m.ID) > 0:
 		err = c.asked(p, m)
 	default:
@@ -50,7 +51,7 @@ func decode[T any](params json.RawMessage, handle func(T)) error {
 
 // received takes a notification. One of an unknown thread waits for
 // the end of the tool call that started it.
-func (c *conversation) received(m message, line []byte) {
+func (c *conversation) received(m jsonrpc.Message, line []byte) {
 	if len(m.Params) == 0 {
 		m.Params = json.RawMessage("{}")
 	}
@@ -80,7 +81,7 @@ func (c *conversation) receiveEarly() {
 	waiting := c.early
 	c.early = nil
 	for _, line := range waiting {
-		var m message
+		var m jsonrpc.Message
 		_ = json.Unmarshal(line, &m) // it could be read before
 		c.received(m, line)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // move gives the session other folders and restores the transcript there, as it is
@@ -202,7 +203,7 @@ func TestRawLinesComeOnRequest(t *testing.T) {
 	t.Cleanup(func() { c.Close() })
 	f.prompt(c, "plain-text")
 	var methods []string
-	for _, m := range agenttest.Payloads[message](t, f.out.All(), runnerscripts.TypeRaw) {
+	for _, m := range agenttest.Payloads[jsonrpc.Message](t, f.out.All(), runnerscripts.TypeRaw) {
 		methods = append(methods, m.Method)
 	}
 	if all := strings.Join(methods, " "); methods[0] != "" || !strings.Contains(all, "turn/completed") {

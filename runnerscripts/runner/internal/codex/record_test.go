@@ -11,6 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 var recordRuns = flag.Bool("record", false, "record testdata anew, from the real program")
@@ -110,7 +111,7 @@ func (f *fixture) save(name string) {
 	f.t.Helper()
 	var lines strings.Builder
 	for _, e := range f.out.All() {
-		var m message
+		var m jsonrpc.Message
 		if e.Type != runnerscripts.TypeRaw || json.Unmarshal(e.Payload, &m) != nil || m.Method == "" {
 			continue
 		}

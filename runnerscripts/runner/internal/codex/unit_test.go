@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 func TestScriptOfACommandIsFoundInItsShell(t *testing.T) {
@@ -182,7 +183,7 @@ func TestNotificationsOfASubagentWaitForItsToolCall(t *testing.T) {
 		`{"method":"item/completed","params":{"threadId":"main","item":{"type":"collabAgentToolCall","id":"call","tool":"spawnAgent","status":"completed","receiverThreadIds":["sub"],"prompt":"do it"}}}`,
 		`{"method":"turn/completed","params":{"threadId":"sub","turn":{"id":"s1","status":"completed","durationMs":7}}}`,
 	} {
-		c.handle(&peer{}, []byte(line))
+		c.handle(&jsonrpc.Peer{}, []byte(line))
 	}
 	subs := agenttest.Fold(t, out.All()).Subagents
 	if len(subs) != 1 || subs[0].ToolCallID != "call" || subs[0].Output != "hello" || len(subs[0].Blocks) != 1 {
@@ -208,7 +209,7 @@ func TestLinesThatMakeNoSenseNeverEndTheRunner(t *testing.T) {
 		`{"method":"thread/tokenUsage/updated","params":{"threadId":"main","tokenUsage":null}}`,
 		`{"method":"serverRequest/resolved","params":{}}`, "\xff",
 	} {
-		c.handle(&peer{}, []byte(line))
+		c.handle(&jsonrpc.Peer{}, []byte(line))
 	}
 	for _, e := range out.All() {
 		if e.Type == "" || e.Time.After(time.Now()) {

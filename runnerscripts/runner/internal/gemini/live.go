@@ -12,6 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 // live follows the file of a session for what the program does not tell.
@@ -234,7 +235,7 @@ func (l *live) usage(reply acpsdk.PromptResponse) runnerscripts.Usage {
 
 // failure makes an error of one that the program answered with: the code of a
 // failure of the model's API is its HTTP status.
-func failure(err *acpsdk.RequestError) error {
+func failure(err *jsonrpc.Error) error {
 	if err.Code < 400 || err.Code > 599 {
 		return nil
 	}

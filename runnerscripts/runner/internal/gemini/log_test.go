@@ -4,9 +4,8 @@ import (
 	"errors"
 	"testing"
 
-	acpsdk "github.com/coder/acp-go-sdk"
-
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 func TestRetriesInTheLogAreReported(t *testing.T) {
@@ -29,7 +28,7 @@ func TestRetriesInTheLogAreReported(t *testing.T) {
 func TestAnAPIThatCannotBeReachedHasNoStatus(t *testing.T) {
 	t.Parallel()
 	for said, status := range map[string]int{"exception TypeError: fetch failed sending request": 0, "overloaded": 500} {
-		f, ok := errors.AsType[*runnerscripts.ScriptFailure](failure(&acpsdk.RequestError{Code: 500, Message: said}))
+		f, ok := errors.AsType[*runnerscripts.ScriptFailure](failure(&jsonrpc.Error{Code: 500, Message: said}))
 		if !ok || f.Code != runnerscripts.FailAPI || f.HTTPStatus != status {
 			t.Errorf("%s: %+v", said, f)
 		}

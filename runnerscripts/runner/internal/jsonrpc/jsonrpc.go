@@ -1,0 +1,186 @@
+// Package jsonrpc talks JSON-RPC with the program of an agent: requests and notifications
+// in both directions, one message a line.
+package jsonrpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+)
+
+// Message is any line of the protocol: a request has a Method and an ID, a notification a
+// Method alone, and a reply an ID alone.
+type Message struct {
+	JSONRPC string          `json:"jsonrpc,omitempty"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  json.RawMessage `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   *Error          `json:"error,omitempty"`
+}
+
+// Error is why a request failed, in the words of the other end.
+type Error struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+// The codes of errors that this package knows.
+const (
+	MethodNotFound = -32601
+	InvalidParams  = -32602
+)
+
+func (e *Error) Error() string { return fmt.Sprintf("%s (code %d)", e.Message, e.Code) }
+
+// ErrEnded says that the program has ended before it answered, or does not read any more.
+var ErrEnded = errors.New("the program has ended")
+
+// Peer is a started program, with the requests to it that wait for a reply. The methods
+// may be called from several goroutines.
+type Peer struct {
+	*child.Process
+	version string
+
+	mu      sync.Mutex
+	last    int
+	waiting map[string]func(Message)
+}
+
+// Start starts a program. version is the member "jsonrpc" of what is sent; empty leaves it
+// out. handle gets each line of the program's, one at a time, and hands replies to
+// [Peer.Replied]. It must not wait for the program.
+func Start(cmd child.Command, version string, handle func(p *Peer, line []byte)) (*Peer, error) {
+	p := &Peer{version: version}
+	started := make(chan struct{})
+	process, err := child.Start(cmd, func(line []byte) {
+		<-started
+		handle(p, line)
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Process = process
+	close(started)
+	return p, nil
+}
+
+// Send sends a request. done gets the reply on the reader's goroutine, which it must not hold
+// up; nil means that it is not wanted. It returns how to give up.
+func (p *Peer) Send(method string, params any, done func(Message)) (cancel func(), err error) {
+	p.mu.Lock()
+	p.last++
+	id := strconv.Itoa(p.last)
+	if done != nil {
+		if p.waiting == nil {
+			p.waiting = make(map[string]func(Message))
+		}
+		p.waiting[id] = done
+	}
+	p.mu.Unlock()
+	err = p.write(json.RawMessage(id), method, params)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.waiting, id)
+	}, err
+}
+
+// Notify sends a notification. An error means that the program does not read any more.
+func (p *Peer) Notify(method string, params any) error { return p.write(nil, method, params) }
+
+func (p *Peer) write(id json.RawMessage, method string, params any) error {
+	m := Message{JSONRPC: p.version, ID: id, Method: method}
+	if params != nil {
+		var err error
+		if m.Params, err = json.Marshal(params); err != nil {
+			return err
+		}
+	}
+	return p.Process.Send(m)
+}
+
+// Request is a request whose reply is waited for.
+type Request struct {
+	Method         string
+	Params, Result any // what Result points to gets the reply, if there is more than its success; nil is not wanted
+	// Sent is called when the request was written, or could not be; nil is not called.
+	Sent func()
+	// Then is called after a reply without an error, before the next line of the program is
+	// read; nil is not called.
+	Then func()
+}
+
+// Call sends a request and waits for the reply. The error is an [*Error] if the program
+// answered with one, [ErrEnded], or the cause of the end of ctx.
+func (p *Peer) Call(ctx context.Context, r Request) error {
+	reply := make(chan error, 1)
+	cancel, unsent := p.Send(r.Method, r.Params, func(m Message) { reply <- m.decode(r) })
+	defer cancel()
+	if r.Sent != nil {
+		r.Sent()
+	}
+	if unsent != nil {
+		p.Close() // mostly it has ended; else it is of no more use
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-p.Done():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-reply: // its last words
+		return err
+	default:
+		return fmt.Errorf("%s: %w: %s", r.Method, ErrEnded, p.Crash())
+	}
+}
+
+// decode decodes a reply.
+func (m Message) decode(r Request) error {
+	if m.Error != nil {
+		return fmt.Errorf("%s: %w", r.Method, m.Error)
+	}
+	if r.Result != nil && len(m.Result) > 0 {
+		if err := json.Unmarshal(m.Result, r.Result); err != nil {
+			return fmt.Errorf("the reply to %s is not understood: %w", r.Method, err)
+		}
+	}
+	if r.Then != nil {
+		r.Then()
+	}
+	return nil
+}
+
+// Replied hands a reply to the request that waits for it.
+func (p *Peer) Replied(m Message) {
+	p.mu.Lock()
+	done := p.waiting[string(m.ID)]
+	delete(p.waiting, string(m.ID))
+	p.mu.Unlock()
+	if done != nil {
+		done(m)
+	}
+}
+
+// Answer replies to a request of the program.
+func (p *Peer) Answer(id json.RawMessage, result any) error {
+	encoded, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	return p.Process.Send(Message{JSONRPC: p.version, ID: id, Result: encoded})
+}
+
+// Refuse replies to a request of the program that nobody can answer.
+func (p *Peer) Refuse(id json.RawMessage, code int, why string) error {
+	return p.Process.Send(Message{JSONRPC: p.version, ID: id, Error: &Error{Code: code, Message: why}})
+}
