@@ -34,7 +34,7 @@ type Fate int
 // The fates.
 const (
 	// Unknown: it runs, or ran, where this program cannot look: on another
-	// machine, before this machine was started, or in another container.
+	// machine or in another container.
 	Unknown Fate = iota
 	Alive
 	Dead
@@ -43,7 +43,10 @@ const (
 // Fate looks for the program.
 func (i Identity) Fate() Fate {
 	boot := bootID()
-	if boot == "" || i.Boot != boot || i.PIDs != pidNamespace() {
+	switch {
+	case EndedWithTheMachine(i.Host, i.Boot, boot):
+		return Dead
+	case boot == "" || i.Boot != boot || i.PIDs != pidNamespace():
 		return Unknown
 	}
 	pid, err := strconv.Atoi(i.PID)
@@ -60,6 +63,14 @@ func (i Identity) Fate() Fate {
 		}
 	}
 	return Dead
+}
+
+// EndedWithTheMachine reports whether a program of that machine and that run of its kernel
+// has ended because this is the machine, and now another run of its kernel. Machines are
+// told apart by their names.
+func EndedWithTheMachine(host, boot, now string) bool {
+	name, err := os.Hostname()
+	return err == nil && name != "" && host == name && boot != "" && now != "" && boot != now
 }
 
 // bootID names the run of the kernel; empty where it has no name.

@@ -41,9 +41,22 @@ func TestAnotherProgramWithTheNumberIsNotTheOwner(t *testing.T) {
 	}
 }
 
+func TestARestartOfTheMachineEndsItsPrograms(t *testing.T) {
+	before := owner.Self()
+	if before.Boot == "" {
+		return
+	}
+	before.Boot = "another"
+	if got := before.Fate(); got != owner.Dead {
+		t.Errorf("the fate is %v, want dead", got)
+	}
+}
+
 func TestWhereThisProgramCannotLookTheFateIsUnknown(t *testing.T) {
 	for name, change := range map[string]func(*owner.Identity){
-		"another boot":      func(i *owner.Identity) { i.Boot = "another" },
+		"another machine":   func(i *owner.Identity) { i.Host, i.Boot = "another", "another" },
+		"a nameless one":    func(i *owner.Identity) { i.Host, i.Boot = "", "another" },
+		"no boot":           func(i *owner.Identity) { i.Boot = "" },
 		"another container": func(i *owner.Identity) { i.PIDs = "pid:[1]" },
 		"no number":         func(i *owner.Identity) { i.PID = "" },
 		"no start":          func(i *owner.Identity) { i.Started = "" },

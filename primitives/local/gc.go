@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
@@ -230,11 +231,10 @@ func (st *state) owner() ownerFate {
 	case st.ID == "" || st.Boot == "":
 		return ownerUnknown
 	case st.Boot != proctree.BootID():
-		// Folders can be shared among machines.
-		if host, err := os.Hostname(); err != nil || host != st.Host {
-			return ownerUnknown
+		if owner.EndedWithTheMachine(st.Host, st.Boot, proctree.BootID()) {
+			return ownerDead
 		}
-		return ownerDead
+		return ownerUnknown
 	case st.PIDs != pidNamespace():
 		return ownerUnknown
 	case proctree.Alive(st.Owner):

@@ -49,7 +49,7 @@ func moduleVersion() string {
 }
 
 // hashed are the parts of the module that the runner is built from.
-var hashed = []string{"go.mod", "go.sum", "internal/patience", "internal/sparse", "internal/tail", "primitives", "runnerscripts"}
+var hashed = []string{"go.mod", "go.sum", "internal/owner", "internal/patience", "internal/sparse", "internal/tail", "primitives", "runnerscripts"}
 
 // sourceDigest is a digest of all that the runner is built from: binaries with
 // the same digest are the same.
