@@ -194,7 +194,7 @@ func forwardRules() []rule {
 			})
 		}),
 	}
-	return concat(rules, forwardEnds(), forwardEdges())
+	return concat(rules, forwardEnds(), forwardWaits(), forwardEdges())
 }
 
 // forwardEnds: how connections wait, and how they end.
@@ -258,6 +258,12 @@ func forwardEnds() []rule {
 			_, err = c.Write(make([]byte, 1))
 			expectIs(t, "Write after Close", err, net.ErrClosed)
 		}),
+	}
+}
+
+// forwardWaits: deadlines and contexts.
+func forwardWaits() []rule {
+	return []rule{
 		forwardRule("a deadline ends a wait, and the connection goes on", func(t testingT, s *sandbox) {
 			_, address := s.server(t, "serve", "tcp", "127.0.0.1:0")
 			c := s.dial(t, "tcp", address)
