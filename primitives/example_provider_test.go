@@ -166,3 +166,20 @@ func ExampleMissingCommands() {
 	fmt.Println(missing, err)
 	// Output: [no-such-compiler] <nil>
 }
+
+// A paused sandbox keeps its memory and takes no processor time. Not every kind can do it.
+func ExamplePause() {
+	ctx := context.Background()
+	box, err := local.New(ctx, local.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer box.Close()
+	defer box.Terminate(ctx)
+	if err := primitives.Pause(ctx, box); err == nil {
+		fmt.Println("goes on:", primitives.Resume(ctx, box))
+	} else if errors.Is(err, errors.ErrUnsupported) {
+		fmt.Println("it can only be terminated:", box.Capabilities().Pause)
+	}
+	// Output: it can only be terminated: false
+}

@@ -132,6 +132,27 @@ func ExampleProcess() {
 	// exited
 }
 
+// Collect takes a process to its end that was started before, as Run does.
+func ExampleCollect() {
+	ctx := context.Background()
+	box, err := local.New(ctx, local.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer box.Close()
+	defer box.Terminate(ctx)
+	proc, err := box.Exec(ctx, primitives.Command{Args: []string{"echo", "a long story"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	res, err := primitives.Collect(ctx, proc, primitives.RunOptions{MaxOutput: 6})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s, %d bytes dropped, %d\n", res.Stdout, res.StdoutDropped, res.Status.Code)
+	// Output: a long, 7 bytes dropped, 0
+}
+
 // What went wrong is a sentinel, and where is an Error around it.
 func ExampleError() {
 	ctx := context.Background()

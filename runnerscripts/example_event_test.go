@@ -3,8 +3,10 @@ package runnerscripts_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"os"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -93,4 +95,36 @@ func ExamplePermissionRequest_Allow() {
 	// Output:
 	// allow_once
 	// reject_once not on a Friday
+}
+
+// A script reads its later input line by line, each as soon as it is complete.
+func ExampleLineReader() {
+	lines := runnerscripts.NewLineReader(strings.NewReader("one\r\n\nthree"), 0)
+	for {
+		line, err := lines.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%d: %s, unterminated: %t\n", lines.Lines(), line, lines.Unterminated())
+	}
+	// Output:
+	// 1: one, unterminated: false
+	// 3: three, unterminated: true
+}
+
+// A line that is no control is refused. A type that is not known is the script's to judge.
+func ExampleDecodeControl() {
+	c, err := runnerscripts.DecodeControl([]byte(`{"type":"prompt","id":"q1","text":"fix the tests"}`))
+	fmt.Println(c.Type == runnerscripts.ControlPrompt, c.ID, c.Text, err)
+	_, err = runnerscripts.DecodeControl([]byte(`fix the tests`))
+	var failure *runnerscripts.ScriptFailure
+	if errors.As(err, &failure) {
+		fmt.Println(failure.Code)
+	}
+	// Output:
+	// true q1 fix the tests <nil>
+	// invalid_request
 }

@@ -90,6 +90,36 @@ func ExampleAttach() {
 	// Output: still here <nil>
 }
 
+// The folder of a sandbox that has ended, copied with its file system, becomes a new one.
+func ExampleAdopt() {
+	ctx := context.Background()
+	root, err := os.MkdirTemp("", "sandboxes-*")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(root)
+	box, err := local.New(ctx, local.Config{Root: root, LeaveFiles: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := box.WriteFile(ctx, "a.txt", strings.NewReader("still here"), primitives.WriteOptions{}); err != nil {
+		log.Fatal(err)
+	}
+	_, err = box.Terminate(ctx)
+	if err := errors.Join(err, box.Close()); err != nil {
+		log.Fatal(err)
+	}
+	again, err := local.Adopt(ctx, local.Config{Root: root}, box.ID())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer again.Close()
+	defer again.Terminate(ctx)
+	data, err := primitives.ReadFile(ctx, again, "a.txt", 0)
+	fmt.Println(string(data), err)
+	// Output: still here <nil>
+}
+
 // GC removes the sandboxes of programs that have died. It leaves those alone whose
 // program lives.
 func ExampleProvider_GC() {
