@@ -30,17 +30,17 @@
 //
 // The package knows the names of the runner scripts and the events they print
 // (package runnerscripts), and nothing of any particular agent or sandbox.
-package environment
-
+//
 // Where to look, by file:
 //
 //	config, sandbox, agents, image   what is configured; kinds of sandboxes; agents and images with them
 //	create, environment, list        Create, Attach, Remove; New, Close; List, GC, names
 //	source, workspace, changes       what the workspace starts with; its files; Changes, Patch, Apply
 //	run, query, follow, permission   a prompt: the simple way, its events, from another program, its questions
-//	session, secrets, errors         the conversation and its transcript; what is blotted out; error types
+//	session, secrets, errors         the conversation and its transcript; what is redacted; error types
 //	script, process, durable, logs   how runner scripts are started and read; those that outlive the program
 //	fork, move, pool, record         copies, Pause and Usage; another sandbox; many; what is remembered of one
 //
 // internal/configfile reads YAML and profiles, internal/workspace compares and patches,
-// internal/hostgit runs git on this machine, internal/redact blots secrets out.
+// internal/hostgit runs git on this machine, internal/redact redacts secrets.
+package environment

@@ -24,4 +24,10 @@
 //
 // The package needs only the standard library. It is for the environment, for
 // writers of runner scripts, and for readers of events.
+//
+// Where to look: request.go has the requests and the control lines, profile.go the profile in
+// them and profile_check.go its rules; event.go has the event, table.go all types of events
+// with their payloads, payload.go and value.go these; recipe.go says what an agent needs and
+// can do, scenario.go what the scripted one plays. encode.go writes lines; lines.go, decode.go
+// and decode_request.go read them, envelope.go and scan.go without decoding them.
 package runnerscripts

@@ -1,4 +1,10 @@
 // Command envctl runs coding agents in sandboxes and looks into them.
+//
+// Where to look: root.go lists the commands, most of them in the file of their name; create.go
+// also has rm, copy.go and copy_out.go are cp, list.go is ls. target.go, make.go, agent.go and
+// workspace.go have the flags that commands share; find.go finds a sandbox by its ID or name.
+// printer*.go show events, status.go the last line of a terminal, permission.go and form.go
+// ask the user; result.go brings changes out. internal/acp serves an editor.
 package main
 
 import (

@@ -11,6 +11,8 @@
 // Where to look: container.go and install.go create a container, config.go checks what it gets,
 // labels.go names its labels, driver.go connects to its guest, terminate.go, state.go and
 // history.go say how it ends, gc.go removes orphans, build.go and snapshot.go make images.
+// hostConfig in container.go sets the limits of memory and processes, limits.go those of
+// processors and disk.
 //
 // # Orphans
 //

@@ -32,9 +32,22 @@
 // Half-closing a stream abandons the operation: the guest cancels its context.
 // Data that ends without an end frame was cut off and is never taken as whole.
 //
+// Where host and guest share a Unix socket on Linux, the host hands pipes to the guest
+// over it. All of a file or an archive after its first frame then goes through such a
+// pipe, and so does the output of a command that has no terminal and is not durable.
+// Elsewhere it stays frames. See sendAll in bulk.go and newPipes in client_output.go.
+//
 // # The peer is not trusted
 //
 // Lengths are checked before anything is allocated. A guest cannot open streams
 // to its host. The number of streams, the size of a frame and the rate of pings
 // are limited below yamux (transport.go), which itself limits none of them.
+//
+// # Where to look
+//
+// handshake.go agrees on the protocol, socket.go moves to a Unix socket; wire.go and
+// messages.go encode; streams.go and transport.go carry streams, keep-alives and limits;
+// bulk.go carries large content. client.go opens a connection, call.go makes one call and
+// the other client_*.go its kinds; server.go and server_*.go answer them. sandbox.go is what
+// a Driver adds: state, end, snapshots, pauses, copies. errors.go carries errors across.
 package guest

@@ -10,13 +10,14 @@
 //		})
 //	}
 //
-// A case is named after the rule it checks. No capability is skipped: where
-// [primitives.Capabilities] say that a sandbox cannot do something, the case
-// asserts errors.ErrUnsupported. A case that needs a function that the [Harness]
-// lacks does not run, and the log names it.
-// Cases need nothing in the sandbox's image; they
-// run one static program that the suite builds with the Go toolchain and writes
-// into the sandbox. No case measures time.
+// A case is named after the rule it checks. Where [primitives.Capabilities] say that
+// a sandbox cannot do something, the case runs all the same and asserts
+// errors.ErrUnsupported. A case that needs a function that the [Harness] lacks does
+// not run, and the log names it.
+//
+// Cases need nothing in the sandbox's image: they run one static program that the
+// suite builds with the Go toolchain and writes into the sandbox. No case measures
+// time.
 //
 // The package is for those who write backends. It must be called from a test
 // that does not run in parallel with others, because the suite counts the

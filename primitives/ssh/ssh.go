@@ -9,6 +9,12 @@
 // [primitives.Spec].Grace. If its machine restarts meanwhile, [Provider.GC] removes what is left.
 // A kept sandbox lives until it is terminated or removed: after a restart of the machine its
 // files are there, its processes are not.
+//
+// Where to look: config.go checks the settings of a sandbox; ssh.go creates, attaches to, lists
+// and removes sandboxes and calls the garbage collection of the other machine; driver.go
+// copies the runner there, starts its guest, asks for its state and ends it; command.go runs
+// the ssh command and explains its errors. How long a sandbox without a client lives is
+// decided on the other machine, in guests.go of runnerscripts/runner.
 package ssh
 
 import (

@@ -5,6 +5,13 @@
 // A script that could not do its work prints a result with "ok":false, which
 // says why, and exits with status 1. Any other status than 0 and 1 means that
 // there is no result: 2 for a wrong command line, else what ended the program.
+//
+// Where to look: run.go chooses the command; setup.go, query.go and transcript.go are the three
+// scripts; control.go takes prompts, interrupts and answers while a query runs, sink.go writes
+// events; feed.go is the input of a query that outlives its host. guest.go serves a sandbox,
+// guests.go ends one without a client after its grace, housekeeping.go lists and removes the
+// sandboxes of a machine. internal/AGENT drives one agent, internal/agent is the interface of
+// these drivers, internal/queries the state machine of prompts and interrupts.
 package main
 
 import (
