@@ -247,3 +247,26 @@ func TestTheTableOfKeysHasAll(t *testing.T) {
 		}
 	}
 }
+
+func TestWrongSettingsAreNamedAsInFiles(t *testing.T) {
+	bad := func(setting string) error {
+		return &primitives.Error{Op: "create", Err: &primitives.SettingError{Setting: setting, Problem: "it is wrong; mend it", Err: fs.ErrInvalid}}
+	}
+	for _, tt := range []struct {
+		err  error
+		is   error
+		want string
+	}{
+		{bad("memory"), ErrConfig, "invalid configuration: sandbox.memory: it is wrong; mend it"},
+		{bad("ports[1]"), ErrConfig, "invalid configuration: sandbox.ports[1]: it is wrong; mend it"},
+		{bad("publish[0].host"), ErrConfig, "invalid configuration: sandbox.docker.publish[0].host: it is wrong; mend it"},
+		{errors.Join(bad("cpus"), bad("pids")), ErrConfig, "invalid configuration: sandbox.cpus: it is wrong; mend it\ninvalid configuration: sandbox.docker.pids: it is wrong; mend it"},
+		{primitives.Spec{Memory: 1}.Refuse("there is none", "memory"), errors.ErrUnsupported, "unsupported operation: sandbox.memory: there is none"},
+		{fs.ErrNotExist, fs.ErrNotExist, "file does not exist"},
+		{fs.ErrInvalid, ErrConfig, "invalid configuration: sandbox: invalid argument"},
+	} {
+		if err := (Sandbox{Type: "docker"}).settingError(tt.err); !errors.Is(err, tt.is) || err.Error() != tt.want {
+			t.Errorf("%v is %v, want %s", tt.err, err, tt.want)
+		}
+	}
+}

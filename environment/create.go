@@ -72,7 +72,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 		}
 	}
 	if err != nil {
-		return nil, explainUnknown(fmt.Errorf("attach to the sandbox: %w", asConfigError(err)), cfg.Sandbox.Type, id)
+		return nil, explainUnknown(fmt.Errorf("attach to the sandbox: %w", cfg.Sandbox.settingError(err)), cfg.Sandbox.Type, id)
 	}
 	own := owner{release: p.Close, placed: true, kept: true}
 	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {

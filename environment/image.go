@@ -45,7 +45,7 @@ func BuildImage(ctx context.Context, cfg Config) (Image, error) {
 	}
 	store, _ := p.(primitives.ImageStore) // as images has found
 	i, err := store.BuildImage(ctx, spec)
-	return describeImage(i), explainBuild(asConfigError(err))
+	return describeImage(i), explainBuild(cfg.Sandbox.settingError(err))
 }
 
 // Images returns the images with agents that there are, oldest first. The sandbox

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -232,7 +233,10 @@ func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimit
 	}
 	made, err := p.Create(ctx, spec)
 	if err != nil {
-		return nil, fmt.Errorf("create the sandbox: %w", explainBuild(asConfigError(err)))
+		if err = c.Sandbox.settingError(err); errors.Is(err, ErrConfig) || errors.Is(err, errors.ErrUnsupported) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("create the sandbox: %w", explainBuild(err))
 	}
 	return made, nil
 }
@@ -257,6 +261,52 @@ func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec,
 		spec.Install = c.install(recipe)
 	}
 	return p, spec, err
+}
+
+// settingError names the settings that are wrong as the configuration does.
+func (s Sandbox) settingError(err error) error {
+	var all []error
+	for _, wrong := range wrongSettings(err) {
+		kind := wrong.Err
+		if errors.Is(kind, fs.ErrInvalid) {
+			kind = ErrConfig
+		}
+		all = append(all, fmt.Errorf("%w: %s: %s", kind, s.setting(wrong.Setting), wrong.Problem))
+	}
+	if len(all) == 0 {
+		return asConfigError(err)
+	}
+	return errors.Join(all...)
+}
+
+// wrongSettings finds all that are joined in an error.
+func wrongSettings(err error) []*primitives.SettingError {
+	switch err := err.(type) { //nolint:errorlint // every error of the chain is looked at
+	case *primitives.SettingError:
+		return []*primitives.SettingError{err}
+	case interface{ Unwrap() []error }:
+		var all []*primitives.SettingError
+		for _, e := range err.Unwrap() {
+			all = append(all, wrongSettings(e)...)
+		}
+		return all
+	case interface{ Unwrap() error }:
+		return wrongSettings(err.Unwrap())
+	}
+	return nil
+}
+
+// setting is the name of a setting in files: those of all kinds stand beside the type, and
+// others in the block of the type.
+func (s Sandbox) setting(name string) string {
+	first, _, _ := strings.Cut(name, "[")
+	first, _, _ = strings.Cut(first, ".")
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[primitives.Spec]()) {
+		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key == first {
+			return "sandbox." + name
+		}
+	}
+	return "sandbox." + s.Type + "." + name
 }
 
 // asConfigError says of a setting that makes no sense that the configuration is wrong.

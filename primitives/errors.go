@@ -70,6 +70,24 @@ func (e *Error) Error() string {
 // Unwrap returns what happened.
 func (e *Error) Unwrap() error { return e.Err }
 
+// SettingError says that a setting of a sandbox is wrong: that it makes no sense, or that
+// this kind of sandbox cannot do it.
+type SettingError struct {
+	// Setting is its name in files, as in "memory" or "ports[0]": a field of [Spec], else one of
+	// the provider.
+	Setting string
+	// Problem says what is wrong with it, and after a semicolon what to do.
+	Problem string
+	// Err is fs.ErrInvalid or errors.ErrUnsupported.
+	Err error
+}
+
+// Error returns "what: setting: problem".
+func (e *SettingError) Error() string { return e.Err.Error() + ": " + e.Setting + ": " + e.Problem }
+
+// Unwrap returns Err.
+func (e *SettingError) Unwrap() error { return e.Err }
+
 // quoteTarget keeps plain names readable and everything else unambiguous, within
 // a length that fits a message.
 func quoteTarget(s string) string {

@@ -51,7 +51,7 @@ func ExampleSpec_Refuse() {
 	fmt.Println(err)
 	// Output:
 	// true
-	// unsupported operation: sandbox.image: there are no images here; leave it out
+	// unsupported operation: image: there are no images here; leave it out
 }
 
 func ExampleParseSize() {

@@ -88,8 +88,8 @@ type Spec struct {
 	Install Install `json:"-"`
 }
 
-// Refuse returns an error for each of these fields, by their names in files, that is
-// set: errors.ErrUnsupported, with the name of the field. why says for what reason the
+// Refuse returns a [*SettingError] for each of these fields, by their names in files, that
+// is set: errors.ErrUnsupported. why says for what reason the
 // kind cannot do it and what to do.
 func (s Spec) Refuse(why string, fields ...string) error {
 	v := reflect.ValueOf(s)
@@ -97,7 +97,7 @@ func (s Spec) Refuse(why string, fields ...string) error {
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if slices.Contains(fields, name) && !v.FieldByIndex(f.Index).IsZero() && !s.unlimited(name) {
-			errs = append(errs, fmt.Errorf("%w: sandbox.%s: %s", errors.ErrUnsupported, name, why))
+			errs = append(errs, &SettingError{name, why, errors.ErrUnsupported})
 		}
 	}
 	return errors.Join(errs...)
@@ -108,11 +108,10 @@ func (s Spec) unlimited(name string) bool {
 	return name == "cpus" && s.CPUs < 0 || name == "memory" && s.Memory < 0
 }
 
-// Check refuses what is wrong for every kind of sandbox: fs.ErrInvalid, with the name of
-// the field.
+// Check refuses what is wrong for every kind of sandbox, with a [*SettingError].
 func (s Spec) Check() error {
 	invalid := func(field, format string, args ...any) error {
-		return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, fmt.Sprintf(format, args...))
+		return &SettingError{field, fmt.Sprintf(format, args...), fs.ErrInvalid}
 	}
 	switch {
 	case s.Grace < 0:

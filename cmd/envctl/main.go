@@ -42,6 +42,14 @@ func (i interrupted) Error() string {
 	return "interrupted"
 }
 
+// code is the exit status, which a shell shows of a program that the signal has ended.
+func (i interrupted) code() int {
+	if sig, ok := i.Signal.(syscall.Signal); ok {
+		return 128 + int(sig)
+	}
+	return exitInterrupted
+}
+
 func (i interrupted) Unwrap() error { return context.Canceled }
 
 // again says how the user who interrupted a program does it once more.

@@ -22,7 +22,7 @@ const (
 	exitExecFailed  = 125 // exec: the sandbox failed, not the command
 	exitNotExecuted = 126 // exec: the command is there and cannot be run
 	exitNotFound    = 127 // exec: no such command
-	exitInterrupted = 130
+	exitInterrupted = 130 // 128 + SIGINT; other signals likewise
 	exitNoReader    = 141 // 128 + SIGPIPE, as a shell shows it
 )
 
@@ -80,7 +80,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 		if err = besides(err, context.Canceled); err != nil {
 			fmt.Fprintf(a.err, "envctl: %s\n", err.Error())
 		}
-		return exitInterrupted
+		return interruption(ctx).code()
 	}
 	fmt.Fprintf(a.err, "envctl: %s\n", inFlags.Replace(err.Error()))
 	if errors.Is(err, environment.ErrConfig) {
@@ -144,9 +144,9 @@ func (a *app) newRootCmd() *cobra.Command {
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the test"
 
 Exit status: 0 when it worked, 1 when the agent or the sandbox failed, 2 when the
-command line or the configuration makes no sense, 130 when interrupted, 141 when
-the reader of standard output went away, as 'head' does. exec returns its command's
-status, or 124 to 127 as timeout(1) and env(1) do.
+command line or the configuration makes no sense, 130 when interrupted, 143 after
+SIGTERM, 141 when the reader of standard output went away, as 'head' does. exec returns
+its command's status, or 124 to 127 as timeout(1) and env(1) do.
 
 An ID may be cut short, as long as it fits only one sandbox.`,
 		SilenceUsage:  true,
@@ -191,6 +191,7 @@ func takesLong(command string) string {
 		"envctl image rm":       "removing images",
 		"envctl ls":             "looking for sandboxes",
 		"envctl move":           "moving the session",
+		"envctl port":           "connecting to the sandbox",
 		"envctl rm":             "ending the sandbox",
 		"envctl run":            "starting the sandbox",
 		"envctl stats":          "measuring",
@@ -202,7 +203,7 @@ func takesLong(command string) string {
 // something is done.
 var named = []string{
 	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
-	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "scenario", "permission", "log-level",
+	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level",
 }
 
 // refuseEmpty refuses an empty value of a flag. Treated like a missing flag it would run

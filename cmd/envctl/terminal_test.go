@@ -214,7 +214,7 @@ func TestAHangUpEndsTheSandbox(t *testing.T) {
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	if code := s.end(); code != exitInterrupted {
-		t.Errorf("exit status %d, want %d", code, exitInterrupted)
+	if code := s.end(); code != 129 {
+		t.Errorf("exit status %d, want 129, which is 128 and the signal", code)
 	}
 }

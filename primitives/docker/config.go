@@ -188,7 +188,7 @@ func (c config) grace() time.Duration {
 
 // invalid is the error of a field: what is wrong with it, and after a semicolon what to do.
 func (c config) invalid(field, wrong string) error {
-	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, wrong)
+	return &primitives.SettingError{Setting: field, Problem: wrong, Err: fs.ErrInvalid}
 }
 
 // isolation is full where no folder of the engine's machine is in the container.

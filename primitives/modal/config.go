@@ -135,7 +135,7 @@ func (c config) check() error {
 
 // invalid is the error of a field: what is wrong with it, and after a semicolon what to do.
 func (c config) invalid(field, wrong string) error {
-	return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, wrong)
+	return &primitives.SettingError{Setting: field, Problem: wrong, Err: fs.ErrInvalid}
 }
 
 // badName is the error of a field whose value is no name.

@@ -86,8 +86,8 @@ func TestAConfigurationWithEverythingInItIsValid(t *testing.T) {
 
 func TestASettingThatModalDoesNotHaveIsRefusedByName(t *testing.T) {
 	for field, spec := range map[string]primitives.Spec{
-		"sandbox.network":        {Image: "debian:12", Network: "bridge"},
-		"sandbox.workspace_path": {Image: "debian:12", WorkspacePath: "/src"},
+		"network":        {Image: "debian:12", Network: "bridge"},
+		"workspace_path": {Image: "debian:12", WorkspacePath: "/src"},
 	} {
 		err := modal.Config{Spec: spec, Runner: "/envrunner"}.Validate()
 		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), field+": ") {

@@ -63,7 +63,7 @@ const notThere = "an ssh sandbox has none of its own, it is part of its machine;
 
 func (c config) check() error {
 	invalid := func(field, format string, args ...any) error {
-		return fmt.Errorf("%w: %s: %s", fs.ErrInvalid, field, fmt.Sprintf(format, args...))
+		return &primitives.SettingError{Setting: field, Problem: fmt.Sprintf(format, args...), Err: fs.ErrInvalid}
 	}
 	switch {
 	case c.Host == "" || strings.HasPrefix(c.Host, "-") || strings.ContainsAny(c.Host, " \t\r\n\x00"):
