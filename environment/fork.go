@@ -36,7 +36,7 @@ func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
 	}
 	made, err := primitives.Fork(ctx, e.prim, n)
 	if err != nil {
-		return nil, fmt.Errorf("fork: %w", err)
+		return nil, err
 	}
 	copies := make([]*Environment, 0, n)
 	for i, p := range made {
@@ -130,11 +130,7 @@ func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
 		return "", err
 	}
 	defer leave()
-	id, err = primitives.Snapshot(ctx, e.prim)
-	if err != nil {
-		return "", fmt.Errorf("snapshot: %w", err)
-	}
-	return id, nil
+	return primitives.Snapshot(ctx, e.prim)
 }
 
 // Usage returns what the sandbox uses of its machine now. A sandbox that cannot tell
@@ -145,11 +141,7 @@ func (e *Environment) Usage(ctx context.Context) (primitives.Usage, error) {
 		return primitives.Usage{}, err
 	}
 	defer leave()
-	u, err := primitives.ReadUsage(ctx, e.prim)
-	if err != nil {
-		return u, fmt.Errorf("usage of the sandbox: %w", err)
-	}
-	return u, nil
+	return primitives.ReadUsage(ctx, e.prim)
 }
 
 // Pause freezes the sandbox with all that runs in it until [Environment.Resume]. A
@@ -166,7 +158,7 @@ func (e *Environment) Pause(ctx context.Context) error {
 	e.pausing.Lock()
 	defer e.pausing.Unlock()
 	if err := primitives.Pause(ctx, e.prim); err != nil {
-		return fmt.Errorf("pause: %w", err)
+		return err
 	}
 	outlives := context.WithoutCancel(ctx)
 	e.thaw = func() (freeze func()) { return e.wake(outlives) }
@@ -183,7 +175,7 @@ func (e *Environment) Resume(ctx context.Context) error {
 	e.pausing.Lock()
 	defer e.pausing.Unlock()
 	if err := primitives.Resume(ctx, e.prim); err != nil {
-		return fmt.Errorf("resume: %w", err)
+		return err
 	}
 	e.thaw = nil
 	return nil

@@ -178,12 +178,22 @@ func TestForkSaysWhatIsWrong(t *testing.T) {
 	if _, err := lacking.Fork(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("Fork of what cannot be copied: %v", err)
 	}
+	_, ferr := lacking.Fork(t.Context(), 1)
+	_, serr := env.Snapshot(t.Context())
+	_, uerr := lacking.Usage(t.Context())
+	for what, err := range map[string]error{
+		"fork": ferr, "snapshot": serr, "usage": uerr, "pause": env.Pause(t.Context()), "resume": env.Resume(t.Context()),
+	} {
+		if !errors.Is(err, errors.ErrUnsupported) || strings.Count(err.Error(), what) != 1 {
+			t.Errorf("%s is not named once: %v", what, err)
+		}
+	}
 	if err := env.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, ferr := env.Fork(t.Context(), 1)
-	_, serr := env.Snapshot(t.Context())
-	_, uerr := env.Usage(t.Context())
+	_, ferr = env.Fork(t.Context(), 1)
+	_, serr = env.Snapshot(t.Context())
+	_, uerr = env.Usage(t.Context())
 	for _, err := range []error{ferr, serr, uerr, env.Pause(t.Context()), env.Resume(t.Context())} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("after Close: %v", err)
