@@ -99,8 +99,8 @@ func TestApplyRefusesAFolderThatHasChanged(t *testing.T) {
 	env, from = worked(t, before, after)
 	tree{"changed": "3\n", "new/x": "mine\n"}.write(t, from.Path)
 	_, err := env.Apply(t.Context(), from)
-	if err == nil || !strings.Contains(err.Error(), "changed: it has changed since it was copied: its content is another; ") ||
-		!strings.HasSuffix(err.Error(), "new: it has changed since it was copied: it is a folder now") {
+	if err == nil || !strings.Contains(err.Error(), "changed: conflict with the folder: its content was changed there; ") ||
+		!strings.HasSuffix(err.Error(), "new: conflict with the folder: a folder is there now") {
 		t.Errorf("several conflicts: %v", err)
 	}
 	// What is not touched may change, and what is done already stays.

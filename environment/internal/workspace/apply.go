@@ -21,7 +21,7 @@ import (
 )
 
 // ErrConflict says that a file of a folder is not as the workspace began.
-var ErrConflict = errors.New("it has changed since it was copied")
+var ErrConflict = errors.New("conflict with the folder")
 
 // Apply makes changes from old to current in a folder of this machine, all or none, and
 // returns those that it made: without permissions that git does not know, and without what
@@ -157,7 +157,7 @@ func (t *treeChange) check(c Change) (done bool, _ error) {
 	case err != nil:
 		return false, err
 	case !info.IsDir():
-		return false, fmt.Errorf("%w: it exists", ErrConflict)
+		return false, fmt.Errorf("%w: a new file is there", ErrConflict)
 	case t.empties(c.Path):
 		return false, nil
 	}
@@ -195,7 +195,7 @@ func (t *treeChange) checkFolders(name string) error {
 		case err != nil:
 			return err
 		case !info.IsDir() && !t.removed(dir):
-			return fmt.Errorf("%w: %s is not a folder", ErrConflict, dir)
+			return fmt.Errorf("%w: %s is no folder there", ErrConflict, dir)
 		}
 	}
 	return nil
@@ -251,7 +251,7 @@ func (t *treeChange) empties(dir string) bool {
 func (t *treeChange) emptyFolders(dir string) (folders []string, _ error) {
 	err := fs.WalkDir(t.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
-			return fmt.Errorf("%w: it is a folder now", ErrConflict)
+			return fmt.Errorf("%w: a folder is there now", ErrConflict)
 		}
 		folders = append(folders, name)
 		return err
@@ -268,7 +268,7 @@ func isMissing(err error) bool {
 func (t *treeChange) unchanged(name string, was Entry) error {
 	info, err := t.root.Lstat(name)
 	if isMissing(err) {
-		return fmt.Errorf("%w: it is gone", ErrConflict)
+		return fmt.Errorf("%w: it was removed there", ErrConflict)
 	}
 	if err != nil {
 		return err
@@ -281,7 +281,7 @@ func (t *treeChange) unchanged(name string, was Entry) error {
 		}
 		is.Size, is.sum = int64(len(is.target)), sha256.Sum256([]byte(is.target))
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%w: it is no file now", ErrConflict)
+		return fmt.Errorf("%w: it is no file there now", ErrConflict)
 	case is.Size == was.Size:
 		if is.sum, err = t.digest(name); err != nil {
 			return err
@@ -289,9 +289,9 @@ func (t *treeChange) unchanged(name string, was Entry) error {
 	}
 	switch {
 	case !is.sameContent(was):
-		return fmt.Errorf("%w: its content is another", ErrConflict)
+		return fmt.Errorf("%w: its content was changed there", ErrConflict)
 	case gitMode(is) != gitMode(was):
-		return fmt.Errorf("%w: its mode is another", ErrConflict)
+		return fmt.Errorf("%w: its mode was changed there", ErrConflict)
 	}
 	return nil
 }
@@ -418,7 +418,7 @@ func (t *treeChange) place(i int, name string) error {
 		_, err = t.root.Lstat(name)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(fmt.Errorf("%w: it exists", ErrConflict), err)
+		return errors.Join(fmt.Errorf("%w: a new file is there", ErrConflict), err)
 	}
 	if err := t.root.Rename(t.staged(i), name); err != nil {
 		return err
@@ -437,7 +437,7 @@ func (t *treeChange) makeFolders(dir string) error {
 	case err == nil && info.IsDir():
 		return nil
 	case err == nil:
-		return fmt.Errorf("%w: %s is not a folder", ErrConflict, dir)
+		return fmt.Errorf("%w: %s is no folder there", ErrConflict, dir)
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
