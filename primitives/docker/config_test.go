@@ -55,7 +55,7 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 		"another processor":              {func(c *docker.Config) { c.Platform = "linux/s390x" }, "linux/s390x", errors.ErrUnsupported},
 		"a relative workspace":           {func(c *docker.Config) { c.Workspace = "." }, "workspace", fs.ErrInvalid},
 		"a missing workspace":            {func(c *docker.Config) { c.Workspace = dir + "/missing" }, "workspace", fs.ErrNotExist},
-		"a workspace that is a file":     {func(c *docker.Config) { c.Workspace = file }, "workspace", primitives.ErrNotDirectory},
+		"a workspace that is a file":     {func(c *docker.Config) { c.Workspace = file }, "workspace: " + file + ": not a directory; name a folder", primitives.ErrNotDirectory},
 		"a path for no workspace":        {func(c *docker.Config) { c.WorkspacePath = "/w" }, "workspace_path", fs.ErrInvalid},
 		"a relative path for it":         {workspaceAt(dir, "w"), "workspace_path", fs.ErrInvalid},
 		"the root as its path":           {workspaceAt(dir, "/"), "workspace_path", fs.ErrInvalid},

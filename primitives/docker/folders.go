@@ -71,7 +71,7 @@ func (c config) openFolders(host string) (_ config, err error) {
 			return c, err
 		}
 		if w.Info != nil && !w.Info.IsDir() {
-			return c, fmt.Errorf("workspace: %w", primitives.ErrNotDirectory)
+			return c, fmt.Errorf("workspace: %s: %w; name a folder", c.Workspace, primitives.ErrNotDirectory)
 		}
 		if asked := path.Clean(c.Workspace); c.WorkspacePath != "" && path.Clean(c.WorkspacePath) == asked && w.Name != asked {
 			return c, c.invalid("workspace", "symbolic links lead from "+asked+" to "+w.Name+", so that it cannot be the same as workspace_path; give the real path for both")

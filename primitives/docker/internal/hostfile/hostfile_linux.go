@@ -14,7 +14,7 @@ import (
 func Open(name string) (File, error) {
 	o, err := openPath(unix.AT_FDCWD, name, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return o, fmt.Errorf("make it first: %w", err)
+		return o, fmt.Errorf("%w; make it first", err)
 	}
 	if err != nil {
 		return o, err

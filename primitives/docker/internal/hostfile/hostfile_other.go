@@ -15,7 +15,7 @@ import (
 func Open(name string) (File, error) {
 	o, err := findPath(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return o, fmt.Errorf("make it first: %w", err)
+		return o, fmt.Errorf("%w; make it first", err)
 	}
 	return o, err
 }
