@@ -46,7 +46,8 @@ func TestSetupRefusesAnAgentThatIsTooOld(t *testing.T) {
 		p := start(t, rs.SetupSession)
 		p.send(rs.SetupRequest{Session: s.session()})
 		res := p.end(want)
-		if code == "" && !res.OK || code != "" && (res.Error == nil || res.Error.Code != code || !strings.Contains(res.Error.Message, "2.1.250")) {
+		if code == "" && !res.OK || code != "" && (res.Error == nil || res.Error.Code != code || !strings.Contains(res.Error.Message, "2.1.250") ||
+			!strings.HasSuffix(res.Error.Message, "with 'envctl agents install claude ID' or, from Go, with Environment.InstallAgent")) {
 			t.Errorf("%s: %+v", version, res.Error)
 		}
 	}

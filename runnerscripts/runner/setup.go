@@ -58,7 +58,7 @@ func checkVersion(r runnerscripts.Recipe, version string) error {
 	return &runnerscripts.ScriptFailure{
 		Code: runnerscripts.FailAgentOld,
 		Message: fmt.Sprintf("the program of the agent %q has version %s, and %s is the oldest that is known to work; "+
-			"install %s, for example with 'npm install -g %s' or 'envctl agents install %s'",
+			"install %s with 'npm install -g %s', with 'envctl agents install %s ID' or, from Go, with Environment.InstallAgent",
 			r.Agent, version, r.Minimum, r.Version, strings.Join(r.NPM, " "), r.Agent),
 	}
 }
