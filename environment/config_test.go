@@ -262,6 +262,7 @@ func TestWrongSettingsAreNamedAsInFiles(t *testing.T) {
 		{bad("publish[0].host"), ErrConfig, "invalid configuration: sandbox.docker.publish[0].host: it is wrong; mend it"},
 		{errors.Join(bad("cpus"), bad("pids")), ErrConfig, "invalid configuration: sandbox.cpus: it is wrong; mend it\ninvalid configuration: sandbox.docker.pids: it is wrong; mend it"},
 		{primitives.Spec{Memory: 1}.Refuse("there is none", "memory"), errors.ErrUnsupported, "unsupported operation: sandbox.memory: there is none"},
+		{errors.Join(bad("user"), fs.ErrPermission), fs.ErrPermission, "invalid configuration: sandbox.user: it is wrong; mend it\npermission denied"},
 		{fs.ErrNotExist, fs.ErrNotExist, "file does not exist"},
 		{fs.ErrInvalid, ErrConfig, "invalid configuration: sandbox: invalid argument"},
 	} {

@@ -233,10 +233,10 @@ func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimit
 	}
 	made, err := p.Create(ctx, spec)
 	if err != nil {
-		if err = c.Sandbox.settingError(err); errors.Is(err, ErrConfig) || errors.Is(err, errors.ErrUnsupported) {
-			return nil, err
+		if _, wrong := errors.AsType[*primitives.SettingError](err); wrong {
+			return nil, c.Sandbox.settingError(err)
 		}
-		return nil, fmt.Errorf("create the sandbox: %w", explainBuild(err))
+		return nil, fmt.Errorf("create the sandbox: %w", explainBuild(asConfigError(err)))
 	}
 	return made, nil
 }
@@ -263,37 +263,38 @@ func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec,
 	return p, spec, err
 }
 
-// settingError names the settings that are wrong as the configuration does.
+// namedSetting is a wrong setting by its name in the configuration.
+type namedSetting struct {
+	error
+	wrong *primitives.SettingError
+}
+
+// Unwrap returns what is printed and what it was made of.
+func (n *namedSetting) Unwrap() []error { return []error{n.error, n.wrong} }
+
+// settingError names the settings that are wrong as the configuration does. What else is
+// joined to them stays.
 func (s Sandbox) settingError(err error) error {
-	var all []error
-	for _, wrong := range wrongSettings(err) {
-		kind := wrong.Err
+	if _, ok := errors.AsType[*primitives.SettingError](err); !ok {
+		return asConfigError(err)
+	}
+	switch err := err.(type) { //nolint:errorlint // every error of the chain is looked at
+	case *primitives.SettingError:
+		kind := err.Err
 		if errors.Is(kind, fs.ErrInvalid) {
 			kind = ErrConfig
 		}
-		all = append(all, fmt.Errorf("%w: %s: %s", kind, s.setting(wrong.Setting), wrong.Problem))
-	}
-	if len(all) == 0 {
-		return asConfigError(err)
-	}
-	return errors.Join(all...)
-}
-
-// wrongSettings finds all that are joined in an error.
-func wrongSettings(err error) []*primitives.SettingError {
-	switch err := err.(type) { //nolint:errorlint // every error of the chain is looked at
-	case *primitives.SettingError:
-		return []*primitives.SettingError{err}
+		return &namedSetting{fmt.Errorf("%w: %s: %s", kind, s.setting(err.Setting), err.Problem), err}
 	case interface{ Unwrap() []error }:
-		var all []*primitives.SettingError
+		var all []error
 		for _, e := range err.Unwrap() {
-			all = append(all, wrongSettings(e)...)
+			all = append(all, s.settingError(e))
 		}
-		return all
+		return errors.Join(all...)
 	case interface{ Unwrap() error }:
-		return wrongSettings(err.Unwrap())
+		return s.settingError(err.Unwrap())
 	}
-	return nil
+	return err
 }
 
 // setting is the name of a setting in files: those of all kinds stand beside the type, and

@@ -26,7 +26,7 @@ type Forwarder interface {
 //
 // The listener ends with its Close, with the sandbox, and with the handle p. A Unix socket
 // is removed with it. Connections that have been accepted live on after a Close of the listener.
-// A connection that nobody accepts is reset after a while.
+// In a sandbox with a guest a connection that nobody accepts is reset after 30 seconds.
 //
 // Errors: those of [Dial], and syscall.EADDRINUSE.
 func Listen(ctx context.Context, p EnvironmentPrimitive, network, address string) (net.Listener, error) {
@@ -46,11 +46,12 @@ func Listen(ctx context.Context, p EnvironmentPrimitive, network, address string
 // The connection has the method CloseWrite, as *net.TCPConn has: the other end reads io.EOF
 // after the data. On a port it also has SetLinger: with zero, Close resets it. When a
 // process inside resets it, or the sandbox or the handle p ends, reading fails with another error
-// than io.EOF; what is written to it may be lost without one.
+// than io.EOF; what is written to it may be lost without one. In a sandbox with a guest what a
+// process has not read 30 seconds after Close is lost, and the connection is reset.
 //
 // Errors: fs.ErrInvalid for another network or a malformed address, syscall.ECONNREFUSED
-// where nobody listens, [ErrLimit] for more connections than a handle carries at once, which are 512 with
-// those accepted. A sandbox that cannot do it is errors.ErrUnsupported, see Capabilities.Forward.
+// where nobody listens, [ErrLimit] for more connections than a handle of a guest carries at once, which are 512
+// with those accepted. A sandbox that cannot do it is errors.ErrUnsupported, see Capabilities.Forward.
 func Dial(ctx context.Context, p EnvironmentPrimitive, network, address string) (net.Conn, error) {
 	if err := CheckEndpoint(network, address); err != nil {
 		return nil, &Error{Op: "dial", Target: address, Err: err}

@@ -29,7 +29,8 @@ func (a *app) newPortCmd() *cobra.Command {
 		Short: "Reach a port of a sandbox from this machine",
 		Long: `Listen on this machine and carry each connection to what listens on PORT inside the
 sandbox, over the way that envctl itself has to it: the sandbox needs no network and
-no published port. It goes on until Ctrl-C, or until the sandbox ends.
+no published port. It goes on until Ctrl-C, or until a connection finds the sandbox
+ended. A server there may listen on 127.0.0.1 or on ::1.
 
 Whoever can connect to the address of --listen reaches the port. The default is PORT
 on 127.0.0.1; port 0 takes a free one, which is printed.`,
@@ -75,14 +76,13 @@ func (f *portFlags) run(ctx context.Context, id string, port int) (err error) {
 	return f.serve(ctx, ln, env, port)
 }
 
-// serve carries connections until ctx is done or the sandbox has ended.
+// serve carries connections until ctx is done or one finds that the sandbox has ended.
 func (f *portFlags) serve(ctx context.Context, ln net.Listener, env *environment.Environment, port int) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
-	inside := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	var refused sync.Once
 	for {
 		outer, err := ln.Accept()
@@ -93,24 +93,38 @@ func (f *portFlags) serve(ctx context.Context, ln net.Listener, env *environment
 			return cause
 		}
 		if err != nil {
+			end(err) // of the connections, too
 			return errors.Join(err, ln.Close())
 		}
 		conns.Go(func() {
-			inner, err := primitives.Dial(ctx, env.Primitive(), "tcp", inside)
+			inner, err := dialPort(ctx, env.Primitive(), port)
 			switch {
 			case err == nil:
 				join(ctx, outer, inner)
 				return
 			case errors.Is(err, syscall.ECONNREFUSED):
 				refused.Do(func() { fmt.Fprintf(f.app.err, "warn: nothing listens on port %d of the sandbox (yet)\n", port) })
-			case errors.Is(err, primitives.ErrLimit):
-				fmt.Fprintf(f.app.err, "warn: %v\n", err)
-			case ctx.Err() == nil:
+			case ctx.Err() != nil:
+			case env.Healthy(ctx) != nil:
 				end(besideSandbox(env.ID(), err))
+			default:
+				fmt.Fprintf(f.app.err, "warn: %v\n", err)
 			}
 			abort(outer)
 		})
 	}
+}
+
+// dialPort connects to a port of a sandbox, at either of the addresses that servers mean by
+// localhost.
+func dialPort(ctx context.Context, p primitives.EnvironmentPrimitive, port int) (net.Conn, error) {
+	c, err := primitives.Dial(ctx, p, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		if six, serr := primitives.Dial(ctx, p, "tcp", net.JoinHostPort("::1", strconv.Itoa(port))); serr == nil {
+			return six, nil
+		}
+	}
+	return c, err
 }
 
 // join carries bytes in both directions until both have ended, and closes both.

@@ -48,6 +48,7 @@ func (c *Sandbox) Dial(ctx context.Context, network, address string) (net.Conn, 
 		<-c.conns
 		return nil, err
 	}
+	k.ctx = context.WithoutCancel(ctx)
 	return newConn(k, ends), nil
 }
 
@@ -69,6 +70,7 @@ func (c *Sandbox) Listen(ctx context.Context, network, address string) (net.List
 		k.end()
 		return nil, err
 	}
+	k.ctx = context.WithoutCancel(ctx)
 	return &listener{call: k, addr: addrOf(ends.Network, ends.Local), closed: make(chan struct{})}, nil
 }
 
@@ -110,16 +112,21 @@ func (l *listener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// accept reads announcements until a connection can be taken. Errors are for ever.
+// accept reads announcements until a connection can be taken. An error of reading is for
+// ever; a connection that cannot be taken now is left to the guest, which resets it.
 func (l *listener) accept() (net.Conn, error) {
-	if l.err == nil {
+	for l.err == nil {
 		var a announcement
-		if l.err = l.next(&a); l.err == nil {
-			var k *call
-			k, l.err = l.call.c.begin(context.WithoutCancel(l.call.ctx), beginning{op: "accept", target: l.addr.String(), request: requestFrame(opAccept, &acceptRequest{a.Token})})
-			if l.err == nil {
-				return newConn(k, a.endpoints), nil
-			}
+		if l.err = l.next(&a); l.err != nil {
+			break
+		}
+		k, err := l.call.c.begin(l.call.ctx, beginning{op: "accept", target: l.addr.String(), request: requestFrame(opAccept, &acceptRequest{a.Token})})
+		switch {
+		case err == nil:
+			return newConn(k, a.endpoints), nil
+		case errors.Is(err, primitives.ErrLimit), errors.Is(err, errPaused):
+		default:
+			return nil, err
 		}
 	}
 	return nil, l.err
@@ -161,7 +168,7 @@ func (l *listener) Close() error {
 		_ = l.call.SetReadDeadline(time.Now().Add(confirmTimeout))
 		l.mu.Lock() // Accept reads to the end, or this
 		defer l.mu.Unlock()
-		for {
+		for end := time.Now().Add(confirmTimeout); time.Now().Before(end); {
 			if _, _, err := l.call.readMessage(maxReply); err != nil {
 				break
 			}
@@ -288,14 +295,15 @@ func (c *conn) flush() error {
 		return c.failed("write", net.ErrClosed)
 	case c.writeBy.passed():
 		return c.failed("write", yamux.ErrTimeout)
-	case c.halfDone:
-		return c.failed("write", syscall.EPIPE)
-	case len(c.rest) == 0:
-		return nil
 	}
-	var err error
-	if c.rest, err = c.call.sendPart(c.rest); err != nil {
-		return c.failed("write", err)
+	if len(c.rest) > 0 {
+		var err error
+		if c.rest, err = c.call.sendPart(c.rest); err != nil {
+			return c.failed("write", err)
+		}
+	}
+	if c.halfDone {
+		return c.failed("write", syscall.EPIPE)
 	}
 	return nil
 }
@@ -304,7 +312,9 @@ func (c *conn) flush() error {
 func (c *conn) CloseWrite() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	if err := c.flush(); err != nil {
+	if err := c.flush(); c.halfDone && errors.Is(err, syscall.EPIPE) {
+		return nil // its end frame is sent now
+	} else if err != nil {
 		return err
 	}
 	c.halfDone = true

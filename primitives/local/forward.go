@@ -46,6 +46,9 @@ func (f *forwards) end() {
 	f.open = nil
 	f.mu.Unlock()
 	for c := range open {
+		if conn, ok := c.(*conn); ok {
+			_ = conn.SetLinger(0) // its other end must not take that for the end of the data
+		}
 		_ = c.Close()
 	}
 }

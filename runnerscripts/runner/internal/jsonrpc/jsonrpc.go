@@ -72,8 +72,9 @@ func Start(cmd child.Command, version string, handle func(p *Peer, line []byte))
 }
 
 // Send sends a request. done gets the reply on the reader's goroutine, which it must not hold
-// up; nil means that it is not wanted. It returns how to give up.
-func (p *Peer) Send(method string, params any, done func(Message)) (cancel func(), err error) {
+// up; nil means that it is not wanted. It returns how to give up, which reports whether no
+// reply has come.
+func (p *Peer) Send(method string, params any, done func(Message)) (cancel func() bool, err error) {
 	p.mu.Lock()
 	p.last++
 	id := strconv.Itoa(p.last)
@@ -85,10 +86,12 @@ func (p *Peer) Send(method string, params any, done func(Message)) (cancel func(
 	}
 	p.mu.Unlock()
 	err = p.write(json.RawMessage(id), method, params)
-	return func() {
+	return func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		_, waits := p.waiting[id]
 		delete(p.waiting, id)
+		return waits
 	}, err
 }
 
@@ -134,6 +137,9 @@ func (p *Peer) Call(ctx context.Context, r Request) error {
 		return err
 	case <-p.Done():
 	case <-ctx.Done():
+		if !cancel() {
+			<-reply // which is being decoded: the result is the caller's then
+		}
 		return context.Cause(ctx)
 	}
 	select {
