@@ -263,14 +263,14 @@ func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec,
 	return p, spec, err
 }
 
-// namedSetting is a wrong setting by its name in the configuration.
-type namedSetting struct {
+// settingError is a wrong setting by its name in the configuration.
+type settingError struct {
 	error
 	wrong *primitives.SettingError
 }
 
 // Unwrap returns what is printed and what it was made of.
-func (n *namedSetting) Unwrap() []error { return []error{n.error, n.wrong} }
+func (n *settingError) Unwrap() []error { return []error{n.error, n.wrong} }
 
 // settingError names the settings that are wrong as the configuration does. What else is
 // joined to them stays.
@@ -284,7 +284,7 @@ func (s Sandbox) settingError(err error) error {
 		if errors.Is(kind, fs.ErrInvalid) {
 			kind = ErrConfig
 		}
-		return &namedSetting{fmt.Errorf("%w: %s: %s", kind, s.setting(err.Setting), err.Problem), err}
+		return &settingError{fmt.Errorf("%w: %s: %s", kind, s.setting(err.Setting), err.Problem), err}
 	case interface{ Unwrap() []error }:
 		var all []error
 		for _, e := range err.Unwrap() {

@@ -138,7 +138,7 @@ func (p *Peer) Call(ctx context.Context, r Request) error {
 	case <-p.Done():
 	case <-ctx.Done():
 		if !cancel() {
-			<-reply // which is being decoded: the result is the caller's then
+			return <-reply // which came first
 		}
 		return context.Cause(ctx)
 	}
