@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+
+	"github.com/agentenv-dev/agentenv/internal/input"
 )
 
 // Open opens a folder of it, and makes the folder if it is missing. A folder that others
@@ -49,6 +51,24 @@ func Private(name string, info fs.FileInfo) error {
 		return fmt.Errorf("%s: %w: it is not yours alone; chmod go= %[1]s", name, fs.ErrPermission)
 	}
 	return nil
+}
+
+// ReadPrivate reads a file that is this user's alone. More than limit bytes are
+// primitives.ErrLimit.
+func ReadPrivate(name string, limit int64) ([]byte, error) {
+	f, err := input.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	if err == nil {
+		err = Private(name, info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return input.ReadAll(f, name, limit)
 }
 
 // Prune removes the oldest files of a folder until at most so many files, with so many

@@ -1,0 +1,153 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/gateway/credentials"
+	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/internal/tail"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Credential says where this machine has the key of a model's API. Exactly one of Env, File,
+// Command and Store is set. The key itself is in no configuration, and never in a sandbox.
+type Credential struct {
+	// Env names a variable of this program's environment.
+	Env string `json:"env,omitempty"`
+	// File is the path of a file with nothing but the key, which only its owner can read.
+	File string `json:"file,omitempty"`
+	// Command prints the key, as ["pass", "show", "anthropic"]. It may take 30 seconds.
+	Command []string `json:"command,omitempty"`
+	// Store names a secret of the encrypted store, see package credentials.
+	Store string `json:"store,omitempty"`
+	// API is the shape of the API: anthropic, openai or gemini. Empty means that the
+	// credential is named after it.
+	API runnerscripts.ModelAPI `json:"api,omitempty"`
+	// URL is the base address of the API, as the agents' own variables have it:
+	// "https://api.anthropic.com", "https://api.openai.com/v1". Empty means that of the
+	// maker.
+	URL string `json:"url,omitempty"`
+}
+
+const (
+	maxKey         = 64 << 10 // bytes
+	commandTimeout = 30 * time.Second
+)
+
+// Check returns the error of [Credential.Upstream] that can be found without reading a key.
+func (c Credential) Check(name string) error {
+	sources := 0
+	for _, given := range []bool{c.Env != "", c.File != "", len(c.Command) > 0, c.Store != ""} {
+		if given {
+			sources++
+		}
+	}
+	switch {
+	case !namePattern.MatchString(name):
+		return fmt.Errorf("%w: credentials: the name %q has other characters than letters, digits, '_', '.' and '-'", ErrConfig, name)
+	case sources != 1:
+		return fmt.Errorf("%w: credentials.%s: it has %d sources; give one of env, file, command and store, for example {env: ANTHROPIC_API_KEY}", ErrConfig, name, sources)
+	}
+	_, err := Upstream{API: c.api(name), URL: c.URL}.baseURL(name)
+	return err
+}
+
+func (c Credential) api(name string) runnerscripts.ModelAPI {
+	return cmp.Or(c.API, runnerscripts.ModelAPI(name))
+}
+
+// Upstream reads the key. Errors are [ErrConfig] and name the source, never what it says.
+func (c Credential) Upstream(ctx context.Context, name string) (Upstream, error) {
+	if err := c.Check(name); err != nil {
+		return Upstream{}, err
+	}
+	key, err := c.read(ctx)
+	key = strings.TrimSpace(key)
+	switch {
+	case err != nil:
+		return Upstream{}, fmt.Errorf("%w: credentials.%s: %w", ErrConfig, name, err)
+	case key == "":
+		return Upstream{}, fmt.Errorf("%w: credentials.%s: its source has an empty value; put the key there", ErrConfig, name)
+	case !isKey(key):
+		return Upstream{}, fmt.Errorf("%w: credentials.%s: its source has more than a key, such as a second line; leave only the key there", ErrConfig, name)
+	}
+	return Upstream{API: c.api(name), URL: c.URL, Key: key}, nil
+}
+
+// isKey reports whether a text can be a key in a header.
+func isKey(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r >= 0x7f })
+}
+
+// read returns what the source has.
+func (c Credential) read(ctx context.Context) (string, error) {
+	switch {
+	case c.Store != "":
+		s, err := credentials.Open()
+		if err != nil {
+			return "", err
+		}
+		key, err := s.Get(c.Store)
+		return key, errors.Join(err, s.Close())
+	case c.Env != "":
+		value, ok := os.LookupEnv(c.Env)
+		if !ok {
+			return "", fmt.Errorf("the variable %s is not set on this machine", c.Env)
+		}
+		return value, nil
+	case c.File != "":
+		data, err := statedir.ReadPrivate(c.File, maxKey)
+		if err != nil {
+			return "", fmt.Errorf("its file: %w", err)
+		}
+		return string(data), nil
+	}
+	return c.run(ctx)
+}
+
+// run returns what the command prints.
+func (c Credential) run(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	var out printed
+	var said tail.Buffer
+	cmd := exec.CommandContext(ctx, c.Command[0], c.Command[1:]...)
+	cmd.WaitDelay = time.Second // what it has started may hold its output open
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	switch _, failed := errors.AsType[*exec.ExitError](err); {
+	case out.tooMuch:
+		err = fmt.Errorf("it prints more than %d KiB", maxKey>>10)
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case failed:
+		err = fmt.Errorf("%w: %.200s", err, lines[len(lines)-1])
+	}
+	if err != nil {
+		return "", fmt.Errorf("its command %s: %w", c.Command[0], err)
+	}
+	return out.String(), nil
+}
+
+// printed is what a command has printed. Its pipe is closed when that is too much for a key.
+type printed struct {
+	strings.Builder
+	tooMuch bool
+}
+
+func (p *printed) Write(data []byte) (int, error) {
+	if p.Len()+len(data) > maxKey {
+		p.tooMuch = true
+		return 0, io.ErrShortWrite
+	}
+	return p.Builder.Write(data)
+}

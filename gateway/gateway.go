@@ -1,0 +1,265 @@
+// Package gateway lets an agent in a sandbox use models whose keys stay outside of it. A
+// [Gateway] is an HTTP server on a listener inside the sandbox, see primitives.Listen. It takes
+// a session token where the agent puts its key, puts in the key and passes the request on.
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/agentenv-dev/agentenv/gateway/internal/replay"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// TokenLife is how long a session token is taken unless [Config] says otherwise.
+const TokenLife = 24 * time.Hour
+
+// Limits of one gateway. What is more waits, or is refused with the status that HTTP has
+// for it.
+const (
+	maxConns    = 256
+	maxRequests = 64       // passed on at once
+	maxBody     = 64 << 20 // of a request, in bytes
+	maxHeader   = 64 << 10 // in bytes
+
+	headerTimeout = 10 * time.Second
+	bodyTimeout   = 30 * time.Second // between two parts of a request's body
+	idleTimeout   = 2 * time.Minute
+	writeTimeout  = 5 * time.Minute // for one part of an answer, which the agent does not read
+)
+
+// ErrConfig is a configuration that makes no sense; the text says what to change. It is an
+// fs.ErrInvalid.
+var ErrConfig = fmt.Errorf("gateway: %w", fs.ErrInvalid)
+
+// Upstream is a model's API and the key for it.
+type Upstream struct {
+	// API is its shape.
+	API runnerscripts.ModelAPI
+	// URL is its base address, as an agent's own setting for it has it; empty means that of
+	// the maker.
+	URL string
+	// Key is put into requests. It is never logged and never part of an error.
+	Key string
+}
+
+// Config says what a gateway passes on.
+type Config struct {
+	// Upstreams are served below "/" and their name, which has letters, digits, '_', '.'
+	// and '-'.
+	Upstreams map[string]Upstream
+	// Token is that of an earlier gateway of the session, whose agent still has it. Empty
+	// means a new one.
+	Token string
+	// TokenLife is how long the token is taken; zero means TokenLife of the package.
+	TokenLife time.Duration
+	// Models says which calls are passed on; its zero value lets agents use all models, and no
+	// tools that the API runs itself.
+	Models ModelPolicy
+	// Meter counts what is used, and says when it is too much. Nil means one without limits.
+	Meter *Meter
+	// Record takes the calls of models and their answers, without keys and tokens, as lines
+	// of JSON.
+	Record io.Writer
+	// Replay has what Record took: it answers in place of the APIs, and Upstreams are not
+	// used. A call that it lacks ends the query with a [*NoMatchError].
+	Replay io.Reader
+	// Places are paths of the sandbox, and what stands for them in a recording, so that it can be
+	// replayed where they are others.
+	Places map[string]string
+	// Logger takes what was refused and what failed, without keys, tokens and contents. Nil
+	// is silence.
+	Logger hclog.Logger
+}
+
+// Gateway serves one session. Its methods may be called from several goroutines.
+type Gateway struct {
+	cfg       Config
+	digest    [sha256.Size]byte // of the token
+	server    *http.Server
+	transport *http.Transport
+	send      func(*http.Request) (*http.Response, error) // to an upstream
+	// writeTimeout is the constant, but in tests.
+	writeTimeout time.Duration
+	recorder     *replay.Recorder // nil for none
+	player       *replay.Player   // nil for none
+	slots        chan struct{}    // one for each request that is passed on
+	serving      sync.WaitGroup
+
+	mu      sync.Mutex
+	expires time.Time
+	closed  bool
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
+
+// makers are the base addresses of the APIs' makers.
+func makers() map[runnerscripts.ModelAPI]string {
+	return map[runnerscripts.ModelAPI]string{
+		runnerscripts.APIAnthropic: "https://api.anthropic.com",
+		runnerscripts.APIOpenAI:    "https://api.openai.com/v1",
+		runnerscripts.APIGemini:    "https://generativelanguage.googleapis.com",
+	}
+}
+
+// New makes a gateway with a token of its own. The caller closes it. An error is
+// [ErrConfig].
+func New(cfg Config) (*Gateway, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	if cfg.TokenLife == 0 {
+		cfg.TokenLife = TokenLife
+	}
+	if cfg.Token == "" {
+		secret := make([]byte, 32)
+		_, _ = rand.Read(secret) // it never fails
+		cfg.Token = hex.EncodeToString(secret)
+	}
+	g := &Gateway{
+		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), writeTimeout: writeTimeout,
+		expires: time.Now().Add(cfg.TokenLife),
+		transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true,
+			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: maxRequests, IdleConnTimeout: idleTimeout,
+		},
+	}
+	g.send = g.transport.RoundTrip
+	if err := g.openReplay(); err != nil {
+		return nil, err
+	}
+	if cfg.Meter == nil {
+		g.cfg.Meter = NewMeter(Budget{}, Used{})
+	}
+	if err := cfg.Models.Check(); err != nil {
+		return nil, err
+	}
+	mux := make(routes, len(g.cfg.Upstreams))
+	through := &calls{cfg: g.cfg, memory: semaphore.NewWeighted(maxBuffered)}
+	for name, up := range g.cfg.Upstreams {
+		handler, err := g.proxy(name, up, through)
+		if err != nil {
+			return nil, err
+		}
+		mux[name] = handler
+	}
+	g.server = &http.Server{
+		Handler: mux, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		ErrorLog: log.New(cfg.Logger.StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}), "", 0),
+	}
+	return g, nil
+}
+
+// Serve serves the connections of l until [Gateway.Close] or an error of l, and closes l.
+// After Close it returns nil.
+func (g *Gateway) Serve(l net.Listener) error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return l.Close()
+	}
+	g.serving.Add(1)
+	g.mu.Unlock()
+	defer g.serving.Done()
+	if err := g.server.Serve(netutil.LimitListener(l, maxConns)); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// At returns what an agent needs to know of a gateway that is served at an address.
+func (g *Gateway) At(address net.Addr) *runnerscripts.Gateway {
+	at := &runnerscripts.Gateway{URL: "http://" + address.String(), Token: g.cfg.Token, APIs: map[runnerscripts.ModelAPI]string{}}
+	for name, up := range g.cfg.Upstreams {
+		// An upstream of the API's own name comes before others of that API.
+		if _, ok := at.APIs[up.API]; !ok || name == string(up.API) {
+			at.APIs[up.API] = "/" + name
+		}
+	}
+	return at
+}
+
+// Renew lets the token live on from now.
+func (g *Gateway) Renew() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.expires = time.Now().Add(g.cfg.TokenLife)
+}
+
+// Close revokes the token, ends what is under way and returns when all has ended.
+func (g *Gateway) Close() error {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	err := g.server.Close()
+	g.serving.Wait()
+	for range maxRequests { // every request gives its place back
+		g.slots <- struct{}{}
+	}
+	for range maxRequests {
+		<-g.slots
+	}
+	g.transport.CloseIdleConnections()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // its listener has ended with the sandbox
+	}
+	if g.recorder != nil && g.recorder.Err() != nil {
+		err = errors.Join(err, fmt.Errorf("record the session: %w", g.recorder.Err()))
+	}
+	return err
+}
+
+// admit reports whether a token is that of the session.
+func (g *Gateway) admit(token string) bool {
+	given := sha256.Sum256([]byte(token))
+	g.mu.Lock()
+	alive := !g.closed && time.Now().Before(g.expires)
+	g.mu.Unlock()
+	return subtle.ConstantTimeCompare(given[:], g.digest[:]) == 1 && alive
+}
+
+// enter waits for a place among the requests that are passed on.
+func (g *Gateway) enter(ctx context.Context) (leave func(), ok bool) {
+	select {
+	case g.slots <- struct{}{}:
+		return func() { <-g.slots }, true
+	case <-ctx.Done():
+		return nil, false
+	}
+}
+
+// baseURL is the address of an upstream.
+func (u Upstream) baseURL(name string) (*url.URL, error) {
+	maker, known := makers()[u.API]
+	if !known {
+		return nil, fmt.Errorf("%w: upstream %q: there is no API %q; choose anthropic, openai or gemini", ErrConfig, name, u.API)
+	}
+	raw := u.URL
+	if raw == "" {
+		raw = maker
+	}
+	base, err := url.Parse(raw)
+	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
+		return nil, fmt.Errorf("%w: upstream %q: its URL is no plain http or https address; give one such as %s", ErrConfig, name, maker)
+	}
+	return base, nil
+}

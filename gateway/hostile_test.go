@@ -1,0 +1,104 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// TestAnAgentThatNeverReads gives its place back, and the call of the API ends.
+func TestAnAgentThatNeverReads(t *testing.T) {
+	gone := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(gone)
+		part := make([]byte, 1<<20)
+		for r.Context().Err() == nil {
+			if _, err := w.Write(part); err != nil {
+				return
+			}
+		}
+	}))
+	defer server.Close()
+	g, err := New(Config{Upstreams: map[string]Upstream{"anthropic": {API: "anthropic", URL: server.URL, Key: realKey}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.writeTimeout = 50 * time.Millisecond
+	at := serve(t, g)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(at.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /anthropic/v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Length: 2\r\n\r\n{}", at.Token)
+	<-gone
+	for range maxRequests { // every place is free
+		g.slots <- struct{}{}
+	}
+	for range maxRequests {
+		<-g.slots
+	}
+}
+
+// FuzzRequest: whatever a sandbox sends, only calls of the API go out, to its address, with
+// the key in its header and without the token; and no answer holds the key.
+func FuzzRequest(f *testing.F) {
+	const token = "0123456789abcdef-the-token"
+	for _, line := range []string{
+		"POST /anthropic/v1/messages HTTP/1.1", "GET /openai/models/m-1 HTTP/1.1", "POST /gemini/v1beta/models/m:generateContent?key=" + token + " HTTP/1.1",
+		"POST http://169.254.169.254/anthropic/v1/messages HTTP/1.1", "CONNECT a:443 HTTP/1.1", "POST /anthropic/../openai/v1/%2e%2e/messages HTTP/1.1",
+		"POST /anthropic//v1/messages?x=%00;y HTTP/1.0",
+	} {
+		f.Add([]byte(line + "\r\nHost: x\r\nX-Api-Key: " + token + "\r\nContent-Length: 2\r\n\r\n{}"))
+	}
+	outside := regexp.MustCompile(`^/base/(v1/messages(/count_tokens)?|v1/models(/[\w.-]+)?|responses(/compact)?|chat/completions|models(/[\w.-]+)?|v1(beta|alpha)?/models(/[\w.-]+(:\w+)?)?)$`)
+	headers := map[string]string{"anthropic.example": "X-Api-Key", "openai.example": "Authorization", "gemini.example": "X-Goog-Api-Key"}
+	cfg := Config{Token: token, Upstreams: map[string]Upstream{}}
+	for _, api := range []string{"anthropic", "openai", "gemini"} {
+		cfg.Upstreams[api] = Upstream{API: runnerscripts.ModelAPI(api), URL: "https://" + api + ".example/base", Key: realKey}
+	}
+	g, err := New(cfg)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = g.Close() })
+	f.Fuzz(func(t *testing.T, data []byte) {
+		g.send = func(r *http.Request) (*http.Response, error) {
+			var sent bytes.Buffer
+			if err := r.Clone(r.Context()).Write(&sent); err != nil {
+				return nil, err
+			}
+			header := headers[r.URL.Host]
+			if r.URL.Scheme != "https" || header == "" || !outside.MatchString(r.URL.EscapedPath()) || r.Host != "" {
+				t.Errorf("%s %s goes out, host %q", r.Method, r.URL, r.Host)
+			}
+			if strings.Count(sent.String(), realKey) != 1 || !strings.Contains(r.Header.Get(header), realKey) {
+				t.Errorf("the key is not only in %s: %s", header, &sent)
+			}
+			head, _, _ := strings.Cut(sent.String(), "\r\n\r\n")
+			if strings.Contains(head, token) {
+				t.Errorf("the token goes out: %s", head)
+			}
+			return &http.Response{StatusCode: 400, Request: r, Header: http.Header{"X-Echo": {realKey}}, Body: io.NopCloser(strings.NewReader("your key is " + realKey))}, nil
+		}
+		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(data)))
+		if err != nil {
+			return
+		}
+		w := httptest.NewRecorder()
+		g.server.Handler.ServeHTTP(w, r.WithContext(t.Context()))
+		if whole := fmt.Sprint(w.Header(), w.Body); strings.Contains(whole, realKey) && !bytes.Contains(data, []byte(realKey)) {
+			t.Errorf("the answer has the key: %s", whole)
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package meter
+
+import (
+	"encoding/json"
+	"errors"
+	"strconv"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// counter adds up what the values of an answer say.
+type counter struct {
+	api   runnerscripts.ModelAPI
+	usage Usage
+	found bool
+
+	// Of the event that is read: its model counts only if it tells usage, since
+	// most of those that do not are never looked at.
+	model string
+	told  bool
+}
+
+// value takes a value that a [picker] has found.
+func (c *counter) value(key string, value []byte) {
+	gemini := key == "usageMetadata" || key == "modelVersion"
+	if gemini != (c.api == runnerscripts.APIGemini) {
+		return
+	}
+	if key == "model" || key == "modelVersion" {
+		if err := json.Unmarshal(value, &c.model); err != nil {
+			c.model = ""
+		}
+		return
+	}
+	var w wire
+	err := json.Unmarshal(value, &w)
+	if _, other := errors.AsType[*json.UnmarshalTypeError](err); err != nil && !other {
+		return // a field of another type does not spoil the others
+	}
+	if w.told() {
+		c.told, c.found = true, true
+		c.usage.Usage = w.usage(c.api, c.usage.Usage)
+	}
+}
+
+// commit ends an event.
+func (c *counter) commit() {
+	if c.told && c.model != "" {
+		c.usage.Model = c.model
+	}
+	c.model, c.told = "", false
+}
+
+// wire is the usage as the APIs write it, all of them in one.
+type wire struct {
+	// Anthropic Messages and OpenAI Responses. The input includes the cached tokens
+	// for OpenAI only.
+	Input      tokens `json:"input_tokens"`
+	Output     tokens `json:"output_tokens"`
+	CacheWrite tokens `json:"cache_creation_input_tokens"`
+	CacheRead  tokens `json:"cache_read_input_tokens"`
+	// Iterations are the parts of an Anthropic call that the provider has divided, such
+	// as the one that summarizes a long conversation. The fields above leave that one out.
+	Iterations   []wire  `json:"iterations"`
+	InputDetails details `json:"input_tokens_details"`
+
+	// OpenAI Chat Completions.
+	Prompt        tokens  `json:"prompt_tokens"`
+	Completion    tokens  `json:"completion_tokens"`
+	PromptDetails details `json:"prompt_tokens_details"`
+
+	// Gemini.
+	PromptCount     tokens `json:"promptTokenCount"`
+	CachedCount     tokens `json:"cachedContentTokenCount"`
+	CandidatesCount tokens `json:"candidatesTokenCount"`
+	ThoughtsCount   tokens `json:"thoughtsTokenCount"`
+	ToolCount       tokens `json:"toolUsePromptTokenCount"`
+}
+
+// details are the parts of OpenAI's input.
+type details struct {
+	Cached  tokens `json:"cached_tokens"`
+	Written tokens `json:"cache_write_tokens"`
+}
+
+// told reports whether there is any number.
+func (w wire) told() bool {
+	for _, t := range []tokens{
+		w.Input, w.Output, w.CacheWrite, w.CacheRead, w.Prompt, w.Completion,
+		w.PromptCount, w.CachedCount, w.CandidatesCount, w.ThoughtsCount, w.ToolCount,
+	} {
+		if t.told {
+			return true
+		}
+	}
+	return false
+}
+
+// usage returns the usage of a call; before is what its earlier events told.
+func (w wire) usage(api runnerscripts.ModelAPI, before runnerscripts.Usage) runnerscripts.Usage {
+	switch {
+	case api == runnerscripts.APIAnthropic:
+		var sum runnerscripts.Usage
+		for _, part := range w.Iterations {
+			sum = sum.Add(part.own())
+		}
+		// The counts of later events include those of earlier ones, but not each event
+		// has all of them.
+		return larger(before, larger(w.own(), sum))
+	case api == runnerscripts.APIGemini:
+		return split(w.PromptCount.n+w.ToolCount.n, w.CandidatesCount.n+w.ThoughtsCount.n, details{Cached: w.CachedCount})
+	case w.Prompt.told || w.Completion.told:
+		return split(w.Prompt.n, w.Completion.n, w.PromptDetails)
+	default:
+		return split(w.Input.n, w.Output.n, w.InputDetails)
+	}
+}
+
+// own are Anthropic's counts without the iterations.
+func (w wire) own() runnerscripts.Usage {
+	return runnerscripts.Usage{
+		InputTokens: w.Input.n, OutputTokens: w.Output.n,
+		CacheReadTokens: w.CacheRead.n, CacheWriteTokens: w.CacheWrite.n,
+	}
+}
+
+// split takes the cached tokens out of the input.
+func split(input, output int64, d details) runnerscripts.Usage {
+	return runnerscripts.Usage{
+		InputTokens: max(input-d.Cached.n-d.Written.n, 0), OutputTokens: output,
+		CacheReadTokens: d.Cached.n, CacheWriteTokens: d.Written.n,
+	}
+}
+
+// larger returns the larger one of each count.
+func larger(a, b runnerscripts.Usage) runnerscripts.Usage {
+	return runnerscripts.Usage{
+		InputTokens:      max(a.InputTokens, b.InputTokens),
+		OutputTokens:     max(a.OutputTokens, b.OutputTokens),
+		CacheReadTokens:  max(a.CacheReadTokens, b.CacheReadTokens),
+		CacheWriteTokens: max(a.CacheWriteTokens, b.CacheWriteTokens),
+	}
+}
+
+// maxTokens is more than any call has.
+const maxTokens = 1_000_000_000
+
+// tokens is a count.
+type tokens struct {
+	n    int64 // zero if the number is negative or more than maxTokens
+	told bool  // it is there
+}
+
+// UnmarshalJSON accepts everything; what is no number is not there.
+func (t *tokens) UnmarshalJSON(data []byte) error {
+	n, err := strconv.ParseFloat(string(data), 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return nil
+	}
+	t.told = true
+	if n >= 0 && n <= maxTokens {
+		t.n = int64(n)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package meter
+
+import "bytes"
+
+const (
+	field = "data:"
+	// word stands in every event that tells usage, for all of the APIs.
+	word = "usage"
+)
+
+// events reads server-sent events that come in pieces. It wants their data only.
+type events struct {
+	data    picker
+	open    bool // the event has data already
+	begun   bool // the line has bytes other than a carriage return
+	matched int  // so many bytes of the line are those of field; -1 if it is another one
+}
+
+// write reads the next bytes.
+func (e *events) write(b []byte, to *counter) {
+	for len(b) > 0 {
+		if n := e.skippable(b); n > 0 {
+			b = b[n:]
+			continue
+		}
+		line, rest, ended := bytes.Cut(b, []byte{'\n'})
+		e.line(line, to)
+		if ended {
+			e.endLine(to)
+		}
+		b = rest
+	}
+}
+
+// skippable returns the length of a line, or of a whole event, at the start of b that
+// cannot tell usage. Most events of an answer are such ones, and are not looked at closely.
+func (e *events) skippable(b []byte) int {
+	if e.open || e.begun {
+		return 0
+	}
+	end := bytes.IndexByte(b, '\n')
+	if end < 0 {
+		return 0
+	}
+	line, rest := b[:end], b[end+1:]
+	switch {
+	case len(line) > 0 && line[0] == '\r':
+		return 0
+	case !bytes.HasPrefix(line, []byte(field)):
+		return end + 1
+	case bytes.Contains(line, []byte(word)):
+		return 0
+	case bytes.HasPrefix(rest, []byte("\n")):
+		return end + 2
+	case bytes.HasPrefix(rest, []byte("\r\n")):
+		return end + 3
+	}
+	return 0 // more lines of data may follow
+}
+
+// line reads a part of a line.
+func (e *events) line(b []byte, to *counter) {
+	if !e.begun {
+		b = bytes.TrimLeft(b, "\r")
+	}
+	if len(b) == 0 || e.matched < 0 {
+		return
+	}
+	e.begun = true
+	n := min(len(b), len(field)-e.matched)
+	if string(b[:n]) != field[e.matched:e.matched+n] {
+		e.matched = -1
+		return
+	}
+	e.matched += n
+	e.data.write(b[n:], to)
+}
+
+func (e *events) endLine(to *counter) {
+	switch {
+	case !e.begun:
+		e.data.reset()
+		to.commit()
+		e.open = false
+	case e.matched == len(field):
+		e.data.write([]byte{'\n'}, to)
+		e.open = true
+	}
+	e.begun, e.matched = false, 0
+}

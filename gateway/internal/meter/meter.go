@@ -1,0 +1,105 @@
+// Package meter reads the usage of a model call from its answer as it streams past.
+package meter
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Usage is what one model call used, as its API says.
+type Usage struct {
+	Model               string // as the answer names it; empty if it does not
+	runnerscripts.Usage        // InputTokens without cached ones; CostUSD stays zero
+}
+
+// Watch returns the body of an answer with a reader that finds the usage as the body is
+// read. It calls done once, when the body ends, fails or is closed, from the goroutine that
+// reads or closes; done must not block. Found is false where the answer has no usage or is
+// encoded. An answer that is cut has the usage that it told so far.
+//
+// The bytes are passed on as they come. Whatever the size of the answer, the reader keeps
+// at most the bytes of one usage object.
+func Watch(api runnerscripts.ModelAPI, resp *http.Response, done func(u Usage, found bool)) io.ReadCloser {
+	encoding := resp.Header.Get("Content-Encoding")
+	encoded := encoding != "" && !strings.EqualFold(encoding, "identity")
+	return &watcher{body: resp.Body, done: done, encoded: encoded, counter: counter{api: api}}
+}
+
+// watcher is the reader of one answer.
+type watcher struct {
+	body    io.ReadCloser
+	done    func(Usage, bool)
+	encoded bool
+
+	mu      sync.Mutex // a body may be closed while it is read
+	ended   bool
+	shape   shape
+	events  events
+	counter counter
+}
+
+// shape is how the JSON of an answer comes.
+type shape int
+
+const (
+	unknown shape = iota // nothing has come but white space
+	plain                // one value, or an array of them
+	stream               // server-sent events
+)
+
+func (w *watcher) Read(p []byte) (int, error) {
+	n, err := w.body.Read(p)
+	w.mu.Lock()
+	if !w.encoded {
+		w.see(p[:n])
+	}
+	w.mu.Unlock()
+	if err != nil {
+		w.end()
+	}
+	return n, err
+}
+
+// Close closes the body.
+func (w *watcher) Close() error {
+	err := w.body.Close()
+	w.end()
+	return err
+}
+
+func (w *watcher) end() {
+	w.mu.Lock()
+	ended := w.ended
+	w.ended = true
+	w.counter.commit()
+	u, found := w.counter.usage, w.counter.found
+	w.mu.Unlock()
+	if !ended {
+		w.done(u, found)
+	}
+}
+
+// see counts what a part of the answer says. The first character decides the shape, since
+// no field of a server-sent event starts with a bracket.
+func (w *watcher) see(b []byte) {
+	if w.shape == unknown {
+		b = bytes.TrimLeft(b, " \t\r\n\uFEFF")
+		if len(b) == 0 {
+			return
+		}
+		w.shape = stream
+		if b[0] == '{' || b[0] == '[' {
+			w.shape = plain
+		}
+	}
+	if w.shape == plain {
+		w.events.data.write(b, &w.counter)
+		return
+	}
+	w.events.write(b, &w.counter)
+}

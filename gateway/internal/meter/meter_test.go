@@ -1,0 +1,273 @@
+package meter_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/agentenv-dev/agentenv/gateway/internal/meter"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+const (
+	anthropic = runnerscripts.APIAnthropic
+	openai    = runnerscripts.APIOpenAI
+	gemini    = runnerscripts.APIGemini
+)
+
+// usage is a call's: input without cached tokens, output, cache read, cache write.
+func usage(model string, in, out, read, write int64) meter.Usage {
+	return meter.Usage{Model: model, Usage: runnerscripts.Usage{InputTokens: in, OutputTokens: out, CacheReadTokens: read, CacheWriteTokens: write}}
+}
+
+// result is what a watched answer has told, after its end.
+type result struct {
+	usage meter.Usage
+	found bool
+	body  []byte
+	err   error
+	calls int
+}
+
+// watch reads an answer to its end and closes it.
+func watch(api runnerscripts.ModelAPI, body io.Reader) result {
+	var r result
+	resp := &http.Response{Header: http.Header{}, Body: io.NopCloser(body)}
+	w := meter.Watch(api, resp, func(u meter.Usage, found bool) { r.usage, r.found, r.calls = u, found, r.calls+1 })
+	r.body, r.err = io.ReadAll(w)
+	r.err = errors.Join(r.err, w.Close())
+	return r
+}
+
+// parts reads one of its parts at a time.
+type parts [][]byte
+
+func (p *parts) Read(b []byte) (int, error) {
+	if len(*p) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, (*p)[0])
+	if (*p)[0] = (*p)[0][n:]; len((*p)[0]) == 0 {
+		*p = (*p)[1:]
+	}
+	return n, nil
+}
+
+func check(t *testing.T, how string, r result, body string, want meter.Usage, found bool) {
+	t.Helper()
+	if r.usage != want || r.found != found || r.calls != 1 || r.err != nil {
+		t.Fatalf("%s: %+v, %v; done called %d times; %v; want %+v, %v", how, r.usage, r.found, r.calls, r.err, want, found)
+	}
+	if string(r.body) != body {
+		t.Fatalf("%s: read %q", how, r.body)
+	}
+}
+
+func TestTheUsageIsThatOfTheAnswerHoweverItIsRead(t *testing.T) {
+	t.Parallel()
+	for _, a := range answers() {
+		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
+			check(t, "whole", watch(a.api, strings.NewReader(a.body)), a.body, a.want, a.found)
+			check(t, "byte by byte", watch(a.api, iotest.OneByteReader(strings.NewReader(a.body))), a.body, a.want, a.found)
+			check(t, "end with data", watch(a.api, iotest.DataErrReader(strings.NewReader(a.body))), a.body, a.want, a.found)
+			for i := 1; i < len(a.body); i++ {
+				split := parts{[]byte(a.body[:i]), []byte(a.body[i:])}
+				check(t, fmt.Sprintf("split at %d", i), watch(a.api, &split), a.body, a.want, a.found)
+			}
+		})
+	}
+}
+
+func TestOneReaderKeepsTheContractOfReaders(t *testing.T) {
+	t.Parallel()
+	for _, a := range answers() {
+		resp := &http.Response{Header: http.Header{}, Body: io.NopCloser(strings.NewReader(a.body))}
+		if err := iotest.TestReader(meter.Watch(a.api, resp, func(meter.Usage, bool) {}), []byte(a.body)); err != nil {
+			t.Errorf("%s: %v", a.name, err)
+		}
+	}
+}
+
+// The usage that has come before the cut counts, whether the cut is an error, an end or a close.
+func TestACutAnswerTellsWhatItHasTold(t *testing.T) {
+	t.Parallel()
+	start := messageStart + "\n"
+	want := usage("claude-opus-4-1-20250805", 12, 1, 15000, 40)
+	broken := errors.New("cut")
+	r := watch(anthropic, io.MultiReader(strings.NewReader(start+`data: {"type":"message_de`), iotest.ErrReader(broken)))
+	if r.usage != want || !r.found || r.calls != 1 || !errors.Is(r.err, broken) {
+		t.Errorf("error: %+v", r)
+	}
+	check(t, "end", watch(anthropic, strings.NewReader(start+"event: mess")), start+"event: mess", want, true)
+
+	var calls int
+	var got meter.Usage
+	resp := &http.Response{Header: http.Header{}, Body: io.NopCloser(strings.NewReader(start + messageDelta))}
+	w := meter.Watch(anthropic, resp, func(u meter.Usage, found bool) { got, calls = u, calls+1 })
+	if _, err := io.ReadFull(w, make([]byte, len(start))); err != nil {
+		t.Fatal(err)
+	}
+	if calls != 0 {
+		t.Error("done is called before the end")
+	}
+	for range 2 {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := io.ReadAll(w); err != nil {
+		t.Error(err)
+	}
+	if got != want || calls != 1 {
+		t.Errorf("close: %+v; done called %d times", got, calls)
+	}
+}
+
+// closed says that it is, and how.
+type closed struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closed) Close() error {
+	c.closed = true
+	return io.ErrClosedPipe
+}
+
+func TestCloseClosesTheBody(t *testing.T) {
+	t.Parallel()
+	body := &closed{Reader: strings.NewReader("{}")}
+	w := meter.Watch(openai, &http.Response{Header: http.Header{}, Body: body}, func(meter.Usage, bool) {})
+	if err := w.Close(); !errors.Is(err, io.ErrClosedPipe) || !body.closed {
+		t.Errorf("%v, closed %v", err, body.closed)
+	}
+}
+
+func TestAnEncodedAnswerHasNoUsage(t *testing.T) {
+	t.Parallel()
+	const body = `{"model":"m","usage":{"input_tokens":1,"output_tokens":2}}`
+	for encoding, want := range map[string]bool{"": true, "identity": true, "Identity": true, "gzip": false, "br": false} {
+		resp := &http.Response{Header: http.Header{"Content-Encoding": {encoding}}, Body: io.NopCloser(strings.NewReader(body))}
+		calls, got := 0, false
+		data, err := io.ReadAll(meter.Watch(anthropic, resp, func(_ meter.Usage, found bool) { calls, got = calls+1, found }))
+		if err != nil || string(data) != body || calls != 1 || got != want {
+			t.Errorf("%q: found %v, %d calls, %q, %v", encoding, got, calls, data, err)
+		}
+	}
+}
+
+// repeat reads a text so many times.
+func repeat(text string, times int) io.Reader {
+	list := make([]io.Reader, times)
+	for i := range list {
+		list[i] = strings.NewReader(text)
+	}
+	return io.MultiReader(list...)
+}
+
+// An agent must not hide its usage behind a large answer: the instructions of a request, for
+// example, stand before the usage in the last event of a Responses stream.
+func TestTheUsageOfALargeAnswerIsFoundInLittleMemory(t *testing.T) { // not parallel: it measures
+	const size = 64
+	filler := strings.Repeat(`a\"{\\`, 1<<20/6)
+	for name, c := range map[string]struct {
+		api         runnerscripts.ModelAPI
+		start, stop string
+	}{
+		"JSON":       {openai, `{"model":"gpt-5","output":[{"text":"`, `"}],"usage":{"input_tokens":7,"output_tokens":9}}`},
+		"usage last": {openai, `{"usage":{"input_tokens":7,"output_tokens":9},"model":"gpt-5","output":[{"text":"`, `"}]}`},
+		"an event":   {openai, `data: {"response":{"model":"gpt-5","instructions":"`, `","usage":{"input_tokens":7,"output_tokens":9}}}` + "\n\n"},
+		"a key":      {openai, `{"model":"gpt-5","`, `":1,"usage":{"input_tokens":7,"output_tokens":9}}`},
+		"a comment":  {openai, `: `, "\n" + `data: {"model":"gpt-5","usage":{"input_tokens":7,"output_tokens":9}}`},
+		"a model":    {openai, `{"model":"`, `","model":"gpt-5","usage":{"input_tokens":7,"output_tokens":9}}`},
+		"a usage":    {openai, `{"model":"gpt-5","usage":{"a":"`, `"},"usage":{"input_tokens":7,"output_tokens":9}}`},
+	} {
+		var got meter.Usage
+		var found bool
+		body := io.MultiReader(strings.NewReader(c.start), repeat(filler, size), strings.NewReader(c.stop))
+		resp := &http.Response{Header: http.Header{}, Body: io.NopCloser(body)}
+		w := meter.Watch(c.api, resp, func(u meter.Usage, f bool) { got, found = u, f })
+		buffer := make([]byte, 32<<10)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, w, buffer)
+		runtime.ReadMemStats(&after)
+		if want := int64(len(c.start) + size*len(filler) + len(c.stop)); err != nil || n != want {
+			t.Errorf("%s: %d of %d bytes, %v", name, n, want, err)
+		}
+		if got != usage("gpt-5", 7, 9, 0, 0) || !found {
+			t.Errorf("%s: %+v, %v", name, got, found)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+			t.Errorf("%s: %d bytes of memory", name, used)
+		}
+	}
+}
+
+// FuzzWatch: whatever the answer is and wherever it is split, its bytes are passed on, done is
+// called once, and the usage is the same.
+func FuzzWatch(f *testing.F) {
+	apis := []runnerscripts.ModelAPI{anthropic, openai, gemini}
+	for _, a := range answers() {
+		for i, api := range apis {
+			if api == a.api {
+				f.Add([]byte(a.body), uint8(i), uint16(len(a.body)/2))
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, body []byte, which uint8, at uint16) {
+		api := apis[int(which)%len(apis)]
+		whole := watch(api, bytes.NewReader(body))
+		i := int(at) % (len(body) + 1)
+		split := parts{body[:i], body[i:]}
+		for how, r := range map[string]result{
+			"whole": whole, "split": watch(api, &split), "bytes": watch(api, iotest.OneByteReader(bytes.NewReader(body))),
+		} {
+			check(t, how, r, string(body), whole.usage, whole.found)
+		}
+		u := whole.usage
+		for _, n := range []int64{u.InputTokens, u.OutputTokens, u.CacheReadTokens, u.CacheWriteTokens} {
+			if n < 0 {
+				t.Errorf("negative: %+v", u)
+			}
+		}
+		if !whole.found && u != (meter.Usage{}) {
+			t.Errorf("nothing found, but %+v", u)
+		}
+	})
+}
+
+// BenchmarkWatch compares the reading of an answer of 1 MiB with that of a body that is not
+// watched. Gemini tells its usage in each event.
+func BenchmarkWatch(b *testing.B) {
+	streams := map[string]string{
+		"anthropic": messageStart + "\n" + strings.Repeat(textDelta+"\n", 1<<20/len(textDelta)) + messageDelta,
+		"gemini":    strings.Repeat(geminiEvent, 1<<20/len(geminiEvent)),
+		"openai":    `{"model":"gpt-5","output":[{"text":"` + strings.Repeat("text ", 1<<20/5) + `"}],"usage":{"input_tokens":1}}`,
+	}
+	for name, stream := range streams {
+		for _, watched := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/watched=%v", name, watched), func(b *testing.B) {
+				b.SetBytes(int64(len(stream)))
+				b.ReportAllocs()
+				buffer := make([]byte, 32<<10)
+				for b.Loop() {
+					body := io.NopCloser(strings.NewReader(stream))
+					if watched {
+						body = meter.Watch(runnerscripts.ModelAPI(name), &http.Response{Header: http.Header{}, Body: body}, func(meter.Usage, bool) {})
+					}
+					if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{body}, buffer); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// Package prices tells what the tokens of a model cost, from a table in prices.json.
+package prices
+
+import (
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Price is what tokens of a model cost, in US dollars for a million. A cache price of zero
+// is the price of input.
+type Price struct {
+	Input      float64 `json:"input"`
+	Output     float64 `json:"output"`
+	CacheRead  float64 `json:"cache_read,omitempty"`
+	CacheWrite float64 `json:"cache_write,omitempty"`
+
+	// long are the prices of a call with more tokens of input than over; nil if they
+	// are the same.
+	long *Price
+	over int64
+}
+
+// Cost returns what one call costs, in US dollars. The usage is that of one call and not a
+// sum of calls, since a call with a long input is dearer for some models.
+func (p Price) Cost(u runnerscripts.Usage) float64 {
+	if p.long != nil && u.TotalInput() > p.over {
+		p = *p.long
+	}
+	return (float64(u.InputTokens)*p.Input +
+		float64(u.OutputTokens)*p.Output +
+		float64(u.CacheReadTokens)*cmp.Or(p.CacheRead, p.Input) +
+		float64(u.CacheWriteTokens)*cmp.Or(p.CacheWrite, p.Input)) / 1e6
+}
+
+// Of returns the price of a model: own first, then the table. The name may have a date at its
+// end, as those in answers have, or the API's or the vendor's name before it. Ok is false if
+// no price is known.
+func Of(own map[string]Price, model string) (p Price, ok bool) {
+	for _, list := range []map[string]Price{own, table().models} {
+		for _, name := range names(model) {
+			if p, ok := list[name]; ok {
+				return p, true
+			}
+		}
+	}
+	return Price{}, false
+}
+
+// AsOf returns the date of the table, as in 2006-01-02: no price in it was checked before.
+func AsOf() string { return table().asOf }
+
+// datePattern is the date at the end of a model's name.
+var datePattern = regexp.MustCompile(`-20\d\d(-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])|(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]))$`)
+
+// names returns the names under which a model may have its price, the exact one first.
+func names(model string) []string {
+	bare := model
+	for _, prefix := range []string{"models/", "anthropic/", "openai/", "google/", "gemini/"} {
+		if rest, ok := strings.CutPrefix(model, prefix); ok {
+			bare = rest
+		}
+	}
+	return []string{model, datePattern.ReplaceAllString(model, ""), bare, datePattern.ReplaceAllString(bare, "")}
+}
+
+//go:embed prices.json
+var data []byte
+
+type prices struct {
+	asOf   string
+	models map[string]Price
+}
+
+// table returns the prices of prices.json.
+var table = sync.OnceValue(func() prices {
+	var file struct {
+		AsOf   string `json:"as_of"`
+		Models map[string]struct {
+			Price
+			Long *struct {
+				Price
+				Over int64 `json:"over"`
+			} `json:"long"`
+		} `json:"models"`
+	}
+	if err := json.Unmarshal(data, &file); err != nil {
+		panic("prices.json: " + err.Error()) // a test reads it
+	}
+	t := prices{asOf: file.AsOf, models: map[string]Price{}}
+	for name, m := range file.Models {
+		if m.Long != nil {
+			m.long, m.over = &m.Long.Price, m.Long.Over
+		}
+		t.models[name] = m.Price
+	}
+	return t
+})

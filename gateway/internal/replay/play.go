@@ -1,0 +1,127 @@
+package replay
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Player answers from a recording. Its methods may be called from several goroutines.
+type Player struct {
+	places Places
+	masks  []Mask
+
+	mu        sync.Mutex
+	exchanges []exchange
+	played    map[int]bool
+}
+
+// NoMatchError is a call that a recording does not have.
+type NoMatchError struct {
+	Call    string // the method, the API and the path
+	Nearest string // around the first difference, the recorded text; empty if the recording has no such call
+	Got     string // the text of the call there
+}
+
+func (e *NoMatchError) Error() string {
+	if e.Nearest == "" {
+		return fmt.Sprintf("replay: the recording has no %s; record the session again", e.Call)
+	}
+	return fmt.Sprintf("replay: the recording has no such %s; the nearest has ...%s... where this has ...%s...; record the session again, or mask the difference in the file's first line",
+		e.Call, e.Nearest, e.Got)
+}
+
+// Open reads a recording. An error of its contents is [ErrFile].
+func Open(r io.Reader, places Places) (*Player, error) {
+	p := &Player{places: places, played: map[int]bool{}}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	var h header
+	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &h) != nil || h.Format != format {
+		return nil, errors.Join(fmt.Errorf("%w: the file is no recording; make one with --record", ErrFile), lines.Err())
+	}
+	if h.Version != version {
+		return nil, fmt.Errorf("%w: the recording has version %d, and this program reads %d; record the session again", ErrFile, h.Version, version)
+	}
+	p.masks = h.Masks
+	if err := compile(p.masks); err != nil {
+		return nil, err
+	}
+	for n := 2; lines.Scan(); n++ {
+		var line struct {
+			header
+			exchange
+		}
+		err := json.Unmarshal(lines.Bytes(), &line)
+		if err == nil && line.Format == format && line.Version == version {
+			continue // a program has gone on with it
+		}
+		e := line.exchange
+		if err != nil || e.Call == "" || e.Status < 100 || e.Status > 999 {
+			return nil, fmt.Errorf("%w: line %d of the recording is damaged; record the session again, or remove the line", ErrFile, n)
+		}
+		p.exchanges = append(p.exchanges, e)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	return p, nil
+}
+
+// Send answers a call: with the first answer to such a call that was not given yet, else with the last
+// one, since agents ask again. An error is a [*NoMatchError].
+func (p *Player) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request) (*http.Response, error) {
+	call, form := req.Method+" "+string(api)+path, formOf(body, p.places, p.masks)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := -1
+	for i, e := range p.exchanges {
+		if e.Call != call || e.Form != form {
+			continue
+		}
+		if last = i; !p.played[i] {
+			break
+		}
+	}
+	if last < 0 {
+		return nil, p.noMatch(call, form)
+	}
+	p.played[last] = true
+	return answerWith(req, p.exchanges[last], p.places), nil
+}
+
+// noMatch finds the recorded call with the longest common beginning.
+func (p *Player) noMatch(call, form string) error {
+	err := &NoMatchError{Call: call}
+	most := -1
+	for _, e := range p.exchanges {
+		if e.Call != call {
+			continue
+		}
+		if same := common(e.Form, form); same > most {
+			most = same
+			err.Nearest, err.Got = around(e.Form, same), around(form, same)
+		}
+	}
+	return err
+}
+
+// common returns how many bytes two texts begin with in common.
+func common(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// around returns the text around a place.
+func around(text string, at int) string {
+	return fmt.Sprintf("%q", text[max(0, at-40):min(len(text), at+80)])
+}

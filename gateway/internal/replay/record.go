@@ -1,0 +1,118 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Send sends a request to an API.
+type Send = func(*http.Request) (*http.Response, error)
+
+// Recorder writes calls. Its methods may be called from several goroutines.
+type Recorder struct {
+	places  Places
+	secrets []string
+	masks   []Mask
+
+	mu  sync.Mutex
+	w   io.Writer
+	err error // of writing
+}
+
+// NewRecorder begins a recording. Secrets are replaced by [redacted] in what is written.
+func NewRecorder(w io.Writer, places Places, secrets []string) (*Recorder, error) {
+	r := &Recorder{w: w, places: places, secrets: secrets, masks: standard()}
+	if err := compile(r.masks); err != nil {
+		return nil, err
+	}
+	return r, r.write(header{Format: format, Version: version, Masks: r.masks})
+}
+
+// write writes one line at once, so that a file is whole up to its last line.
+func (r *Recorder) write(line any) error {
+	data, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		_, r.err = r.w.Write(append(data, '\n'))
+	}
+	return r.err
+}
+
+// Err returns why nothing more could be written; nil if all was.
+func (r *Recorder) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// Send sends a call and writes it when its answer was read to its end. One that the agent has
+// not read is not written, and neither is one that the API could not answer.
+func (r *Recorder) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request, next Send) (*http.Response, error) {
+	resp, err := next(req)
+	if err != nil {
+		return nil, err
+	}
+	e := exchange{
+		Call: req.Method + " " + string(api) + path, Form: r.clean(formOf(body, r.places, r.masks)),
+		Status: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"),
+	}
+	resp.Body = &recorded{ReadCloser: resp.Body, end: func(answer string) {
+		e.Answer = r.clean(r.places.mask(answer))
+		_ = r.write(e) // kept for Err
+	}}
+	return resp, nil
+}
+
+// clean removes the secrets.
+func (r *Recorder) clean(text string) string {
+	for _, secret := range r.secrets {
+		text = strings.ReplaceAll(text, secret, "[redacted]")
+	}
+	return text
+}
+
+// recorded keeps what is read of an answer.
+type recorded struct {
+	io.ReadCloser
+	kept bytes.Buffer
+	end  func(answer string)
+}
+
+func (b *recorded) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.kept.Len() <= maxAnswer {
+		b.kept.Write(p[:n])
+	}
+	if err == io.EOF {
+		b.finish()
+	}
+	return n, err
+}
+
+// Close writes a stream whose last event was read: agents do not wait for what comes after it.
+func (b *recorded) Close() error {
+	tail := b.kept.Bytes()[max(0, b.kept.Len()-64<<10):]
+	for _, last := range []string{"event: message_stop", "data: [DONE]", "event: response.completed"} {
+		if bytes.Contains(tail, []byte(last)) && bytes.HasSuffix(tail, []byte("\n\n")) {
+			b.finish()
+		}
+	}
+	return b.ReadCloser.Close()
+}
+
+func (b *recorded) finish() {
+	if b.end != nil && b.kept.Len() <= maxAnswer {
+		b.end(b.kept.String())
+	}
+	b.end = nil
+}

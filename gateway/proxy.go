@@ -1,0 +1,241 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// routes are the upstreams by name.
+type routes map[string]http.Handler
+
+// ServeHTTP finds the upstream by the first part of the path. Paths that could mean
+// something else to the upstream match none: see allowed.
+func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
+	if h := rs[name]; h != nil {
+		h.ServeHTTP(w, r)
+		return
+	}
+	refuse(w, http.StatusNotFound, "not_found_error", "the gateway has no such upstream; name the credential in the configuration")
+}
+
+// endpoint is a method and paths that are passed on.
+type endpoint struct {
+	method string
+	path   *regexp.Regexp
+}
+
+const oneModel = `[A-Za-z0-9_][A-Za-z0-9_.-]*`
+
+var endpoints = map[runnerscripts.ModelAPI][]endpoint{
+	runnerscripts.APIAnthropic: {
+		{http.MethodPost, regexp.MustCompile(`^/v1/messages(/count_tokens)?$`)},
+		{http.MethodGet, regexp.MustCompile(`^/v1/models(/` + oneModel + `)?$`)},
+	},
+	runnerscripts.APIOpenAI: {
+		{http.MethodPost, regexp.MustCompile(`^/(responses|responses/compact|chat/completions)$`)},
+		{http.MethodGet, regexp.MustCompile(`^/models(/` + oneModel + `)?$`)},
+	},
+	runnerscripts.APIGemini: {
+		{http.MethodPost, regexp.MustCompile(`^/v1(beta|alpha)?/models/` + oneModel + `:(generateContent|streamGenerateContent|countTokens)$`)},
+		{http.MethodGet, regexp.MustCompile(`^/v1(beta|alpha)?/models(/` + oneModel + `)?$`)},
+	},
+}
+
+// allowed reports whether a request is one of an API. The path is compared as it was sent,
+// so that no encoding of it gets through.
+func allowed(api runnerscripts.ModelAPI, method, path string) bool {
+	for _, c := range endpoints[api] {
+		if c.method == method && c.path.MatchString(path) {
+			return true
+		}
+	}
+	return false
+}
+
+// proxy returns the handler of an upstream.
+func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler, error) {
+	if !namePattern.MatchString(name) {
+		return nil, fmt.Errorf("%w: upstream %q: its name has other characters than letters, digits, '_', '.' and '-'", ErrConfig, name)
+	}
+	base, err := up.baseURL(name)
+	if err != nil {
+		return nil, err
+	}
+	if !isKey(up.Key) {
+		return nil, fmt.Errorf("%w: upstream %q: its key is empty or has characters that no key has, such as a line break", ErrConfig, name)
+	}
+	logger := g.cfg.Logger.With("upstream", name)
+	forward := &httputil.ReverseProxy{
+		Transport:     fallback{g.cfg.Models, g.cfg.Meter, g.sender(up, base)},
+		FlushInterval: -1, // a stream of events is not delayed
+		ErrorLog:      g.cfg.Logger.StandardLogger(nil),
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Path = strings.TrimPrefix(p.In.URL.Path, "/"+name)
+			p.Out.URL.RawPath = ""
+			p.SetURL(base)
+			up.sign(p.Out)
+		},
+		ModifyResponse: func(resp *http.Response) error {
+			through.count(up, resp)
+			return up.inspect(resp)
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() != nil {
+				return // the agent has gone
+			}
+			if missing, ok := errors.AsType[*NoMatchError](err); ok {
+				refuse(w, http.StatusUnprocessableEntity, "invalid_request_error", missing.Error())
+				return
+			}
+			cause := strings.ReplaceAll(err.Error(), up.Key, "[redacted]")
+			logger.Warn("the model's API cannot be reached", "error", cause)
+			refuse(w, http.StatusBadGateway, "api_error", fmt.Sprintf("the gateway cannot reach the API at %s: %s", base.Host, cause))
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := strings.TrimPrefix(r.URL.EscapedPath(), "/"+name)
+		switch {
+		case r.Method == http.MethodHead && strings.Trim(path, "/") == "":
+			return // whether the gateway is there, which some agents ask without a token
+		case !g.admit(tokenOf(r)):
+			logger.Warn("request refused", "reason", "token", "method", r.Method)
+			refuse(w, http.StatusUnauthorized, "authentication_error", "the request has no valid token of this session")
+		case !allowed(up.API, r.Method, path) || r.Header.Get("Upgrade") != "":
+			logger.Warn("request refused", "reason", "path", "method", r.Method)
+			refuse(w, http.StatusForbidden, "permission_error", "the gateway does not pass on this method and path of the API")
+		default:
+			leave, ok := g.enter(r.Context())
+			if !ok {
+				return
+			}
+			defer leave()
+			r.Body = &body{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), deadline: http.NewResponseController(w).SetReadDeadline}
+			call, end, err := through.prepare(r, "/"+name, up)
+			if err != nil {
+				logger.Warn("request refused", "reason", err.Error(), "method", r.Method)
+				refuseCall(w, r, err)
+				return
+			}
+			defer end()
+			forward.ServeHTTP(&answer{ResponseWriter: w, timeout: g.writeTimeout}, call)
+		}
+	}), nil
+}
+
+// keyHeaders are where agents put keys, and what else of a session must not leave it.
+func keyHeaders() []string {
+	return []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Cookie", "Proxy-Authorization", "Accept-Encoding", "Forwarded"}
+}
+
+// tokenOf returns what a request has where an agent puts its key.
+func tokenOf(r *http.Request) string {
+	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return token
+	}
+	for _, token := range []string{r.Header.Get("X-Api-Key"), r.Header.Get("X-Goog-Api-Key")} {
+		if token != "" {
+			return token
+		}
+	}
+	return r.URL.Query().Get("key")
+}
+
+// sign puts the key where the API wants it, and nothing else of that kind.
+func (u Upstream) sign(r *http.Request) {
+	for _, name := range keyHeaders() {
+		r.Header.Del(name)
+	}
+	query := r.URL.Query()
+	query.Del("key")
+	r.URL.RawQuery = query.Encode()
+	switch u.API {
+	case runnerscripts.APIAnthropic:
+		r.Header.Set("X-Api-Key", u.Key)
+	case runnerscripts.APIOpenAI:
+		r.Header.Set("Authorization", "Bearer "+u.Key)
+	case runnerscripts.APIGemini:
+		r.Header.Set("X-Goog-Api-Key", u.Key)
+	}
+}
+
+// maxErrorBody is how much of an error's body is passed on, in bytes.
+const maxErrorBody = 1 << 20
+
+// inspect refuses answers that lead elsewhere, and removes the key from those that repeat it.
+func (u Upstream) inspect(resp *http.Response) error {
+	resp.Header.Del("Set-Cookie")
+	for _, values := range resp.Header {
+		for i, v := range values {
+			values[i] = strings.ReplaceAll(v, u.Key, "[redacted]")
+		}
+	}
+	switch {
+	case resp.StatusCode >= 300 && resp.StatusCode < 400, resp.StatusCode == http.StatusSwitchingProtocols:
+		return fmt.Errorf("it answered %d and leads elsewhere; correct its URL in the configuration", resp.StatusCode)
+	case resp.StatusCode < 300:
+		return nil
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	data = bytes.ReplaceAll(data, []byte(u.Key), []byte("[redacted]"))
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+	resp.Header.Set("Content-Length", strconv.Itoa(len(data)))
+	return nil
+}
+
+// body bounds how long the parts of a request's body may take.
+type body struct {
+	io.ReadCloser
+	deadline func(time.Time) error
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	_ = b.deadline(time.Now().Add(bodyTimeout))
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		_ = b.deadline(time.Time{}) // else it would end the answer, too
+	}
+	return n, err
+}
+
+// answer bounds how long an agent may leave a part of its answer unread.
+type answer struct {
+	http.ResponseWriter
+	timeout time.Duration
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(a.timeout))
+	return a.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController, which flushes.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// refuse answers in a form that all of the APIs' clients understand.
+func refuse(w http.ResponseWriter, status int, kind, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Should-Retry", strconv.FormatBool(status >= http.StatusInternalServerError))
+	w.WriteHeader(status)
+	type failure struct {
+		Type    string `json:"type"`
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": failure{kind, status, "agentenv: " + message}})
+}

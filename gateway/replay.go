@@ -1,0 +1,61 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/gateway/internal/replay"
+)
+
+// NoMatchError is a call of a model that a recording does not have.
+type NoMatchError = replay.NoMatchError
+
+// openReplay opens what is recorded, or replayed.
+func (g *Gateway) openReplay() (err error) {
+	switch {
+	case g.cfg.Record != nil && g.cfg.Replay != nil:
+		return fmt.Errorf("%w: a session is recorded or replayed, not both", ErrConfig)
+	case g.cfg.Replay != nil:
+		if g.player, err = replay.Open(g.cfg.Replay, g.cfg.Places); err != nil {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+		g.cfg.Upstreams = map[string]Upstream{}
+		for api := range makers() {
+			g.cfg.Upstreams[string(api)] = Upstream{API: api, Key: "replayed"}
+		}
+	case g.cfg.Record != nil:
+		secrets := []string{g.cfg.Token}
+		for _, up := range g.cfg.Upstreams {
+			secrets = append(secrets, up.Key)
+		}
+		if g.recorder, err = replay.NewRecorder(g.cfg.Record, g.cfg.Places, secrets); err != nil {
+			return fmt.Errorf("record the session: %w", err)
+		}
+	}
+	return nil
+}
+
+// sender returns what sends calls to an upstream: to its API, or to a recording of it.
+func (g *Gateway) sender(up Upstream, base *url.URL) replay.Send {
+	return func(r *http.Request) (*http.Response, error) {
+		var body []byte
+		if call, ok := r.Context().Value(modelCallKey{}).(*modelCall); ok {
+			body = call.Body
+		}
+		path := strings.TrimPrefix(r.URL.Path, strings.TrimSuffix(base.Path, "/"))
+		switch {
+		case g.player != nil:
+			resp, err := g.player.Send(up.API, path, body, r)
+			if _, missing := errors.AsType[*NoMatchError](err); missing {
+				g.cfg.Meter.end(err)
+			}
+			return resp, err
+		case g.recorder != nil:
+			return g.recorder.Send(up.API, path, body, r, g.send)
+		}
+		return g.send(r)
+	}
+}
