@@ -3,6 +3,7 @@ package runnerscripts
 import (
 	"encoding/json"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -24,7 +25,40 @@ type Session struct {
 	SessionID string           `json:"session_id"` // a UUID; also the agent's own session id where it takes one
 	Agent     Agent            `json:"agent"`
 	Paths     primitives.Paths `json:"paths"`
+	// Gateway is how the agent reaches its models without a key; nil leaves that to the
+	// agent's own settings.
+	Gateway *Gateway `json:"gateway,omitempty"`
 }
+
+// Gateway is an HTTP server at a loopback address of the sandbox that passes requests on to
+// models and puts in the keys, which are outside.
+type Gateway struct {
+	// URL is its address, for example "http://127.0.0.1:40001".
+	URL string `json:"url"`
+	// Token is what the agent sends where it would send its key. It is worth nothing
+	// elsewhere.
+	Token string `json:"token"`
+	// APIs has the path of each API that is served, for example "/anthropic". URL and path
+	// together are what the agent's setting for the base address of that API takes.
+	APIs map[ModelAPI]string `json:"apis"`
+	// Wait says that the program that serves it may end while the agent goes on, and another
+	// one serve it then: meanwhile requests wait.
+	Wait bool `json:"wait,omitempty"`
+}
+
+// Address returns the host and port of the URL.
+func (g *Gateway) Address() string { return strings.TrimPrefix(g.URL, "http://") }
+
+// ModelAPI is the shape of a model's API.
+type ModelAPI string
+
+// The shapes. The base address ends before the version for Anthropic and Gemini, as in
+// "https://api.anthropic.com", and after it for OpenAI, as in "https://api.openai.com/v1".
+const (
+	APIAnthropic ModelAPI = "anthropic" // Messages
+	APIOpenAI    ModelAPI = "openai"    // Responses and Chat Completions
+	APIGemini    ModelAPI = "gemini"    // generateContent
+)
 
 // Agent says which agent to run and how. It is both configuration (of
 // environment.Config) and protocol.
@@ -218,6 +252,8 @@ const (
 	FailAgentOld        FailureCode = "agent_old"       // its program is older than Recipe.Minimum
 	FailAgent           FailureCode = "agent"           // it crashed, or broke its protocol
 	FailAPI             FailureCode = "api"             // the model's API refused or failed
+	FailBudget          FailureCode = "budget"          // tokens, money or requests have used up a limit that was set for it
+	FailTimeout         FailureCode = "timeout"         // it took longer than was set for it
 	FailQuery           FailureCode = "query"           // the agent ended the query with an error of its own; it goes on
 	FailSessionNotFound FailureCode = "session_not_found"
 	FailUnsupported     FailureCode = "unsupported" // the agent, or the sandbox, cannot do what was asked

@@ -11,6 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/queries"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/relay"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
 
@@ -74,6 +75,16 @@ func (a *app) executeQuery(ctx context.Context) error {
 	}
 	pending := make(chan runnerscripts.Control, mostPending)
 	c.tasks.Go(func() { c.readControls(ctx, lines, pending) })
+	if g := req.Gateway; g != nil && g.Wait {
+		way, err := relay.Start(life, g.Address())
+		if err != nil {
+			return fmt.Errorf("open a way to the gateway: %w", err)
+		}
+		defer way.Close()
+		through := *g
+		through.URL = "http://" + way.Address()
+		req.Gateway = &through
+	}
 	err = a.guarded(func() (err error) {
 		c.agent, err = driver.Start(life, req, c.out)
 		return err

@@ -51,6 +51,9 @@ func configuration(s runnerscripts.Session, p runnerscripts.Profile) ([]byte, er
 		conf["disabled_providers"] = json.RawMessage(`["opencode"]`)
 	}
 	maps.Copy(conf, given)
+	if err := conf.addGateway(s); err != nil {
+		return nil, err
+	}
 	agents, err := agentSettings(s, conf["agent"])
 	if err != nil {
 		return nil, err
@@ -60,6 +63,39 @@ func configuration(s runnerscripts.Session, p runnerscripts.Profile) ([]byte, er
 		return nil, err
 	}
 	return json.Marshal(conf)
+}
+
+// addGateway has the providers of the gateway's APIs ask there, which no variable can say.
+// What agent.config says of one comes first.
+func (conf settings) addGateway(s runnerscripts.Session) error {
+	bases := agent.Gateway(s)
+	if len(bases) == 0 {
+		return nil
+	}
+	providers := map[string]map[string]any{}
+	if raw := conf["provider"]; len(raw) > 0 {
+		if err := json.Unmarshal(raw, &providers); err != nil {
+			return agent.Invalid("give agent.config.provider of OpenCode as an object of objects: %v", err)
+		}
+	}
+	for api, base := range bases {
+		name, version := string(api), ""
+		switch api {
+		case runnerscripts.APIAnthropic:
+			version = "/v1"
+		case runnerscripts.APIGemini:
+			name, version = "google", "/v1beta"
+		}
+		if providers[name] == nil {
+			providers[name] = map[string]any{}
+		}
+		options, _ := providers[name]["options"].(map[string]any)
+		set := map[string]any{"baseURL": base + version, "apiKey": "{env:" + agent.KeyVariable(api) + "}"}
+		maps.Copy(set, options)
+		providers[name]["options"] = set
+	}
+	conf["provider"] = rawJSON(providers)
+	return nil
 }
 
 // addProfile adds what of a profile belongs into the configuration.

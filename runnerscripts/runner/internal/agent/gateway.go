@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// modelVariables are the variables that agents read for each API.
+var modelVariables = map[runnerscripts.ModelAPI]struct {
+	url  string
+	keys []string // the first is set
+}{
+	runnerscripts.APIAnthropic: {"ANTHROPIC_BASE_URL", []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}},
+	runnerscripts.APIOpenAI:    {"OPENAI_BASE_URL", []string{"OPENAI_API_KEY"}},
+	runnerscripts.APIGemini:    {"GOOGLE_GEMINI_BASE_URL", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
+}
+
+// Gateway returns the base addresses at which the session's agent reaches the models of each
+// API without a key. An API whose key is in Agent.Env is not among them.
+func Gateway(s runnerscripts.Session) map[runnerscripts.ModelAPI]string {
+	found := map[runnerscripts.ModelAPI]string{}
+	if s.Gateway == nil {
+		return found
+	}
+	for api, path := range s.Gateway.APIs {
+		variables, known := modelVariables[api]
+		for _, key := range variables.keys {
+			_, own := s.Agent.Env[key]
+			known = known && !own
+		}
+		if base, err := url.JoinPath(s.Gateway.URL, path); known && err == nil {
+			found[api] = base
+		}
+	}
+	return found
+}
+
+// KeyVariable is the variable that holds the token for an API.
+func KeyVariable(api runnerscripts.ModelAPI) string { return modelVariables[api].keys[0] }
+
+// ModelVariables returns the variables by which agents find the gateway. A proxy of the
+// sandbox is not asked for it.
+func ModelVariables(s runnerscripts.Session) map[string]string {
+	vars := map[string]string{}
+	for api, base := range Gateway(s) {
+		vars[modelVariables[api].url], vars[modelVariables[api].keys[0]] = base, s.Gateway.Token
+	}
+	for _, name := range []string{"NO_PROXY", "no_proxy"} {
+		if len(vars) > 0 {
+			vars[name] = strings.TrimPrefix(os.Getenv(name)+",127.0.0.1,localhost", ",")
+		}
+	}
+	return vars
+}
