@@ -47,6 +47,26 @@ type Config struct {
 	// well-known vendors, and the credentials in URLs, from 8 bytes on. That
 	// prevents accidents; it does not keep a secret from an agent that encodes it.
 	Agent Agent `json:"agent,omitzero"`
+	// Credentials name keys of models' APIs that stay on this machine: the agent gets a
+	// token of its session and the address of a gateway inside its sandbox, which puts
+	// the keys into its requests. They are named anthropic, openai and gemini, or have an API.
+	// A key in Agent.Env comes before that of the same API here.
+	Credentials map[string]Credential `json:"credentials,omitempty"`
+	// Budget bounds what the agent uses. A query that uses more ends with a [*BudgetError].
+	// All but the time is counted at the gateway, and needs Credentials.
+	Budget Budget `json:"budget,omitzero"`
+	// Used is what the session has used before, in other sandboxes; it counts for
+	// Budget.Session. [Environment.Move] and package session set it.
+	Used Used `json:"-"`
+	// Models says which models the agent may use through the gateway, and which tools the models' APIs
+	// may run themselves, such as a web search: without a word about them all in a sandbox with a
+	// network, and none in one without.
+	Models ModelPolicy `json:"models,omitzero"`
+	// Record is a file on this machine to which the calls of models and their answers are
+	// added, without keys. Replay is such a file: it answers in place of the models, in any
+	// sandbox and without Credentials. A call that it lacks ends the query with a [*NoMatchError].
+	Record string `json:"record,omitempty"`
+	Replay string `json:"replay,omitempty"`
 	// Profile makes the agent a particular one. In a file it may be the path of
 	// what [LoadProfile] reads.
 	Profile Profile `json:"profile,omitzero"`
@@ -144,7 +164,7 @@ func (c Config) Check(ctx context.Context) error {
 
 // check refuses what no sandbox could run.
 func (c Config) check() error {
-	if err := errors.Join(c.Pool.check(), checkName(c.Name)); err != nil {
+	if err := errors.Join(c.Pool.check(), checkName(c.Name), c.checkGateway()); err != nil {
 		return err
 	}
 	if err := c.Profile.Check(); err != nil {
@@ -292,8 +312,14 @@ func (c *Config) resolve(dir string) {
 		}
 	}
 	abs(&c.Runner)
-	for _, typ := range SandboxTypes() {
-		p, ok := c.Sandbox.blockOf(typ).(primitives.PathHolder)
+	abs(&c.Record)
+	abs(&c.Replay)
+	for name, credential := range c.Credentials {
+		abs(&credential.File)
+		c.Credentials[name] = credential
+	}
+	for typ, block := range c.Sandbox.blocks() {
+		p, ok := block.(primitives.PathHolder)
 		if !ok {
 			continue
 		}

@@ -75,6 +75,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 		return nil, explainUnknown(fmt.Errorf("attach to the sandbox: %w", cfg.Sandbox.settingError(err)), cfg.Sandbox.Type, id)
 	}
 	own := owner{release: p.Close, placed: true, kept: true}
+	own.used = usedIn(cfg.Sandbox.Type, p.ID())
 	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

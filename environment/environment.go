@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
+	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -34,6 +35,8 @@ type Environment struct {
 	owner   owner
 	runner  runner
 	base    baseline
+	gate    *gate
+	meter   *gateway.Meter
 	// activity is nil where nothing is remembered for lists.
 	activity *activityLog
 
@@ -84,6 +87,10 @@ type owner struct {
 	// unknown is why this machine does not know how the sandbox was made; nil if it
 	// does, or if there was nothing to remember.
 	unknown error
+	// gateway is that of the program that made the sandbox; nil for none.
+	gateway *runnerscripts.Gateway
+	// used is what the session has used in the sandbox before.
+	used Used
 	// agentless says that this machine remembers the sandbox, and no agent of it.
 	// Guarded by Environment.setup.
 	agentless bool
@@ -103,14 +110,19 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err := errors.Join(cfg.check(), cfg.admit(p)); err != nil {
 		return nil, err
 	}
+	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(own.used))
+	gate, err := openGate(ctx, p, cfg, own, meter)
+	if err != nil {
+		return nil, err
+	}
 	cfg.From, cfg.Trust = "", false // what is written from now on is this sandbox's
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}
 	e := &Environment{
-		prim: p, cfg: cfg, owner: own,
+		prim: p, cfg: cfg, owner: own, gate: gate, meter: meter,
 		log:    cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID),
-		hide:   redact.New(secretsOfConfig(cfg)),
+		hide:   redact.New(append(secretsOfConfig(cfg), gate.secrets...)),
 		grace:  runnerscripts.DefaultInterruptGrace,
 		margin: killMargin,
 		probe:  probeTimeout,
@@ -123,15 +135,19 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	}
 	if !own.placed {
 		if err := e.place(ctx, cfg.Workspace); err != nil {
-			return nil, err
+			return nil, errors.Join(err, gate.close())
 		}
 		e.owner.folders = foldersOf(cfg.Workspace)
 	}
 	if err := e.base.take(ctx, p, cfg.notCounted(), own); err != nil {
-		return nil, fmt.Errorf("remember the workspace: %w", err)
+		return nil, errors.Join(fmt.Errorf("remember the workspace: %w", err), gate.close())
 	}
 	return e, nil
 }
+
+// Used returns what the session's queries have used, with the running one: what the gateway
+// has counted, and the time.
+func (e *Environment) Used() Used { return e.meter.Used() }
 
 // ID returns the sandbox's identity, for [Attach].
 func (e *Environment) ID() string { return e.prim.ID() }
@@ -203,7 +219,7 @@ func (e *Environment) Close() error {
 		if e.owner.release != nil {
 			e.ended = e.end()
 		}
-		e.ended = errors.Join(e.ended, e.base.close())
+		e.ended = errors.Join(e.ended, e.gate.close(), e.base.close())
 		if e.ended != nil {
 			e.log.Warn("environment closed with an error", eventlog.Error, e.ended)
 			return
@@ -307,6 +323,7 @@ func (e *Environment) session() runnerscripts.Session {
 		SessionID: e.cfg.SessionID,
 		Agent:     agent,
 		Paths:     e.prim.Paths(),
+		Gateway:   e.gate.at,
 	}
 }
 

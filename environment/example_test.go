@@ -94,7 +94,7 @@ workspace:
 	fmt.Println(err)
 	// Output:
 	// local true claude 2
-	// invalid configuration: unknown key agnet; did you mean agent? there are: agent, ignore_changes, name, pool, profile, raw, runner, sandbox, scripts, session_id, workspace
+	// invalid configuration: unknown key agnet; did you mean agent? there are: agent, budget, credentials, ignore_changes, models, name, pool, profile, raw, record, replay, runner, sandbox, scripts, session_id, workspace
 }
 
 // A tar archive is a source, too, from a file or from any reader.

@@ -88,7 +88,7 @@ func (r *queryRun) watch(ctx context.Context) error {
 	e.agent = own
 	e.mu.Unlock()
 	if err != nil && !r.ended && cause == nil {
-		r.fail(ctx, err)
+		err = r.fail(ctx, err)
 	}
 	return err
 }

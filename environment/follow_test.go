@@ -19,8 +19,11 @@ import (
 )
 
 // hostVariable makes the test binary a host program: it holds the configuration of
-// the environment, in which the program gives the prompt "go".
-const hostVariable = "AGENTENV_TEST_HOST"
+// the environment, in which the program gives the prompt of promptVariable.
+const (
+	hostVariable   = "AGENTENV_TEST_HOST"
+	promptVariable = "AGENTENV_TEST_PROMPT"
+)
 
 // beHost is a program that keeps a sandbox, prints its ID and the text of what
 // happens in a query, and is then killed.
@@ -36,7 +39,7 @@ func beHost(ctx context.Context, config string) error {
 	if _, err := os.Stdout.WriteString(env.ID() + "\n"); err != nil {
 		return err
 	}
-	for ev, err := range env.ExecuteQuery(ctx, Query{Prompt: "go", ID: "the-query"}) {
+	for ev, err := range env.ExecuteQuery(ctx, Query{Prompt: os.Getenv(promptVariable), ID: "the-query"}) {
 		if err != nil {
 			return err
 		}
@@ -51,6 +54,19 @@ func beHost(ctx context.Context, config string) error {
 // returns the sandbox's ID.
 func killedHost(t *testing.T, cfg Config, until string) string {
 	t.Helper()
+	return killedWhen(t, cfg, "go", func(lines *bufio.Scanner) {
+		for !strings.Contains(lines.Text(), until) {
+			if !lines.Scan() {
+				t.Errorf("the host printed no line with %q", until)
+				return
+			}
+		}
+	})
+}
+
+// killedWhen runs such a program with a prompt, and kills it when the function returns.
+func killedWhen(t *testing.T, cfg Config, prompt string, when func(lines *bufio.Scanner)) string {
+	t.Helper()
 	config, err := json.Marshal(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +76,7 @@ func killedHost(t *testing.T, cfg Config, until string) string {
 		t.Fatal(err)
 	}
 	host := exec.Command(self)
-	host.Env = append(os.Environ(), hostVariable+"="+string(config))
+	host.Env = append(os.Environ(), hostVariable+"="+string(config), promptVariable+"="+prompt)
 	host.Stderr = os.Stderr
 	out, err := host.StdoutPipe()
 	if err == nil {
@@ -71,13 +87,9 @@ func killedHost(t *testing.T, cfg Config, until string) string {
 	}
 	lines := bufio.NewScanner(out)
 	id := ""
-	for lines.Scan() && !strings.Contains(lines.Text(), until) {
-		if id == "" {
-			id = lines.Text()
-		}
-	}
-	if !strings.Contains(lines.Text(), until) {
-		t.Errorf("the host printed no line with %q", until)
+	if lines.Scan() {
+		id = lines.Text()
+		when(lines)
 	}
 	if err := host.Process.Kill(); err != nil {
 		t.Error(err)

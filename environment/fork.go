@@ -88,11 +88,11 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	}
 	c.first, c.grace, c.margin, c.probe, c.maxLine = start, e.grace, e.margin, e.probe, e.maxLine
 	if err := c.base.share(&e.base); err != nil {
-		return nil, errors.Join(err, c.base.close())
+		return nil, errors.Join(err, c.gate.close(), c.base.close())
 	}
 	if own.kept {
 		if err := errors.Join(c.leaveNote(ctx), c.forgetQueries(ctx)); err != nil {
-			return nil, errors.Join(err, c.base.close())
+			return nil, errors.Join(err, c.gate.close(), c.base.close())
 		}
 	}
 	return c, nil

@@ -234,12 +234,9 @@ func TestNothingOfAnImageHoldsThePasswordOfAProxy(t *testing.T) {
 
 func TestABuildThatFailsForItsNetworkSaysSo(t *testing.T) {
 	fails := base(t, strings.Replace(testdocker.FakeNPM, `printf "#!/bin/sh`, `exit 4; printf "#!/bin/sh`, 1))
-	for network, want := range map[string]string{"none": "without a network", "bridge": "not given the password of the proxy"} {
-		t.Setenv("HTTPS_PROXY", "http://user:pass-of-the-proxy@proxy.example:3128")
-		cfg := inContainer(t, fails)
-		cfg.Sandbox.Network = network
-		if _, err := BuildImage(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pass-of") {
-			t.Errorf("%s: %v", network, err)
-		}
+	t.Setenv("HTTPS_PROXY", "http://user:pass-of-the-proxy@proxy.example:3128")
+	_, err := BuildImage(t.Context(), inContainer(t, fails))
+	if err == nil || !strings.Contains(err.Error(), "not given the password of the proxy") || strings.Contains(err.Error(), "pass-of") {
+		t.Error(err)
 	}
 }

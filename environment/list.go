@@ -142,6 +142,8 @@ type activity struct {
 	Began   time.Time `json:"began,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
 	CostUSD float64   `json:"cost_usd,omitempty"`
+	// Used is what the gateway has counted.
+	Used Used `json:"used,omitzero"`
 	// Ending is when a program began to end the sandbox.
 	Ending time.Time `json:"ending,omitzero"`
 }
@@ -256,6 +258,17 @@ func (e *Environment) recallActivity() {
 	if a, ok := readActivity(root, knownName(e.cfg.Sandbox.Type, e.ID())); ok {
 		e.activity.now = a
 	}
+}
+
+// usedIn returns what the queries in a sandbox have used.
+func usedIn(typ, id string) Used {
+	root, err := activityFolder()
+	if err != nil {
+		return Used{}
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	a, _ := readActivity(root, knownName(typ, id))
+	return a.Used
 }
 
 // namePattern is what the name of a sandbox looks like.

@@ -244,6 +244,7 @@ func (e *Environment) moving(to Config) (Config, error) {
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
 	}
+	to.Used = e.Used()
 	to.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // one that does not say counts as the strongest
 	return to, nil
 }

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -71,9 +73,10 @@ type queryRun struct {
 	began time.Time
 
 	active   *activeQuery
-	watching bool // another program has given the prompt
-	shared   bool // other programs may interrupt it, answer its requests and queue prompts
-	seen     bool // its end is known in the sandbox
+	used     func() Used // ends the count
+	watching bool        // another program has given the prompt
+	shared   bool        // other programs may interrupt it, answer its requests and queue prompts
+	seen     bool        // its end is known in the sandbox
 
 	left    bool    // the caller has left the loop
 	cost    float64 // in US dollars
@@ -102,12 +105,14 @@ func (r *queryRun) run(ctx context.Context) error {
 	defer e.setQuery(nil)
 	e.activity.change(func(a *activity) { a.Began, a.Ended = r.began, time.Time{} })
 	defer r.noteActivity()
-	ctx, withdraw := context.WithCancel(ctx)
+	ctx, withdraw := context.WithCancelCause(ctx)
+	r.used = e.meter.Query(withdraw)
+	defer r.used()
 	err = r.ask(ctx)
-	withdraw()
+	withdraw(nil)
 	r.asks.Wait()
 	if err != nil && !r.ended {
-		r.fail(ctx, err)
+		err = r.fail(ctx, err)
 	}
 	return err
 }
@@ -215,28 +220,79 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 		r.resolved(ev)
 		return false, nil
 	case runnerscripts.TypeQueryCompleted:
-		over = true
-		if err = r.completed(ctx, ev); err != nil {
-			return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}
+		done, err := r.completed(ctx, ev)
+		if err != nil {
+			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}
 		}
+		if endedBy(ctx) != nil {
+			return true, r.failed(ctx, ev, runnerscripts.QueryFailed{DurationMS: done.DurationMS, Usage: done.Usage})
+		}
+		if r.measure(&done.Usage) {
+			ev = r.env.event(ev.Type, ev.QueryID, done)
+		}
+		r.end(ev)
+		return true, nil
 	case runnerscripts.TypeQueryFailed:
-		over = true
 		failed, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
 		if malformed != nil {
-			return over, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
+			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
 		}
-		r.cost = failed.Usage.CostUSD
-		if r.env.explain(ctx, &failed, r.began) {
-			ev = r.env.event(ev.Type, ev.QueryID, failed)
+		return true, r.failed(ctx, ev, failed)
+	}
+	r.report(ev)
+	return false, nil
+}
+
+// failed reports the end of a query that failed, and returns it.
+func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
+	changed := r.measure(&failed.Usage)
+	if cause := endedBy(ctx); cause != nil {
+		failed.Code, failed.Message, failed.HTTPStatus, changed = codeOf(cause), cause.Error(), 0, true
+	}
+	if r.env.explain(ctx, &failed, r.began) || changed {
+		ev = r.env.event(runnerscripts.TypeQueryFailed, ev.QueryID, failed)
+	}
+	r.end(ev)
+	return &QueryError{QueryID: r.query.ID, Failure: failed}
+}
+
+// endedBy returns why the gateway has ended a query; nil if it has not.
+func endedBy(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	limit, missing := (*BudgetError)(nil), (*NoMatchError)(nil)
+	if errors.As(cause, &limit) || errors.As(cause, &missing) || errors.Is(cause, gateway.ErrConfig) {
+		return cause
+	}
+	return nil
+}
+
+// codeOf is the code of a query that the gateway has ended.
+func codeOf(cause error) runnerscripts.FailureCode {
+	limit, ok := errors.AsType[*BudgetError](cause)
+	switch {
+	case !ok:
+		return runnerscripts.FailInvalidRequest
+	case limit.Limit == "time":
+		return runnerscripts.FailTimeout
+	}
+	return runnerscripts.FailBudget
+}
+
+// measure ends the count of what the query uses. What the agent does not say is filled in,
+// which it reports.
+func (r *queryRun) measure(u *runnerscripts.Usage) (changed bool) {
+	before := *u
+	if r.used != nil {
+		measured := r.used()
+		if u.TotalInput()+u.OutputTokens == 0 {
+			cost := u.CostUSD
+			*u = measured.Usage
+			u.CostUSD = cost
 		}
-		err = &QueryError{QueryID: r.query.ID, Failure: failed}
+		u.CostUSD = cmp.Or(u.CostUSD, measured.CostUSD)
 	}
-	if over {
-		r.end(ev)
-	} else {
-		r.report(ev)
-	}
-	return over, err
+	r.cost = u.CostUSD
+	return *u != before
 }
 
 // end reports the last event of the query.
@@ -248,16 +304,15 @@ func (r *queryRun) end(ev runnerscripts.Event) {
 
 // completed refuses what only looks like a completed query. A runner that is ended
 // together with its sandbox may still say that the query was cancelled.
-func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) error {
-	done, err := runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
+func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) (done runnerscripts.QueryCompleted, err error) {
+	done, err = runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
 	switch {
 	case err != nil:
-		return fmt.Errorf("its query_completed is malformed: %w", err)
+		return done, fmt.Errorf("its query_completed is malformed: %w", err)
 	case done.StopReason == runnerscripts.StopCancelled && !r.env.isClosed():
-		return r.env.lost(ctx)
+		return done, r.env.lost(ctx)
 	}
-	r.cost = done.Usage.CostUSD
-	return nil
+	return done, nil
 }
 
 // noteActivity remembers that the query has ended.
@@ -265,7 +320,7 @@ func (r *queryRun) noteActivity() {
 	if r.env.isClosed() && !r.env.owner.kept {
 		return // and so has the sandbox
 	}
-	r.env.activity.change(func(a *activity) { a.Ended, a.CostUSD = now(), a.CostUSD+r.cost })
+	r.env.activity.change(func(a *activity) { a.Ended, a.CostUSD, a.Used = now(), a.CostUSD+r.cost, r.env.Used() })
 }
 
 // over judges a query that has ended.
@@ -320,11 +375,16 @@ func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.R
 	return r.env.diagnose(ctx, failure)
 }
 
-// fail ends a query that began and has no end of its own.
-func (r *queryRun) fail(ctx context.Context, err error) {
+// fail ends a query that began and has no end of its own, and returns its error.
+func (r *queryRun) fail(ctx context.Context, err error) error {
 	failed := runnerscripts.QueryFailed{
 		Code: runnerscripts.FailAgent, Message: err.Error(),
 		DurationMS: time.Since(r.began).Milliseconds(),
+	}
+	r.measure(&failed.Usage)
+	if cause := endedBy(ctx); cause != nil {
+		failed.Code, failed.Message = codeOf(cause), cause.Error()
+		err = errors.Join(err, &QueryError{QueryID: r.query.ID, Failure: failed})
 	}
 	if errors.Is(err, ErrConfig) {
 		failed.Code = runnerscripts.FailInvalidRequest
@@ -334,6 +394,7 @@ func (r *queryRun) fail(ctx context.Context, err error) {
 	}
 	r.env.explain(ctx, &failed, r.began)
 	r.end(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
+	return err
 }
 
 // agentFor returns the process that has the prompt: the one that is alive, or a
@@ -361,6 +422,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 		}
 		e.log.Warn("agent has ended since its last query and is started again")
 	}
+	e.gate.renew()
 	session := e.session()
 	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
 		Session: session, Profile: e.cfg.Profile, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,

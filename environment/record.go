@@ -20,6 +20,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // note is what a sandbox says of its environment to the next program, in the folder App.
@@ -94,7 +95,7 @@ func (e *Environment) leaveNote(ctx context.Context) error {
 func (e *Environment) rememberOnHost(n note) {
 	agent := e.session().Agent
 	agent.Env = nil
-	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline}
+	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.at}
 	if err := remember(e.cfg.Sandbox.Type, e.ID(), k); err != nil && e.owner.kept {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
@@ -139,7 +140,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	case k.SessionID != n.SessionID:
 		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or its record was changed in it")
 	default:
-		n, own.baseline, own.agentless, own.folders = k.note, k.Baseline, k.Agent.Name == "", k.Folders
+		n, own.baseline, own.agentless, own.folders, own.gateway = k.note, k.Baseline, k.Agent.Name == "", k.Folders, k.Gateway
 		if cfg.Agent.Name == "" {
 			env := cfg.Agent.Env
 			cfg.Agent = k.Agent
@@ -210,6 +211,9 @@ type known struct {
 	// Baseline is the SHA-256 of the sandbox's record of the workspace as it was in
 	// the beginning; empty for none.
 	Baseline string `json:"baseline,omitempty"`
+	// Gateway is what the agent knows of the gateway, for the next program that serves it.
+	// Its token is worth nothing outside the sandbox.
+	Gateway *runnerscripts.Gateway `json:"gateway,omitempty"`
 }
 
 // maxKnown is how many sandboxes this machine remembers; the oldest is forgotten

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -110,7 +111,7 @@ func (s Sandbox) MarshalJSON() ([]byte, error) {
 const DefaultImage = "node:22-bookworm-slim"
 
 // SandboxTypes returns the types that a file can name, sorted.
-func SandboxTypes() []string { return []string{"docker", "local", "modal", "ssh"} }
+func SandboxTypes() []string { return slices.Sorted(maps.Keys(new(Sandbox).blocks())) }
 
 // block returns the provider of the type, which for a type of this module is a field of s;
 // nil for an unknown type.
@@ -118,22 +119,24 @@ func (s *Sandbox) block() primitives.Provider {
 	if s.Provider != nil {
 		return s.Provider
 	}
-	return s.blockOf(s.Type)
+	return s.blocks()[s.Type]
 }
 
-// blockOf returns the block of a type of this module; nil for another one.
-func (s *Sandbox) blockOf(typ string) primitives.Provider {
-	switch typ {
-	case "docker":
-		return &s.Docker
-	case "local":
-		return &s.Local
-	case "modal":
-		return &s.Modal
-	case "ssh":
-		return &s.SSH
-	}
-	return nil
+// blocks returns the blocks of the types of this module, by type.
+func (s *Sandbox) blocks() map[string]primitives.Provider {
+	return map[string]primitives.Provider{"docker": &s.Docker, "local": &s.Local, "modal": &s.Modal, "ssh": &s.SSH}
+}
+
+// HasImage reports whether sandboxes of the type are made of images.
+func (s Sandbox) HasImage() bool {
+	_, ok := s.block().(primitives.ImageStore)
+	return ok
+}
+
+// UsesHostFolder reports whether Workspace is a folder of this machine.
+func (s Sandbox) UsesHostFolder() bool {
+	p, ok := s.block().(primitives.PathHolder)
+	return ok && slices.Contains(p.HostPaths(&s.Spec), &s.Workspace)
 }
 
 // check refuses a type that is not known.
@@ -345,15 +348,21 @@ func onThisMachine(p primitives.EnvironmentPrimitive) bool {
 	return is
 }
 
-// InstalledTypes returns the types that this machine is set up for, sorted: not
-// "docker" where neither the configuration of the docker command nor a socket
+// InstalledTypes returns the types that this machine is set up for. Those that need no
+// setup are first, so the first one can be asked without an engine or an account. Not among
+// them is "docker" where neither the configuration of the docker command nor a socket
 // says that there is an engine, nor "modal" without credentials. It makes no
 // connection, so an installed type may still not answer.
 func InstalledTypes() []string {
-	return slices.DeleteFunc(SandboxTypes(), func(name string) bool {
-		d, ok := (&Sandbox{Type: name}).block().(primitives.Detector)
-		return ok && !d.Present()
-	})
+	var always, found []string
+	for _, typ := range SandboxTypes() {
+		if d, ok := new(Sandbox).blocks()[typ].(primitives.Detector); !ok {
+			always = append(always, typ)
+		} else if d.Present() {
+			found = append(found, typ)
+		}
+	}
+	return append(always, found...)
 }
 
 // end ends a sandbox that is of no use, also when ctx is done.

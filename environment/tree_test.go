@@ -2,9 +2,14 @@ package environment
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -95,5 +100,83 @@ func (tr tree) replaceInPlace(t *testing.T, dir string) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// comparedTypes returns the places of a Go file that compare something with the name of a
+// type of sandbox.
+func comparedTypes(t *testing.T, name string, source any) (places []string) {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(compared ...ast.Expr) {
+		for _, e := range compared {
+			lit, ok := e.(*ast.BasicLit)
+			if !ok || lit.Kind != token.STRING {
+				continue
+			}
+			if word, err := strconv.Unquote(lit.Value); err == nil && slices.Contains(SandboxTypes(), word) {
+				places = append(places, files.Position(lit.Pos()).String())
+			}
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BinaryExpr:
+			if n.Op == token.EQL || n.Op == token.NEQ {
+				look(n.X, n.Y)
+			}
+		case *ast.CaseClause:
+			look(n.List...)
+		}
+		return true
+	})
+	return places
+}
+
+// TestNoLayerComparesATypesName: what differs between types of sandbox is a capability.
+// Only the file that lists the types and their own packages know the names, and one flag of
+// envctl, which is written only for ssh.
+func TestNoLayerComparesATypesName(t *testing.T) {
+	for code, want := range map[string]int{
+		`s.Type == "local"`: 1, `"ssh" != s.Type`: 1, `s.Type == "other"`: 0, `f("docker")`: 0,
+		`func() bool { switch s.Type { case "modal", "docker": return true }; return false }()`: 2,
+	} {
+		if got := comparedTypes(t, "mutant.go", "package p\nvar _ = "+code); len(got) != want {
+			t.Errorf("%s: found %q, want %d places", code, got, want)
+		}
+	}
+	seen := 0
+	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel := filepath.ToSlash(strings.TrimPrefix(name, ".."+string(filepath.Separator)))
+		owner, _, _ := strings.Cut(strings.TrimPrefix(rel, "primitives/"), "/")
+		switch {
+		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git" || d.Name() == "testdata" || rel == "e2e/bench" ||
+			rel == "primitives/"+owner && slices.Contains(SandboxTypes(), owner)):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(rel, ".go") || strings.HasSuffix(rel, "_test.go") || rel == "environment/sandbox.go":
+			return nil
+		}
+		seen++
+		places := comparedTypes(t, name, nil)
+		if rel == "cmd/envctl/find.go" && len(places) == 1 {
+			return nil // whereFlag
+		}
+		for _, place := range places {
+			t.Errorf("%s compares the name of a type of sandbox: use a capability", place)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 100 {
+		t.Errorf("only %d files were looked at", seen)
 	}
 }

@@ -234,6 +234,7 @@ func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cfg.From = s.state.Environment.Isolation
+	cfg.Used.Usage = s.state.Usage
 	switch {
 	case snap.workspace != nil:
 		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: snap.workspace}}}

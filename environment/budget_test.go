@@ -1,0 +1,67 @@
+package environment
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// TestABudgetEndsAQuery: whatever agent uses up a limit, its query ends with it, and what it
+// has used is told.
+func TestABudgetEndsAQuery(t *testing.T) {
+	t.Setenv("TEST_HOST_KEY", hostKey)
+	api := keyedModel(t)
+	prices := map[string]Price{}
+	for _, model := range []string{"gpt-5.5", "gemini-2.5-pro", "claude-sonnet-4-5"} {
+		prices[model] = Price{Input: 1, Output: 1}
+	}
+	for _, c := range keyedAgents() {
+		t.Run(c.agent.Name, func(t *testing.T) {
+			cfg := c.local(t, api)
+			cfg.Budget = Budget{Query: Limits{Tokens: 1}, Prices: prices}
+			env := create(t, cfg)
+			events, err := collect(t.Context(), env, Query{Prompt: "please write-file `notes.txt`"}) // two calls
+			limit, ok := errors.AsType[*BudgetError](err)
+			if !ok || limit.Scope != "query" || limit.Limit != "tokens" {
+				t.Fatalf("the error is %v", err)
+			}
+			failed, isFailed := events[len(events)-1].Value().(*runnerscripts.QueryFailed)
+			if !isFailed || failed.Code != runnerscripts.FailBudget || !strings.Contains(failed.Message, "budget.query.tokens") {
+				t.Fatalf("the last event is %+v", events[len(events)-1])
+			}
+			if used := env.Used(); used.TotalInput() == 0 || used.Requests == 0 || used.Time <= 0 || failed.Usage.TotalInput() == 0 || failed.Usage.CostUSD == 0 {
+				t.Errorf("the session has used %+v, the query %+v", used, failed.Usage)
+			}
+			again, err := recall(cfg.Sandbox.Type, env.ID())
+			if err != nil || usedIn(cfg.Sandbox.Type, env.ID()) != env.Used() {
+				t.Errorf("what it has used is not remembered: %+v, %v", again, err)
+			}
+		})
+	}
+}
+
+// TestAQueryThatTakesTooLong ends with an error that says so, and the next one begins anew.
+func TestAQueryThatTakesTooLong(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Sandbox: sandbox(t), Agent: scenario(t, runnerscripts.ScenarioTurn{Steps: []runnerscripts.ScenarioStep{{DelayMS: 3_600_000}}}), Budget: Budget{Query: Limits{Time: 100 * time.Millisecond}}}
+	env := create(t, cfg)
+	for range 2 {
+		_, err := env.Run(t.Context(), "go")
+		limit, ok := errors.AsType[*BudgetError](err)
+		failed, isFailed := errors.AsType[*QueryError](err)
+		if !ok || !isFailed || limit.Limit != "time" || failed.Failure.Code != runnerscripts.FailTimeout {
+			t.Fatalf("the error is %v", err)
+		}
+	}
+}
+
+func TestABudgetNeedsCredentials(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Sandbox: sandbox(t), Agent: Agent{Name: "script"}, Budget: Budget{Query: Limits{USD: 1}}}
+	if err := cfg.Check(t.Context()); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "give credentials") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,184 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/internal/patience"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Credential says where this machine has the key of a model's API.
+type Credential = gateway.Credential
+
+type (
+	// Budget bounds what an agent uses.
+	Budget = gateway.Budget
+	// Limits are those of a query or of a session.
+	Limits = gateway.Limits
+	// Price is what a million tokens of a model cost, in US dollars.
+	Price = gateway.Price
+	// Used is what queries have used.
+	Used = gateway.Used
+	// BudgetError says which limit has ended a query.
+	BudgetError = gateway.BudgetError
+	// NoMatchError is a call of a model that the file of Config.Replay does not have.
+	NoMatchError = gateway.NoMatchError
+	// ModelPolicy says which models agents may use, and how.
+	ModelPolicy = gateway.ModelPolicy
+)
+
+// handover is how long the address of a program that has died may still be in use.
+const (
+	handover      = 2 * time.Second
+	handoverPause = 50 * time.Millisecond
+)
+
+// gate is the environment's gateway to the models; its zero value is none.
+type gate struct {
+	server  *gateway.Gateway
+	at      *runnerscripts.Gateway
+	secrets []string
+	file    *os.File // of the recording; nil for none
+	serving sync.WaitGroup
+}
+
+// checkGateway refuses what no gateway can do.
+func (c Config) checkGateway() error {
+	if err := errors.Join(c.Budget.Check(), c.Models.Check()); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	switch uses := len(c.Credentials) > 0 || c.Agent.Name == ""; {
+	case c.Record != "" && c.Replay != "":
+		return fmt.Errorf("%w: record, replay: a session is recorded or replayed; leave one out", ErrConfig)
+	case c.Record != "" && !uses:
+		return fmt.Errorf("%w: record: calls are recorded at the gateway, and the agent does not use it; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
+	case c.Budget.Metered() && c.Replay == "" && !uses:
+		return fmt.Errorf("%w: budget: all but time is counted at the gateway, and the agent does not use it; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Credentials)) {
+		if err := c.Credentials[name].Check(name); err != nil {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+	}
+	return nil
+}
+
+// openGate serves the gateway in the sandbox, if the agent has credentials: where the program
+// served it that made the sandbox, since an agent that still runs uses that.
+func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own owner, meter *gateway.Meter) (_ *gate, err error) {
+	g := &gate{}
+	if len(cfg.Credentials) == 0 && cfg.Replay == "" || cfg.Agent.Name == "" {
+		return g, nil
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.close())
+		}
+	}()
+	to := gateway.Config{Upstreams: map[string]gateway.Upstream{}, Models: cfg.modelPolicy(), Meter: meter, Logger: cfg.Logger}
+	if cfg.Replay != "" {
+		cfg.Credentials = nil
+	}
+	if err := g.openFile(cfg, &to, p.Paths()); err != nil {
+		return nil, err
+	}
+	for name, c := range cfg.Credentials {
+		up, err := c.Upstream(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+		to.Upstreams[name] = up
+		g.secrets = append(g.secrets, up.Key)
+	}
+	address := "127.0.0.1:0"
+	if last := own.gateway; last != nil {
+		to.Token, address = last.Token, last.Address()
+	}
+	if g.server, err = gateway.New(to); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	l, err := primitives.Listen(ctx, p, "tcp", address)
+	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < handover && !patience.Wait(ctx.Done(), handoverPause); {
+		l, err = primitives.Listen(ctx, p, "tcp", address)
+	}
+	if errors.Is(err, syscall.EADDRINUSE) { // another program serves it
+		l, err = primitives.Listen(ctx, p, "tcp", "127.0.0.1:0")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the gateway in the sandbox: %w", err)
+	}
+	g.serve(l, cfg)
+	g.at.Wait = own.kept
+	return g, nil
+}
+
+// openFile opens the recording.
+func (g *gate) openFile(cfg Config, to *gateway.Config, paths primitives.Paths) (err error) {
+	to.Places = map[string]string{paths.Workspace: "<sandbox:workspace>", paths.Home: "<sandbox:home>", paths.Session: "<sandbox:session>"}
+	switch {
+	case cfg.Record != "":
+		if g.file, err = os.OpenFile(cfg.Record, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+			return fmt.Errorf("%w: record: %w", ErrConfig, err)
+		}
+		to.Record = g.file
+	case cfg.Replay != "":
+		if g.file, err = input.Open(cfg.Replay); err != nil {
+			return fmt.Errorf("%w: replay: %w", ErrConfig, err)
+		}
+		to.Replay = g.file
+	}
+	return nil
+}
+
+// modelPolicy is the configured one. In a sandbox that may reach the internet by itself
+// nothing is gained when a model's API may not.
+func (c Config) modelPolicy() ModelPolicy {
+	policy := c.Models
+	if policy.ProviderTools == nil && c.Sandbox.Network != "none" {
+		policy.ProviderTools = []string{"*"}
+	}
+	return policy
+}
+
+// serve serves the listener until close.
+func (g *gate) serve(l net.Listener, cfg Config) {
+	g.at = g.server.At(l.Addr())
+	g.secrets = append(g.secrets, g.at.Token)
+	g.serving.Go(func() {
+		if err := g.server.Serve(l); err != nil && cfg.Logger != nil {
+			cfg.Logger.Debug("the gateway has ended", "error", err) // with the sandbox
+		}
+	})
+}
+
+// close revokes the token and returns when all has ended.
+func (g *gate) close() error {
+	var err error
+	if g.server != nil {
+		err = g.server.Close()
+		g.serving.Wait()
+	}
+	if g.file != nil {
+		err = errors.Join(err, g.file.Close())
+	}
+	return err
+}
+
+// renew lets the token live on.
+func (g *gate) renew() {
+	if g.server != nil {
+		g.server.Renew()
+	}
+}

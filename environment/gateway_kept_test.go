@@ -1,0 +1,139 @@
+package environment
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// holding passes on calls, but holds the first one with a tool's result until it is given up.
+func holding(t *testing.T, api string) (handler http.Handler, held <-chan struct{}) {
+	t.Helper()
+	target, err := url.Parse(api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) }}
+	pending := make(chan struct{})
+	var once sync.Once
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		hold := false
+		for _, result := range []string{`"tool_result"`, `_call_output"`, `"functionResponse"`} {
+			if bytes.Contains(body, []byte(result)) {
+				once.Do(func() { hold = true })
+			}
+		}
+		if hold {
+			close(pending)
+			<-r.Context().Done()
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		forward.ServeHTTP(w, r)
+	}), pending
+}
+
+// TestATurnOutlivesTheProgramOfItsGateway: the program that serves the gateway is killed while a
+// model's answer is pending. The agent asks again when another program has attached, and
+// finishes its turn.
+func TestATurnOutlivesTheProgramOfItsGateway(t *testing.T) {
+	t.Setenv("TEST_HOST_KEY", hostKey)
+	api := keyedModel(t)
+	for _, c := range keyedAgents() {
+		if c.agent.Name == "opencode" {
+			continue // it does, after pauses of half a minute between its tries
+		}
+		survives := func(t *testing.T, cfg Config) {
+			t.Helper()
+			handler, held := holding(t, api)
+			cfg.Credentials = c.credentials(keyed(t, handler))
+			box := cfg.Sandbox
+			cfg.Sandbox = toKeep(box)
+			id := killedWhen(t, cfg, "please write-file `notes.txt`", func(*bufio.Scanner) { <-held })
+			cfg.Sandbox = box
+			answered := func() {}
+			if c.agent.Name == "claude" && box.Type == "local" {
+				answered = waitsForGateway(t, box.Local.Root)
+			}
+			env, err := Attach(t.Context(), cfg, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer env.Close()
+			answered()
+			events, err := followed(t.Context(), env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text strings.Builder
+			for _, ev := range events {
+				text.WriteString(ev.Text())
+			}
+			if last := events[len(events)-1]; last.Type != runnerscripts.TypeQueryCompleted || !strings.Contains(text.String(), "The file is written.") {
+				t.Errorf("it said %q, and ended with %s %s", text.String(), last.Type, last.Payload)
+			}
+		}
+		t.Run(c.agent.Name+"/local", func(t *testing.T) { survives(t, c.local(t, api)) })
+		if c.agent.Name != "claude" && c.agent.Name != "codex" {
+			continue // no image that is made without the network has it
+		}
+		t.Run(c.agent.Name+"/docker", func(t *testing.T) {
+			cfg := inContainer(t, testdocker.Node(t))
+			cfg.Agent = c.agent
+			survives(t, cfg)
+		})
+	}
+}
+
+// waitsForGateway sends a request to the address that Claude Code has in the sandbox, which
+// has no gateway now. The function that it returns reads the gateway's answer.
+func waitsForGateway(t *testing.T, root string) (answered func()) {
+	t.Helper()
+	pattern := regexp.MustCompile(`ANTHROPIC_BASE_URL=http://([\d.:]+)/`)
+	address := ""
+	processes, err := filepath.Glob("/proc/[0-9]*/environ")
+	for _, name := range processes {
+		environ, _ := os.ReadFile(name) // of another user, or gone
+		if found := pattern.FindSubmatch(environ); found != nil && bytes.Contains(environ, []byte("HOME="+root)) {
+			address = string(found[1])
+		}
+	}
+	if err != nil || address == "" {
+		t.Fatalf("no process of the sandbox has the address: %v", err)
+	}
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := io.WriteString(conn, "GET /anthropic/v1/models HTTP/1.1\r\nHost: gateway\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized { // it has no token
+			t.Errorf("the request got %d", resp.StatusCode)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package environment
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// changing is what differs in the events of two sessions that are the same.
+var changing = regexp.MustCompile(`1[6-9]\d{8,}|[0-9a-f]{8}-[0-9a-f-]{27}|\b(ses|msg|prt)_\w+|"duration_ms":\d+|"cost_usd":[\d.e-]+|20\d\d-\d\d-\d\dT[\d:.]+Z?|\b\d+\.\d+ seconds|Chunk ID: \w+|process_id":"?\d+`)
+
+// same returns events as they are in every replay of a session.
+func same(events []runnerscripts.Event, paths primitives.Paths) []string {
+	lines := make([]string, 0, len(events))
+	for _, ev := range events {
+		if ev.Type == runnerscripts.TypeLog || ev.Type == runnerscripts.TypeUsageUpdate {
+			continue // warnings of the machine that it runs on, and numbers of its time
+		}
+		payload := strings.ReplaceAll(string(ev.Payload), paths.Workspace, "WORKSPACE")
+		payload = strings.ReplaceAll(strings.ReplaceAll(payload, paths.Home, "HOME"), paths.Session, "SESSION")
+		lines = append(lines, string(ev.Type)+" "+changing.ReplaceAllString(payload, "~"))
+	}
+	return lines
+}
+
+// TestASessionIsReplayed: real agents do again what they did, in another sandbox, without a
+// key, a network and a model.
+func TestASessionIsReplayed(t *testing.T) {
+	t.Setenv("TEST_HOST_KEY", hostKey)
+	api := keyedModel(t)
+	for _, c := range keyedAgents() {
+		t.Run(c.agent.Name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "session.replay")
+			cfg := c.local(t, api)
+			cfg.Record = file
+			const prompt = "please write-file `notes.txt`"
+			env := create(t, cfg)
+			events, err := collect(t.Context(), env, Query{Prompt: prompt})
+			if err != nil {
+				t.Fatal(err)
+			}
+			recorded := same(events, env.Primitive().Paths())
+			if err := env.Close(); err != nil {
+				t.Fatal(err)
+			}
+			data, err := os.ReadFile(file)
+			if err != nil || bytes.Contains(data, []byte(hostKey)) || bytes.Contains(data, []byte(env.gate.at.Token)) || bytes.Count(data, []byte("\n")) < 3 {
+				t.Fatalf("the recording has the key or the token, or too little: %v: %.2000s", err, data)
+			}
+
+			cfg = c.local(t, api)
+			if c.agent.Name == "claude" || c.agent.Name == "codex" {
+				cfg = inContainer(t, testdocker.Node(t))
+				cfg.Agent = c.agent
+			}
+			cfg.Credentials, cfg.Replay = nil, file
+			env = create(t, cfg)
+			events, err = collect(t.Context(), env, Query{Prompt: prompt})
+			if err != nil {
+				t.Fatal(err)
+			}
+			replayed := same(events, env.Primitive().Paths())
+			if got, want := strings.Join(replayed, "\n"), strings.Join(recorded, "\n"); got != want {
+				t.Errorf("the replay has\n%s\nand the session had\n%s", got, want)
+			}
+			if _, err := primitives.ReadFile(t.Context(), env.Primitive(), "notes.txt", 1<<10); err != nil {
+				t.Error(err)
+			}
+			_, err = collect(t.Context(), env, Query{Prompt: "please plain-text"})
+			missing, ok := errors.AsType[*NoMatchError](err)
+			if !ok || missing.Nearest == "" || !strings.Contains(missing.Error(), "nearest") {
+				t.Errorf("a prompt that was not recorded: %v", err)
+			}
+		})
+	}
+}
+
+func TestRecordingsThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	for want, cfg := range map[string]Config{
+		"no such file":    {Replay: filepath.Join(dir, "none")},
+		"is no recording": {Replay: write("other", "hello\n")},
+		"has version 99":  {Replay: write("new", `{"format":"agentenv-replay","version":99}`+"\n")},
+		"leave one out":   {Replay: write("both", ""), Record: write("both", "")},
+		"give creden":     {Record: write("alone", "")},
+	} {
+		cfg.Sandbox, cfg.Agent = sandbox(t), Agent{Name: "script"}
+		if _, err := Create(t.Context(), cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
