@@ -118,14 +118,13 @@ func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
 func inFolder(cfg environment.Config, folder string) environment.Config {
 	// The editor shows what changes; the whole folder need not be read to know it.
 	cfg.IgnoreChanges = []string{"*"}
-	switch cfg.Sandbox.Type {
-	case "local":
-		cfg.Sandbox.Workspace = folder
-	case "docker":
-		cfg.Sandbox.Workspace, cfg.Sandbox.WorkspacePath = folder, folder
-		cfg.Sandbox.User = firstOf(cfg.Sandbox.User, owner(folder))
-	default:
+	if !cfg.Sandbox.UsesHostFolder() {
 		cfg.Workspace = []environment.Source{{Folder: &environment.Folder{Path: folder, Gitignore: true}}}
+		return cfg
+	}
+	cfg.Sandbox.Workspace = folder
+	if cfg.Sandbox.HasImage() { // which has other paths and users
+		cfg.Sandbox.WorkspacePath, cfg.Sandbox.User = folder, firstOf(cfg.Sandbox.User, owner(folder))
 	}
 	return cfg
 }

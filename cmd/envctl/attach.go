@@ -15,6 +15,7 @@ import (
 // attachFlags are the flags of attach.
 type attachFlags struct {
 	target
+	budgetFlags
 	permission string
 	asJSON     bool
 	// configure sets what else is known of the agent; nil: nothing is.
@@ -37,7 +38,7 @@ agent from the first --agent, and remembers it.
 
 When the agent asks for permission and this is no terminal, it is denied, unless the
 program that made the sandbox is there to answer. The exit status is 1 if a query
-failed, also one that another program began.`,
+failed, also one that another program began, and 124 if --timeout ended it.`,
 		Example: `  envctl attach 3f2a
   envctl attach 3f2a -e ANTHROPIC_API_KEY "Now add a test"
   envctl attach web --agent codex -e OPENAI_API_KEY "Explain this code"
@@ -47,9 +48,10 @@ failed, also one that another program began.`,
 			return f.run(cmd.Context(), args[0], args[1:])
 		},
 	}
-	f.flags(cmd)
+	f.target.flags(cmd)
 	f.envFlag(cmd)
 	f.agentFlag(cmd)
+	f.budgetFlags.flags(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
 	fl := cmd.Flags()
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal)")
@@ -70,6 +72,9 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	}
 	cfg, found, err := f.locate(ctx, id)
 	if err != nil {
+		return err
+	}
+	if err := f.apply(&cfg); err != nil {
 		return err
 	}
 	if f.configure != nil {
@@ -177,6 +182,9 @@ func (w *attachment) reported(ctx context.Context, err error, failed runnerscrip
 	}
 	if ctx.Err() != nil {
 		return err
+	}
+	if overTime(err) {
+		return &exitError{code: exitTimeout}
 	}
 	return &exitError{code: exitFailure}
 }

@@ -119,8 +119,8 @@ func checkSandbox(ctx context.Context, cfg environment.Config) []finding {
 	}
 	caps := env.Primitive().Capabilities()
 	findings := []finding{{Check: name, Status: statusOK, Detail: fmt.Sprintf("%s/%s, process trees are ended by %s", caps.OS, caps.Arch, caps.TreeKill)}}
-	if caps.Isolation == primitives.IsolationNone && (caps.TreeKill == primitives.TreeKillSweep || caps.TreeKill == primitives.TreeKillGroup) {
-		findings[0].Fix = "a writable cgroup v2 would end process trees without exception"
+	if caps.Isolation == primitives.IsolationNone && caps.TreeKill == primitives.TreeKillSweep {
+		findings[0].Fix = "a writable cgroup v2 on the sandbox's machine would end process trees without exception"
 	}
 	runner := finding{Check: "runner", Status: statusOK, Detail: "the scripted agent answered"}
 	for _, err := range env.ExecuteQuery(ctx, environment.Query{Prompt: "doctor"}) {

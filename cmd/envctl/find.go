@@ -127,8 +127,8 @@ var errNoSandbox = errors.New("no sandbox")
 func find(ctx context.Context, chosen environment.Sandbox, id string) (location, error) {
 	from := choices(chosen)
 	// The sandboxes of this machine can be listed without an engine.
-	if i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == "local" }); i >= 0 && len(from) > 1 {
-		list, _ := environment.List(ctx, from[i]) // if it is not there, what failed fails again
+	if len(from) > 1 {
+		list, _ := environment.List(ctx, from[0]) // if it is not there, what failed fails again
 		for n, at := range locations(from, list) {
 			if at.id == id || list[n].Name == id && id != "" {
 				return at, nil

@@ -49,11 +49,11 @@ type imageFlags struct {
 }
 
 // load returns the configuration. Without a word about it the images are Docker's:
-// there are none for local sandboxes.
+// local sandboxes and other machines have none.
 func (f *imageFlags) load(ctx context.Context) (environment.Config, error) {
 	cfg, err := f.target.load(ctx)
-	if err == nil && f.sandbox == "" && (cfg.Sandbox.Type == "" || cfg.Sandbox.Type == "local") {
-		cfg.Sandbox.Type = "docker"
+	if err == nil && f.sandbox == "" && !cfg.Sandbox.HasImage() {
+		cfg.Sandbox.Type = defaultImageType
 	}
 	return cfg, err
 }

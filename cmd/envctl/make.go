@@ -47,6 +47,9 @@ func (m *makeFlags) flags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"bridge", "none"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// The types of sandbox where none is chosen: of any, and of one with an image.
+const defaultType, defaultImageType = "local", "docker"
+
 // loadNew returns the configuration of a new sandbox.
 func (t *target) loadNew(ctx context.Context, m *makeFlags) (environment.Config, error) {
 	cfg, err := t.load(ctx)
@@ -67,9 +70,9 @@ func (a *app) newProgress() func(string) {
 func (m *makeFlags) apply(cfg *environment.Config) error {
 	s := &cfg.Sandbox
 	if s.Type == "" {
-		s.Type = "local"
+		s.Type = defaultType
 		if m.image != "" {
-			s.Type = "docker"
+			s.Type = defaultImageType
 		}
 	}
 	memory, err := m.size()

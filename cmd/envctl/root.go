@@ -18,7 +18,7 @@ const (
 	exitOK          = 0
 	exitFailure     = 1   // the agent or the sandbox failed
 	exitUsage       = 2   // the command line or the configuration makes no sense
-	exitTimeout     = 124 // exec: --timeout has passed
+	exitTimeout     = 124 // --timeout has passed
 	exitExecFailed  = 125 // exec: the sandbox failed, not the command
 	exitNotExecuted = 126 // exec: the command is there and cannot be run
 	exitNotFound    = 127 // exec: no such command
@@ -170,7 +170,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	root.AddCommand(
 		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
 		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
-		a.newAgentsCmd(), a.newImageCmd(), a.newDoctorCmd(), a.newVersionCmd(),
+		a.newAgentsCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
 	checkArgs(root.Commands())
 	return root
@@ -203,7 +203,7 @@ func takesLong(command string) string {
 // something is done.
 var named = []string{
 	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
-	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level",
+	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "budget", "record", "replay",
 }
 
 // refuseEmpty refuses an empty value of a flag. Treated like a missing flag it would run

@@ -26,6 +26,7 @@ type runFlags struct {
 	workspaceFlags
 	agentFlags
 	identityFlags
+	budgetFlags
 	in                string // the ID of a sandbox that is there
 	permission        string
 	patch             string
@@ -54,14 +55,17 @@ as it was copied. With none of --apply, --patch and --keep it is saved as a patc
 where is printed.
 
 With --json every event is one line of JSON on standard output, with its "type" and
-a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed; that
-something was denied is no failure.`,
+a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed, and 124 if
+--timeout ended it; that something was denied is no failure.`,
 		Example: `  envctl run "Say hello"
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the failing test"
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --patch fix.patch "Fix the failing test"
   envctl run --json "Say hello" | jq -r .type
   envctl run --sandbox docker --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the failing test"
   envctl run --in web --agent codex -e OPENAI_API_KEY "Explain this code"
+  envctl run --agent claude --budget 2usd --timeout 10m --folder . --apply "Fix the failing test"
+  envctl run --agent claude --record fix.replay --folder . "Fix the failing test"
+  envctl run --agent claude --replay fix.replay --sandbox docker --folder . "Fix the failing test"
   envctl run --agent claude --permission allow --git https://example.com/repo.git "Explain this code"`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, prompts []string) error {
@@ -77,6 +81,7 @@ something was denied is no failure.`,
 	f.makeFlags.flags(cmd)
 	f.agentFlags.flags(cmd)
 	f.identityFlags.flags(cmd)
+	f.budgetFlags.flags(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&f.in, "in", "", "run the agent in this sandbox, as of 'envctl create', instead of a new one")
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
@@ -106,7 +111,7 @@ func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	at := &attachFlags{target: f.target, permission: f.permission, asJSON: f.asJSON}
 	at.configure = func(ctx context.Context, cfg *environment.Config) error {
 		unnamed := f.agent == "" && cfg.Agent.Name == ""
-		err := f.agentFlags.apply(ctx, cfg)
+		err := errors.Join(f.agentFlags.apply(ctx, cfg), f.budgetFlags.apply(cfg))
 		if unnamed {
 			cfg.Agent.Name = "" // the one that has run there
 		}
@@ -205,7 +210,7 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 	if err := f.agentFlags.apply(ctx, &cfg); err != nil {
 		return cfg, err
 	}
-	if err := f.identityFlags.apply(&cfg); err != nil {
+	if err := errors.Join(f.identityFlags.apply(&cfg), f.budgetFlags.apply(&cfg)); err != nil {
 		return cfg, err
 	}
 	cfg.Raw = cfg.Raw || f.raw
@@ -353,6 +358,8 @@ func failed(err error) error {
 		return err
 	case errors.Is(err, environment.ErrConfig), q.Failure.Code == runnerscripts.FailUnknownAgent, q.Failure.Code == runnerscripts.FailUnsupported:
 		return &exitError{code: exitUsage}
+	case overTime(err):
+		return &exitError{code: exitTimeout}
 	}
 	return &exitError{code: exitFailure}
 }

@@ -84,8 +84,33 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 	if t.named != "" {
 		cfg.Agent.Name = t.named
 	}
+	if cfg.Credentials == nil {
+		cfg.Credentials = ownCredentials(cfg.Agent.Env)
+	}
 	cfg.Logger, err = t.log.logger(t.app.err)
 	return cfg, err
+}
+
+// ownCredentials are the keys in this program's environment, by the variables that the agents
+// themselves read. They stay on this machine. One that the agent is given is not among them.
+func ownCredentials(given map[string]string) map[string]environment.Credential {
+	found := map[string]environment.Credential{}
+	for _, api := range []struct {
+		name, url string
+		keys      []string
+	}{
+		{"anthropic", "ANTHROPIC_BASE_URL", []string{"ANTHROPIC_API_KEY"}},
+		{"openai", "OPENAI_BASE_URL", []string{"OPENAI_API_KEY"}},
+		{"gemini", "GOOGLE_GEMINI_BASE_URL", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
+	} {
+		for _, key := range api.keys {
+			if _, explicit := given[key]; !explicit && os.Getenv(key) != "" {
+				found[api.name] = environment.Credential{Env: key, URL: os.Getenv(api.url)}
+				break
+			}
+		}
+	}
+	return found
 }
 
 // maxInput is how much is read of a pipe or of a scenario: 4 MiB.
