@@ -255,6 +255,9 @@ func (c config) forBuild(plan buildPlan) config {
 	c.User, c.CapAdd, c.Grace = "0", buildCapabilities, buildGrace
 	c.Name, c.Env, c.Workspace, c.WorkspacePath, c.Mounts, c.Ports, c.Publish = "", nil, "", "", nil, nil, nil
 	c.ReadOnly, c.Keep = false, false
+	if c.Network == "none" {
+		c.Network = "" // what is installed comes from a network
+	}
 	// The image gets the labels of the container. These are its own.
 	c.Labels = maps.Clone(plan.Labels)
 	maps.DeleteFunc(c.Labels, func(key, _ string) bool { return strings.HasPrefix(key, labelPrefix) })

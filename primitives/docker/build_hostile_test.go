@@ -21,12 +21,15 @@ import (
 const rights = `grep -E 'NoNewPrivs|Seccomp:' /proc/self/status
 cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.swap.max /sys/fs/cgroup/pids.max /sys/fs/cgroup/cpu.max \
 	/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2>/dev/null
-cat /proc/self/limits
-ls /sys/class/net`
+cat /proc/self/limits`
 
 func TestABuildHasTheRightsAndTheLimitsOfASandbox(t *testing.T) {
 	for _, network := range []string{"none", "bridge"} {
 		t.Run(network, func(t *testing.T) {
+			rights := rights
+			if network == "bridge" {
+				rights += "; ls /sys/class/net"
+			}
 			cfg := config(t, testdocker.Busybox(t))
 			cfg.Network, cfg.Memory, cfg.Pids, cfg.CPUs = network, 256<<20, 99, 0.5
 			want := output(t, open(t, cfg), "sh", "-c", rights)
@@ -48,6 +51,21 @@ func TestABuildHasTheRightsAndTheLimitsOfASandbox(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestABuildForASandboxWithoutANetworkHasOne: what it installs comes from there, and the
+// agent is not there yet.
+func TestABuildForASandboxWithoutANetworkHasOne(t *testing.T) {
+	cfg := config(t, testdocker.Busybox(t))
+	cfg.Network = "none"
+	cfg.Image = build(t, cfg, testBuild(t, "ls /sys/class/net >/networks")).Ref
+	s := open(t, cfg)
+	if got := output(t, s, "cat", "/networks"); !strings.Contains(got, "eth0") {
+		t.Errorf("the build has the networks %q", got)
+	}
+	if got := output(t, s, "ls", "/sys/class/net"); strings.Contains(got, "eth0") {
+		t.Errorf("the sandbox has the networks %q", got)
 	}
 }
 

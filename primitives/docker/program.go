@@ -75,18 +75,9 @@ func imageWithProgram(ctx context.Context, cfg config) (primitives.Image, *guest
 	}
 	built, err = cfg.buildImage(ctx)
 	if err != nil {
-		return none, nil, fmt.Errorf("add %s to the image%s: %w", install.Program, cfg.buildAdvice(), err)
+		return none, nil, fmt.Errorf("add %s to the image: %w", install.Program, err)
 	}
 	return built, nil, nil
-}
-
-// buildAdvice says why a build without a network cannot have reached the registries of
-// packages.
-func (c config) buildAdvice() string {
-	if c.Network == "none" {
-		return ", without a network; set another network for the first sandbox, or for envctl image build"
-	}
-	return ""
 }
 
 // end ends a sandbox that is of no use, also when ctx is done.

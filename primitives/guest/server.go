@@ -73,7 +73,7 @@ func serve(ctx context.Context, agreed *agreed, p primitives.EnvironmentPrimitiv
 		return errors.Join(err, agreed.rw.Close())
 	}
 	opsCtx, cancel := context.WithCancelCause(ctx)
-	s := &server{p: p, mux: mux, log: cfg.Logger, work: cfg.Work, cancel: cancel, procs: make(map[uint64]attachable), offers: offers{timeout: offerTimeout}}
+	s := &server{p: p, mux: mux, log: cfg.Logger, work: cfg.Work, cancel: cancel, ending: opsCtx.Err, procs: make(map[uint64]attachable), offers: offers{timeout: offerTimeout}}
 	err = s.accept(ctx, opsCtx)
 	_ = mux.Close()
 	cancel(errBye)
@@ -88,6 +88,7 @@ type server struct {
 	log    hclog.Logger
 	work   func(much bool)
 	cancel context.CancelCauseFunc // of every operation
+	ending func() error            // not nil as soon as cancel is called
 	ops    sync.WaitGroup
 
 	mu      sync.Mutex

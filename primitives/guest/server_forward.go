@@ -200,7 +200,7 @@ func (s *server) carry(ctx context.Context, op *operation, connect func(context.
 		reset(conn)
 	})
 	defer stop()
-	op.collect(ctx, conn)
+	s.collect(ctx, op, conn)
 	fromHost.Wait()
 	return nil
 }
@@ -241,7 +241,7 @@ func closeWrite(conn io.Writer) error {
 }
 
 // collect sends the host what comes from the connection.
-func (op *operation) collect(ctx context.Context, conn net.Conn) {
+func (s *server) collect(ctx context.Context, op *operation, conn net.Conn) {
 	buf := make([]byte, maxFrame+frameHeader)
 	for {
 		n, err := conn.Read(buf[frameHeader:])
@@ -254,7 +254,9 @@ func (op *operation) collect(ctx context.Context, conn net.Conn) {
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
-			_ = op.send(appendHeader(nil, frameEnd, 0))
+			if s.ending() == nil { // else the process was ended, maybe before all was sent
+				_ = op.send(appendHeader(nil, frameEnd, 0))
+			}
 			return
 		default:
 			if ctx.Err() == nil {
