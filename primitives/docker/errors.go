@@ -44,7 +44,11 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 		}
 		<-tick.C
 	}
-	return engine.Explain(eng, err)
+	if err = engine.Explain(eng, err); errors.Is(err, fs.ErrNotExist) {
+		// What is not there is the way in, not the sandbox.
+		return fmt.Errorf("%w: the container runs, but there was no way into it: %s", primitives.ErrUnavailable, err.Error())
+	}
+	return err
 }
 
 // explainStart looks for the reason why the engine could not start a container
