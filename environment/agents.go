@@ -70,7 +70,8 @@ var versionPattern = regexp.MustCompile(`\d+(\.\d+)+[-+.\w]*`)
 // InstallAgent installs the program of an agent in the sandbox, at the version that
 // it was tested with, from the registries of Debian and npm, which the sandbox must
 // reach. It does nothing where that version is installed. It reports each step to
-// Config.Progress. A sandbox of this machine is not touched: errors.ErrUnsupported.
+// Config.Progress. It does not change a machine whose programs the sandbox uses
+// ([primitives.IsolationNone]): errors.ErrUnsupported.
 func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 	v, err := e.AgentVersion(ctx, a)
 	switch {
@@ -86,8 +87,8 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 		return err
 	}
 	defer leave()
-	if onThisMachine(e.prim) {
-		return fmt.Errorf("a local sandbox uses what is on this machine: %w; install %s there, for example with 'npm install --global %s'",
+	if e.prim.Capabilities().Isolation == primitives.IsolationNone {
+		return fmt.Errorf("the sandbox uses the programs of its machine: %w; install %s there, for example with 'npm install --global %s'",
 			errors.ErrUnsupported, a.Agent, strings.Join(a.NPM, " "))
 	}
 	missing, err := primitives.MissingCommands(ctx, e.prim, primitives.Spec{Env: e.cfg.Agent.Env}.Environ(), installers(a)...)

@@ -60,12 +60,39 @@ type Sandbox struct {
 
 // UnmarshalText reads a sandbox that is one word: its type, or "ssh:" and the machine.
 func (s *Sandbox) UnmarshalText(text []byte) error {
-	typ, host, given := strings.Cut(string(text), ":")
-	if given && typ != "ssh" {
-		return fmt.Errorf("%w: sandbox: there is no type %q; only ssh takes a machine after a colon", ErrConfig, text)
+	*s = Sandbox{}
+	return s.Choose(string(text))
+}
+
+// Choose sets the type, and the machine if word names one, as [Sandbox.UnmarshalText] reads
+// them. All other settings stay.
+func (s *Sandbox) Choose(word string) error {
+	typ, address, given := strings.Cut(word, ":")
+	if given {
+		p, ok := s.blocks()[typ].(primitives.Addressed)
+		if !ok {
+			return fmt.Errorf("%w: sandbox: there is no type %q; only %s takes a machine after a colon", ErrConfig, word, strings.Join(addressedTypes(), " or "))
+		}
+		*p.Address() = address
 	}
-	*s = Sandbox{Type: typ, SSH: ssh.Provider{Host: host}}
+	s.Type = typ
 	return nil
+}
+
+// Word returns the type, with the machine if it has one: what [Sandbox.Choose] reads.
+func (s Sandbox) Word() string {
+	if p, ok := s.block().(primitives.Addressed); ok && *p.Address() != "" {
+		return s.Type + ":" + *p.Address()
+	}
+	return s.Type
+}
+
+// addressedTypes returns the types whose sandboxes lie on a machine that a file names.
+func addressedTypes() []string {
+	return slices.DeleteFunc(SandboxTypes(), func(typ string) bool {
+		_, ok := new(Sandbox).blocks()[typ].(primitives.Addressed)
+		return !ok
+	})
 }
 
 // UnmarshalJSON reads both forms. A setting that the type does not have is
@@ -342,10 +369,22 @@ func (c Config) install(r runnerscripts.Recipe) primitives.Install {
 	return build
 }
 
-// onThisMachine reports whether a sandbox uses the programs of this machine.
-func onThisMachine(p primitives.EnvironmentPrimitive) bool {
-	_, is := p.(*local.Sandbox)
-	return is
+// Examine says what sandboxes of the configuration need and lack, without making one. A type
+// that needs nothing, or whose provider cannot say, has no findings.
+func Examine(ctx context.Context, cfg Config) ([]primitives.Finding, error) {
+	p, err := cfg.Sandbox.provider(cfg)
+	if err != nil {
+		return nil, err
+	}
+	examiner, ok := p.(primitives.Examiner)
+	if !ok {
+		return nil, nil
+	}
+	spec := cfg.Sandbox.Spec
+	if cfg.Sandbox.HasImage() {
+		spec.Image = cmp.Or(spec.Image, DefaultImage)
+	}
+	return examiner.Examine(ctx, spec), nil
 }
 
 // InstalledTypes returns the types that this machine is set up for. Those that need no

@@ -15,7 +15,7 @@ import (
 // from several goroutines at once.
 //
 // What some kinds can do beside that is an interface of its own: [Collector],
-// [Historian], [ImageStore], [Detector], [PathHolder].
+// [Historian], [ImageStore], [Detector], [Examiner], [PathHolder], [Addressed].
 type Provider interface {
 	// Create makes a sandbox. ctx covers the making only. When Create fails, nothing is
 	// left of the sandbox.
@@ -263,6 +263,45 @@ type Image struct {
 type Detector interface {
 	// Present reports whether this machine is set up for the provider.
 	Present() bool
+}
+
+// Examiner is implemented by providers that can say what their sandboxes need and lack, such
+// as an engine or an account.
+type Examiner interface {
+	// Examine returns what it found about each thing that a sandbox of spec needs. It makes
+	// no sandbox. It returns early when ctx ends.
+	Examine(ctx context.Context, spec Spec) []Finding
+}
+
+// Finding is what an [Examiner] found about one thing. The zero Status is [FindingOK].
+type Finding struct {
+	Subject string // the thing, in one word: "engine", "account"
+	Status  FindingStatus
+	Detail  string // what was found, for people
+	Advice  string // what the user can do; empty for nothing
+	// Err is the error that the finding comes from, if there is one. Detail and Advice may
+	// then be empty: the error says it.
+	Err error
+}
+
+// FindingStatus says how much a finding matters.
+type FindingStatus string
+
+// The statuses of a finding.
+const (
+	FindingOK FindingStatus = ""
+	// FindingMissing: sandboxes work, and something about them is slow or does not.
+	FindingMissing FindingStatus = "missing"
+	// FindingFailed: no sandbox works.
+	FindingFailed FindingStatus = "failed"
+)
+
+// Addressed is implemented by providers whose sandboxes lie at one of several places, such
+// as a machine.
+type Addressed interface {
+	// Address returns the setting that names the place. A file may write it after the type,
+	// as in "ssh:build1".
+	Address() *string
 }
 
 // PathHolder is implemented by providers some of whose settings are paths of this

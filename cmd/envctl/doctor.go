@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -83,8 +85,9 @@ func (a *app) report(findings []finding, asJSON bool) error {
 
 func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	findings := checkSandbox(ctx, cfg)
-	findings = append(findings, checkDocker(ctx, cfg, withoutThat(cfg, "docker"))...)
-	findings = append(findings, checkModal(ctx, cfg, withoutThat(cfg, "modal"))...)
+	for _, typ := range allTypes(cfg.Sandbox) {
+		findings = append(findings, checkType(ctx, cfg, typ)...)
+	}
 	for _, agent := range []struct{ program, pkg string }{
 		{"claude", "@anthropic-ai/claude-code"}, {"codex", "@openai/codex"}, {"gemini", "@google/gemini-cli"}, {"opencode", "opencode-ai"},
 	} {
@@ -97,13 +100,60 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	)
 }
 
-// withoutThat is the status of a backend that does not work: nothing works without the one
-// that was asked for.
-func withoutThat(cfg environment.Config, backend string) string {
-	if cfg.Sandbox.Type == backend {
-		return statusFailed
+// allTypes returns all types of sandbox, the chosen one included if it is of another module.
+func allTypes(chosen environment.Sandbox) []string {
+	types := environment.SandboxTypes()
+	if !slices.Contains(types, chosen.Type) {
+		types = append(types, chosen.Type)
 	}
-	return statusMissing
+	return types
+}
+
+// examineTimeout is how long an engine or a service may take to answer.
+const examineTimeout = 15 * time.Second
+
+// checkType says what sandboxes of a type need and lack. A type that works for nobody matters
+// only if it was chosen.
+func checkType(ctx context.Context, cfg environment.Config, typ string) []finding {
+	chosen := typ == cfg.Sandbox.Type
+	if !chosen {
+		cfg.Sandbox.Type, cfg.Sandbox.Provider = typ, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
+	defer cancel()
+	found, err := environment.Examine(ctx, cfg)
+	if err != nil {
+		found = []primitives.Finding{{Subject: "configuration", Status: primitives.FindingFailed, Err: err}}
+	}
+	var findings []finding
+	for _, of := range found {
+		f := finding{Check: typ + " " + of.Subject, Status: cmp.Or(string(of.Status), statusOK), Detail: of.Detail, Fix: of.Advice}
+		if of.Err != nil {
+			detail, fix := remedy(of.Err)
+			f.Detail, f.Fix = firstOf(f.Detail, detail), firstOf(f.Fix, fix)
+		}
+		if f.Status == statusFailed && !chosen {
+			f.Status = statusMissing
+		}
+		if f.Fix != "" && !chosen {
+			f.Fix = "for --sandbox " + typ + ": " + f.Fix
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+// remedy separates the advice of an error from what is wrong, if the error has advice.
+func remedy(err error) (detail, fix string) {
+	var advised interface {
+		error
+		Advice() string
+	}
+	if !errors.As(err, &advised) {
+		return err.Error(), ""
+	}
+	fix = advised.Advice()
+	return strings.Replace(err.Error(), "; "+fix, "", 1), fix
 }
 
 // checkSandbox makes a sandbox and has the scripted agent answer in it.

@@ -94,13 +94,13 @@ type location struct {
 	status  primitives.Status
 }
 
-// whereFlag is the flag, with a space after it, without which a sandbox is not found by its
-// ID: the one that names its machine.
+// whereFlag returns the flag, with a space after it, without which a sandbox is not found by
+// its ID; empty for the types that are always searched.
 func whereFlag(s environment.Sandbox) string {
-	if s.Type != "ssh" {
+	if slices.Contains(environment.InstalledTypes(), s.Type) {
 		return ""
 	}
-	return "--sandbox ssh:" + s.SSH.Host + " "
+	return "--sandbox " + s.Word() + " "
 }
 
 // locations are where the sandboxes of a list are.

@@ -57,15 +57,8 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 		}
 	}
 	if t.sandbox != "" {
-		var chosen environment.Sandbox
-		if err := chosen.UnmarshalText([]byte(t.sandbox)); err != nil {
+		if err := cfg.Sandbox.Choose(t.sandbox); err != nil {
 			return cfg, &exitError{code: exitUsage, err: err}
-		}
-		switch {
-		case chosen.Type != cfg.Sandbox.Type:
-			cfg.Sandbox.Type, cfg.Sandbox.SSH.Host = chosen.Type, firstOf(chosen.SSH.Host, cfg.Sandbox.SSH.Host)
-		case chosen.SSH.Host != "":
-			cfg.Sandbox.SSH.Host = chosen.SSH.Host
 		}
 	}
 	if typ := cfg.Sandbox.Type; typ != "" && !slices.Contains(environment.SandboxTypes(), typ) {

@@ -30,11 +30,36 @@ func (p Provider) Present() bool {
 	return err == nil && (bytes.Contains(content, []byte("token_id")) || bytes.Contains(content, []byte("oauth_")))
 }
 
-// Check asks Modal whether it takes the credentials. Errors are those of List.
-func (p Provider) Check(ctx context.Context) error {
-	return wrap("check", p.app(), p.check(ctx))
+// Examine looks for credentials, asks Modal whether it takes them, and finds the runner.
+func (p Provider) Examine(ctx context.Context, _ primitives.Spec) []primitives.Finding {
+	account := primitives.Finding{Subject: "account", Status: primitives.FindingFailed}
+	if !p.Present() {
+		account.Detail = "there are no credentials"
+		account.Advice = "run 'modal token new', or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+		return []primitives.Finding{account}
+	}
+	if account.Err = wrap("check", p.app(), p.check(ctx)); account.Err != nil {
+		return []primitives.Finding{account}
+	}
+	account.Status, account.Detail = primitives.FindingOK, "Modal takes the credentials"
+	return []primitives.Finding{account, p.examineRunner(ctx)}
 }
 
+// examineRunner finds the runner for Modal's machines.
+func (p Provider) examineRunner(ctx context.Context) primitives.Finding {
+	f := primitives.Finding{Subject: "runner"}
+	if p.Runner == nil {
+		return primitives.Finding{Subject: "runner", Status: primitives.FindingFailed, Detail: "Runner is nil", Advice: "set it, for example to bundle.Find"}
+	}
+	var err error
+	if f.Detail, err = p.Runner(ctx, "linux", Arch); err != nil {
+		f.Status, f.Detail = primitives.FindingFailed, "linux/"+Arch+": "+err.Error()
+		f.Advice = "no sandbox can be made at Modal without it"
+	}
+	return f
+}
+
+// check asks Modal whether it takes the credentials. Errors are those of List.
 func (p Provider) check(ctx context.Context) error {
 	c, err := connect(p)
 	if err != nil {

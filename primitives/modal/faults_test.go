@@ -190,7 +190,7 @@ func TestAServerThatHangsHoldsNobodyUp(t *testing.T) {
 		"List":      func(ctx context.Context) error { _, err := cfg.List(ctx); return err },
 		"GC":        func(ctx context.Context) error { _, err := cfg.GC(ctx, primitives.GCOptions{}); return err },
 		"Remove":    func(ctx context.Context) error { return cfg.Remove(ctx, id) },
-		"Check":     func(ctx context.Context) error { return cfg.Provider.Check(ctx) },
+		"Examine":   func(ctx context.Context) error { return cfg.Examine(ctx, cfg.Spec)[0].Err },
 		"Poll":      func(ctx context.Context) error { _, err := box.Poll(ctx); return err },
 		"Stat":      func(ctx context.Context) error { _, err := box.Stat(ctx, "."); return err },
 		"WriteFile": func(ctx context.Context) error { return box.WriteFile(ctx, "f", zeros{}, primitives.WriteOptions{}) },

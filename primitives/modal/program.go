@@ -16,6 +16,7 @@ var (
 	_ primitives.Historian  = Provider{}
 	_ primitives.ImageStore = Provider{}
 	_ primitives.Detector   = Provider{}
+	_ primitives.Examiner   = Provider{}
 )
 
 // BuildImage builds the image that Create would use, unless Modal has it. Its Ref is an ID.

@@ -40,6 +40,13 @@ const (
 	removeTimeout = time.Minute
 )
 
+var (
+	_ primitives.Provider  = Provider{}
+	_ primitives.Collector = Provider{}
+	_ primitives.Detector  = Provider{}
+	_ primitives.Addressed = (*Provider)(nil)
+)
+
 // Create makes a sandbox. ctx covers the making only. When Create fails nothing is left of it
 // but the runner. Spec.Grace is 30 seconds if it is zero.
 //
@@ -230,6 +237,9 @@ func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) (removed []
 	}
 	return removed, wrap("gc", p.Host, err)
 }
+
+// Address returns Host, which a file may write after the type: "ssh:build1".
+func (p *Provider) Address() *string { return &p.Host }
 
 // Present reports whether a machine is named.
 func (p Provider) Present() bool { return p.Host != "" }
