@@ -45,6 +45,7 @@ var mayRunnerSay = map[runnerscripts.EventType]bool{
 
 	runnerscripts.TypeTranscriptChanged:  false,
 	runnerscripts.TypeTranscriptRestored: false,
+	runnerscripts.TypeCheckpoint:         false,
 
 	runnerscripts.TypeSubagentStarted:   true,
 	runnerscripts.TypeSubagentCompleted: true,

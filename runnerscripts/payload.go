@@ -273,10 +273,16 @@ type FileChange struct {
 type TranscriptChanged struct {
 	// Transcript is the new one. A session leaves it out of its events, which
 	// would otherwise repeat the whole conversation after each query, and
-	// stores it under Revision.
+	// stores it as the blob Digest.
 	Transcript Transcript `json:"transcript,omitzero"`
-	Revision   uint64     `json:"revision,omitempty"`
+	Digest     string     `json:"digest,omitempty"`
 	Size       int64      `json:"size,omitempty"` // bytes of all parts
+}
+
+// Checkpoint tells that the session has stored what a new sandbox starts with.
+type Checkpoint struct {
+	// Workspace is the blob that holds the workspace as a tar archive.
+	Workspace string `json:"workspace"`
 }
 
 // SubagentStarted tells that a tool call started a subagent. Its events carry

@@ -48,6 +48,7 @@ var eventKinds = map[EventType]eventKind{
 
 	TypeTranscriptChanged:  hostKind[TranscriptChanged](TypeTranscriptChanged),
 	TypeTranscriptRestored: rawKind[struct{}](TypeTranscriptRestored, true),
+	TypeCheckpoint:         hostKind[Checkpoint](TypeCheckpoint),
 
 	TypeSubagentStarted:   kindOf[SubagentStarted](TypeSubagentStarted),
 	TypeSubagentCompleted: kindOf[SubagentCompleted](TypeSubagentCompleted),

@@ -24,6 +24,7 @@ func (e Event) Value() Value {
 	return nil
 }
 
+func (*Checkpoint) isValue()            {}
 func (*ContentChunk) isValue()          {}
 func (*EnvironmentInfo) isValue()       {}
 func (*EnvironmentTerminated) isValue() {}

@@ -220,7 +220,7 @@ func ExampleConfig_store() {
 		log.Fatal(err)
 	}
 	defer s.Close()
-	for rec, err := range sessions.List(ctx) {
+	for rec, err := range sessions.List(ctx, store.Filter{}) {
 		if err != nil {
 			log.Fatal(err)
 		}

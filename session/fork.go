@@ -37,11 +37,11 @@ func (s *AgentSession) Fork(ctx context.Context, n int) ([]*AgentSession, error)
 	if n < 1 {
 		return nil, fmt.Errorf("fork: %w: %d sessions; ask for at least one", fs.ErrInvalid, n)
 	}
-	last := s.lastSeq()
 	sandboxes, err := s.copySandbox(ctx, n)
 	if err != nil {
 		return nil, err
 	}
+	last := s.lastSeq()
 	made := make([]*AgentSession, 0, n)
 	for i, sb := range sandboxes {
 		c, err := s.branchOff(ctx, last, sb)
@@ -125,17 +125,11 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 	if err != nil {
 		return nil, err
 	}
-	err = s.store.Create(ctx, store.Record{ID: cfg.ID, Agent: rec.Agent, Parent: s.id, Metadata: rec.Metadata, CreatedAt: time.Now()})
+	err = s.store.Fork(ctx, s.id, last, store.Record{ID: cfg.ID, Agent: rec.Agent, Metadata: rec.Metadata, CreatedAt: time.Now()})
 	if err != nil {
 		return nil, err
 	}
-	var c *AgentSession
-	if err = s.copyLog(ctx, cfg.ID, last); err == nil {
-		err = s.copyParts(ctx, cfg.ID)
-	}
-	if err == nil {
-		c, err = openBranch(ctx, cfg, s.create, &branch{parent: s.id, sandbox: sb})
-	}
+	c, err := openBranch(ctx, cfg, s.create, &branch{parent: s.id, sandbox: sb})
 	if err != nil {
 		return nil, errors.Join(err, s.store.Delete(context.WithoutCancel(ctx), cfg.ID))
 	}
@@ -147,49 +141,4 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 func withoutFolder(box environment.Sandbox) environment.Sandbox {
 	box.Workspace, box.WorkspacePath = "", ""
 	return box
-}
-
-// copyBatch is how many events are copied at a time.
-const copyBatch = 256
-
-// copyLog copies the events up to last.
-func (s *AgentSession) copyLog(ctx context.Context, id string, last uint64) error {
-	var batch []runnerscripts.Event
-	for ev, err := range s.store.Events(ctx, s.id, 1) {
-		if err != nil {
-			return err
-		}
-		if ev.Seq > last {
-			break
-		}
-		ev.SessionID = id
-		if batch = append(batch, ev); len(batch) == copyBatch {
-			if err := s.store.Append(ctx, id, batch...); err != nil {
-				return err
-			}
-			batch = batch[:0]
-		}
-	}
-	if len(batch) == 0 {
-		return nil
-	}
-	return s.store.Append(ctx, id, batch...)
-}
-
-// copyParts copies what is kept beside the log.
-func (s *AgentSession) copyParts(ctx context.Context, id string) error {
-	for _, part := range []store.Part{store.PartTranscript, store.PartWorkspace} {
-		r, revision, err := s.store.Get(ctx, s.id, part)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		err = s.store.Put(ctx, id, part, revision, r)
-		if err = errors.Join(err, r.Close()); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -215,7 +215,7 @@ func TestForkSaysWhyItCannot(t *testing.T) {
 	}
 }
 
-// limited is a store that takes only so many sessions.
+// limited is a store that takes only so many forks.
 type limited struct {
 	store.Store
 	left atomic.Int64
@@ -223,25 +223,25 @@ type limited struct {
 
 var errFull = errors.New("the store is full")
 
-func (l *limited) Create(ctx context.Context, r store.Record) error {
+func (l *limited) Fork(ctx context.Context, from string, last uint64, r store.Record) error {
 	if l.left.Add(-1) < 0 {
 		return errFull
 	}
-	return l.Store.Create(ctx, r)
+	return l.Store.Fork(ctx, from, last, r)
 }
 
 func TestForkMakesAllSessionsOrNone(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, memory())
 	small := &limited{Store: store.NewMemory()}
-	small.left.Store(2)
+	small.left.Store(1)
 	cfg.Store = small
 	s := start(t, cfg)
 	converse(t, s, "in common")
 	if copies, err := s.Fork(t.Context(), 3); !errors.Is(err, errFull) || copies != nil {
 		t.Errorf("Fork: %v, %v", copies, err)
 	}
-	for rec, err := range small.List(t.Context()) {
+	for rec, err := range small.List(t.Context(), store.Filter{}) {
 		if err != nil || rec.ID != s.ID() {
 			t.Errorf("the store has %+v, %v", rec, err)
 		}

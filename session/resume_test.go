@@ -103,26 +103,71 @@ func TestTheStoredTranscriptHoldsEveryQueryThatIsKnownToBeDone(t *testing.T) {
 		}
 	}
 	changed := payload[runnerscripts.TranscriptChanged](t, await(t, s, runnerscripts.TypeTranscriptChanged))
-	if changed.Revision == 0 || changed.Size == 0 || changed.Transcript.Main != "" {
+	if changed.Digest == "" || changed.Size == 0 || changed.Transcript.Main != "" {
 		t.Errorf("transcript_changed %+v", changed)
 	}
 }
 
+// The log orders the transcripts: a session that another program has continued stores
+// no older one over the newer.
 func TestANewerTranscriptInTheStoreIsKept(t *testing.T) {
 	t.Parallel()
-	s := start(t, scripted(t, steps(say("x"))))
+	cfg := scripted(t, steps(say("x")))
+	cfg.Store = store.NewMemory()
+	s := start(t, cfg)
 	converse(t, s, "a")
-	err := s.store.Put(t.Context(), s.ID(), store.PartTranscript, 1<<40, strings.NewReader(`{"main":"newer"}`))
+	await(t, s, runnerscripts.TypeSessionIdle)
+	newer, err := store.PutBlob(t.Context(), s.store, s.ID(), strings.NewReader(`{"main":"newer"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	complete(t, prompt(t, s, "b"))
-	stored, err := s.storedTranscript(t.Context())
+	changed := event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{Digest: string(newer)})
+	changed.Seq, changed.SessionID = s.lastSeq()+1, s.ID()
+	if err := s.store.Append(t.Context(), s.ID(), changed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Prompt(t.Context(), "b"); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("prompt: %v", err)
+	}
+	if err := s.Close(); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("close: %v", err)
+	}
+	cfg.ID = s.ID()
+	stored, err := start(t, cfg).storedTranscript(t.Context())
 	if err != nil || stored == nil || stored.Main != "newer" {
 		t.Errorf("stored %+v, %v", stored, err)
 	}
-	if info := payload[runnerscripts.ErrorInfo](t, await(t, s, runnerscripts.TypeError)); info.Message == "" {
-		t.Error("nobody was told")
+}
+
+// What is stored of a session without a history of checkpoints does not grow with every
+// query.
+func TestOutdatedBlobsAreRemoved(t *testing.T) {
+	t.Parallel()
+	s := start(t, scripted(t, memory()))
+	var old []store.Digest
+	for _, p := range []string{"one", "two"} {
+		converse(t, s, p)
+		if err := s.TerminateEnvironment(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range old {
+			if _, err := s.store.Blob(t.Context(), s.id, d); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the outdated blob: %v", err)
+			}
+		}
+		s.mu.Lock()
+		stored := s.state.stored
+		s.mu.Unlock()
+		old = []store.Digest{stored.Transcript, stored.Workspace}
+		for _, d := range old {
+			r, err := s.store.Blob(t.Context(), s.id, d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 
@@ -156,8 +201,8 @@ func TestAWorkspaceThatIsTooBigIsToldAndNotStored(t *testing.T) {
 	if !strings.Contains(info.Message, "MaxWorkspace") {
 		t.Errorf("error event %+v", info)
 	}
-	if _, _, err := s.store.Get(t.Context(), s.id, store.PartWorkspace); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("stored workspace: %v", err)
+	if n := count(logOf(t, s), runnerscripts.TypeCheckpoint); n != 0 {
+		t.Errorf("%d stored workspaces", n)
 	}
 }
 
@@ -181,8 +226,8 @@ func TestAFolderOfTheUserIsNeitherStoredNorFilledAgain(t *testing.T) {
 			t.Errorf("%s holds %q", name, got)
 		}
 	}
-	if _, _, err := s.store.Get(t.Context(), s.id, store.PartWorkspace); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("stored workspace: %v", err)
+	if n := count(logOf(t, s), runnerscripts.TypeCheckpoint); n != 0 {
+		t.Errorf("%d stored workspaces", n)
 	}
 }
 

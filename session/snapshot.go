@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -41,8 +40,11 @@ func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox) erro
 	if err != nil {
 		return err
 	}
-	err = s.store.Put(ctx, s.id, store.PartWorkspace, s.lastSeq(), &limitReader{r: r, left: s.cfg.MaxWorkspace, limit: s.cfg.MaxWorkspace})
-	return errors.Join(err, r.Close())
+	digest, err := store.PutBlob(ctx, s.store, s.id, &limitReader{r: r, left: s.cfg.MaxWorkspace, limit: s.cfg.MaxWorkspace})
+	if err = errors.Join(err, r.Close()); err != nil {
+		return err
+	}
+	return s.append(ctx, event(runnerscripts.TypeCheckpoint, "", runnerscripts.Checkpoint{Workspace: string(digest)}))
 }
 
 func (s *AgentSession) lastSeq() uint64 {
@@ -69,19 +71,17 @@ func (s *AgentSession) loadSnapshot(ctx context.Context) (*snapshot, error) {
 		return snap, nil
 	}
 	s.mu.Lock()
-	ready := s.state.Environment.readySeq
+	ready, stored := s.state.Environment.readySeq, s.state.stored
 	s.mu.Unlock()
 	snap.outdated = ready > 0
-	if s.cfg.MaxWorkspace < 0 {
+	if s.cfg.MaxWorkspace < 0 || stored.Workspace == "" {
 		return snap, nil
 	}
-	r, rev, err := s.store.Get(ctx, s.id, store.PartWorkspace)
-	switch {
-	case err == nil:
-		snap.workspace, snap.outdated = r, rev < ready
-	case !errors.Is(err, fs.ErrNotExist):
+	snap.workspace, err = s.store.Blob(ctx, s.id, stored.Workspace)
+	if err != nil {
 		return nil, fmt.Errorf("read stored workspace: %w", err)
 	}
+	snap.outdated = stored.WorkspaceSeq < ready
 	return snap, nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // State is the state of a session. It is the fold of the session's events, so a
@@ -37,6 +38,39 @@ type State struct {
 	ContextSize int64 `json:"context_size,omitempty"`
 	// LastSeq is the Seq of the last event.
 	LastSeq uint64 `json:"last_seq"`
+
+	stored storedBlobs
+}
+
+// storedBlobs is what a new sandbox starts with.
+type storedBlobs struct {
+	Transcript   store.Digest `json:"transcript,omitempty"` // empty if none was stored
+	Workspace    store.Digest `json:"workspace,omitempty"`  // likewise
+	WorkspaceSeq uint64       `json:"workspace_seq,omitempty"`
+}
+
+func (b *storedBlobs) apply(ev runnerscripts.Event) {
+	switch ev.Type {
+	case runnerscripts.TypeTranscriptChanged:
+		if p, ok := decode[runnerscripts.TranscriptChanged](ev); ok && p.Digest != "" {
+			b.Transcript = store.Digest(p.Digest)
+		}
+	case runnerscripts.TypeCheckpoint:
+		if p, ok := decode[runnerscripts.Checkpoint](ev); ok {
+			b.Workspace, b.WorkspaceSeq = store.Digest(p.Workspace), ev.Seq
+		}
+	}
+}
+
+// outdated returns the blobs that nothing needs any more after now.
+func (b storedBlobs) outdated(now storedBlobs) []store.Digest {
+	var old []store.Digest
+	for _, d := range []store.Digest{b.Transcript, b.Workspace} {
+		if d != "" && d != now.Transcript && d != now.Workspace {
+			old = append(old, d)
+		}
+	}
+	return old
 }
 
 // Options are what can be changed in a session. An empty field is left as it is.
@@ -147,6 +181,8 @@ func (s *State) apply(ev runnerscripts.Event) {
 		}
 	case runnerscripts.TypeOptionsChanged:
 		s.applyOptions(ev)
+	case runnerscripts.TypeTranscriptChanged, runnerscripts.TypeCheckpoint:
+		s.stored.apply(ev)
 	}
 }
 

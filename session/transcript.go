@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -48,10 +47,13 @@ func (s *AgentSession) Transcript(ctx context.Context) (runnerscripts.Transcript
 
 // storedTranscript returns nil if none was stored.
 func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Transcript, error) {
-	r, _, err := s.store.Get(ctx, s.id, store.PartTranscript)
-	if errors.Is(err, fs.ErrNotExist) {
+	s.mu.Lock()
+	digest := s.state.stored.Transcript
+	s.mu.Unlock()
+	if digest == "" {
 		return nil, nil
 	}
+	r, err := s.store.Blob(ctx, s.id, digest)
 	if err != nil {
 		return nil, fmt.Errorf("read stored transcript: %w", err)
 	}
@@ -71,18 +73,18 @@ func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Tra
 func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, prompt string) ([]runnerscripts.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
 	defer cancel()
-	rev := s.lastSeq()
 	t, err := live.ReadTranscript(ctx)
 	for i := 0; i < lateTranscripts && err == nil && !recalls(t, prompt) && pause(ctx, lateTranscript<<i); i++ {
 		t, err = live.ReadTranscript(ctx)
 	}
+	var changed runnerscripts.Event
 	if err == nil {
-		err = s.putTranscript(ctx, live, rev, t)
+		changed, err = s.putTranscript(ctx, live, t)
 	}
 	if err != nil {
 		return []runnerscripts.Event{unsaved(err)}, err
 	}
-	events := []runnerscripts.Event{transcriptChanged(rev, t)}
+	events := []runnerscripts.Event{changed}
 	if !recalls(t, prompt) {
 		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{
 			Level: "warn",
@@ -101,15 +103,16 @@ func (s *AgentSession) saveLastWords(ctx context.Context, live *liveSandbox) []r
 	}
 	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
 	defer cancel()
-	rev, before := s.lastSeq(), live.saved
+	before := live.saved
 	var t runnerscripts.Transcript
 	err := live.StopAgent(ctx)
 	if err == nil {
 		t, err = live.ReadTranscript(ctx)
 	}
 	if err == nil && sizeOf(t) > before {
-		if err = s.putTranscript(ctx, live, rev, t); err == nil {
-			return []runnerscripts.Event{transcriptChanged(rev, t)}
+		var changed runnerscripts.Event
+		if changed, err = s.putTranscript(ctx, live, t); err == nil {
+			return []runnerscripts.Event{changed}
 		}
 	}
 	if err == nil || gone(err) { // what was stored before stays
@@ -118,20 +121,19 @@ func (s *AgentSession) saveLastWords(ctx context.Context, live *liveSandbox) []r
 	return []runnerscripts.Event{unsaved(err)}
 }
 
-func (s *AgentSession) putTranscript(ctx context.Context, live *liveSandbox, rev uint64, t runnerscripts.Transcript) error {
+// putTranscript stores a transcript and returns the event that makes it the session's.
+func (s *AgentSession) putTranscript(ctx context.Context, live *liveSandbox, t runnerscripts.Transcript) (runnerscripts.Event, error) {
 	data, err := json.Marshal(t)
 	if err != nil {
-		return err
+		return runnerscripts.Event{}, err
 	}
-	if err := s.store.Put(ctx, s.id, store.PartTranscript, rev, bytes.NewReader(data)); err != nil {
-		return err
+	digest, err := store.PutBlob(ctx, s.store, s.id, bytes.NewReader(data))
+	if err != nil {
+		return runnerscripts.Event{}, err
 	}
 	live.saved = max(sizeOf(t), 1)
-	return nil
-}
-
-func transcriptChanged(rev uint64, t runnerscripts.Transcript) runnerscripts.Event {
-	return event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{Revision: rev, Size: sizeOf(t)})
+	return event(runnerscripts.TypeTranscriptChanged, "",
+		runnerscripts.TranscriptChanged{Digest: string(digest), Size: sizeOf(t)}), nil
 }
 
 func unsaved(err error) runnerscripts.Event {

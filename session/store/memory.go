@@ -2,14 +2,16 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -32,15 +34,18 @@ type Memory struct {
 
 	emit func(runnerscripts.Event) error // of a stream, which keeps no events
 
+	clock atomic.Uint64 // counts what was stored, for List
+
 	mu       sync.RWMutex
 	sessions map[string]*memorySession
+	blobs    map[Digest]*memoryBlob
 }
 
 var _ Store = (*Memory)(nil)
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	return &Memory{sessions: make(map[string]*memorySession)}
+	return &Memory{sessions: make(map[string]*memorySession), blobs: make(map[Digest]*memoryBlob)}
 }
 
 // NewStream returns a store that hands every event to emit, in order and one at a
@@ -56,17 +61,15 @@ func NewStream(emit func(runnerscripts.Event) error) *Memory {
 type memorySession struct {
 	appending sync.Mutex // held by Append, and before mu
 
+	blobs  map[Digest]bool // guarded by the store's mu
+	locked atomic.Bool
+
 	mu     sync.RWMutex
 	record Record
+	stored uint64 // what the store's clock said when the last event was stored
 	// events are the latest ones, up to that of record.LastSeq.
 	events []runnerscripts.Event
 	size   int64 // of events, in bytes of memory
-	parts  map[Part]memoryPart
-}
-
-type memoryPart struct {
-	revision uint64
-	data     []byte
 }
 
 // Create adds a session.
@@ -74,17 +77,23 @@ func (m *Memory) Create(ctx context.Context, r Record) error {
 	if err := ctx.Err(); err != nil {
 		return &Error{Op: "create", ID: r.ID, Err: err}
 	}
-	if r.ID == "" {
-		return &Error{Op: "create", Err: fmt.Errorf("%w: the session has no ID; give it one", fs.ErrInvalid)}
-	}
 	r.LastSeq, r.UpdatedAt = 0, r.CreatedAt
-	r.Metadata = maps.Clone(r.Metadata)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, ok := m.sessions[r.ID]; ok {
-		return &Error{Op: "create", ID: r.ID, Err: fs.ErrExist}
+	return m.add("create", &memorySession{record: r.clone(), blobs: make(map[Digest]bool)})
+}
+
+// add adds a session. The caller holds mu.
+func (m *Memory) add(op string, s *memorySession) error {
+	id := s.record.ID
+	if id == "" {
+		return &Error{Op: op, Err: fmt.Errorf("%w: the session has no ID; give it one", fs.ErrInvalid)}
 	}
-	m.sessions[r.ID] = &memorySession{record: r, parts: make(map[Part]memoryPart)}
+	if _, ok := m.sessions[id]; ok {
+		return &Error{Op: op, ID: id, Err: fs.ErrExist}
+	}
+	s.stored = m.clock.Add(1)
+	m.sessions[id] = s
 	return nil
 }
 
@@ -97,23 +106,26 @@ func (m *Memory) Load(ctx context.Context, id string) (Record, error) {
 	return s.snapshot(), nil
 }
 
-// List returns all records, the most recently updated first.
-func (m *Memory) List(ctx context.Context) iter.Seq2[Record, error] {
+// Update changes a session's record.
+func (m *Memory) Update(ctx context.Context, id string, change func(*Record)) error {
+	s, err := m.session(ctx, "update", id)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.record.clone()
+	change(&r)
+	old := s.record
+	r.ID, r.Parent, r.CreatedAt, r.UpdatedAt, r.LastSeq = old.ID, old.Parent, old.CreatedAt, old.UpdatedAt, old.LastSeq
+	s.record = r.clone()
+	return nil
+}
+
+// List returns the records that match, the one whose log has grown last first.
+func (m *Memory) List(ctx context.Context, f Filter) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		m.mu.RLock()
-		all := slices.Collect(maps.Values(m.sessions))
-		m.mu.RUnlock()
-		records := make([]Record, len(all))
-		for i, s := range all {
-			records[i] = s.snapshot()
-		}
-		slices.SortFunc(records, func(a, b Record) int {
-			if c := b.UpdatedAt.Compare(a.UpdatedAt); c != 0 {
-				return c
-			}
-			return bytes.Compare([]byte(a.ID), []byte(b.ID))
-		})
-		for _, r := range records {
+		for _, r := range m.matching(f) {
 			if err := ctx.Err(); err != nil {
 				yield(Record{}, &Error{Op: "list", Err: err})
 				return
@@ -122,21 +134,113 @@ func (m *Memory) List(ctx context.Context) iter.Seq2[Record, error] {
 				return
 			}
 		}
+		if err := ctx.Err(); err != nil {
+			yield(Record{}, &Error{Op: "list", Err: err})
+		}
 	}
+}
+
+func (m *Memory) matching(f Filter) []Record {
+	m.mu.RLock()
+	all := slices.Collect(maps.Values(m.sessions))
+	m.mu.RUnlock()
+	type found struct {
+		Record
+		stored uint64
+	}
+	var matching []found
+	for _, s := range all {
+		s.mu.RLock()
+		if f.Matches(s.record) {
+			r := s.record
+			r.State = nil
+			matching = append(matching, found{r.clone(), s.stored})
+		}
+		s.mu.RUnlock()
+	}
+	slices.SortFunc(matching, func(a, b found) int { return cmp.Compare(b.stored, a.stored) })
+	if f.Limit > 0 && len(matching) > f.Limit {
+		matching = matching[:f.Limit]
+	}
+	records := make([]Record, len(matching))
+	for i, r := range matching {
+		records[i] = r.Record
+	}
+	return records
 }
 
 // Delete removes a session.
 func (m *Memory) Delete(ctx context.Context, id string) error {
-	if _, err := m.session(ctx, "delete", id); err != nil {
-		return err
+	if err := ctx.Err(); err != nil {
+		return &Error{Op: "delete", ID: id, Err: err}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, ok := m.sessions[id]; !ok {
+	s, ok := m.sessions[id]
+	if !ok {
 		return &Error{Op: "delete", ID: id, Err: ErrNotFound}
 	}
 	delete(m.sessions, id)
+	for d := range s.blobs {
+		m.release(d)
+	}
+	clear(s.blobs)
 	return nil
+}
+
+// Fork adds a session with the beginning of another one's log, and its blobs.
+func (m *Memory) Fork(ctx context.Context, from string, last uint64, r Record) error {
+	s, err := m.session(ctx, "fork", from)
+	if err != nil {
+		return err
+	}
+	events, err := s.upTo(last)
+	if err != nil {
+		return &Error{Op: "fork", ID: from, Err: err}
+	}
+	r.Parent, r.LastSeq, r.UpdatedAt = from, last, r.CreatedAt
+	fork := &memorySession{record: r.clone()}
+	for _, ev := range events {
+		if ev.SessionID == from {
+			ev.SessionID = r.ID
+		}
+		fork.events = append(fork.events, ev)
+		fork.size += memoryOf(ev)
+		fork.record.UpdatedAt = latest(ev.Time, r.CreatedAt)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.sessions[from] != s {
+		return &Error{Op: "fork", ID: from, Err: ErrNotFound}
+	}
+	fork.blobs = maps.Clone(s.blobs)
+	if err := m.add("fork", fork); err != nil {
+		return err
+	}
+	for d := range fork.blobs {
+		m.blobs[d].sessions++
+	}
+	return nil
+}
+
+// upTo returns the whole log up to last.
+func (s *memorySession) upTo(last uint64) ([]runnerscripts.Event, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	switch first := s.record.LastSeq + 1 - uint64(len(s.events)); {
+	case last > s.record.LastSeq:
+		return nil, fmt.Errorf("%w: there is no event %d; the last one is %d", fs.ErrInvalid, last, s.record.LastSeq)
+	case last > 0 && first > 1:
+		return nil, fmt.Errorf("%w: the first event that is left is %d", ErrDropped, first)
+	}
+	return slices.Clone(s.events[:last]), nil
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // Append adds events to the log of a session.
@@ -164,7 +268,8 @@ func (m *Memory) Append(ctx context.Context, id string, events ...runnerscripts.
 	defer s.mu.Unlock()
 	if n := len(events); n > 0 {
 		s.record.LastSeq = events[n-1].Seq
-		s.record.UpdatedAt = events[n-1].Time
+		s.record.UpdatedAt = latest(events[n-1].Time, s.record.CreatedAt)
+		s.stored = m.clock.Add(1)
 	}
 	if m.emit == nil {
 		s.keep(events, m.MaxLog)
@@ -243,43 +348,6 @@ func (s *memorySession) some(from, last uint64) ([]runnerscripts.Event, error) {
 	return slices.Clone(left[:n]), nil
 }
 
-// Put replaces a part of a session.
-func (m *Memory) Put(ctx context.Context, id string, part Part, revision uint64, r io.Reader) error {
-	s, err := m.session(ctx, "put", id)
-	if err != nil {
-		return err
-	}
-	data, err := io.ReadAll(r)
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		return &Error{Op: "put", ID: id, Err: err}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old, ok := s.parts[part]; ok && old.revision > revision {
-		return &Error{Op: "put", ID: id, Err: fmt.Errorf("%w: %s %d, not %d", ErrStale, part, old.revision, revision)}
-	}
-	s.parts[part] = memoryPart{revision: revision, data: data}
-	return nil
-}
-
-// Get returns a part of a session.
-func (m *Memory) Get(ctx context.Context, id string, part Part) (io.ReadCloser, uint64, error) {
-	s, err := m.session(ctx, "get", id)
-	if err != nil {
-		return nil, 0, err
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	p, ok := s.parts[part]
-	if !ok {
-		return nil, 0, &Error{Op: "get", ID: id, Err: fmt.Errorf("%w: no %s", fs.ErrNotExist, part)}
-	}
-	return io.NopCloser(bytes.NewReader(p.data)), p.revision, nil
-}
-
 func (m *Memory) session(ctx context.Context, op, id string) (*memorySession, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Op: op, ID: id, Err: err}
@@ -296,7 +364,20 @@ func (m *Memory) session(ctx context.Context, op, id string) (*memorySession, er
 func (s *memorySession) snapshot() Record {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	r := s.record
-	r.Metadata = maps.Clone(r.Metadata)
-	return r
+	return s.record.clone()
+}
+
+// Lock makes the caller the one that drives a session.
+func (m *Memory) Lock(ctx context.Context, id string) (unlock func() error, err error) {
+	s, err := m.session(ctx, "lock", id)
+	if err != nil {
+		return nil, err
+	}
+	if !s.locked.CompareAndSwap(false, true) {
+		return nil, &Error{Op: "lock", ID: id, Err: fmt.Errorf("%w by this program", ErrLocked)}
+	}
+	return sync.OnceValue(func() error {
+		s.locked.Store(false)
+		return nil
+	}), nil
 }

@@ -1,10 +1,15 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"io"
+	"io/fs"
+	"iter"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,12 +19,19 @@ import (
 
 // mutants are stores that break one rule each, and the rule.
 var mutants = map[string]func() store.Store{
-	"Append/numbers_continue_without_a_gap":                     func() store.Store { return gappy{store.NewMemory()} },
-	"Append/nothing_of_a_refused_batch_is_stored":               func() store.Store { return partial{store.NewMemory()} },
-	"Put/a_newer_revision_is_never_overwritten_by_an_older_one": func() store.Store { return forgetful{store.NewMemory()} },
-	"Put/a_failing_reader_changes_nothing":                      func() store.Store { return hasty{store.NewMemory()} },
-	"Delete/everything_of_the_session_is_gone":                  func() store.Store { return undead{store.NewMemory()} },
-	"Create/an_id_is_used_once":                                 func() store.Store { return careless{store.NewMemory()} },
+	"Append/numbers_continue_without_a_gap":                       func() store.Store { return gappy{store.NewMemory()} },
+	"Append/nothing_of_a_refused_batch_is_stored":                 func() store.Store { return partial{store.NewMemory()} },
+	"PutBlobs/a_failing_reader_leaves_no_half":                    func() store.Store { return hasty{store.NewMemory()} },
+	"PutBlobs/what_sessions_share_stays_while_one_has_it":         func() store.Store { return greedy{store.NewMemory()} },
+	"Blob/one_that_was_never_put_does_not_exist":                  func() store.Store { return open{store.NewMemory()} },
+	"Fork/it_has_the_record,_the_log_up_to_a_point_and_the_blobs": func() store.Store { return whole{store.NewMemory()} },
+	"Fork/one_that_is_refused_leaves_nothing":                     func() store.Store { return stepwise{store.NewMemory()} },
+	"Lock/one_at_a_time_drives_a_session":                         func() store.Store { return generous{store.NewMemory()} },
+	"Update/all_but_what_is_the_store's_own_changes":              func() store.Store { return lazy{store.NewMemory()} },
+	"List/a_clock_that_goes_back_changes_nothing":                 func() store.Store { return byTime{store.NewMemory()} },
+	"List/filters_choose":                                         func() store.Store { return unfiltered{store.NewMemory()} },
+	"Delete/everything_of_the_session_is_gone":                    func() store.Store { return undead{store.NewMemory()} },
+	"Create/an_id_is_used_once":                                   func() store.Store { return careless{store.NewMemory()} },
 }
 
 const mutantVariable = "STORETEST_MUTANT"
@@ -75,27 +87,111 @@ func (p partial) Append(ctx context.Context, id string, events ...runnerscripts.
 	return nil
 }
 
-// forgetful takes any revision.
-type forgetful struct{ *store.Memory }
-
-func (f forgetful) Put(ctx context.Context, id string, part store.Part, revision uint64, r io.Reader) error {
-	old, rev, err := f.Get(ctx, id, part)
-	if err == nil {
-		revision = max(rev, revision)
-		_ = old.Close()
-	}
-	return f.Memory.Put(ctx, id, part, revision, r)
-}
-
 // hasty stores what it could read.
 type hasty struct{ *store.Memory }
 
-func (h hasty) Put(ctx context.Context, id string, part store.Part, revision uint64, r io.Reader) error {
-	data, err := io.ReadAll(r)
-	if putErr := h.Memory.Put(ctx, id, part, revision, strings.NewReader(string(data))); putErr != nil {
-		return putErr
+func (h hasty) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
+	var failed error
+	digests, err := h.Memory.PutBlobs(ctx, id, func(yield func(io.Reader, error) bool) {
+		for r, err := range contents {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			var data []byte
+			if data, failed = io.ReadAll(r); !yield(bytes.NewReader(data), nil) || failed != nil {
+				return
+			}
+		}
+	})
+	return digests, errors.Join(err, failed)
+}
+
+// greedy removes a blob for all sessions.
+type greedy struct{ *store.Memory }
+
+func (g greedy) Delete(ctx context.Context, id string) error {
+	for r := range g.List(ctx, store.Filter{}) {
+		if err := g.RemoveBlobs(ctx, r.ID, digest("small")); err != nil {
+			return err
+		}
 	}
-	return err
+	return g.Memory.Delete(ctx, id)
+}
+
+// open gives any session's blob.
+type open struct{ *store.Memory }
+
+func (o open) Blob(ctx context.Context, id string, d store.Digest) (io.ReadCloser, error) {
+	return o.Memory.Blob(ctx, id, store.Digest(strings.ToLower(string(d))))
+}
+
+// whole copies all of the log.
+type whole struct{ *store.Memory }
+
+func (w whole) Fork(ctx context.Context, from string, _ uint64, r store.Record) error {
+	old, err := w.Load(ctx, from)
+	if err != nil {
+		return err
+	}
+	return w.Memory.Fork(ctx, from, old.LastSeq, r)
+}
+
+// stepwise creates the session before it looks at the log.
+type stepwise struct{ *store.Memory }
+
+func (s stepwise) Fork(ctx context.Context, from string, last uint64, r store.Record) error {
+	old, err := s.Load(ctx, from)
+	if err == nil && last > old.LastSeq {
+		err = errors.Join(s.Create(ctx, r), fs.ErrInvalid)
+	}
+	if err != nil {
+		return err
+	}
+	return s.Memory.Fork(ctx, from, last, r)
+}
+
+// generous gives the lock to everybody.
+type generous struct{ *store.Memory }
+
+func (generous) Lock(context.Context, string) (func() error, error) {
+	return func() error { return nil }, nil
+}
+
+// lazy changes the title only.
+type lazy struct{ *store.Memory }
+
+func (l lazy) Update(ctx context.Context, id string, change func(*store.Record)) error {
+	return l.Memory.Update(ctx, id, func(r *store.Record) {
+		changed := *r
+		change(&changed)
+		r.Title = changed.Title
+	})
+}
+
+// byTime sorts by the clock.
+type byTime struct{ *store.Memory }
+
+func (b byTime) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
+	return func(yield func(store.Record, error) bool) {
+		var all []store.Record
+		for r := range b.Memory.List(ctx, f) {
+			all = append(all, r)
+		}
+		slices.SortFunc(all, func(a, b store.Record) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
+		for _, r := range all {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+// unfiltered knows the limit only.
+type unfiltered struct{ *store.Memory }
+
+func (u unfiltered) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
+	return u.Memory.List(ctx, store.Filter{Limit: f.Limit})
 }
 
 // undead keeps what it should delete.
