@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -40,6 +41,41 @@ func TestABudgetEndsAQuery(t *testing.T) {
 				t.Errorf("what it has used is not remembered: %+v, %v", again, err)
 			}
 		})
+	}
+}
+
+// TestTheUserMayRaiseABudget: at the limit the user is asked, and the query goes on or ends.
+func TestTheUserMayRaiseABudget(t *testing.T) {
+	t.Setenv("TEST_HOST_KEY", hostKey)
+	c := keyedAgents()[1]
+	cfg := c.local(t, keyedModel(t))
+	cfg.Budget = Budget{Session: Limits{Requests: 2}, Ask: true} // what one query needs
+	var asked []PermissionRequest
+	cfg.OnPermission = func(_ context.Context, req PermissionRequest) PermissionDecision {
+		asked = append(asked, req)
+		if len(asked) == 1 {
+			return req.Allow()
+		}
+		return req.Reject("")
+	}
+	env := create(t, cfg)
+	for n, want := range []string{"", "answered allow_once", "answered reject_once"} {
+		events, err := collect(t.Context(), env, Query{Prompt: "please write-file `notes.txt`"})
+		if limit, ok := errors.AsType[*BudgetError](err); ok != (n == 2) || !ok && err != nil || ok && (limit.Limit != "requests" || limit.Used.Requests != 4) {
+			t.Fatalf("query %d: %v", n, err)
+		}
+		got := ""
+		for _, ev := range events {
+			if done, ok := ev.Value().(*runnerscripts.PermissionResolved); ok {
+				got += done.Reason + " " + string(done.Kind)
+			}
+		}
+		if got != want {
+			t.Errorf("query %d: the requests ended with %q; want %q", n, got, want)
+		}
+	}
+	if len(asked) != 2 || asked[0].ToolCall.Title != "The session's budget of 2 requests is used up" || asked[0].Options[0].Name != "Allow another 2 requests" {
+		t.Errorf("asked %+v", asked)
 	}
 }
 

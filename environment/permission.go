@@ -40,8 +40,8 @@ type PermissionRequest = runnerscripts.PermissionRequest
 // PermissionDecision is the answer; use Allow and Reject of the request to make one.
 type PermissionDecision = runnerscripts.PermissionDecision
 
-// AllowAll allows each request once. It is for Config.OnPermission, in a sandbox that
-// keeps the agent in.
+// AllowAll allows each request once, those of Budget.Ask too. It is for Config.OnPermission,
+// in a sandbox that keeps the agent in.
 func AllowAll(_ context.Context, req PermissionRequest) PermissionDecision { return req.Allow() }
 
 // RejectAll rejects each request. It is for Config.OnPermission.
@@ -66,9 +66,13 @@ type openRequest struct {
 	request
 	size   int                // bytes of memory
 	cancel context.CancelFunc // ends the wait for an answer
+	take   taker              // gets the answer
 	// answer is what this program has answered; nil while it waits.
 	answer *runnerscripts.PermissionResolved
 }
+
+// taker takes the answer to a permission request.
+type taker func(ctx context.Context, id string, d PermissionDecision) error
 
 // openRequests are those of a query, by ID.
 type openRequests map[string]*openRequest
@@ -94,21 +98,21 @@ func (o openRequests) add(r *openRequest) error {
 	return nil
 }
 
-// answerLocked notes the answer to a request, with Environment.mu held. The first answer
-// counts.
-func (q *activeQuery) answerLocked(id string, d PermissionDecision, reason string) error {
+// answerLocked notes the answer to a request, with Environment.mu held, and returns what
+// takes it. The first answer counts.
+func (q *activeQuery) answerLocked(id string, d PermissionDecision, reason string) (taker, error) {
 	r := q.requests[id]
 	if r == nil || r.answer != nil {
-		return fmt.Errorf("%w: %q", ErrNotPending, id)
+		return nil, fmt.Errorf("%w: %q", ErrNotPending, id)
 	}
 	kind, err := permission.Check(PermissionRequest{ID: id, Options: r.Options}, d)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.cancel()
 	r.answer = &runnerscripts.PermissionResolved{ID: id, Kind: kind, Reason: reason}
 	r.size = len(id)
-	return nil
+	return r.take, nil
 }
 
 // Respond answers a permission request of the running query by its ID. It is for
@@ -138,28 +142,29 @@ func (e *Environment) Respond(ctx context.Context, id string, d PermissionDecisi
 
 func (e *Environment) respond(ctx context.Context, id string, d PermissionDecision, reason string) error {
 	e.mu.Lock()
+	var take taker
 	err := ErrNoQuery
 	switch {
 	case e.closed:
 		err = ErrClosed
 	case e.query != nil:
-		err = e.query.answerLocked(id, d, reason)
+		take, err = e.query.answerLocked(id, d, reason)
 	}
 	e.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return e.answer(ctx, id, d)
+	return take(ctx, id, d)
 }
 
 func (e *Environment) answer(ctx context.Context, id string, d PermissionDecision) error {
 	return e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
 }
 
-// admit reports a permission request and has it answered. For one that cannot wait for
+// admit reports a permission request and has it answered: take gets the answer. For one that cannot wait for
 // an answer it reports a log event instead. One too many is rejected, and admit returns
 // when the agent has taken that: an agent that does not listen is not read either.
-func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event) {
+func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	head, err := runnerscripts.Payload[request](ev)
 	if err != nil || head.ID == "" {
 		r.report(ev) // it waits for nothing
@@ -168,15 +173,16 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event) {
 	req := PermissionRequest{ID: head.ID, Options: head.Options}
 	policy := permission.Policy{On: r.env.cfg.OnPermission, Timeout: r.env.cfg.PermissionTimeout}
 	waiting, cancel := policy.Waiting(ctx)
-	added, err := r.open(head, ev.Payload, cancel)
+	open := &openRequest{request: head, size: sizeOf(ev.Payload), cancel: cancel, take: take}
+	added, err := r.open(open)
 	if errors.Is(err, errTooMany) {
 		r.settle(false)
-		added, err = r.open(head, ev.Payload, cancel)
+		added, err = r.open(open)
 	}
 	switch {
 	case errors.Is(err, errTooMany):
 		// That it does not arrive shows in how the query ends.
-		_ = r.env.answer(ctx, req.ID, req.Reject("Too many permission requests wait for an answer. Ask again when those are answered."))
+		_ = take(ctx, req.ID, req.Reject("Too many permission requests wait for an answer. Ask again when those are answered."))
 		fallthrough
 	case err != nil:
 		cancel()
@@ -204,16 +210,20 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event) {
 
 // open adds a permission request to those without a resolution. One that was settled
 // before the query was followed is not added, and not an error.
-func (r *queryRun) open(req request, payload []byte, cancel context.CancelFunc) (added bool, err error) {
+func (r *queryRun) open(req *openRequest) (added bool, err error) {
 	r.env.mu.Lock()
 	defer r.env.mu.Unlock()
 	if r.active.settled[req.ID] {
 		return false, nil
 	}
-	const value = 96 // bytes that a value in an array takes
-	size := len(payload) + value*bytes.Count(payload, []byte(","))
-	err = r.active.requests.add(&openRequest{request: req, size: size, cancel: cancel})
+	err = r.active.requests.add(req)
 	return err == nil, err
+}
+
+// sizeOf returns how many bytes of memory a request takes.
+func sizeOf(payload []byte) int {
+	const value = 96 // of a value in an array
+	return len(payload) + value*bytes.Count(payload, []byte(","))
 }
 
 // callBack lets the program decide about a request.
@@ -225,10 +235,9 @@ func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Poli
 	}
 	d, ok, invalid := policy.Decide(waiting, whole)
 	if invalid != nil { // before the agent goes on, so that no end of the query overtakes it
-		select {
-		case r.warnings <- fmt.Sprintf("a permission request was rejected, because the decision of OnPermission is invalid: %v", invalid):
-		case <-ctx.Done():
-		}
+		r.later(ctx, func() {
+			r.warn(fmt.Sprintf("a permission request was rejected, because the decision of OnPermission is invalid: %v", invalid))
+		})
 	}
 	if ok {
 		r.decide(ctx, req, d, reasonAnswered)

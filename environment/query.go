@@ -84,8 +84,8 @@ type queryRun struct {
 	untaken bool    // the runner has ended before it took up the prompt
 	ended   bool    // query_completed or query_failed was reported
 
-	asks     sync.WaitGroup // of the permission requests that wait
-	warnings chan string    // of theirs, for the goroutine that reports events
+	asks    sync.WaitGroup // of the permission requests that wait
+	reports chan func()    // of other goroutines, for the one that reports events
 }
 
 func (r *queryRun) run(ctx context.Context) error {
@@ -106,7 +106,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	e.activity.change(func(a *activity) { a.Began, a.Ended = r.began, time.Time{} })
 	defer r.noteActivity()
 	ctx, withdraw := context.WithCancelCause(ctx)
-	r.used = e.meter.Query(withdraw)
+	r.used = e.meter.Query(withdraw, func(limit *BudgetError) bool { return r.askForMore(ctx, limit) })
 	defer r.used()
 	err = r.ask(ctx)
 	withdraw(nil)
@@ -170,8 +170,8 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 			interrupt()
 		}
 		select {
-		case text := <-r.warnings:
-			r.warn(text)
+		case report := <-r.reports:
+			report()
 		case <-done:
 			if r.watching {
 				return context.Cause(ctx)
@@ -214,7 +214,7 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 	case runnerscripts.TypeQueryStarted:
 		r.started = true
 	case runnerscripts.TypePermissionRequest:
-		r.admit(ctx, ev)
+		r.admit(ctx, ev, r.env.answer)
 		return false, nil
 	case runnerscripts.TypePermissionResolved:
 		r.resolved(ev)
@@ -345,6 +345,16 @@ func (r *queryRun) drop(p *process) {
 	}
 }
 
+// later has the goroutine that reports events call a function, unless the query ends before.
+func (r *queryRun) later(ctx context.Context, report func()) (called bool) {
+	select {
+	case r.reports <- report:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // report gives an event to the caller unless it has left.
 func (r *queryRun) report(ev runnerscripts.Event) {
 	eventlog.Write(r.env.log, ev)
@@ -449,7 +459,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 // that is followed.
 func (r *queryRun) begin(settled map[string]bool) {
 	r.active = &activeQuery{id: r.query.ID, settled: settled, stop: make(chan struct{}), requests: make(openRequests)}
-	r.warnings = make(chan string)
+	r.reports = make(chan func())
 	r.env.setQuery(r.active)
 }
 

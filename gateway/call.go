@@ -112,7 +112,7 @@ func (c *calls) read(r *http.Request, prefix string, up Upstream) (*http.Request
 	}
 	counts := !uncounted(path)
 	if counts {
-		if err := c.cfg.Meter.admit(model); err != nil {
+		if err := c.cfg.Meter.admit(r.Context(), model); err != nil {
 			return nil, err
 		}
 	}
@@ -176,7 +176,7 @@ func (f fallback) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, nil
 	}
 	other, model, _, err := f.policy.rules(f.policy.Fallback).Apply(call.Call)
-	if err != nil || call.counts && f.meter.admit(model) != nil {
+	if err != nil || call.counts && f.meter.admit(r.Context(), model) != nil {
 		return resp, nil //nolint:nilerr // the answer of the first model says more
 	}
 	_ = resp.Body.Close()

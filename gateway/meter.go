@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -33,6 +34,9 @@ type Budget struct {
 	// Query bounds each query, Session all of them together.
 	Query   Limits `json:"query,omitzero"`
 	Session Limits `json:"session,omitzero"`
+	// Ask holds the call that follows a used up limit, other than time, until the user has
+	// answered: either as much may be used again, or the query ends. False ends it at once.
+	Ask bool `json:"ask,omitempty"`
 	// Prices are those of models that the list of this package lacks, or has otherwise.
 	Prices map[string]Price `json:"prices,omitempty"`
 }
@@ -56,7 +60,7 @@ func (u Used) tokens() int64 { return u.TotalInput() + u.OutputTokens }
 type BudgetError struct {
 	Scope string // "query" or "session"
 	Limit string // the key of the limit: "usd", "tokens", "requests" or "time"
-	Most  string // the limit, with its unit
+	Most  string // the configured limit, with its unit; a user may have allowed it several times
 	Used  Used   // within the scope
 }
 
@@ -64,20 +68,34 @@ func (e *BudgetError) Error() string {
 	return fmt.Sprintf("the %s's budget of %s is used up; to allow more, raise budget.%[1]s.%[3]s", e.Scope, e.Most, e.Limit)
 }
 
-// over returns the limit that is used up; nil for none.
-func (l Limits) over(u Used, scope string) error {
+// over returns the limit that is used up; nil for none. Allowed are the limits that a user has
+// put in their place.
+func (l Limits) over(u Used, scope string, allowed Limits) error {
 	fail := func(limit, most string) error { return &BudgetError{Scope: scope, Limit: limit, Most: most, Used: u} }
 	switch {
-	case l.USD > 0 && u.CostUSD >= l.USD:
+	case l.USD > 0 && u.CostUSD >= max(l.USD, allowed.USD):
 		return fail("usd", fmt.Sprintf("%.4g USD", l.USD))
-	case l.Tokens > 0 && u.tokens() >= l.Tokens:
+	case l.Tokens > 0 && u.tokens() >= max(l.Tokens, allowed.Tokens):
 		return fail("tokens", fmt.Sprintf("%d tokens", l.Tokens))
-	case l.Requests > 0 && u.Requests >= l.Requests:
+	case l.Requests > 0 && u.Requests >= max(l.Requests, allowed.Requests):
 		return fail("requests", fmt.Sprintf("%d requests", l.Requests))
 	case l.Time > 0 && u.Time >= l.Time:
 		return fail("time", l.Time.String())
 	}
 	return nil
+}
+
+// again returns the limits that let as much be used again as l says, of one of its fields.
+func (l Limits) again(u Used, limit string, allowed Limits) Limits {
+	switch limit {
+	case "usd":
+		allowed.USD = u.CostUSD + l.USD
+	case "tokens":
+		allowed.Tokens = u.tokens() + l.Tokens
+	case "requests":
+		allowed.Requests = u.Requests + l.Requests
+	}
+	return allowed
 }
 
 // Check returns an [ErrConfig] for limits and prices that make no sense.
@@ -116,6 +134,10 @@ type Meter struct {
 	query, session Used
 	began          time.Time   // of the running query; zero for none
 	exceeded       func(error) // ends it
+	more           func(*BudgetError) bool
+	asked          chan struct{} // closed when more has returned; nil while it is not called
+
+	allowedQuery, allowedSession Limits // see Limits.over
 }
 
 // NewMeter returns the meter of a session that has used something already.
@@ -126,10 +148,17 @@ func NewMeter(budget Budget, used Used) *Meter {
 // Query counts from zero for a query. When a limit is used up, exceeded is called once with
 // a [*BudgetError], or with an [ErrConfig] for a model without a price, from a goroutine of its own. The
 // returned function ends the count and returns what the query has used.
-func (m *Meter) Query(exceeded func(error)) (end func() Used) {
+//
+// With [Budget.Ask], more is called first, one call at a time, from a goroutine of its own. If it
+// returns true, as much as the limit may be used again. It must return soon after the end of the
+// query. The time of a query is not asked for.
+func (m *Meter) Query(exceeded func(error), more func(*BudgetError) bool) (end func() Used) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.query, m.began, m.exceeded = Used{}, time.Now(), exceeded
+	m.query, m.allowedQuery, m.began, m.exceeded = Used{}, Limits{}, time.Now(), exceeded
+	if m.budget.Ask {
+		m.more = more
+	}
 	var timer *time.Timer
 	if left, limited := m.timeLeft(); limited {
 		timer = time.AfterFunc(left, func() {
@@ -145,7 +174,7 @@ func (m *Meter) Query(exceeded func(error)) (end func() Used) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.query, m.session = m.soFar()
-		m.began, m.exceeded = time.Time{}, nil
+		m.began, m.exceeded, m.more, m.asked = time.Time{}, nil, nil, nil
 		return m.query
 	})
 }
@@ -175,10 +204,10 @@ func (m *Meter) soFar() (query, session Used) {
 // over returns the limit that is used up; nil for none. m.mu is held.
 func (m *Meter) over() error {
 	query, session := m.soFar()
-	if err := m.budget.Query.over(query, "query"); err != nil {
+	if err := m.budget.Query.over(query, "query", m.allowedQuery); err != nil {
 		return err
 	}
-	return m.budget.Session.over(session, "session")
+	return m.budget.Session.over(session, "session", m.allowedSession)
 }
 
 // fail ends the query. m.mu is held.
@@ -197,21 +226,64 @@ func (m *Meter) Used() Used {
 	return session
 }
 
-// admit counts a call of a model, or returns why it is not passed on.
-func (m *Meter) admit(model string) error {
+// admit counts a call of a model, or returns why it is not passed on. While the user is asked
+// for more, it waits.
+func (m *Meter) admit(ctx context.Context, model string) error {
+	for {
+		asked, err := m.tryAdmit(model)
+		if asked == nil {
+			return err
+		}
+		select {
+		case <-asked:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ask asks the user for more.
+func (m *Meter) ask(limit *BudgetError, more func(*BudgetError) bool, asked chan struct{}) {
+	defer close(asked)
+	allowed := more(limit)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.asked != asked: // the query has ended
+		return
+	case !allowed:
+		m.more = nil
+		m.fail(limit)
+	case limit.Scope == "query":
+		m.allowedQuery = m.budget.Query.again(m.query, limit.Limit, m.allowedQuery)
+	default:
+		m.allowedSession = m.budget.Session.again(m.session, limit.Limit, m.allowedSession)
+	}
+	m.asked = nil
+}
+
+// tryAdmit is admit, but returns what is closed when the user has answered.
+func (m *Meter) tryAdmit(model string) (asked <-chan struct{}, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	err := m.over()
+	if limit, ok := errors.AsType[*BudgetError](err); ok && m.more != nil && limit.Limit != "time" {
+		if m.asked == nil {
+			m.asked = make(chan struct{})
+			go m.ask(limit, m.more, m.asked)
+		}
+		return m.asked, nil
+	}
 	if _, priced := prices.Of(m.budget.Prices, model); err == nil && !priced && (m.budget.Query.USD > 0 || m.budget.Session.USD > 0) {
 		err = fmt.Errorf("%w: the model %q has no known price, and the budget is in US dollars; give budget.prices, as {%q: {input: 3, output: 15}}", ErrConfig, model, model)
 	}
 	if err != nil {
 		m.fail(err)
-		return err
+		return nil, err
 	}
 	m.query.Requests++
 	m.session.Requests++
-	return nil
+	return nil, nil
 }
 
 // count adds what a call has used.

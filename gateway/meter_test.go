@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ func TestTheCallAfterTheLimitIsRefused(t *testing.T) {
 			var last *BudgetError
 			for _, want := range []int{c.passed, c.second} {
 				ended := make(chan error, 10)
-				end := meter.Query(func(err error) { ended <- err })
+				end := meter.Query(func(err error) { ended <- err }, nil)
 				for n := range want {
 					if status, body := call("m"); status != http.StatusOK {
 						t.Fatalf("call %d: %d %s", n, status, body)
@@ -80,6 +81,84 @@ func TestTheCallAfterTheLimitIsRefused(t *testing.T) {
 	}
 }
 
+// TestTheUserMayAllowMore: calls over the limit wait for the user, who is asked once.
+func TestTheUserMayAllowMore(t *testing.T) {
+	for _, c := range []struct {
+		budget Budget
+		limit  string
+	}{
+		{Budget{Query: Limits{Requests: 2}}, "query requests"},
+		{Budget{Session: Limits{Tokens: 1500}}, "session tokens"},
+		{Budget{Query: Limits{USD: 3}, Prices: map[string]Price{"m": {Input: 1000, Output: 10000}}}, "query usd"},
+	} {
+		t.Run(c.limit, func(t *testing.T) {
+			c.budget.Ask = true
+			meter, call := metered(t, Config{Meter: NewMeter(c.budget, Used{})}, nil)
+			questions, answers, ended := make(chan *BudgetError), make(chan bool), make(chan error, 1)
+			end := meter.Query(func(err error) { ended <- err }, func(limit *BudgetError) bool {
+				questions <- limit
+				return <-answers
+			})
+			for range 2 { // each limit is that of two calls
+				if status, body := call("m"); status != http.StatusOK {
+					t.Fatal(status, body)
+				}
+			}
+			for _, allowed := range []bool{true, false} {
+				statuses := make(chan int)
+				for range 2 {
+					go func() {
+						status, _ := call("m")
+						statuses <- status
+					}()
+				}
+				if q := <-questions; q.Scope+" "+q.Limit != c.limit {
+					t.Errorf("asked for %s %s", q.Scope, q.Limit)
+				}
+				answers <- allowed
+				want := map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[allowed]
+				for range 2 {
+					if status := <-statuses; status != want {
+						t.Errorf("allowed %v: a call got %d", allowed, status)
+					}
+				}
+			}
+			if limit, ok := errors.AsType[*BudgetError](<-ended); !ok || limit.Scope+" "+limit.Limit != c.limit {
+				t.Errorf("it was ended by %v", limit)
+			}
+			end()
+		})
+	}
+}
+
+// TestACallThatWaitsForTheUserEndsWithTheQuery also for an agent that has gone.
+func TestACallThatWaitsForTheUserEndsWithTheQuery(t *testing.T) {
+	meter := NewMeter(Budget{Query: Limits{Requests: 1}, Ask: true}, Used{Requests: 1})
+	asked, left := make(chan struct{}), make(chan struct{})
+	end := meter.Query(nil, func(*BudgetError) bool {
+		close(asked)
+		<-left
+		return true
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := meter.admit(ctx, "m"); err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan error, 2)
+	go func() { waiting <- meter.admit(ctx, "m") }()
+	<-asked
+	cancel()
+	if err := <-waiting; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	go func() { waiting <- meter.admit(t.Context(), "m") }()
+	end()
+	close(left)
+	if err := <-waiting; !isBudget(err) { // the answer came too late
+		t.Error(err)
+	}
+}
+
 func TestWhatWasUsedBeforeCounts(t *testing.T) {
 	_, call := metered(t, Config{Meter: NewMeter(Budget{Session: Limits{Requests: 3}}, Used{Requests: 2})}, nil)
 	if status, body := call("m"); status != http.StatusOK {
@@ -93,7 +172,7 @@ func TestWhatWasUsedBeforeCounts(t *testing.T) {
 func TestMoneyNeedsAPrice(t *testing.T) {
 	meter, call := metered(t, Config{Meter: NewMeter(Budget{Query: Limits{USD: 4}}, Used{})}, nil)
 	ended := make(chan error, 1)
-	defer meter.Query(func(err error) { ended <- err })()
+	defer meter.Query(func(err error) { ended <- err }, nil)()
 	status, body := call("nameless-1")
 	if status != http.StatusForbidden || !strings.Contains(body, "nameless-1") || !strings.Contains(body, "budget.prices") {
 		t.Errorf("%d %s", status, body)
@@ -107,7 +186,7 @@ func TestTimeEndsAQuery(t *testing.T) {
 	for _, budget := range []Budget{{Query: Limits{Time: time.Millisecond}}, {Session: Limits{Time: time.Hour + time.Millisecond}}} {
 		ended := make(chan error, 1)
 		meter := NewMeter(budget, Used{Time: time.Hour})
-		end := meter.Query(func(err error) { ended <- err })
+		end := meter.Query(func(err error) { ended <- err }, nil)
 		if limit, ok := errors.AsType[*BudgetError](<-ended); !ok || limit.Limit != "time" {
 			t.Errorf("it was ended by %v", limit)
 		}

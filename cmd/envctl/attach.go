@@ -84,6 +84,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	}
 	w := &attachment{answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0 && len(prompts) > 0}
 	cfg.OnPermission, cfg.PermissionTimeout = w.decide, -1
+	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
 	env, err := environment.Attach(ctx, cfg, found.id)
 	if err != nil {
 		return err

@@ -142,6 +142,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	answer.printer = show
 	log := &runLog{show: show}
 	cfg.OnPermission, cfg.PermissionTimeout = answer.decide, answer.timeout()
+	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
 	var made atomic.Pointer[environment.Environment] // by the session's own goroutine
 	s, err := session.Open(ctx, session.Config{
 		Environment: cfg,

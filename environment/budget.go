@@ -1,0 +1,49 @@
+package environment
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// optionMore is the ID of the option that lets a query use more.
+const optionMore = "more"
+
+// askForMore asks the user, by a permission request, whether as much as a used up limit may be
+// used again, and waits for the answer. The agent's call of the model waits, too.
+func (r *queryRun) askForMore(ctx context.Context, limit *BudgetError) bool {
+	id := "budget-" + uuid.NewString()
+	kind := make(chan runnerscripts.PermissionKind, 1)
+	take := func(_ context.Context, _ string, d PermissionDecision) error {
+		switch {
+		case d.Kind != "":
+			kind <- d.Kind
+		case d.OptionID == optionMore:
+			kind <- runnerscripts.AllowOnce
+		default:
+			kind <- runnerscripts.RejectOnce
+		}
+		return nil
+	}
+	ask := r.env.event(runnerscripts.TypePermissionRequest, r.query.ID, PermissionRequest{
+		ID:       id,
+		ToolCall: runnerscripts.ToolCall{ToolCallID: id, Name: "budget", Kind: runnerscripts.ToolOther, Title: fmt.Sprintf("The %s's budget of %s is used up", limit.Scope, limit.Most)},
+		Options: []runnerscripts.PermissionOption{
+			{OptionID: optionMore, Name: fmt.Sprintf("Allow another %s", limit.Most), Kind: runnerscripts.AllowOnce},
+			{OptionID: "stop", Name: "Stop", Kind: runnerscripts.RejectOnce},
+		},
+	})
+	r.later(ctx, func() { r.admit(ctx, ask, take) })
+	select {
+	case k := <-kind:
+		r.later(ctx, func() {
+			r.resolved(r.env.event(runnerscripts.TypePermissionResolved, r.query.ID, runnerscripts.PermissionResolved{ID: id, Kind: k, Reason: reasonAnswered}))
+		})
+		return k.Allows()
+	case <-ctx.Done():
+		return false
+	}
+}
