@@ -40,10 +40,10 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		return nil, errors.Join(err, terminate())
 	}
 	if err := e.leaveRecord(ctx); err != nil {
-		return nil, errors.Join(err, e.discard(ctx))
+		return nil, errors.Join(err, e.Terminate(ctx))
 	}
 	if err := e.logActivity(ctx); err != nil {
-		return nil, errors.Join(err, e.discard(ctx))
+		return nil, errors.Join(err, e.Terminate(ctx))
 	}
 	e.log.Info("sandbox created", "kept", cfg.Sandbox.Keep)
 	return e, nil

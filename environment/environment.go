@@ -54,7 +54,7 @@ type Environment struct {
 	call   int
 	procs  map[*process]struct{}
 	agent  *process     // the execute-query that takes the next prompt
-	joined bool         // it was looked for one that an earlier program has left
+	left   bool         // an agent may be there that this program does not have
 	query  *activeQuery // nil if none runs
 	model  string       // that SetModel has chosen; empty: that of cfg, which never changes
 	mode   string       // that SetMode has chosen, likewise
@@ -66,7 +66,8 @@ type Environment struct {
 // by Environment.mu.
 type activeQuery struct {
 	id          string
-	settled     map[string]bool // permission requests before it was followed; see settled
+	settled     map[string]bool // permission requests before it was followed; see progress
+	detached    bool            // it goes on when the environment is closed; never changes
 	proc        *process        // which has the prompt; nil before
 	interrupted bool
 	stop        chan struct{} // closed when it is interrupted
@@ -132,6 +133,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		runner: runner{turn: make(chan struct{}, 1)},
 		calls:  make(map[int]context.CancelCauseFunc),
 		procs:  make(map[*process]struct{}),
+		left:   own.placed,
 	}
 	if !own.placed {
 		if err := e.place(ctx, cfg.Workspace); err != nil {
@@ -185,14 +187,14 @@ func (e *Environment) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// Close interrupts a running query, ends the runner scripts and watches, and then
+// Close interrupts a running query, unless that is detached, ends the runner scripts and watches, and then
 // the sandbox if [Create] made it. It returns when all has ended, and may be
 // called more than once. Later calls of other methods return [ErrClosed].
 func (e *Environment) Close() error {
 	e.once.Do(func() {
 		e.mu.Lock()
 		e.closed = true
-		agent := e.agent
+		agent, detached := e.agent, e.query != nil && e.query.detached
 		procs := make([]*process, 0, len(e.procs))
 		for p := range e.procs {
 			procs = append(procs, p)
@@ -207,7 +209,7 @@ func (e *Environment) Close() error {
 		}
 		switch {
 		case agent == nil:
-		case agent.adopted:
+		case agent.adopted, detached:
 			agent.leave() // it ends by itself after its last user
 		default:
 			agent.shutdown()

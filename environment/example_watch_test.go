@@ -93,7 +93,7 @@ func ExampleEnvironment_FollowQuery() {
 		log.Fatal(err)
 	}
 	defer again.Close()
-	for ev, err := range again.FollowQuery(ctx) {
+	for ev, err := range again.FollowQuery(ctx, 0) {
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -124,7 +124,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 		unattended(t, env, true)
 		var seen strings.Builder
 		begun := ""
-		for ev, err := range env.FollowQuery(t.Context()) {
+		for ev, err := range env.FollowQuery(t.Context(), 0) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,7 +138,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 				writeIn(t, env, "go-on", "")
 			}
 		}
-		if text := seen.String(); begun != string(runnerscripts.TypeQueryStarted) || !strings.Contains(text, "before") || !strings.HasSuffix(text, "after") {
+		if text := seen.String(); begun != string(runnerscripts.TypeSessionInitialized) || !strings.Contains(text, "before") || !strings.HasSuffix(text, "after") {
 			t.Errorf("it began with %s and said %q", begun, text)
 		}
 		unattended(t, env, false)
@@ -248,7 +248,7 @@ func unattended(t *testing.T, env *Environment, want bool) {
 
 // followed collects what FollowQuery returns.
 func followed(ctx context.Context, env *Environment) (events []runnerscripts.Event, err error) {
-	for ev, err := range env.FollowQuery(ctx) {
+	for ev, err := range env.FollowQuery(ctx, 0) {
 		if err != nil {
 			return events, err
 		}

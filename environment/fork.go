@@ -50,7 +50,7 @@ func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
 			errs = append(errs, end(ctx, p))
 		}
 		for _, c := range copies {
-			errs = append(errs, c.discard(ctx))
+			errs = append(errs, c.Terminate(ctx))
 		}
 		return nil, errors.Join(errs...)
 	}
@@ -98,8 +98,9 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	return c, nil
 }
 
-// discard closes an environment and ends its sandbox, also one that is kept.
-func (e *Environment) discard(ctx context.Context) error {
+// Terminate closes the environment and ends its sandbox, also one that is kept or that
+// another program has made. It may be called after Close.
+func (e *Environment) Terminate(ctx context.Context) error {
 	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
 	if err == nil {
 		forget(e.cfg.Sandbox.Type, e.ID())

@@ -72,7 +72,8 @@ func FuzzJournal(f *testing.F) {
 	f.Add([]byte(`{"type":"permission_request","query_id":"q","payload":{"id":"p"}}` + "\n" + `{"type":"query_completed","query_id":"q"}` + "\nhalf"))
 	f.Add([]byte(`{"type":"result","payload":{"ok":false,"error":{"code":"c"}}}` + "\n\xff\n{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		settled, ended, err := readSettled(bytes.NewReader(data), 1<<16, "q")
+		far, err := readProgress(bytes.NewReader(data), 1<<16, "q")
+		settled, ended := far.settled, far.ended
 		for id, done := range settled {
 			if ended && !done {
 				t.Errorf("the query has ended, and %q waits for an answer", id)

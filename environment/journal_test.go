@@ -75,7 +75,7 @@ func TestWhoFollowsAQueryKnowsWhichQuestionsAreAnswered(t *testing.T) {
 	<-second
 	other := attach(t, env.ID(), box)
 	var answered []bool
-	for ev, err := range other.FollowQuery(t.Context()) {
+	for ev, err := range other.FollowQuery(t.Context(), 0) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestWhoFollowsAQueryKnowsWhichQuestionsAreAnswered(t *testing.T) {
 		t.Errorf("it is asked for a decision about %s", req.ID)
 		return req.Allow()
 	}
-	for ev, err := range other.FollowQuery(t.Context()) {
+	for ev, err := range other.FollowQuery(t.Context(), 0) {
 		if id := question(t, ev); err != nil || id != "" && !errors.Is(other.Respond(t.Context(), id, allow), ErrNotPending) {
 			t.Errorf("afterwards %q is open, or %v", id, err)
 		}

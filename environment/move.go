@@ -47,7 +47,7 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)
 	}
-	end := e.discard
+	end := e.Terminate
 	if e.owner.release == nil {
 		end = func(context.Context) error { return e.Close() }
 	}
@@ -97,7 +97,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 		_, err = moved.setupSession(ctx, start)
 	}
 	if err != nil {
-		return nil, errors.Join(err, moved.discard(ctx))
+		return nil, errors.Join(err, moved.Terminate(ctx))
 	}
 	return moved, nil
 }
@@ -111,11 +111,11 @@ func (e *Environment) working(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, ended, err := e.settled(ctx, last)
+	far, err := e.progressOf(ctx, last)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
 		return false, nil // its output is gone, so it is, too
-	case err != nil || ended:
+	case err != nil || far.ended:
 		return false, err
 	}
 	proc, err := primitives.Reattach(ctx, e.prim, last.Process, primitives.Offset{Stdout: last.Offset, NoFollow: true})
@@ -141,7 +141,7 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 	})
 	if err = errors.Join(err, packed.Close()); err != nil {
 		if moved != nil {
-			err = errors.Join(err, moved.discard(ctx))
+			err = errors.Join(err, moved.Terminate(ctx))
 		}
 		return nil, err
 	}

@@ -187,7 +187,7 @@ func TestAFollowerWithoutOnPermissionLeavesRequestsToTheProgramThatAskedTheQuery
 		running <- err
 	}()
 	<-begun
-	for ev, err := range attach(t, env.ID(), box).FollowQuery(t.Context()) {
+	for ev, err := range attach(t, env.ID(), box).FollowQuery(t.Context(), 0) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -176,7 +176,7 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 	open := &openRequest{request: head, size: sizeOf(ev.Payload), cancel: cancel, take: take}
 	added, err := r.open(open)
 	if errors.Is(err, errTooMany) {
-		r.settle(false)
+		r.settle(false, r.known(ev))
 		added, err = r.open(open)
 	}
 	switch {
@@ -186,14 +186,15 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 		fallthrough
 	case err != nil:
 		cancel()
-		r.warn(fmt.Sprintf("a permission request was left out: %v", err))
+		// In its place, and so once for everybody who follows the query.
+		r.report(r.said(runnerscripts.TypeLog, warning(fmt.Sprintf("a permission request was left out: %v", err))))
 	case !added, policy.On == nil && r.watching:
 		cancel()
 		r.report(ev) // it is for the program that began the query
 	case policy.On == nil:
 		r.report(ev)
+		r.warn(permission.UnsetWarning) // before the answer: a program that dies between them leaves both to the next one
 		r.decide(ctx, req, permission.Unset(req), reasonAnswered)
-		r.warn(permission.UnsetWarning)
 	default:
 		if policy.Timeout >= 0 {
 			r.asks.Go(func() {
@@ -254,7 +255,11 @@ func (r *queryRun) decide(ctx context.Context, req PermissionRequest, d Permissi
 // warn reports a log event of the host.
 func (r *queryRun) warn(message string) {
 	r.env.log.Warn(message, "query", r.query.ID)
-	r.report(r.env.event(runnerscripts.TypeLog, r.query.ID, runnerscripts.Log{Level: "warn", Message: message}))
+	r.report(r.env.event(runnerscripts.TypeLog, r.query.ID, warning(message)))
+}
+
+func warning(message string) runnerscripts.Log {
+	return runnerscripts.Log{Level: "warn", Message: message}
 }
 
 // resolved reports the end of a permission request, once. Only this program allows, or
@@ -291,8 +296,8 @@ func (r *queryRun) resolved(ev runnerscripts.Event) {
 }
 
 // settle reports the end of permission requests that the agent does not end itself:
-// those that were answered and, with all, those that wait.
-func (r *queryRun) settle(all bool) {
+// those that were answered and, with all, those that wait. The caller may know it.
+func (r *queryRun) settle(all, known bool) {
 	var ends []runnerscripts.PermissionResolved
 	r.env.mu.Lock()
 	for _, id := range slices.Sorted(maps.Keys(r.active.requests)) {
@@ -309,6 +314,9 @@ func (r *queryRun) settle(all bool) {
 		delete(r.active.requests, id)
 	}
 	r.env.mu.Unlock()
+	if known {
+		return
+	}
 	for _, end := range ends {
 		r.report(r.env.event(runnerscripts.TypePermissionResolved, r.query.ID, end))
 	}

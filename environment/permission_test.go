@@ -238,7 +238,7 @@ func TestTheRequestsOfAQueryThatIsFollowedAreBounded(t *testing.T) {
 	}()
 	defer in.Close()
 	testmemory.AtMost(t, 3*maxSettled, func() {
-		if _, _, err := readSettled(in, 0, "q"); !errors.Is(err, primitives.ErrLimit) {
+		if _, err := readProgress(in, 0, "q"); !errors.Is(err, primitives.ErrLimit) {
 			t.Errorf("error %v, want ErrLimit", err)
 		}
 	})

@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,10 +40,13 @@ type process struct {
 	// earlier program has started it.
 	from    int64
 	adopted bool
+	// taken is where in the whole output the last event ends that was followed. Only one
+	// query is followed at a time, and alone uses it.
+	taken int64
 
 	// events brings what the script prints. It is closed when that has ended
 	// and the script has exited.
-	events chan runnerscripts.Event
+	events chan printed
 	// input brings lines to the script; nil is the end of its input.
 	input chan []byte
 	// discard, when closed, makes the reader drop events instead of waiting
@@ -68,12 +70,12 @@ type process struct {
 	tasks    sync.WaitGroup
 }
 
-// follow takes over a started process. ctx gives values only: the process's life
-// is bounded by close.
-func follow(ctx context.Context, script string, proc primitives.Process, maxLine int, hide redact.Redactor, forget func()) *process {
+// follow takes over a started process, whose output is read from a position on. ctx gives
+// values only: the process's life is bounded by close.
+func follow(ctx context.Context, script string, proc primitives.Process, from int64, maxLine int, hide redact.Redactor, forget func()) *process {
 	p := &process{
-		script: script, proc: proc, forget: forget, out: &watchedReader{r: proc.Stdout()},
-		events:  make(chan runnerscripts.Event),
+		script: script, proc: proc, forget: forget, out: &watchedReader{r: proc.Stdout()}, from: from, taken: from,
+		events:  make(chan printed),
 		input:   make(chan []byte, queuedControls),
 		discard: make(chan struct{}),
 		exited:  make(chan struct{}),
@@ -95,6 +97,12 @@ func follow(ctx context.Context, script string, proc primitives.Process, maxLine
 	return p
 }
 
+// printed is an event that a script has printed.
+type printed struct {
+	runnerscripts.Event
+	end int64 // where in the whole output its line ends
+}
+
 // read decodes standard output to its end.
 func (p *process) read(maxLine int) {
 	defer close(p.events)
@@ -109,7 +117,7 @@ func (p *process) read(maxLine int) {
 			return
 		}
 		select {
-		case p.events <- ev:
+		case p.events <- printed{ev, p.from + dec.Offset()}:
 		case <-p.discard:
 		}
 	}
@@ -295,26 +303,17 @@ func (p *process) leave() {
 	p.close()
 }
 
-// at is where in the whole output the last line ends that was read.
-func (p *process) at() int64 { return p.from + p.out.lines.Load() }
-
 // watchedReader tells whether a read is waiting for input.
 type watchedReader struct {
 	r       io.Reader
 	reads   atomic.Int64
 	waiting atomic.Bool
-	size    int64        // bytes that were read
-	lines   atomic.Int64 // bytes up to the end of the last whole line
 }
 
 func (w *watchedReader) Read(b []byte) (int, error) {
 	w.waiting.Store(true)
 	n, err := w.r.Read(b)
 	w.waiting.Store(false)
-	if i := bytes.LastIndexByte(b[:n], '\n'); i >= 0 {
-		w.lines.Store(w.size + int64(i) + 1)
-	}
-	w.size += int64(n)
 	w.reads.Add(1)
 	return n, err
 }

@@ -31,8 +31,17 @@ type Query struct {
 	// Prompt must not be empty.
 	Prompt string
 	// ID becomes Event.QueryID of what the query brings about. Empty means a
-	// new one.
+	// new one. If a program that has gone gave the prompt of this ID to the sandbox, as
+	// the last one, the query goes on, and the agent does not get the prompt again: a
+	// prompt runs once, whenever the program died.
 	ID string
+	// After is the Index of the last event of the query that the caller has: those up to
+	// it are left out, and later ones have higher ones. Zero is for a new query.
+	After int
+	// Detach lets the query go on in the sandbox when ctx is done, the loop is left or the
+	// environment is closed. [Environment.Interrupt] stops it. It needs a sandbox with
+	// durable commands that is kept.
+	Detach bool
 }
 
 // ExecuteQuery gives the agent a prompt and returns what happens, to the end of
@@ -49,7 +58,8 @@ type Query struct {
 // Permission requests are answered as Config.OnPermission says: without one they are
 // rejected, so that no query waits for an answer that nothing gives.
 //
-// Leaving the loop early interrupts the query and waits for its end. When ctx is
+// Leaving the loop early interrupts the query and waits for its end, unless q.Detach is
+// set. When ctx is
 // done the query is interrupted, what it still says is returned, and the sequence
 // ends with the context's cause. An agent that does not stop within 5 seconds
 // (runnerscripts.DefaultInterruptGrace) is killed, and the next query starts it again.
@@ -58,7 +68,7 @@ func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runne
 		if q.ID == "" {
 			q.ID = uuid.NewString()
 		}
-		r := &queryRun{env: e, query: q, yield: yield, began: now()}
+		r := &queryRun{env: e, query: q, yield: yield, began: now(), index: q.After}
 		if err := r.run(ctx); err != nil && !r.left {
 			yield(runnerscripts.Event{}, err)
 		}
@@ -71,6 +81,7 @@ type queryRun struct {
 	query Query
 	yield func(runnerscripts.Event, error) bool
 	began time.Time
+	index int // of the last event that was read
 
 	active   *activeQuery
 	used     func() Used // ends the count
@@ -93,6 +104,9 @@ func (r *queryRun) run(ctx context.Context) error {
 	if r.query.Prompt == "" {
 		return fmt.Errorf("execute query: %w: the prompt is empty", fs.ErrInvalid)
 	}
+	if r.query.Detach && !e.durable(runnerscripts.ExecuteQuery) {
+		return fmt.Errorf("execute query: detach: %w: the sandbox is not kept or has no durable commands, or the script is one of your own", errors.ErrUnsupported)
+	}
 	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
 		return err
@@ -101,16 +115,21 @@ func (r *queryRun) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // the agent goes on waiting for a prompt
 	}
-	r.begin(nil)
+	r.begin()
 	defer e.setQuery(nil)
 	e.activity.change(func(a *activity) { a.Began, a.Ended = r.began, time.Time{} })
-	defer r.noteActivity()
 	ctx, withdraw := context.WithCancelCause(ctx)
 	r.used = e.meter.Query(withdraw, func(limit *BudgetError) bool { return r.askForMore(ctx, limit) })
 	defer r.used()
 	err = r.ask(ctx)
+	goesOn := !r.ended && r.letsGo(ctx)
 	withdraw(nil)
 	r.asks.Wait()
+	if goesOn {
+		r.leaveAgent()
+		return err
+	}
+	defer r.noteActivity()
 	if err != nil && !r.ended {
 		err = r.fail(ctx, err)
 	}
@@ -126,7 +145,7 @@ func (r *queryRun) ask(ctx context.Context) error {
 		return err
 	}
 	for {
-		p, fresh, err := r.env.agentFor(ctx, r.query)
+		p, fresh, err := r.agent(ctx)
 		if err != nil {
 			return err
 		}
@@ -164,7 +183,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 	}
 	for {
 		switch {
-		case r.left && r.watching:
+		case r.left && r.query.Detach:
 			return nil
 		case r.left:
 			interrupt()
@@ -173,7 +192,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 		case report := <-r.reports:
 			report()
 		case <-done:
-			if r.watching {
+			if r.letsGo(ctx) {
 				return context.Cause(ctx)
 			}
 			done = nil
@@ -186,8 +205,9 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 			r.env.log.Warn("runner killed: it did not end the query after an interrupt", eventlog.Query, r.query.ID)
 			r.env.release(p)
 			return &ScriptError{Script: p.script, Err: errors.Join(context.Cause(ctx), errNotStopped)}
-		case ev, ok := <-p.events:
-			switch {
+		case said, ok := <-p.events:
+			ev := said.Event
+			switch p.taken = max(p.taken, said.end); {
 			case !ok:
 				return r.died(ctx, p, result)
 			case ev.Type == runnerscripts.TypeResult:
@@ -196,9 +216,10 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 					r.drop(p)
 					return &ScriptError{Script: p.script, Err: err}
 				}
-			case r.shared && ev.QueryID != r.query.ID && (ev.QueryID != "" || p.adopted && !r.started):
+			case r.shared && ev.QueryID != r.query.ID && ev.QueryID != "":
 				// It belongs to a query of another program, before this one or queued.
 			default:
+				r.index++
 				if over, err := r.take(ctx, ev); over {
 					return r.over(ctx, p, err)
 				}
@@ -210,6 +231,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 // take reports an event and says whether it ends the query.
 func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
 	ev = r.env.fromScript(ev, r.query.ID, runnerscripts.SourceRunner)
+	ev.Index = r.index
 	switch ev.Type {
 	case runnerscripts.TypeQueryStarted:
 		r.started = true
@@ -228,7 +250,7 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 			return true, r.failed(ctx, ev, runnerscripts.QueryFailed{DurationMS: done.DurationMS, Usage: done.Usage})
 		}
 		if r.measure(&done.Usage) {
-			ev = r.env.event(ev.Type, ev.QueryID, done)
+			ev = r.said(ev.Type, done)
 		}
 		r.end(ev)
 		return true, nil
@@ -243,6 +265,31 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 	return false, nil
 }
 
+// said makes an event in place of the one that was read last.
+func (r *queryRun) said(typ runnerscripts.EventType, payload any) runnerscripts.Event {
+	ev := r.env.event(typ, r.query.ID, payload)
+	ev.Index = r.index
+	return ev
+}
+
+// letsGo reports whether the query goes on without this program, which has no time for it
+// any more.
+func (r *queryRun) letsGo(ctx context.Context) bool {
+	return r.query.Detach && (r.left || ctx.Err() != nil) && endedBy(ctx) == nil
+}
+
+// leaveAgent lets go of the agent, for the next program or query to find.
+func (r *queryRun) leaveAgent() {
+	r.env.mu.Lock()
+	p := r.env.agent
+	r.env.left = true
+	r.env.mu.Unlock()
+	if p != nil {
+		p.leave()
+		r.env.forget(p)
+	}
+}
+
 // failed reports the end of a query that failed, and returns it.
 func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
 	changed := r.measure(&failed.Usage)
@@ -250,7 +297,7 @@ func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed ru
 		failed.Code, failed.Message, failed.HTTPStatus, changed = codeOf(cause), cause.Error(), 0, true
 	}
 	if r.env.explain(ctx, &failed, r.began) || changed {
-		ev = r.env.event(runnerscripts.TypeQueryFailed, ev.QueryID, failed)
+		ev = r.said(runnerscripts.TypeQueryFailed, failed)
 	}
 	r.end(ev)
 	return &QueryError{QueryID: r.query.ID, Failure: failed}
@@ -297,7 +344,7 @@ func (r *queryRun) measure(u *runnerscripts.Usage) (changed bool) {
 
 // end reports the last event of the query.
 func (r *queryRun) end(ev runnerscripts.Event) {
-	r.settle(true)
+	r.settle(true, r.known(ev))
 	r.ended = true
 	r.report(ev)
 }
@@ -355,8 +402,16 @@ func (r *queryRun) later(ctx context.Context, report func()) (called bool) {
 	}
 }
 
-// report gives an event to the caller unless it has left.
+// known reports whether the caller has an event, and what came with it, already.
+func (r *queryRun) known(ev runnerscripts.Event) bool {
+	return ev.Index > 0 && ev.Index <= r.query.After
+}
+
+// report gives an event to the caller unless it has left, or has the event already.
 func (r *queryRun) report(ev runnerscripts.Event) {
+	if r.known(ev) {
+		return
+	}
 	eventlog.Write(r.env.log, ev)
 	if !r.left && !r.yield(ev, nil) {
 		r.left = true
@@ -407,19 +462,21 @@ func (r *queryRun) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// agentFor returns the process that has the prompt: the one that is alive, or a
+// agent returns the process that has the prompt: the one that is alive, or a
 // fresh one.
-func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh bool, err error) {
+func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error) {
+	e, q := r.env, r.query
 	e.mu.Lock()
 	p = e.agent
 	e.mu.Unlock()
 	if p == nil {
-		if p, err = e.rejoin(ctx); err != nil {
-			return nil, false, err
+		has := false
+		if p, has, err = r.rejoin(ctx); err != nil || has {
+			return p, false, err
 		}
 	}
 	if p != nil {
-		if err := e.notePrompt(ctx, p, q.ID); err != nil {
+		if err := r.notePrompt(ctx, p); err != nil {
 			return nil, false, err
 		}
 		err := p.send(ctx, runnerscripts.Control{Type: runnerscripts.ControlPrompt, ID: q.ID, Text: q.Prompt})
@@ -437,7 +494,7 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
 		Session: session, Profile: e.cfg.Profile, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
 		InterruptGraceMS: max(1, e.grace.Milliseconds()),
-	}, func(p *process) error { return e.notePrompt(ctx, p, q.ID) }); err != nil {
+	}, func(p *process) error { return r.notePrompt(ctx, p) }); err != nil {
 		return nil, false, err
 	}
 	e.log.Debug("agent started", eventlog.Query, q.ID)
@@ -455,10 +512,9 @@ func (e *Environment) agentFor(ctx context.Context, q Query) (p *process, fresh 
 	return p, true, nil
 }
 
-// begin makes the query the running one. settled are the permission requests of a query
-// that is followed.
-func (r *queryRun) begin(settled map[string]bool) {
-	r.active = &activeQuery{id: r.query.ID, settled: settled, stop: make(chan struct{}), requests: make(openRequests)}
+// begin makes the query the running one.
+func (r *queryRun) begin() {
+	r.active = &activeQuery{id: r.query.ID, detached: r.query.Detach, stop: make(chan struct{}), requests: make(openRequests)}
 	r.reports = make(chan func())
 	r.env.setQuery(r.active)
 }

@@ -47,7 +47,7 @@ func (e *Environment) start(ctx context.Context, script string, request any, bef
 	if maxLine == 0 && script == runnerscripts.ReadTranscript {
 		maxLine = runnerscripts.MaxTranscript
 	}
-	p := follow(ctx, script, proc, maxLine, e.hide, forget)
+	p := follow(ctx, script, proc, 0, maxLine, e.hide, forget)
 	err = e.adopt(p)
 	if err == nil && before != nil {
 		err = before(p)
@@ -103,7 +103,8 @@ func (e *Environment) run(ctx context.Context, script string, request any, emit 
 		select {
 		case <-ctx.Done():
 			return runnerscripts.Result{}, &ScriptError{Script: script, Err: context.Cause(ctx), Stderr: p.stderr.String()}
-		case ev, ok := <-p.events:
+		case said, ok := <-p.events:
+			ev := said.Event
 			switch {
 			case !ok:
 				return e.finish(ctx, p, result)
@@ -224,7 +225,7 @@ func (e *Environment) disowned(ev runnerscripts.Event, why string) runnerscripts
 
 // enrich fills in what the environment knows of an event.
 func (e *Environment) enrich(ev runnerscripts.Event) runnerscripts.Event {
-	ev.Seq = 0 // the session's to give
+	ev.Seq, ev.Index = 0, 0 // the session's and the query's to give
 	ev.SessionID = e.cfg.SessionID
 	if ev.ConversationID == "" {
 		ev.ConversationID = runnerscripts.MainConversation

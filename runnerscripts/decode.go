@@ -51,6 +51,9 @@ func (d *Decoder) Counts() DecodeCounts {
 	return c
 }
 
+// Offset returns where in the stream the line of the last event ends, in bytes.
+func (d *Decoder) Offset() int64 { return d.lines.Offset() }
+
 // Next returns the next event. A script's last line comes as an event of type
 // [TypeResult] whose payload is the [Result]:
 //

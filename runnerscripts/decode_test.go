@@ -258,3 +258,28 @@ func checkPayload(t *testing.T, name string, ev Event) {
 		t.Errorf("%s: %s: %v", name, ev.Type, err)
 	}
 }
+
+func TestTheOffsetIsTheEndOfTheLine(t *testing.T) {
+	long := strings.Repeat("x", 3<<20)
+	in := "a\n\nbc\r\n" + long + "\nd\n" + long + "\n" + strings.Repeat("y\n", 40_000) + "half"
+	for name, r := range map[string]io.Reader{
+		"at once": strings.NewReader(in), "in parts": &stutter{data: []byte(in), step: 70_000},
+	} {
+		for _, next := range map[string]func(*LineReader) ([]byte, error){"next": (*LineReader).Next, "take": (*LineReader).take} {
+			l := NewLineReader(r, 0)
+			for {
+				line, err := next(l)
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				read := strings.TrimRight(in[:l.Offset()], "\r\n")
+				if err != nil || !strings.HasSuffix(read, string(line)) {
+					t.Fatalf("%s: offset %d after %.10q, %v", name, l.Offset(), line, err)
+				}
+			}
+			if l.Offset() != int64(len(in)) && l.Offset() != 0 {
+				t.Errorf("%s: offset %d in the end, want %d", name, l.Offset(), len(in))
+			}
+		}
+	}
+}

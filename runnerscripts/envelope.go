@@ -82,6 +82,7 @@ const (
 	seenQuery
 	seenSource
 	seenTime
+	seenIndex
 )
 
 // scanEvent decodes an event that is written in the usual way: each known key at
@@ -150,6 +151,13 @@ func setField(ev *Event, n *names, key, value []byte, plain bool) int {
 			return 0
 		}
 		return seenSeq
+	case "index":
+		n, ok := smallNumber(value)
+		ev.Index = int(n)
+		if !ok || ev.Index < 0 || uint64(ev.Index) != n {
+			return 0
+		}
+		return seenIndex
 	}
 	if !plain {
 		return 0

@@ -24,6 +24,11 @@ type Event struct {
 	ConversationID string `json:"conversation_id,omitempty"`
 	// QueryID is the prompt that the event belongs to, if any.
 	QueryID string `json:"query_id,omitempty"`
+	// Index numbers what the agent's runner says of a query, from 1: it is the same for
+	// every reader of the query, so that one that has the first n events can go on with
+	// the next. The host sets it; it is zero for what is not said by the runner during a
+	// query. Indexes only grow, and what the host keeps to itself leaves gaps.
+	Index int `json:"index,omitempty"`
 	// Source is who made the event. The host sets it, and the SessionID and
 	// QueryID: what a script says of them is not believed.
 	Source Source `json:"source,omitempty"`

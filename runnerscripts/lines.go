@@ -34,6 +34,7 @@ type LineReader struct {
 	start int
 	end   int
 	lines int64
+	from  int64 // what of the stream was before buf
 	half  bool
 	err   error
 }
@@ -76,6 +77,7 @@ func (l *LineReader) take() ([]byte, error) {
 		return bytes.Clone(line), err
 	}
 	l.buf = append(make([]byte, 0, firstBuffer), l.buf[l.start:l.end]...)
+	l.from += int64(l.start)
 	l.start, l.end = 0, len(l.buf)
 	l.buf = l.buf[:cap(l.buf)]
 	return line, err
@@ -84,6 +86,10 @@ func (l *LineReader) take() ([]byte, error) {
 // Lines counts the lines so far, empty ones included: it is the number of the
 // line that Next returned last, from 1.
 func (l *LineReader) Lines() int64 { return l.lines }
+
+// Offset returns where in the stream the line ends that Next returned last, in bytes, its
+// line end included.
+func (l *LineReader) Offset() int64 { return l.from + int64(l.start) }
 
 // Unterminated reports that the stream ended in the middle of the line that was
 // returned last.
@@ -113,6 +119,7 @@ func (l *LineReader) next() ([]byte, error) {
 
 func (l *LineReader) last() ([]byte, error) {
 	if l.start == l.end {
+		l.from += int64(l.start)
 		l.buf, l.start, l.end = nil, 0, 0
 		return nil, l.err
 	}
@@ -128,6 +135,7 @@ func (l *LineReader) last() ([]byte, error) {
 func (l *LineReader) tooLong() error {
 	l.err = fmt.Errorf("%w: line %d is longer than %d bytes; print less on a line, or read with a higher limit",
 		primitives.ErrLimit, l.lines+1, l.max)
+	l.from += int64(l.start)
 	l.buf, l.start, l.end = nil, 0, 0
 	return l.err
 }
@@ -136,6 +144,7 @@ func (l *LineReader) tooLong() error {
 func (l *LineReader) fill() {
 	switch {
 	case l.start == l.end:
+		l.from += int64(l.start)
 		l.start, l.end = 0, 0
 		if l.buf == nil || len(l.buf) > keepBuffer {
 			l.buf = make([]byte, firstBuffer)
@@ -143,10 +152,12 @@ func (l *LineReader) fill() {
 	case l.end < len(l.buf):
 	case l.start > len(l.buf)/2:
 		l.end = copy(l.buf, l.buf[l.start:l.end])
+		l.from += int64(l.start)
 		l.start = 0
 	default:
 		larger := make([]byte, min(2*len(l.buf), l.max+len("\r\n")+keepBuffer))
 		l.end = copy(larger, l.buf[l.start:l.end])
+		l.from += int64(l.start)
 		l.buf, l.start = larger, 0
 	}
 	for range mostEmptyReads {

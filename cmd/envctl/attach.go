@@ -103,7 +103,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		if found.inUse && f.permission == "" && answer.policy == permissionDeny {
 			w.answer = nil // its owner answers
 		}
-		err = w.print(ctx, env.FollowQuery(ctx))
+		err = w.print(ctx, env.FollowQuery(ctx, 0))
 	}
 	switch {
 	case errors.Is(err, environment.ErrNoQuery) && len(prompts) == 0:

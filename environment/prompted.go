@@ -1,0 +1,195 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// prompted says where a kept sandbox stores the events of a query. It does not hold
+// the prompts.
+type prompted struct {
+	Time    time.Time `json:"time"`
+	QueryID string    `json:"query_id"`
+	Process string    `json:"process"` // the durable command that has the prompt
+	Input   string    `json:"input"`   // where its feeds connect
+	// Offset is where in its standard output what belongs to the query begins: all that
+	// follows and is of no other query.
+	Offset int64 `json:"offset"`
+	// Index is that of the last event of the query before, from a process that has ended
+	// before it took up the prompt.
+	Index int  `json:"index,omitempty"`
+	Seen  bool `json:"seen,omitempty"`
+}
+
+// notePrompt writes down that a durable process is about to get a prompt.
+func (r *queryRun) notePrompt(ctx context.Context, p *process) error {
+	d, ok := p.proc.(*durableProcess)
+	if !ok {
+		return nil
+	}
+	return r.env.note(ctx, prompted{
+		Time: now(), QueryID: r.query.ID, Process: d.ID(), Input: d.input, Offset: p.taken, Index: r.index,
+	})
+}
+
+// noteEnd writes down that a program has seen the end of a query.
+func (e *Environment) noteEnd(ctx context.Context, p *process, id string) {
+	if _, ok := p.proc.(*durableProcess); !ok {
+		return
+	}
+	// If it fails, the query is shown once more.
+	if err := e.note(ctx, prompted{Time: now(), QueryID: id, Seen: true}); err != nil {
+		e.log.Debug("cannot write down that a query has ended", "error", err)
+	}
+}
+
+func (e *Environment) note(ctx context.Context, p prompted) error {
+	line, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	err = e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, queriesFile), bytes.NewReader(append(line, '\n')),
+		primitives.WriteOptions{Mode: 0o600, Append: true})
+	if err != nil {
+		return fmt.Errorf("write down where the query's events are: %w", err)
+	}
+	return nil
+}
+
+// lastPrompt returns what is known of the latest query.
+func (e *Environment) lastPrompt(ctx context.Context) (prompted, error) {
+	all, err := e.prompts(ctx)
+	if err != nil {
+		return prompted{}, err
+	}
+	if len(all) == 0 {
+		return prompted{}, ErrNoQuery
+	}
+	return all[len(all)-1], nil
+}
+
+// prompts returns what is known of the queries so far, in their order.
+func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
+	name := path.Join(e.prim.Paths().App, queriesFile)
+	data, err := primitives.ReadFile(ctx, e.prim, name, maxRecord)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the list of queries: %w", err)
+	}
+	var all []prompted
+	lines := runnerscripts.NewLineReader(bytes.NewReader(data), 0)
+	for {
+		line, err := lines.Next()
+		if errors.Is(err, io.EOF) || err == nil && lines.Unterminated() {
+			return all, nil
+		}
+		var one prompted
+		if err == nil {
+			err = json.Unmarshal(line, &one)
+		}
+		if err == nil && (one.QueryID == "" || one.Process == "" && !one.Seen) {
+			err = errors.New("it names no query")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the list of the sandbox's queries is damaged: %w; delete %s in it", err, name)
+		}
+		if one.Seen {
+			if n := len(all); n > 0 && all[n-1].QueryID == one.QueryID {
+				all[n-1].Seen = true
+			}
+			continue
+		}
+		all = append(all, one)
+	}
+}
+
+// maxSettled is how many bytes of memory the IDs of the requests of a query take.
+const maxSettled = 16 << 20
+
+// progress is how far a query was when it was looked for.
+type progress struct {
+	// settled are its permission requests; true if they were settled.
+	settled map[string]bool
+	started bool
+	ended   bool
+	running string // the query that runs; empty if none does
+	// end is where in the output of its process the query ends, or of one that has not
+	// ended, what has been printed.
+	end int64
+}
+
+// progressOf returns how far a query is by now, according to what is kept of its events.
+func (e *Environment) progressOf(ctx context.Context, at prompted) (progress, error) {
+	proc, err := primitives.Reattach(ctx, e.prim, at.Process, primitives.Offset{Stdout: at.Offset, NoFollow: true})
+	if err != nil {
+		return progress{}, err
+	}
+	far, err := readProgress(proc.Stdout(), e.maxLine, at.QueryID)
+	far.end += at.Offset
+	if err = errors.Join(err, proc.Close()); err != nil {
+		return progress{}, fmt.Errorf("read how far it is: %w", err)
+	}
+	return far, nil
+}
+
+// readProgress is progressOf for a stream of events whose last line may be incomplete.
+func readProgress(r io.Reader, maxLine int, query string) (progress, error) {
+	far := progress{settled: make(map[string]bool)}
+	lines := runnerscripts.NewLineReader(r, maxLine)
+	size := 0
+	note := func(id string, is bool) {
+		if _, known := far.settled[id]; !known {
+			size += 64 + len(id)
+		}
+		far.settled[id] = is
+	}
+	for size <= maxSettled {
+		line, err := lines.Next()
+		switch {
+		case errors.Is(err, io.EOF) || err == nil && lines.Unterminated():
+			return far, nil
+		case err != nil:
+			return progress{}, err
+		}
+		far.end = lines.Offset()
+		ev, err := runnerscripts.DecodeEvent(line)
+		if err != nil {
+			continue // the follower of the query gets it
+		}
+		switch ev.Type {
+		case runnerscripts.TypePermissionRequest:
+			if req, err := runnerscripts.Payload[request](ev); err == nil {
+				note(req.ID, false)
+			}
+		case runnerscripts.TypePermissionResolved:
+			if done, err := runnerscripts.Payload[request](ev); err == nil {
+				note(done.ID, true)
+			}
+		case runnerscripts.TypeQueryStarted:
+			far.running = ev.QueryID
+			far.started = far.started || ev.QueryID == query
+		case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+			far.running = ""
+			if ev.QueryID == query {
+				for id := range far.settled {
+					far.settled[id] = true
+				}
+				far.ended = true
+				return far, nil
+			}
+		}
+	}
+	return progress{}, fmt.Errorf("%w: the IDs of its permission requests take more than %d MiB", primitives.ErrLimit, maxSettled>>20)
+}
