@@ -46,6 +46,8 @@ type SandboxInfo struct {
 	// GuestVersion is the version of the guest protocol that it was made with, and may be
 	// another one than that of this release. Zero is unknown, or that it needs none.
 	GuestVersion int `json:"guest_version,omitempty"`
+	// SessionID is the conversation that it was made for, where the type remembers it.
+	SessionID string `json:"session_id,omitempty"`
 	// Agent is the agent that was chosen for it; empty for none. Agent, CostUSD and
 	// the times of queries are known where this user made the sandbox on this machine.
 	Agent string `json:"agent,omitempty"`
@@ -71,6 +73,7 @@ func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 		list = append(list, SandboxInfo{
 			ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned,
 			Image: f.Image, Name: f.Name, Kept: f.Kept, Orphan: f.Orphan, GuestVersion: f.GuestVersion,
+			SessionID: f.Session,
 		})
 	}
 	if err != nil {

@@ -21,14 +21,19 @@ const (
 type Config struct {
 	// Environment is the sandbox and the agent, and says with its OnPermission who
 	// answers permission requests: environment.AnswerLater leaves them to
-	// [AgentSession.Respond]. Its SessionID is replaced by the session's; Keep is
-	// refused, because what a session needs of a sandbox it stores. Its From is that of
+	// [AgentSession.Respond]. Its SessionID is replaced by the session's. Its From is that of
 	// the last sandbox, so that a less isolated one needs its Trust. A Tar source must
 	// be given by its path, because it may be needed again. Its Logger takes the
 	// session's records, too.
+	//
+	// With Sandbox.Keep the session is durable: its sandbox and the query that runs in it
+	// outlive this program, however that ends. [AgentSession.Close] lets go of both, and
+	// [Open] goes on with them. [AgentSession.TerminateEnvironment],
+	// [AgentSession.Destroy] and IdleTimeout end the sandbox. It needs a type of sandbox
+	// that has durable commands, and the agent's own scripts.
 	Environment environment.Config
 	// Create makes an environment, for sandboxes that environment.Create does
-	// not know. Closing that environment must end its sandbox. Nil means
+	// not know. Closing that environment must end its sandbox, unless it is kept. Nil means
 	// environment.Create.
 	Create func(ctx context.Context, cfg environment.Config) (*environment.Environment, error)
 
@@ -66,9 +71,6 @@ type Config struct {
 // withDefaults returns the configuration with every zero replaced by what it
 // means.
 func (c Config) withDefaults() (Config, error) {
-	if c.Environment.Sandbox.Keep {
-		return c, fmt.Errorf("%w: Environment.Sandbox.Keep: a session stores what it needs and ends its sandbox; leave it out", fs.ErrInvalid)
-	}
 	if c.Environment.Agent.Name == "" {
 		return c, fmt.Errorf("%w: Environment.Agent.Name is empty; name an agent, for example %q", fs.ErrInvalid, "claude")
 	}

@@ -146,6 +146,10 @@ func (f *fakeSandbox) Close() error {
 	return f.ending
 }
 
+func (f *fakeSandbox) Terminate(context.Context) error { return f.Close() }
+
+func (f *fakeSandbox) Interrupt(context.Context) error { return nil }
+
 func (f *fakeSandbox) Files() primitives.Files { return nil }
 
 func (f *fakeSandbox) Pack(context.Context) (io.ReadCloser, error) {

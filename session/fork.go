@@ -52,7 +52,7 @@ func (s *AgentSession) Fork(ctx context.Context, n int) ([]*AgentSession, error)
 		errs := []error{fmt.Errorf("fork: %w", err)}
 		for _, sb := range sandboxes[i:] {
 			if sb != nil {
-				errs = append(errs, sb.Close())
+				errs = append(errs, sb.Terminate(ctx))
 			}
 		}
 		for _, c := range made {

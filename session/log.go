@@ -76,6 +76,7 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 	for _, ev := range events {
 		s.state.apply(ev)
 	}
+	s.reopenedLocked()
 	s.grown()
 	if old := before.outdated(s.state.stored); len(old) > 0 {
 		if err := s.store.RemoveBlobs(context.WithoutCancel(ctx), s.id, old...); err != nil {

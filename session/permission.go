@@ -17,13 +17,27 @@ func (s *AgentSession) Respond(ctx context.Context, id string, d runnerscripts.P
 	if err := s.check(); err != nil {
 		return fmt.Errorf("respond: %w", err)
 	}
-	live := s.live()
-	if live == nil {
-		return fmt.Errorf("respond: %w: %q", ErrNotPending, id)
+	opened := s.reopens(id)
+	for {
+		live := s.live()
+		if live == nil {
+			return fmt.Errorf("respond: %w: %q", ErrNotPending, id)
+		}
+		err := live.Respond(ctx, id, d)
+		none := errors.Is(err, environment.ErrNoQuery) || errors.Is(err, environment.ErrClosed)
+		if opened != nil && (none || errors.Is(err, ErrNotPending)) {
+			select { // it waits in the sandbox, and is about to be found there
+			case <-opened:
+			case <-s.done:
+			case <-ctx.Done():
+				return fmt.Errorf("respond: %w", context.Cause(ctx))
+			}
+			opened = nil
+			continue
+		}
+		if none {
+			return fmt.Errorf("respond: %w: %q", ErrNotPending, id)
+		}
+		return err
 	}
-	err := live.Respond(ctx, id, d)
-	if errors.Is(err, environment.ErrNoQuery) || errors.Is(err, environment.ErrClosed) {
-		return fmt.Errorf("respond: %w: %q", ErrNotPending, id)
-	}
-	return err
 }

@@ -31,7 +31,10 @@ type sandbox interface {
 	WorkspaceFiles(ctx context.Context, opts environment.FilesOptions) ([]environment.WorkspaceFile, error)
 	WatchWorkspace(ctx context.Context, opts environment.FilesOptions) (iter.Seq2[runnerscripts.Event, error], error)
 	Healthy(ctx context.Context) error
+	Interrupt(ctx context.Context) error
+	// Close ends the sandbox, unless it is kept; Terminate ends it in any case.
 	Close() error
+	Terminate(ctx context.Context) error
 
 	// Files returns the files of the sandbox.
 	Files() primitives.Files
@@ -100,10 +103,6 @@ type liveSandbox struct {
 	once   sync.Once
 }
 
-func (l *liveSandbox) execute(ctx context.Context, t *Turn) iter.Seq2[runnerscripts.Event, error] {
-	return l.ExecuteQuery(ctx, environment.Query{Prompt: t.prompt, ID: t.id})
-}
-
 // explain adds to the error of a query that the sandbox is gone, if it is: what
 // the dying runner says is no reason by itself.
 func (l *liveSandbox) explain(ctx context.Context, err error) error {
@@ -170,10 +169,10 @@ func (s *AgentSession) ensureSandbox(ctx context.Context) (*liveSandbox, error) 
 		return nil, errors.Join(err, s.append(ctx, report))
 	}
 	if err := s.append(ctx, restored...); err != nil {
-		return nil, errors.Join(err, sb.Close())
+		return nil, errors.Join(err, sb.Terminate(ctx))
 	}
 	if err := s.adopt(ctx, sb, made); err != nil {
-		return nil, errors.Join(err, sb.Close())
+		return nil, errors.Join(err, sb.Terminate(ctx))
 	}
 	return s.live(), nil
 }
@@ -195,11 +194,17 @@ func (s *AgentSession) adopt(ctx context.Context, sb sandbox, made Options) erro
 			return err
 		}
 	}
+	return s.take(ctx, sb, runnerscripts.TypeEnvironmentReady, "")
+}
+
+// take makes a sandbox the session's, and tells it with an event.
+func (s *AgentSession) take(ctx context.Context, sb sandbox, typ runnerscripts.EventType, message string) error {
 	info := runnerscripts.EnvironmentInfo{
 		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Isolation: sb.Isolation(), Status: string(primitives.StatusRunning),
+		Message: message,
 	}
 	live := &liveSandbox{sandbox: sb, backend: info.Backend, used: time.Now(), died: make(chan struct{})}
-	if err := s.append(ctx, event(runnerscripts.TypeEnvironmentReady, "", info)); err != nil {
+	if err := s.append(ctx, event(typ, "", info)); err != nil {
 		return err
 	}
 	s.look(context.WithoutCancel(ctx), live)
@@ -222,7 +227,7 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 		return nil, nil, fmt.Errorf("create environment: %w", err)
 	}
 	if _, err := sb.PrepareSession(ctx, environment.Setup{Transcript: snap.transcript}); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("prepare session: %w", err), sb.Close())
+		return nil, nil, errors.Join(fmt.Errorf("prepare session: %w", err), sb.Terminate(ctx))
 	}
 	return sb, snap.events(), nil
 }
@@ -243,6 +248,7 @@ func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 	}
 	setIf(&cfg.Agent.Model, s.state.Options.Model)
 	setIf(&cfg.Agent.PermissionMode, s.state.Options.Mode)
+	cfg.OnPermission = s.opening(cfg.OnPermission)
 	return cfg
 }
 
@@ -270,7 +276,7 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 		events = s.saveLastWords(ctx, live)
 		s.saveWorkspace(ctx, live)
 	}
-	err := live.Close()
+	err := live.Terminate(ctx)
 	if reason == reasonUnhealthy {
 		// It is dead; that it cannot be ended in good order is no news.
 		err = nil

@@ -29,7 +29,9 @@ type AgentSession struct {
 	cfg    Config
 	store  store.Store
 	create createFunc
-	log    hclog.Logger
+	// durable says that the sandbox outlives the program.
+	durable bool
+	log     hclog.Logger
 
 	// logMu keeps the events in order: it is held while they are numbered,
 	// stored and folded into the state.
@@ -49,6 +51,9 @@ type AgentSession struct {
 	closing bool
 	destroy bool
 
+	// reopening are the permission requests that waited when the session was opened: each
+	// is closed when it can be answered in this program, or has ended.
+	reopening    map[string]chan struct{}
 	queue        []*Turn
 	active       *activeTurn
 	sandbox      *liveSandbox
@@ -67,6 +72,13 @@ type AgentSession struct {
 // Going on with a session whose program died first closes what was left open:
 // queries that were running or queued are reported as failed, permission requests
 // as withdrawn, its sandbox as terminated.
+//
+// A durable session, see [Config].Environment, goes on instead: its sandbox is attached to, the
+// query that runs there is followed from the first event that is not stored, permission
+// requests wait for [AgentSession.Respond] or the new OnPermission, whose timeouts begin again, and
+// prompts that were queued run; [AgentSession.Turns] returns them all. A prompt runs once,
+// whenever the program died. Only if the sandbox has gone are the running query and its requests
+// closed as above, and queued prompts run in a new sandbox.
 //
 // ctx covers the opening only. The caller must Close the session.
 func Open(ctx context.Context, cfg Config) (*AgentSession, error) {
@@ -93,7 +105,7 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 		create = environmentCreator(cfg.Create)
 	}
 	s := &AgentSession{
-		id: cfg.ID, cfg: cfg, store: cfg.Store, create: create,
+		id: cfg.ID, cfg: cfg, store: cfg.Store, create: create, durable: cfg.Environment.Sandbox.Keep,
 		state:   newState(),
 		changed: make(chan struct{}),
 		wake:    make(chan struct{}, 1),
@@ -154,8 +166,11 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 		}
 		s.state.apply(ev)
 	}
-	if b != nil {
+	switch {
+	case b != nil:
 		return s.append(ctx, append(b.events(), leftovers(s.state, reasonForked)...)...)
+	case s.durable:
+		return s.readopt(ctx)
 	}
 	return s.append(ctx, leftovers(s.state, reasonExpired)...)
 }
@@ -198,13 +213,17 @@ func (s *AgentSession) State(context.Context) (State, error) {
 // Close interrupts the running query, withdraws the queued prompts, stores the
 // workspace and ends the sandbox, and returns when all of it is done. The session
 // stays in the store; [Open] goes on with it. Closing again returns the same.
+//
+// Of a durable session Close ends nothing: the query goes on, queued prompts stay queued,
+// and the sandbox stays, for [Open]; their turns return [ErrClosed]. Without a program the
+// agent's permission requests are rejected after a minute.
 func (s *AgentSession) Close() error {
 	s.shut(false)
 	<-s.done
 	return s.err
 }
 
-// Destroy closes the session without storing its workspace and removes it from
+// Destroy closes the session without storing its workspace, ends its sandbox, and removes it from
 // the store. It may be called after Close, and more than once.
 func (s *AgentSession) Destroy(ctx context.Context) error {
 	s.shut(true)

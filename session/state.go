@@ -113,6 +113,9 @@ type QueryState struct {
 	Prompt string `json:"prompt"`
 	// Time is when it was accepted or, of a running one, when it started.
 	Time time.Time `json:"time"`
+	// Seq is that of its first event, and Index the last Index of its events.
+	Seq   uint64 `json:"seq,omitempty"`
+	Index int    `json:"index,omitempty"`
 }
 
 func newState() State {
@@ -147,6 +150,9 @@ func (s *State) apply(ev runnerscripts.Event) {
 	}
 	if ev.SessionID != "" {
 		s.ID = ev.SessionID
+	}
+	if q := s.query(ev.QueryID); q != nil && ev.Index > q.Index {
+		q.Index = ev.Index
 	}
 	switch ev.Type {
 	case runnerscripts.TypeQueryQueued, runnerscripts.TypeQueryStarted,
@@ -204,13 +210,18 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeQueryQueued:
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
-			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Time: ev.Time})
+			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Time: ev.Time, Seq: ev.Seq})
 		}
 		return
 	case runnerscripts.TypeQueryStarted:
+		started := QueryState{ID: ev.QueryID, Seq: ev.Seq, Index: ev.Index}
+		if q := s.query(ev.QueryID); q != nil {
+			started = *q
+		}
 		s.dropQuery(ev.QueryID)
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
-			s.Query = &QueryState{ID: ev.QueryID, Prompt: p.Prompt, Time: ev.Time}
+			started.Prompt, started.Time = p.Prompt, ev.Time
+			s.Query = &started
 		}
 		return
 	}
@@ -221,6 +232,19 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 	}](ev); ok {
 		s.Usage = s.Usage.Add(p.Usage)
 	}
+}
+
+// query returns the query of an ID that is queued or runs; nil if there is none.
+func (s *State) query(id string) *QueryState {
+	if s.Query != nil && s.Query.ID == id {
+		return s.Query
+	}
+	for i := range s.Queued {
+		if s.Queued[i].ID == id {
+			return &s.Queued[i]
+		}
+	}
+	return nil
 }
 
 func (s *State) dropQuery(id string) {

@@ -18,6 +18,10 @@ type Turn struct {
 	id      string
 	prompt  string
 	seq     uint64 // of its first event
+	// begun says that the agent had the prompt before the session was opened, and reopened
+	// that the prompt was accepted before.
+	begun, reopened bool
+	index           int // of its last event; the worker's alone
 
 	failure lastfailure.Keeper
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -93,7 +94,7 @@ func (s *AgentSession) next(ctx context.Context) (context.Context, *activeTurn) 
 		return nil, nil
 	}
 	qctx, cancel := context.WithCancelCause(ctx)
-	s.active = &activeTurn{turn: s.queue[0], cancel: cancel}
+	s.active = &activeTurn{turn: s.queue[0], cancel: cancel, taken: s.queue[0].begun}
 	s.queue = s.queue[1:]
 	return qctx, s.active
 }
@@ -107,6 +108,10 @@ func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 		// seen the prompt.
 		_ = s.endSandbox(ctx, reasonUnhealthy)
 		live, last, err = s.attempt(ctx, a)
+	}
+	if last == nil && s.letsGo(a) {
+		s.leaveTurn(a, err)
+		return
 	}
 	s.conclude(context.WithoutCancel(ctx), a, live, last, err)
 }
@@ -135,11 +140,23 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	for ev, err := range live.execute(ctx, a.turn) {
+	ctx, release := s.executing(ctx, a, live)
+	defer release()
+	told := false
+	q := environment.Query{Prompt: a.turn.prompt, ID: a.turn.id, After: a.turn.index, Detach: s.durable}
+	for ev, err := range live.ExecuteQuery(ctx, q) {
 		if err != nil {
 			return last, err
 		}
+		if s.durable && !told && s.isInterrupted(a) {
+			told = true
+			_ = live.Interrupt(ctx) // the first one may have come before the query began
+		}
+		if s.repeats(a.turn, ev) {
+			continue
+		}
 		a.turn.failure.Add(ev)
+		a.turn.index = max(a.turn.index, ev.Index)
 		if endOf(a.turn.id, ev) {
 			last = &ev
 			continue
@@ -252,9 +269,18 @@ func (s *AgentSession) shutdown(ctx context.Context, left error) {
 	s.mu.Unlock()
 	s.promptMu.Unlock()
 	for _, t := range queued {
+		if s.staysOpen() {
+			t.finish(runnerscripts.QueryCompleted{}, ErrClosed)
+			continue
+		}
 		s.drop(ctx, t)
 	}
-	err := s.endSandbox(ctx, reasonManual)
+	var err error
+	if s.staysOpen() {
+		err = s.leaveSandbox()
+	} else {
+		err = s.endSandbox(ctx, reasonManual)
+	}
 	s.err = errors.Join(left, err)
 	s.log.Info("session closed")
 	s.mu.Lock()

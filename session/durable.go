@@ -1,0 +1,227 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// A durable session has a sandbox that is kept. A program lets go of it, or dies, and the
+// next one goes on: the log says what was accepted and how far the query was, and the sandbox
+// has what the agent has said since.
+
+// Turns returns the queries that run or wait, in their order. After [Open] these are those
+// that an earlier program has left.
+func (s *AgentSession) Turns() []*Turn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var turns []*Turn
+	if s.active != nil {
+		turns = append(turns, s.active.turn)
+	}
+	return append(turns, s.queue...)
+}
+
+// readopt goes on with the sandbox and the queries that an earlier program has left.
+func (s *AgentSession) readopt(ctx context.Context) error {
+	sb, err := s.reattach(ctx)
+	if err != nil {
+		return err
+	}
+	open := s.state.Queued
+	if sb == nil {
+		left := s.state
+		left.Queued = nil // they run in a new sandbox
+		if err := s.append(ctx, leftovers(left, reasonExpired)...); err != nil {
+			return err
+		}
+	} else {
+		if q := s.state.Query; q != nil {
+			s.queue = append(s.queue, s.reopen(*q, true))
+			s.awaitRequests()
+		}
+		if err := s.take(ctx, sb, runnerscripts.TypeEnvironmentHealth, "another program has attached to the sandbox"); err != nil {
+			return errors.Join(err, sb.Close())
+		}
+	}
+	for _, q := range open {
+		s.queue = append(s.queue, s.reopen(q, false))
+	}
+	s.signal()
+	return nil
+}
+
+// reopen makes a turn of a query of an earlier program.
+func (s *AgentSession) reopen(q QueryState, begun bool) *Turn {
+	return &Turn{
+		session: s, id: q.ID, prompt: q.Prompt, seq: q.Seq, index: q.Index, begun: begun, reopened: true, done: make(chan struct{}),
+	}
+}
+
+// awaitRequests makes Respond wait for the requests that are found in the sandbox again.
+func (s *AgentSession) awaitRequests() {
+	if s.cfg.Environment.OnPermission == nil {
+		return // they are rejected
+	}
+	s.reopening = make(map[string]chan struct{})
+	for _, p := range s.state.Pending {
+		s.reopening[p.ID] = make(chan struct{})
+	}
+}
+
+// reopens returns a channel that is closed when a request that an earlier program has left can
+// be answered or has ended; nil if it can or has.
+func (s *AgentSession) reopens(id string) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reopening[id]
+}
+
+// reopenedLocked lets go of those who wait for requests that have ended.
+func (s *AgentSession) reopenedLocked() {
+	for id, opened := range s.reopening {
+		if !slices.ContainsFunc(s.state.Pending, func(p runnerscripts.PermissionRequest) bool { return p.ID == id }) {
+			close(opened)
+			delete(s.reopening, id)
+		}
+	}
+}
+
+// opening makes a callback tell that its request can be answered.
+func (s *AgentSession) opening(
+	on func(context.Context, environment.PermissionRequest) environment.PermissionDecision,
+) func(context.Context, environment.PermissionRequest) environment.PermissionDecision {
+	if on == nil || !s.durable {
+		return on
+	}
+	return func(ctx context.Context, req environment.PermissionRequest) environment.PermissionDecision {
+		s.mu.Lock()
+		if opened := s.reopening[req.ID]; opened != nil {
+			close(opened)
+			delete(s.reopening, req.ID)
+		}
+		s.mu.Unlock()
+		return on(ctx, req)
+	}
+}
+
+// reattach returns the sandbox that an earlier program has left; nil if there is none.
+func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
+	cfg := s.environmentConfig(&snapshot{})
+	switch s.state.Environment.Status {
+	case EnvironmentReady:
+	case EnvironmentCreating:
+		return nil, s.removeUnfinished(ctx, cfg.Sandbox)
+	default:
+		return nil, nil
+	}
+	cfg.Used = environment.Used{} // this machine remembers what was used in it
+	env, err := environment.Attach(ctx, cfg, s.state.Environment.ID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, environment.ErrConfig), errors.Is(err, primitives.ErrTerminated):
+		s.log.Info("the sandbox of the session has gone", "error", err)
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("go on with the sandbox: %w", err)
+	}
+	return environmentSandbox{env}, nil
+}
+
+// removeUnfinished ends a sandbox that a program was making when it died. No prompt was
+// given to it.
+func (s *AgentSession) removeUnfinished(ctx context.Context, box environment.Sandbox) error {
+	made, err := environment.List(ctx, box)
+	if err != nil {
+		return fmt.Errorf("look for the sandbox that was being made: %w", err)
+	}
+	for _, info := range made {
+		if info.SessionID != s.id {
+			continue
+		}
+		if err := environment.Remove(ctx, box, info.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("end the sandbox that was being made: %w", err)
+		}
+	}
+	return nil
+}
+
+// repeats reports whether an event of a query that goes on is stored: what the host has
+// said of the end of a permission request, which it says again.
+func (s *AgentSession) repeats(t *Turn, ev runnerscripts.Event) bool {
+	if !t.reopened || ev.Type != runnerscripts.TypePermissionResolved {
+		return false
+	}
+	p, ok := decode[runnerscripts.PermissionResolved](ev)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return ok && !slices.ContainsFunc(s.state.Pending, func(open runnerscripts.PermissionRequest) bool { return open.ID == p.ID })
+}
+
+// executing returns the context of a query in a sandbox. Of a durable session it ends when the
+// query must be let go of; what interrupts the query does not end it.
+func (s *AgentSession) executing(ctx context.Context, a *activeTurn, live *liveSandbox) (context.Context, func()) {
+	if !s.durable {
+		return ctx, func() {}
+	}
+	query, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if s.isInterrupted(a) {
+			_ = live.Interrupt(query) // how the query ends says whether it was
+			return
+		}
+		cancel(context.Cause(ctx))
+	})
+	return query, func() { stop(); cancel(nil) }
+}
+
+func (s *AgentSession) isInterrupted(a *activeTurn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Is(a.stopped, errInterrupted) && !s.destroy
+}
+
+// staysOpen reports whether the session is closed without ending anything.
+func (s *AgentSession) staysOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.durable && s.closing && !s.destroy
+}
+
+// letsGo reports whether a query that has not ended goes on without this program.
+func (s *AgentSession) letsGo(a *activeTurn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.durable && s.closing && !s.destroy && a.stopped == nil
+}
+
+// leaveTurn lets go of a query. Nothing is stored: it has not ended.
+func (s *AgentSession) leaveTurn(a *activeTurn, err error) {
+	s.mu.Lock()
+	s.active = nil
+	broken := s.broken
+	s.mu.Unlock()
+	if broken == nil {
+		err = ErrClosed
+	}
+	a.turn.finish(runnerscripts.QueryCompleted{}, err)
+}
+
+// leaveSandbox lets go of the sandbox.
+func (s *AgentSession) leaveSandbox() error {
+	s.mu.Lock()
+	live := s.sandbox
+	s.sandbox = nil
+	s.mu.Unlock()
+	if live == nil {
+		return nil
+	}
+	live.cancel()
+	live.wg.Wait()
+	return live.Close()
+}
