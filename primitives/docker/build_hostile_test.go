@@ -86,7 +86,7 @@ func TestABuildDoesNotDoWhatItsBaseOrders(t *testing.T) {
 		t.Errorf("the image orders %v, %v", found.Config.OnBuild, err)
 	}
 	if n := told.Load(); n != 1 {
-		t.Errorf("it is told %d times", n)
+		t.Errorf("%d messages report it, not one", n)
 	}
 	cfg.Image = img.Ref
 	if got := output(t, open(t, cfg), "sh", "-c", "ls -d /ordered /secret /built 2>/dev/null || true"); got != "/built\n" || asked.Load() > 0 {

@@ -137,7 +137,7 @@ func TestALimitThatTheEngineDropsIsAnErrorIfItWasAskedFor(t *testing.T) {
 	}
 }
 
-func TestADefaultLimitThatTheEngineDropsIsTold(t *testing.T) {
+func TestADroppedDefaultLimitIsReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		says   string
 		memory primitives.Size
@@ -201,6 +201,6 @@ func TestADiskLimitIsRefusedOnAStoreThatIgnoresIt(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if e.count("/containers/create") > 0 {
-		t.Error("the engine was told to make a container")
+		t.Error("the engine got a request for a container")
 	}
 }

@@ -145,7 +145,7 @@ func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
 					heard := commits(t)
 					v := killedAt(t, cfg, at.after, at.request, insteadVariable+"=copies")
 					v.committed(heard, at.commits)
-					if cfg.Keep { // not until it has expired: nobody knows for how long the engine is busy
+					if cfg.Keep { // not until it has expired: the engine may still be busy
 						if err := (docker.Config{}).Remove(t.Context(), v.name); err != nil {
 							t.Error(err)
 						}
@@ -161,8 +161,8 @@ func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
 	noImagesLeft(t)
 }
 
-// wholeSnapshots returns how many snapshots a session has, of which each must do to
-// make a sandbox, and removes them.
+// wholeSnapshots returns how many snapshots a session has, and removes them. It
+// makes a sandbox of each.
 func wholeSnapshots(t *testing.T, cfg docker.Config) int {
 	t.Helper()
 	list, err := (docker.Config{}).Snapshots(t.Context())

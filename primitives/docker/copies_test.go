@@ -230,7 +230,7 @@ func TestASnapshotIsListedUntilItIsRemoved(t *testing.T) {
 	noImagesLeft(t)
 }
 
-func TestASandboxThatSomebodyElsePaused(t *testing.T) {
+func TestASandboxPausedByAnotherProgram(t *testing.T) {
 	s := open(t, config(t, testdocker.Busybox(t)))
 	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
 	if err != nil {
@@ -345,7 +345,7 @@ func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// A container that somebody else makes of it is no sandbox.
+	// A container that the engine's own commands make of it is no sandbox.
 	eng := testdocker.Engine(t)
 	made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: id}, nil, nil, nil, "")
 	if err != nil {

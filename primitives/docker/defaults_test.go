@@ -48,7 +48,7 @@ func TestASandboxLeavesTheEngineAProcessor(t *testing.T) {
 	}
 }
 
-// An engine on XFS may have quotas, of which it does not tell; this one has none.
+// An engine on XFS may have quotas without saying so. This one has none.
 func TestADefaultLimitOfTheDiskIsOneThatTheEngineMayRefuse(t *testing.T) {
 	e := &retouched{answer: func(_, path string, _ int, answer map[string]any) {
 		if strings.HasSuffix(path, "/info") {

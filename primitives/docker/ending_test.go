@@ -24,7 +24,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// advisesAnEngine reports whether somebody is told to start an engine that runs.
+// advisesAnEngine reports whether an error advises to start the engine.
 func advisesAnEngine(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "start the Docker engine")
 }
@@ -157,9 +157,9 @@ func TestARunnerThatIsNoGuest(t *testing.T) {
 	}
 }
 
-// TestRemoveEndsASandboxThatLetsNobodyIn fills it with processes, so that no guest
+// TestRemoveEndsASandboxThatRefusesGuests fills it with processes, so that no guest
 // can be started beside the first one.
-func TestRemoveEndsASandboxThatLetsNobodyIn(t *testing.T) {
+func TestRemoveEndsASandboxThatRefusesGuests(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Pids = 64
 	s := open(t, cfg)
@@ -168,7 +168,7 @@ func TestRemoveEndsASandboxThatLetsNobodyIn(t *testing.T) {
 	}
 	other, err := docker.Attach(t.Context(), cfg, s.ID())
 	if err == nil {
-		t.Fatal("somebody came in", other.Close())
+		t.Fatal("a second client is attached", other.Close())
 	}
 	if !errors.Is(err, primitives.ErrUnavailable) || advisesAnEngine(err) {
 		t.Errorf("attach: %v", err)
@@ -225,9 +225,9 @@ func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
 	}
 }
 
-// TestTheEndOfASandboxThatSomebodyElseHasPausedIsKnown: the engine takes no commands for it
+// TestTheEndOfASandboxPausedByAnotherProgramIsKnown: the engine takes no commands for it
 // then.
-func TestTheEndOfASandboxThatSomebodyElseHasPausedIsKnown(t *testing.T) {
+func TestTheEndOfASandboxPausedByAnotherProgramIsKnown(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Keep = true
 	s := open(t, cfg)

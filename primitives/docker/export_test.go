@@ -33,7 +33,7 @@ func AwaitSweep(s *guest.Sandbox) {
 	}
 }
 
-// ForgetSweep has the next New of an engine look for what programs have left that died.
+// ForgetSweep makes the next New of an engine look for orphans again.
 func ForgetSweep(host string) { forgetSweep(host) }
 
 // Config is all that makes a sandbox, with the runner found.
@@ -59,6 +59,3 @@ func BuildImage(ctx context.Context, cfg Config, install primitives.Install) (pr
 	cfg.Install = install
 	return cfg.buildImage(ctx)
 }
-
-// Arch returns the architecture of an engine.
-func Arch(ctx context.Context, p Provider) (string, error) { return p.arch(ctx) }

@@ -76,7 +76,7 @@ func TestAStreamThatIsCut(t *testing.T) {
 	p := testdocker.NewProxy(t)
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Host, cfg.NoSocket = p.Host(), true
-	cfg.Grace = 300 * time.Second // in which somebody attaches again
+	cfg.Grace = 300 * time.Second // time to attach again
 	s := open(t, cfg)
 	second, err := docker.Attach(t.Context(), cfg, s.ID())
 	if err != nil {
@@ -154,7 +154,7 @@ func TestAnEngineThatHangsWhileASandboxIsMade(t *testing.T) {
 	for _, point := range []string{"/images/", "/containers/create", "/attach", "/start"} {
 		t.Run(point, func(t *testing.T) {
 			p, cfg := hung(t)
-			// What an engine still does that wakes up later is nobody's here.
+			// An engine that wakes up later may still make a container: remove it.
 			label := t.Name()
 			cfg.Labels = maps.Clone(cfg.Labels)
 			cfg.Labels["agentenv-test-hung"] = label
@@ -233,7 +233,7 @@ func TestTheFirstProcessCannotBeKilledFromInside(t *testing.T) {
 	}
 }
 
-func TestMemoryThatNobodyCanFree(t *testing.T) {
+func TestMemoryThatNoKillFrees(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Memory = 32 << 20
 	s := open(t, cfg)

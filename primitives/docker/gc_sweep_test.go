@@ -48,8 +48,8 @@ func TestAProgramSweepsOnceForManySandboxes(t *testing.T) {
 	once()
 }
 
-// TestASweepThatWasBrokenOffIsMadeUpFor by the next start.
-func TestASweepThatWasBrokenOffIsMadeUpFor(t *testing.T) {
+// TestAnInterruptedSweepIsRepeated by the next start.
+func TestAnInterruptedSweepIsRepeated(t *testing.T) {
 	cfg := config(t, testdocker.Scratch(t))
 	proxy := testdocker.NewProxy(t)
 	cfg.Host = proxy.Host()

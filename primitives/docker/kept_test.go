@@ -101,9 +101,9 @@ func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
 	}
 }
 
-// TestAKeptSandboxThatNobodyHasSeenIsGarbage kills its program before it could have
+// TestAKeptSandboxWhoseCreationWasKilledIsGarbage kills its program before it could have
 // told anybody about it, or after it has ended it.
-func TestAKeptSandboxThatNobodyHasSeenIsGarbage(t *testing.T) {
+func TestAKeptSandboxWhoseCreationWasKilledIsGarbage(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Keep = true
 	for name, at := range map[string]struct{ after, request string }{

@@ -14,9 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// List returns the sandboxes of the engine, of all owners, oldest first, and
-// what programs that died have left of them. It does not
-// attach to them.
+// List returns the sandboxes of the engine, of all owners and orphans too, oldest first.
+// It does not attach to them.
 func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	var list []primitives.Info
 	err := p.ask("list", func(eng *client.Client) error {

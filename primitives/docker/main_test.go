@@ -40,8 +40,8 @@ func leaked() error {
 	}
 }
 
-// moreAtOnce has tests wait for the engine together, which they do most of the time,
-// unless somebody has said how many are to run at once.
+// moreAtOnce lets more tests run at once: most of the time they wait for the engine. The
+// flag -test.parallel overrides it.
 func moreAtOnce() {
 	flag.Parse()
 	if n := flag.Lookup("test.parallel"); n.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {

@@ -29,7 +29,7 @@ func listAsNobody(host string) int {
 
 func TestASocketThatThisUserMayNotUse(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Fatal("the tests need root, to be somebody else in turn")
+		t.Fatal("the test needs root, to run a program as another user")
 	}
 	dir, err := os.MkdirTemp("", "") //nolint:usetesting // TempDir is for this user only
 	if err != nil {

@@ -181,7 +181,7 @@ func TestASandboxCannotChangeWhatItsMachineExecutes(t *testing.T) {
 	}
 }
 
-func TestWhatIsNamedWritableIs(t *testing.T) {
+func TestWritablePathsAreWritable(t *testing.T) {
 	dir := repository(t)
 	cfg := withGit(t)
 	cfg.Workspace, cfg.Writable = dir, []string{".git/hooks", ".vscode"}

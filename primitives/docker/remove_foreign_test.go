@@ -13,9 +13,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// What somebody has made of a sandbox with the engine's own commands has its labels and
-// is none.
-func TestRemoveAndAttachLeaveAContainerOfSomebodysImageOfASandbox(t *testing.T) {
+// A container of an image that 'docker commit' made of a sandbox has the labels of the
+// sandbox and is none.
+func TestRemoveAndAttachRefuseAContainerOfACommittedImage(t *testing.T) {
 	s := open(t, config(t, testdocker.Busybox(t)))
 	eng := testdocker.Engine(t)
 	img, err := eng.ContainerCommit(t.Context(), s.ID(), container.CommitOptions{})

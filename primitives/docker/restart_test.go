@@ -72,8 +72,8 @@ func onWhileAway(t *testing.T, d *testdocker.Daemon, cfg docker.Config) {
 	}
 	u.expectUnavailable(t, other)
 	d.Start(t)
-	// Some engines (20.10 is one) end containers then that they are to remove when
-	// they end. Whatever they do is told alike by all.
+	// Some engines, such as 20.10, now end containers that have AutoRemove. Poll and Stat
+	// must agree about it.
 	state, err := s.Poll(t.Context())
 	_, serr := s.Stat(t.Context(), ".")
 	if err != nil || state.Running() != (serr == nil) || serr != nil && !errors.Is(serr, primitives.ErrUnavailable) {

@@ -39,7 +39,7 @@ func TestTheGuestIsReachedByASocket(t *testing.T) {
 	runtime := t.TempDir()
 	t.Setenv("XDG_RUNTIME_DIR", runtime)
 	moved := func(cfg *docker.Config) func() bool {
-		var log lockedBuffer // also what New does beside its own work is told
+		var log lockedBuffer // New logs also what it does in the background
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: &log})
 		return func() bool { return strings.Contains(log.String(), "socket=true") }
 	}

@@ -31,7 +31,7 @@ func (u *underway) ended(s primitives.ExitStatus) bool {
 	return s.Reason == primitives.ReasonLost || u.politely && s.Reason == primitives.ReasonCancelled
 }
 
-// startAll starts one of everything, all of which are known to run when it returns.
+// startAll starts one operation of each kind. All of them run when it returns.
 func startAll(t *testing.T, s *guest.Sandbox) *underway {
 	t.Helper()
 	return startAllPolitely(t, s, false)
@@ -138,7 +138,7 @@ func (u *underway) expectUnavailable(t *testing.T, s *guest.Sandbox) {
 	if err := u.out.Close(); err != nil {
 		t.Errorf("closing the reader: %v", err)
 	}
-	// Where the container lives nobody can say that the command has ended.
+	// While the container lives, the end of the command is unknown.
 	if err := u.proc.Close(); err != nil {
 		check("closing the process", err)
 	}

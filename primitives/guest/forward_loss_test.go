@@ -139,7 +139,7 @@ func TestConnectionsLeaveRoomForEverythingElse(t *testing.T) {
 	_ = inside.Close()
 }
 
-func TestAConnectionThatNobodyAcceptsIsReset(t *testing.T) {
+func TestAConnectionThatIsNotAcceptedIsReset(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

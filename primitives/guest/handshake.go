@@ -149,7 +149,7 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 		return nil, &HandshakeError{Output: string(output), Err: err}
 	}
 	if a.rw != rw {
-		_ = rw.Close() // both sides have left it
+		_ = rw.Close() // neither side uses it any more
 	}
 	return a, nil
 }

@@ -173,7 +173,7 @@ func TestHangUpEndsTheStreamOfATerminatedSandboxOnly(t *testing.T) {
 }
 
 // The guest's own answer may be faster than the end of the stream.
-func TestWhatIsUnderWayWhenTheGuestEndsIsUnavailable(t *testing.T) {
+func TestPendingOperationsAreUnavailableWhenTheGuestEnds(t *testing.T) {
 	for range 200 {
 		f := newFake(t)
 		host, guest := net.Pipe()
@@ -368,7 +368,7 @@ func TestLeavingTheLoopEndsTheWatch(t *testing.T) {
 		}
 		break
 	}
-	noStreams(t, c.Sandbox) // when the guest has left its loop, too
+	noStreams(t, c.Sandbox) // and the loop of the guest has ended
 }
 
 // noStreams waits until the guest has ended all operations, too, and given back their

@@ -72,7 +72,7 @@ func TestAnAnswerTakesTheRestAlong(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptGoesWithoutCompany(t *testing.T) {
+func TestADeferredWriteGoesAlone(t *testing.T) {
 	here, there := net.Pipe()
 	p := newPatient(there)
 	got, read := make([]byte, len("onetwo")), make(chan error, 1)
@@ -100,7 +100,7 @@ func TestWhatIsKeptGoesWithoutCompany(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptGoesFirst(t *testing.T) {
+func TestADeferredWriteGoesBeforeLaterOnes(t *testing.T) {
 	for name, body := range map[string]string{"small": "body", "large": strings.Repeat("body", smallBody)} {
 		t.Run(name, func(t *testing.T) {
 			here, there := net.Pipe()
@@ -125,7 +125,7 @@ func TestWhatIsKeptGoesFirst(t *testing.T) {
 	}
 }
 
-func TestALateErrorIsToldByTheNextWrite(t *testing.T) {
+func TestTheNextWriteReturnsALateError(t *testing.T) {
 	here, there := net.Pipe()
 	p := newPatient(there)
 	if err := here.Close(); err != nil {

@@ -133,7 +133,7 @@ func TestTheEndOfAPipeIsOnlyBelievedIfTheGuestLives(t *testing.T) {
 	}
 }
 
-func TestWhatAGuestPassesIsThrownAway(t *testing.T) {
+func TestDescriptorsThatAGuestPassesAreClosed(t *testing.T) {
 	host, guest := socketPair(t)
 	c, err := newSandbox(&agreed{rw: host, in: host, pipes: host}, nil, Config{Logger: hclog.NewNullLogger()})
 	if err != nil {

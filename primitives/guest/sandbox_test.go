@@ -54,13 +54,13 @@ func (d *pausable) Close() error {
 	return nil
 }
 
-// BeginEnd gives what is to be done meanwhile a chance to go wrong.
+// BeginEnd runs meanwhile, which may go wrong.
 func (d *pausable) BeginEnd(context.Context) func(func() bool) {
 	d.tempt()
 	return func(func() bool) {}
 }
 
-// tempt returns when what is to be done meanwhile is done, or waits.
+// tempt starts meanwhile and returns when it is done or waits.
 func (d *pausable) tempt() {
 	if d.meanwhile == nil {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// toldWork is what ServeConfig.Work was told.
+// toldWork counts the calls of ServeConfig.Work.
 type toldWork struct {
 	mu           sync.Mutex
 	little, much int
@@ -59,7 +59,7 @@ func connectWorking(t *testing.T) (*Sandbox, *toldWork) {
 func TestOneCommandIsLittleWork(t *testing.T) {
 	c, work := connectWorking(t)
 	if little, much := work.told(); little != 0 || much != 0 {
-		t.Errorf("before there is any, %d little and %d much is told", little, much)
+		t.Errorf("before the first command: %d calls say little work, %d much", little, much)
 	}
 	p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "echo out; echo err >&2"}})
 	if err != nil {
@@ -79,11 +79,11 @@ func TestOneCommandIsLittleWork(t *testing.T) {
 		t.Error(err)
 	}
 	if little, much := work.told(); little == 0 || much != 0 {
-		t.Errorf("%d little and %d much is told", little, much)
+		t.Errorf("%d calls say little work, %d much", little, much)
 	}
 }
 
-func TestMuchWorkIsTold(t *testing.T) {
+func TestMuchWorkIsReported(t *testing.T) {
 	large := strings.Repeat("x", 4*smallBody)
 	for name, do := range map[string]func(c *Sandbox) error{
 		"tree of files": func(c *Sandbox) error {
@@ -123,7 +123,7 @@ func TestMuchWorkIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, much := work.told(); much == 0 {
-				t.Error("nothing is told")
+				t.Error("no call says much work")
 			}
 		})
 	}

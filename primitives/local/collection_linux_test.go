@@ -147,7 +147,7 @@ func lifeOf(root, id string) string {
 	return filepath.Join(primitives.PathsIn(filepath.Join(root, id)).App, "life")
 }
 
-// alone makes it appear that nobody has been attached to a sandbox for some time.
+// alone makes a sandbox look as if no client had been attached for some time.
 func alone(t *testing.T, root, id string, since time.Duration) {
 	t.Helper()
 	then := time.Now().Add(-since)
@@ -198,7 +198,7 @@ func TestGCGivesAnOrphanItsGrace(t *testing.T) {
 	took("after its grace", id, primitives.GCOptions{})
 }
 
-func TestTheNextProgramCollectsWhatNobodyElseCan(t *testing.T) {
+func TestTheNextProgramCollectsTheOrphansOfAKilledCollector(t *testing.T) {
 	bothWays(t, func(t *testing.T, sweeping bool) {
 		root := t.TempDir()
 		env := []string{`OWN_CONFIG={"Grace": 1000000000}`}

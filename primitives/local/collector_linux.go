@@ -16,8 +16,8 @@ import (
 
 // orphanCollector is the host program's side of its collector process. That is the host
 // program started once more: it waits until the host program has died, by whatever
-// cause, then ends and removes what that has left; see collection. One of them serves
-// all sandboxes of the program. Nothing waits for it, and no command tells it anything.
+// cause, then ends and removes its orphans; see collection. One collector serves all
+// sandboxes of the program. Nothing waits for it, and no command controls it.
 type orphanCollector struct {
 	mu       sync.Mutex
 	socket   int // its end is the collector process's standard input; -1 without one
@@ -30,7 +30,7 @@ const collectorName = "agentenv-collector"
 
 var (
 	ownCollector = &orphanCollector{socket: -1, sessions: make(map[string]int)}
-	// programStart is later than the creation of what other programs have left before.
+	// programStart is later than the creation of all orphans of earlier programs.
 	programStart = time.Now()
 )
 

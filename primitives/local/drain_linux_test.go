@@ -23,7 +23,7 @@ func late(t *testing.T, text string) (o *output, w *os.File) {
 	}
 	o = &output{f: r}
 	if !o.hurry() {
-		t.Fatal("it has to be waited for")
+		t.Fatal("the output has no end to wait for")
 	}
 	return o, w
 }

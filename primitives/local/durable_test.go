@@ -146,7 +146,7 @@ func TestADurableCommandWhoseSupervisorWasKilledIsLost(t *testing.T) {
 	}
 }
 
-func TestADurableCommandIsTimedAndSignalledBySomebodyElse(t *testing.T) {
+func TestAnotherProgramTimesAndSignalsADurableCommand(t *testing.T) {
 	s := newSandbox(t, durableConfig(t))
 	timed := durable("trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & sleep 600")
 	timed.Timeout, timed.Grace = 50*time.Millisecond, 50*time.Millisecond

@@ -172,7 +172,7 @@ func making(t *testing.T, root string) {
 	}
 }
 
-func TestGCTakesWhatIsHalfMadeOrHalfRemoved(t *testing.T) {
+func TestGCRemovesIncompleteSandboxes(t *testing.T) {
 	cfg := local.Config{Root: t.TempDir()}
 	for name, c := range map[string]struct {
 		make func(t *testing.T, session string) error

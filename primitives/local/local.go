@@ -14,11 +14,11 @@
 //
 // A program that has made a sandbox has a child process, agentenv-collector, until it
 // ends: that is the program itself, started once more. When the program has died, killed
-// or not, the collector process ends the commands that the program has left, removes the
+// or not, the collector process ends its orphaned commands, removes the
 // files that it was writing and, after [Config].Grace, terminates those of its
 // sandboxes that are not kept. A sandbox that another program is attached to lives
-// on; its grace begins when the last such program closes its handle, or dies. What is
-// left where a collector process was killed too, that of the next program collects.
+// on; its grace begins when the last such program closes its handle, or dies. If
+// the collector process was killed, too, that of the next program collects its orphans.
 //
 // Where to look: folder.go and list.go make and find sandboxes, exec.go, spawn.go and process.go run
 // commands, durable.go and supervise.go those that outlive the program, ladder.go and terminate.go

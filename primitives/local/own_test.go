@@ -171,7 +171,7 @@ func TestAttachSharesASandboxWhoseOwnerLives(t *testing.T) {
 	})
 }
 
-func TestAttachEndsWhatADeadOwnerLeft(t *testing.T) {
+func TestAttachEndsTheCommandsOfADeadOwner(t *testing.T) {
 	bothWays(t, func(t *testing.T, sweeping bool) {
 		root := t.TempDir()
 		o := startOwner(t, sweeping, root,

@@ -197,10 +197,10 @@ func TestAnIDThatNewNeverReturnsIsOfNoSandbox(t *testing.T) {
 	}
 }
 
-// A sandbox for another user is made where that user can enter it and nobody else could
-// have been first.
+// A sandbox for another user is made in a folder that this user can enter and that only
+// root could have made.
 func TestASandboxOfAnotherUserIsInAFolderOfRoot(t *testing.T) {
-	t.Cleanup(func() { os.Remove("/var/lib/agentenv") }) // unless somebody uses it
+	t.Cleanup(func() { os.Remove("/var/lib/agentenv") }) // fails if a sandbox uses it
 	s, err := local.New(t.Context(), local.Config{User: "nobody"})
 	if err != nil {
 		t.Fatal(err)

@@ -94,7 +94,7 @@ func TestAThousandFilesAreOneOperation(t *testing.T) {
 		}
 	})
 	t.Logf("%v", made)
-	// 4 MB, of which as much goes with a call as the guest takes meanwhile.
+	// These are 4 MB. A call carries what has gathered while the guest was busy.
 	if n := made[stdinWrite]; n > 100 {
 		t.Errorf("they are %d calls", n)
 	}

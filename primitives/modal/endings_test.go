@@ -144,7 +144,7 @@ func TestATokenOfTheSandboxThatHasExpiredIsRenewed(t *testing.T) {
 	s.SetTokenLife(29 * time.Second) // so the SDK renews it, and a call can be made with it, also on a busy machine
 	box := open(t, config(t))
 	made := calls(s, func() {
-		s.ExpireTokens() // only now: what New has left to be sent may come at any time, and renews it, too
+		s.ExpireTokens() // only now: a deferred write of New would renew it, too
 		if got := run(t, box, "echo on"); got != "on\n" {
 			t.Errorf("the sandbox says %q", got)
 		}
@@ -154,7 +154,7 @@ func TestATokenOfTheSandboxThatHasExpiredIsRenewed(t *testing.T) {
 	}
 }
 
-func TestANetworkThatIsCutEndsWhatIsUnderWay(t *testing.T) {
+func TestACutNetworkEndsPendingOperations(t *testing.T) {
 	s := newServer(t)
 	box := open(t, config(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -216,7 +216,7 @@ func TestAGuestThatDoesNotAnswerIsLost(t *testing.T) {
 	}
 }
 
-func TestACallThatNeverReturnsHoldsNobodyUp(t *testing.T) {
+func TestACallThatNeverReturnsDelaysNoOther(t *testing.T) {
 	s := newServer(t)
 	cfg := modal.WithKeepAlive(config(t), 5*time.Second)
 	box, err := modal.New(t.Context(), cfg)

@@ -58,12 +58,6 @@ func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) 
 	return s, wrap("attach", id, err)
 }
 
-// BuildImage builds the image and returns its ID.
-func BuildImage(ctx context.Context, cfg Config) (string, error) {
-	id, err := cfg.buildImage(ctx)
-	return id, wrap("build", cfg.Image, err)
-}
-
 // Validate says what is wrong with a configuration whatever Modal says.
 func (c config) Validate() error { return c.check() }
 

@@ -150,7 +150,7 @@ func TestACallThatIsPutOffIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestWhatIsMadeAgainForALostAnswerIsDoneOnce(t *testing.T) {
+func TestARetryAfterALostAnswerHasOneEffect(t *testing.T) {
 	s := newServer(t)
 	for _, method := range []string{"AppGetOrCreate", "ImageGetOrCreate", "SandboxCreateV2", "TaskExecStart", stdinWrite, "SandboxTagsSetV2"} {
 		s.LoseAnswers(method, 2)
@@ -172,7 +172,7 @@ func TestWhatIsMadeAgainForALostAnswerIsDoneOnce(t *testing.T) {
 	}
 }
 
-func TestAServerThatHangsHoldsNobodyUp(t *testing.T) {
+func TestAServerThatHangsDoesNotOutlastTheContext(t *testing.T) {
 	s := newServer(t)
 	cfg := config(t)
 	cfg.Ports = []int{8080}

@@ -14,9 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// GC ends the sandboxes of the app that programs have left that died, as the table in
-// the package's documentation says.
-// It may run at any time, in many programs at once.
+// GC ends the orphaned sandboxes of the app, as the table in the package's documentation
+// says. It may run at any time, in many programs at once.
 //
 // It goes on when something cannot be ended, and returns what was ended together
 // with the error.

@@ -61,7 +61,7 @@ func move(t *testing.T, id string) {
 	retag(t, id, func(tags map[string]string) { tags[ownerTag] = "another" + tags[ownerTag] })
 }
 
-func TestListTellsWhatThereIs(t *testing.T) {
+func TestListReturnsAllSandboxes(t *testing.T) {
 	newServer(t)
 	if list, err := (modal.Config{}).List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("before anything was made: %v, %v", list, err)
@@ -99,7 +99,7 @@ func TestListTellsWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestGCEndsOnlyWhatProgramsHaveLeftThatDied(t *testing.T) {
+func TestGCEndsOnlyOrphans(t *testing.T) {
 	newServer(t)
 	alive, elsewhere, abandoned := open(t, config(t)), open(t, config(t)), open(t, config(t))
 	cfg := config(t)
@@ -124,7 +124,7 @@ func TestGCEndsOnlyWhatProgramsHaveLeftThatDied(t *testing.T) {
 		return strings.Join(ids, " ")
 	}
 	if got := garbage(primitives.GCOptions{}); got != unfinished.ID() {
-		t.Errorf("within their grace it ends %q, want only %q, which nobody has finished", got, unfinished.ID())
+		t.Errorf("within their grace it ends %q, want only %q, which was never complete", got, unfinished.ID())
 	}
 	if got := garbage(primitives.GCOptions{NoGrace: true, DryRun: true}); got != abandoned.ID() {
 		t.Errorf("it would end %q, want %q", got, abandoned.ID())
@@ -192,7 +192,7 @@ func TestGCLeavesASandboxWhoseProgramDiedToThoseWhoAreAttached(t *testing.T) {
 	})
 }
 
-func TestASandboxThatNobodyMadeHereIsNotFound(t *testing.T) {
+func TestASandboxWithoutOurTagsIsNotFound(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
 	box := open(t, cfg)

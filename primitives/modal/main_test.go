@@ -17,17 +17,17 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// realAccount has TestContract run at Modal itself, with the account that
-// MODAL_TOKEN_ID and MODAL_TOKEN_SECRET say:
+// realAccount makes TestContract run at Modal itself, with the account of
+// MODAL_TOKEN_ID and MODAL_TOKEN_SECRET:
 //
 //	go test -timeout 60m ./primitives/modal -run TestContract -modal
 //
-// It makes some hundred sandboxes with Modal's default resources, a few at a time,
-// of which each lives for seconds to minutes: that costs less than a dollar. All of
+// It makes some hundred sandboxes with Modal's default resources, a few at a time. Each
+// lives for seconds to minutes, which costs less than a dollar together. All of
 // them are terminated, and end by themselves after five minutes without a program;
 // snapshots are removed, the image with the runner stays, as it does for every user.
-// "envctl gc --sandbox modal" ends what a run that was killed has left. Everything
-// else of the tests needs the server on the loopback interface, which breaks things
+// "envctl gc --sandbox modal" ends the orphans of a killed run. All other
+// tests need the server on the loopback interface, which breaks things
 // on demand.
 var realAccount = flag.Bool("modal", os.Getenv("AGENTENV_TEST_MODAL") == "1", "run the contract with a real account of Modal")
 

@@ -168,7 +168,7 @@ func runnerImage(t *testing.T, cfg modal.Config) string {
 	return image.ImageID
 }
 
-func TestASandboxThatNobodyIsConnectedToEndsByItself(t *testing.T) {
+func TestAnUnattendedSandboxEndsByItself(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
 	cfg.Grace = 5 * time.Second
@@ -184,7 +184,7 @@ func TestASandboxThatNobodyIsConnectedToEndsByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state, err := other.Poll(t.Context()); err != nil || !state.Running() {
-		t.Errorf("while somebody is connected it is %+v, %v", state, err)
+		t.Errorf("while a client is connected the state is %+v, %v", state, err)
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func TestWhoChangesTheRecordInTheSandboxDoesNotGetCopiesOfIt(t *testing.T) {
 	}
 }
 
-func TestModalIsToldEverySetting(t *testing.T) {
+func TestEverySettingReachesModal(t *testing.T) {
 	s := newServer(t)
 	cfg := config(t)
 	cfg.ReserveCPUs, cfg.CPUs, cfg.ReserveMemory, cfg.Memory = 0.5, 2, 256<<20, 1<<30
@@ -118,7 +118,7 @@ func TestModalIsToldEverySetting(t *testing.T) {
 	want := fmt.Sprint(500, 2000, 256, 1024, "aws", cfg.Regions, "mine",
 		pb.NetworkAccess_ALLOWLIST, cfg.AllowCIDRs, cfg.AllowDomains, 8080, false, 600, 30)
 	if got != want {
-		t.Errorf("Modal is told\n%s, want\n%s", got, want)
+		t.Errorf("Modal got\n%s, want\n%s", got, want)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestOnlyDomainsThatAreGivenCanBeReached(t *testing.T) {
 	def := s.Definition(open(t, cfg).ID())
 	access := def.GetNetworkAccess()
 	if access.GetNetworkAccessType() != pb.NetworkAccess_ALLOWLIST || len(access.GetAllowedCidrs()) > 0 || len(access.GetAllowedDomains()) != 1 {
-		t.Errorf("Modal is told %v", access)
+		t.Errorf("Modal got %v", access)
 	}
 	if def.GetIdleTimeoutSecs() != 0 {
 		t.Errorf("one that is kept ends when it is idle for %d seconds", def.GetIdleTimeoutSecs())
@@ -153,7 +153,7 @@ func TestASandboxWithAGraphicsProcessorIsLikeOthers(t *testing.T) {
 	cfg.GPU = "T4"
 	box := open(t, cfg)
 	if gpu := s.Definition(box.ID()).GetResources().GetGpuConfig(); gpu.GetGpuType() != "T4" || gpu.GetCount() != 1 {
-		t.Errorf("Modal is told %v", gpu)
+		t.Errorf("Modal got %v", gpu)
 	}
 	if s.Calls("SandboxCreate") != 1 {
 		t.Errorf("it is not made by the older method: %v", s.CallCounts())

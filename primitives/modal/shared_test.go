@@ -18,7 +18,7 @@ import (
 // lookUps are the calls that say what a sandbox is made of.
 var lookUps = []string{"ImageGetOrCreate", "ImageGetByTag", "EnvironmentGetOrCreate"}
 
-func TestWhatIsKnownIsNotAskedForAgain(t *testing.T) {
+func TestKnownImagesAreNotLookedUpAgain(t *testing.T) {
 	s := newServer(t)
 	cfg := config(t)
 	for range 2 { // the first one uploads the runner, the second one finds it
@@ -108,7 +108,7 @@ func TestOneServerIsNotTakenForAnother(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoMoreIsAskedForAgain(t *testing.T) {
+func TestAnImageThatModalHasRemovedIsLookedUpAgain(t *testing.T) {
 	for _, code := range []codes.Code{codes.NotFound, codes.FailedPrecondition, codes.InvalidArgument} {
 		t.Run(code.String(), func(t *testing.T) {
 			s := newServer(t)

@@ -42,7 +42,7 @@ func write(t *testing.T, w func([]byte) (int, error), text string) {
 	}
 }
 
-func TestWhatIsWrittenDuringACallGoesWithTheNextOne(t *testing.T) {
+func TestWritesDuringACallGoWithTheNextOne(t *testing.T) {
 	in, s := open(t)
 	write(t, s.Write, "first")
 	if got := <-in.entered; string(got) != "first" {
@@ -60,7 +60,7 @@ func TestWhatIsWrittenDuringACallGoesWithTheNextOne(t *testing.T) {
 	<-in.ended
 }
 
-func TestWhatNobodyWaitsForGoesWithWhatIsWrittenNext(t *testing.T) {
+func TestADeferredWriteGoesWithTheNextOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // where no time passes between two writes
 		in, s := open(t)
 		write(t, s.WriteLater, "end,")

@@ -22,7 +22,7 @@ func TestMutantsOfKilledPrograms(t *testing.T) {
 		outlives func(cmd primitives.Command) bool
 	}{
 		{"all that a killed program started lives on", func(primitives.Command) bool { return true }},
-		{"what has left its parent lives on", func(cmd primitives.Command) bool { return slices.Contains(cmd.Args, "spawn") }},
+		{"a process that leaves its parent lives on", func(cmd primitives.Command) bool { return slices.Contains(cmd.Args, "spawn") }},
 	} {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			h := Harness{

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// brokenProvider breaks what List says, or what Create is told.
+// brokenProvider changes what List returns, or the spec that Create gets.
 type brokenProvider struct {
 	primitives.Provider
 	list   func(info *primitives.Info)

@@ -225,7 +225,7 @@ func lifecycleMutants() []mutant {
 				}
 			}
 		})},
-		{"Pack ignores what is to be left out", "Pack leaves out what is ignored, and all below it", broken(func(f *faults) {
+		{"Pack includes ignored files", "Pack leaves out what is ignored, and all below it", broken(func(f *faults) {
 			f.pack = func(ctx context.Context, dir string, _ primitives.PackOptions) (io.ReadCloser, error) {
 				return primitives.Pack(ctx, f.EnvironmentPrimitive, dir, primitives.PackOptions{})
 			}

@@ -71,7 +71,7 @@ func TestRuleNames(t *testing.T) {
 	}
 }
 
-func TestRulesThatAHarnessCannotTryAreToldApart(t *testing.T) {
+func TestRulesThatAHarnessCannotTryAreSeparated(t *testing.T) {
 	left, total := 0, 0
 	for _, g := range groups() {
 		tried, leftOut := g.split(Harness{})

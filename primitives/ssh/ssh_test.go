@@ -334,7 +334,7 @@ func TestSandboxesOfAMachine(t *testing.T) {
 
 func second(_ any, err error) error { return err }
 
-func TestWhatIsWrongIsSaid(t *testing.T) {
+func TestErrorsNameTheWrongSetting(t *testing.T) {
 	address := testssh.Start(t).Address
 	good := config(t, t.TempDir())
 	for name, c := range map[string]struct {

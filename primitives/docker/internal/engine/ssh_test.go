@@ -90,7 +90,7 @@ func TestAnEngineBehindSSH(t *testing.T) {
 	})
 }
 
-// failsWith expects that the engine is unavailable, and that ssh's words are told.
+// failsWith expects that the engine is unavailable, and that the error has ssh's words.
 func failsWith(t *testing.T, host, words string) {
 	t.Helper()
 	err := ask(t.Context(), host)

@@ -47,7 +47,7 @@ func reality(t *testing.T, dir string) map[string]bool {
 	return found
 }
 
-// age returns when the file system's clock has left the time of a file behind.
+// age returns when the file system's clock is past the modification time of a file.
 func age(t *testing.T, name string) {
 	t.Helper()
 	old, err := os.Stat(name)

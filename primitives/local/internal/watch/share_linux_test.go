@@ -33,7 +33,7 @@ func TestWatchesShareTheInstanceOfTheProcess(t *testing.T) {
 	}
 }
 
-func TestAWatchIsNotToldWhatWasBeforeIt(t *testing.T) {
+func TestAWatchReportsNoEarlierChanges(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir+"/f", "")
 	first := begin(t, dir, primitives.WatchOptions{})
