@@ -85,7 +85,7 @@ func TestAnAgentIsInstalledInALiveSandbox(t *testing.T) {
 	if _, err := env.AgentVersion(t.Context(), claude); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before: %v", err)
 	}
-	for range 2 { // the second time nothing is to be done
+	for range 2 { // the second call does nothing
 		if err := env.InstallAgent(t.Context(), claude); err != nil {
 			t.Fatal(err)
 		}

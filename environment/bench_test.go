@@ -87,7 +87,7 @@ func benchmarkEvents(b *testing.B, vars map[string]string) {
 	}
 }
 
-// BenchmarkChanges compares a workspace of 10 000 files of 2 KiB, of which 100 have
+// BenchmarkChanges compares a workspace of 10 000 files of 2 KiB. 100 of them have
 // changed.
 func BenchmarkChanges(b *testing.B) {
 	box := Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}}

@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestABudgetEndsAQuery: whatever agent uses up a limit, its query ends with it, and what it
-// has used is told.
+// TestABudgetEndsAQuery: the query of an agent that uses up a limit ends, and its error says
+// how much the agent has used.
 func TestABudgetEndsAQuery(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	api := keyedModel(t)

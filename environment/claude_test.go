@@ -13,8 +13,8 @@ import (
 )
 
 // TestClaudeCodeWorksInEverySandbox runs the real agent, with a scripted model,
-// where this machine has it and where an image has to be built for it. At Modal the
-// tests of the command line do.
+// on a machine that has it, and in an image that is built for it. The tests of
+// envctl run it at Modal.
 func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
@@ -41,9 +41,9 @@ func claudeVariables(url string) map[string]string {
 	return map[string]string{"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test-key", "CLAUDE_CODE_MAX_RETRIES": "1"}
 }
 
-// agentWorks has a real agent write a file, run a command as whoever it is, and
-// remember that in another process and in another sandbox. variables are those
-// that lead it to the model at a URL.
+// agentWorks lets a real agent write a file and run a command as its user, and checks that
+// it remembers both in another process and in another sandbox. variables returns the
+// variables that lead the agent to the model at a URL.
 func agentWorks(t *testing.T, cfg Config, model string, variables func(url string) map[string]string) {
 	t.Helper()
 	api, err := llmapi.Start(t.Context(), llmapi.Config{Addr: model})

@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 )
 
-// TestCodexWorksInEverySandbox runs the real agent, with a scripted model, where
-// this machine has it and where an image has to be built for it.
+// TestCodexWorksInEverySandbox runs the real agent, with a scripted model, on a
+// machine that has it and in an image that is built for it.
 func TestCodexWorksInEverySandbox(t *testing.T) {
 	with := func(cfg Config) Config {
 		cfg.Agent.Name, cfg.Agent.Model, cfg.Agent.PermissionMode = "codex", "gpt-5.5", "full-access"

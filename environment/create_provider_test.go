@@ -100,7 +100,7 @@ func TestABlockKeepsItsOwnFunctions(t *testing.T) {
 				if f := block.FieldByName("Progress"); f.IsValid() {
 					progress, _ := f.Interface().(func(string))
 					if progress("x"); (told == "x") != given || (shared == "x") == given {
-						t.Errorf("the block is told %q, the Config %q", told, shared)
+						t.Errorf("the block gets %q, the Config %q", told, shared)
 					}
 				}
 				logger, _ := block.FieldByName("Logger").Interface().(hclog.Logger)

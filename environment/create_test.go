@@ -95,7 +95,7 @@ func kept(t *testing.T, cfg Config) (id string, app string) {
 	return env.ID(), env.Primitive().Paths().App
 }
 
-func TestASandboxThatWasNotKeptHasNoChangesToTellSomebodyElse(t *testing.T) {
+func TestAnotherProgramGetsNoChangesOfASandboxThatWasNotKept(t *testing.T) {
 	box := sandbox(t)
 	owner := create(t, Config{Sandbox: box})
 	tree{"new": "1\n"}.write(t, owner.Primitive().Paths().Workspace)

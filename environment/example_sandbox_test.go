@@ -85,7 +85,7 @@ func ExampleRemove() {
 	// true
 }
 
-// GC removes what programs have left that died. A dry run says what that would be.
+// GC removes the sandboxes of programs that have died. A dry run only says which.
 func ExampleGC() {
 	ctx := context.Background()
 	root, err := os.MkdirTemp("", "sandboxes-*")
@@ -162,7 +162,7 @@ func ExampleSandbox_provider() {
 }
 
 // Apply brings the changes back into the folder that was copied: all of them, or none if
-// somebody has changed it meanwhile.
+// the folder has changed meanwhile.
 func ExampleEnvironment_Apply() {
 	ctx := context.Background()
 	project, err := os.MkdirTemp("", "project-*")
@@ -261,7 +261,7 @@ func ExampleEnvironment_ReadConversation() {
 	// agent_message_chunk Hello!
 }
 
-// A snapshot of a container is an image, of which others are made.
+// A snapshot of a container is an image. Other containers are made of it.
 func ExampleEnvironment_Snapshot() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{Type: "docker"}})

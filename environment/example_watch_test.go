@@ -172,7 +172,7 @@ func ExampleBuildImage() {
 		Agent:    environment.Agent{Name: "claude"},
 		Progress: func(message string) { fmt.Println(message) },
 	})
-	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: nothing is to be built
+	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: the image needs nothing
 		log.Fatal(err)
 	}
 	fmt.Println(image.Ref)

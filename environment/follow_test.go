@@ -142,7 +142,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 			t.Errorf("it began with %s and said %q", begun, text)
 		}
 		unattended(t, env, false)
-		// The agent that the killed program has left takes the next prompt.
+		// The orphaned agent takes the next prompt.
 		events, err := collect(t.Context(), env, Query{Prompt: "more"})
 		if err != nil {
 			t.Fatal(err)

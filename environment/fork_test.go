@@ -101,7 +101,7 @@ func TestCopiesRememberAndGoSeparateWays(t *testing.T) {
 					t.Errorf("copy %d said %q", i, got)
 				}
 			}
-			// Whoever is closed first: what the workspace began with is everybody's.
+			// The original may be closed first: each copy has its own record of the beginning.
 			if err := env.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -304,8 +304,8 @@ func statusOf(t *testing.T, box Sandbox, id string) primitives.Status {
 	return list[i].Status
 }
 
-// TestASandboxThatSomebodyElseResumes is not taken for a paused one, and not paused again.
-func TestASandboxThatSomebodyElseResumes(t *testing.T) {
+// TestASandboxResumedByAnotherProgram is not taken for a paused one, and not paused again.
+func TestASandboxResumedByAnotherProgram(t *testing.T) {
 	box := container(t)
 	env := create(t, Config{Sandbox: toKeep(box), Agent: remembering(t)})
 	t.Cleanup(func() {

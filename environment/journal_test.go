@@ -46,7 +46,7 @@ func question(t *testing.T, ev runnerscripts.Event) string {
 	return req.ID
 }
 
-func TestWhoFollowsAQueryKnowsWhichQuestionsAreAnswered(t *testing.T) {
+func TestAFollowerKnowsWhichRequestsAreAnswered(t *testing.T) {
 	box := sandbox(t)
 	env := create(t, Config{Sandbox: toKeep(box), Agent: scenario(t, asking()), OnPermission: AnswerLater})
 	removeLater(t, env)
@@ -93,7 +93,7 @@ func TestWhoFollowsAQueryKnowsWhichQuestionsAreAnswered(t *testing.T) {
 	if len(answered) != 2 || !answered[0] || answered[1] {
 		t.Errorf("answered: %v, want the first only", answered)
 	}
-	// When all is over there is nobody left to answer, and nothing to decide.
+	// After the end of the query there is no request to decide.
 	other.cfg.OnPermission = func(_ context.Context, req PermissionRequest) PermissionDecision {
 		t.Errorf("it is asked for a decision about %s", req.ID)
 		return req.Allow()

@@ -147,7 +147,7 @@ func TestAWorkspaceBeyondTheLimitEndsEverythingThatReadsIt(t *testing.T) {
 	}
 }
 
-// Nobody writes to the pipe: what waited for it would do so for ever.
+// No program writes to the pipe: a reader would wait for ever.
 func TestAPipeInTheFilesOfAConfigurationIsRefused(t *testing.T) {
 	pipe := func(dir, name string) string {
 		name = filepath.Join(dir, name)

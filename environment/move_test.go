@@ -180,7 +180,7 @@ func TestASandboxInWhichAQueryOfAnotherProgramRunsDoesNotMove(t *testing.T) {
 	}
 }
 
-func TestAQueryThatNobodyHasSeenTheEndOfDoesNotKeepFromMoving(t *testing.T) {
+func TestAnEndedQueryThatNoProgramFollowedDoesNotPreventAMove(t *testing.T) {
 	t.Parallel()
 	box := sandbox(t)
 	id := killedHost(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"))}, "before")
@@ -201,7 +201,7 @@ func TestAQueryThatNobodyHasSeenTheEndOfDoesNotKeepFromMoving(t *testing.T) {
 	}
 }
 
-func TestASandboxThatIsKeptFromAMoveOnRemembersTheBeginning(t *testing.T) {
+func TestAMovedSandboxThatIsKeptRemembersTheBeginning(t *testing.T) {
 	t.Parallel()
 	box := sandbox(t)
 	env := create(t, Config{Agent: remembering(t), Workspace: []Source{{Files: []File{{Path: "gone", Content: "a\n"}, {Path: "old", Content: "b\n"}}}}})
@@ -246,7 +246,7 @@ func TestTheFolderOfTheUserIsNotMovedOntoItself(t *testing.T) {
 	}
 }
 
-func TestOfAnAgentWithoutANameOnlyTheEnvironmentCountsForAMove(t *testing.T) {
+func TestOnlyTheEnvironmentOfAnUnnamedAgentCountsForAMove(t *testing.T) {
 	t.Parallel()
 	env := create(t, Config{Agent: remembering(t)})
 	to := Config{Sandbox: sandbox(t), Agent: Agent{Model: "m"}}

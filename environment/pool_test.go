@@ -176,7 +176,7 @@ func otherBlock(s Sandbox) Sandbox {
 	return s
 }
 
-func TestPoolsRefuseWhatMakesNoSense(t *testing.T) {
+func TestAPoolRefusesAWrongConfiguration(t *testing.T) {
 	box := sandbox(t)
 	named := container(t)
 	named.Name = "one"
@@ -256,7 +256,7 @@ func TestAPoolThatCannotMakeSandboxesSaysSoAndWaitsEverLonger(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
+func TestAPoolDoesNotWaitForASandboxThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var made atomic.Int32
 		p := newPool(t.Context(), Config{Pool: PoolConfig{Size: 1}}, func(context.Context) (primitives.EnvironmentPrimitive, error) {
@@ -326,7 +326,7 @@ func TestAPoolOpensNoMoreThanItsMaximumAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsForAFullPoolEndsWithItsContextAndWithThePool(t *testing.T) {
+func TestAWaitForAFullPoolEndsWithItsContextAndWithThePool(t *testing.T) {
 	p := pool(t, Config{Sandbox: sandbox(t), Pool: PoolConfig{Max: 1}})
 	env := createFrom(t, p, Config{})
 	cause := errors.New("enough")

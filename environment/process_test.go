@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestSecretsOfTheSandboxAreBlottedOutToo(t *testing.T) {
+func TestSecretsOfTheSandboxAreRedacted(t *testing.T) {
 	box := sandbox(t)
 	box.Env = map[string]string{"TOKEN": "hunter2hunter2"}
 	env := create(t, Config{Sandbox: box, Scripts: Scripts{SetupSession: shell(`echo "token $TOKEN" >&2; exit 1`)}})
@@ -22,7 +22,7 @@ func TestSecretsOfTheSandboxAreBlottedOutToo(t *testing.T) {
 	}
 }
 
-func TestSecretsAreBlottedOutOfWhatEventsTellOfTheProgram(t *testing.T) {
+func TestSecretsAreRedactedInEventsAboutTheProgram(t *testing.T) {
 	env := create(t, Config{Agent: Agent{Env: map[string]string{"KEY": `sk"0123456789`}}, Scripts: Scripts{
 		SetupSession: fine(), ReadTranscript: fine(), ExecuteQuery: shell(started + `
 			echo '{"type":"log","payload":{"level":"warn","message":"with sk\"0123456789"}}'
@@ -115,7 +115,7 @@ func TestAChangeWhileTheAgentIsStartedIsNotLost(t *testing.T) {
 	if _, err := collect(t.Context(), env, Query{Prompt: "one"}); err != nil {
 		t.Fatal(err)
 	}
-	// The script says what it is told between queries.
+	// The script prints what it gets between queries.
 	var told strings.Builder
 	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "two"}) {
 		if err != nil {
@@ -126,7 +126,7 @@ func TestAChangeWhileTheAgentIsStartedIsNotLost(t *testing.T) {
 		}
 	}
 	if got := told.String(); !strings.Contains(got, `"value":"m2"`) || !strings.Contains(got, `"value":"plan"`) {
-		t.Errorf("the agent was told %q", got)
+		t.Errorf("the agent got %q", got)
 	}
 }
 
@@ -140,7 +140,7 @@ func (s silent) Poll(ctx context.Context) (primitives.State, error) {
 	return primitives.State{}, context.Cause(ctx)
 }
 
-func TestHealthyHeedsItsContext(t *testing.T) {
+func TestHealthyEndsWithItsContext(t *testing.T) {
 	env := newOver(t, silent{newBare(t)}, Config{})
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())

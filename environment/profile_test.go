@@ -125,7 +125,7 @@ func TestAProfileOfAConfigurationMayBeAPath(t *testing.T) {
 	}
 }
 
-func TestAProfileOfWhichALinkLeadsOutIsRefused(t *testing.T) {
+func TestAProfileWithALinkThatLeadsOutIsRefused(t *testing.T) {
 	outside := folder(t, map[string]string{"profile.yaml": "model: m", "a/SKILL.md": "x", "x.md": "x"})
 	for link, target := range map[string]string{
 		"profile.yaml": "profile.yaml", "skills": ".", "skills/a/SKILL.md": "a/SKILL.md", "commands/team": ".",

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestRunReturnsWhatCameOfAPrompt(t *testing.T) {
+func TestRunReturnsTheResultOfAPrompt(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
 		env := create(t, Config{Sandbox: box, Agent: scenario(t, turn(
 			runnerscripts.ScenarioStep{Text: "I am going to write f and g."},

@@ -16,7 +16,7 @@ import (
 
 func withEnv(env map[string]string) Config { return Config{Agent: Agent{Env: env}} }
 
-func TestWhatOfTheConfigurationIsSecret(t *testing.T) {
+func TestSecretsOfTheConfigurationAreRecognized(t *testing.T) {
 	const long = "0123456789abcdef"
 	secret := map[string]string{
 		"OPENAI_API_KEY": long, "apiKey": long, "X-Api-Key": long, "GITHUB_TOKEN": long, "githubToken": long, "PGPASSWORD": long,

@@ -230,7 +230,7 @@ func TestGitRefs(t *testing.T) {
 	}
 }
 
-// A tree of which every one names the next one twice has two million files in 22 objects.
+// Trees that each name the next one twice make two million files of 22 objects.
 func TestARepositoryWithTooManyFilesIsNotCheckedOut(t *testing.T) {
 	repo := t.TempDir()
 	host(t, repo, "init", "-q", "--initial-branch=main")

@@ -153,7 +153,7 @@ func nestedFiles(ctx context.Context, dir, name string) ([]string, error) {
 // Where there is no such folder, it ignores nothing.
 func Ignored(ctx context.Context, dir string, names []string) ([]string, error) {
 	if _, err := os.Stat(dir); err != nil {
-		return nil, nil //nolint:nilerr // nothing is ignored there
+		return nil, nil // nothing is ignored there
 	}
 	repositories := make(map[string][]string) // the files by the repository that they are in
 	for _, name := range names {
