@@ -22,11 +22,10 @@ type Profile struct {
 	PermissionMode string `json:"permission_mode,omitempty"`
 	MaxTurns       int    `json:"max_turns,omitempty"`
 	SystemPrompt   string `json:"system_prompt,omitempty"`
-	// BudgetUSD ends a query that has cost so much, in US dollars, by the agent's
-	// own reckoning, and what a command leads to that it has left in the background;
-	// zero means no limit.
+	// BudgetUSD ends a query that has cost so much, in US dollars, by the agent's own
+	// reckoning. The cost of commands in its background counts. Zero means no limit.
 	BudgetUSD float64 `json:"budget_usd,omitempty"`
-	// AllowedTools run without asking; DeniedTools are not to be had. They are
+	// AllowedTools run without asking; DeniedTools are not available. They are
 	// in the agent's own words, such as "Bash(git log *)".
 	AllowedTools []string `json:"allowed_tools,omitempty"`
 	DeniedTools  []string `json:"denied_tools,omitempty"`

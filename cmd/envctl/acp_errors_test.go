@@ -28,7 +28,7 @@ func checkRefused(t *testing.T, err error, code int, says string) {
 	}
 }
 
-func TestWhatAnEditorAsksWronglyIsRefusedInWords(t *testing.T) {
+func TestWrongRequestsOfAnEditorAreRefused(t *testing.T) {
 	alone(t)
 	e := startEditor(t, "--scenario", file(t, "s.json", `{"turns":[
 		{"when":"sleep","steps":[{"run":["sleep","600"]}]},
@@ -116,7 +116,7 @@ func setMode(e *editor, id acp.SessionId, mode acp.SessionModeId) func() error {
 	}
 }
 
-func TestWhatAFailureIsCanBeReadFromItsData(t *testing.T) {
+func TestTheDataOfAFailureNamesItsKind(t *testing.T) {
 	alone(t)
 	e := startEditor(t, "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"fail":{"code":"api","message":"tired","http_status":529}}]}]}`))
 	id, _ := e.session()

@@ -264,7 +264,7 @@ func TestTheEditorsFolderIsNotReadAsAWhole(t *testing.T) {
 	}
 }
 
-func TestWhatAnEditorIsNotToldIsLogged(t *testing.T) {
+func TestEventsWithoutAProtocolMessageAreLogged(t *testing.T) {
 	alone(t)
 	e := startEditor(t, "--verbose", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"print":"no JSON at all"},{"text":"fine"}]}]}`))
 	id, _ := e.session()

@@ -256,7 +256,7 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	select {
 	case <-ended:
 		return status, errors.Join(outErr, errErr, proc.Close())
-	case <-enough: // what the command has left behind keeps its output open
+	case <-enough: // orphans of the command keep its output open
 		err = proc.Close()
 		<-ended
 		return status, err

@@ -58,7 +58,7 @@ func TestAQuestionOfARealAgentIsAnsweredOnATerminal(t *testing.T) {
 					results = append(results, r.Results...)
 				}
 				if !strings.Contains(strings.Join(results, "\n"), want) {
-					t.Errorf("the model was told %q", results)
+					t.Errorf("the model got %q", results)
 				}
 			})
 		}

@@ -25,7 +25,7 @@ func (a *app) newMoveCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move [flags] ID --to TYPE",
 		Short: "Move a session to another sandbox, of another type if need be",
-		Long: `Move a session that 'envctl run --keep' has left to a new sandbox, with its workspace and
+		Long: `Move a session of 'envctl run --keep' to a new sandbox, with its workspace and
 its conversation, end the old sandbox, and print the ID of the new one. The agent
 remembers, and the name stays. What runs in the old sandbox ends, and of its files outside
 the workspace nothing comes along.

@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// person is somebody at a terminal whom an answerer asks.
+// person is a user at a terminal. An answerer asks it.
 type person struct {
 	t      *testing.T
 	keys   *os.File
@@ -137,7 +137,7 @@ func withdrawn(p *person, keys string) {
 	}
 }
 
-func TestNothingIsSaidOfAQuestionThatWasNotShown(t *testing.T) {
+func TestNoAnswerIsPrintedForAQuestionThatWasNotShown(t *testing.T) {
 	p := newPerson(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -146,7 +146,7 @@ func TestNothingIsSaidOfAQuestionThatWasNotShown(t *testing.T) {
 	}
 }
 
-func TestAPersonWhoHasLeftIsNotAskedAgain(t *testing.T) {
+func TestNoQuestionIsAskedAfterTheEndOfTheInput(t *testing.T) {
 	for name, keys := range map[string]string{"at once": "\x04", "after a line without end": "yy\x04\x04"} {
 		t.Run(name, func(t *testing.T) {
 			p := newPerson(t)
@@ -198,7 +198,7 @@ func TestAnswersThatAreNotTypedAreTakenInOrder(t *testing.T) {
 	}
 }
 
-func TestADenialForWantOfAnAnswerSaysSo(t *testing.T) {
+func TestADenialWithoutAnAnswerSaysSo(t *testing.T) {
 	var errOut bytes.Buffer
 	show := newApp(nil, io.Discard, &errOut).newPrinter(false)
 	req := runnerscripts.PermissionRequest{ID: "1", ToolCall: runnerscripts.ToolCall{Title: "go test ./..."}}
@@ -224,7 +224,7 @@ func TestADenialForWantOfAnAnswerSaysSo(t *testing.T) {
 	}
 }
 
-// Only where this program denies because nobody is asked does --permission help.
+// The flag --permission helps only if this program denies without asking.
 func TestADenialNamesTheFlagOnlyWhereItHelps(t *testing.T) {
 	req := runnerscripts.PermissionRequest{ID: "1", ToolCall: runnerscripts.ToolCall{Title: "go test ./..."}}
 	for policy, helps := range map[string]bool{permissionDeny: true, permissionAllow: false, "of another program": false} {

@@ -22,8 +22,8 @@ func piped(t *testing.T, args ...string) (s *screen, out *os.File) {
 	return s, out
 }
 
-// A question on the terminal can be answered while nobody reads the pipe that the agent's
-// words go to, and all of them arrive.
+// The user can answer a question on the terminal while no program reads the pipe of the agent's
+// words. All words arrive.
 func TestAQuestionDoesNotWaitForTheReaderOfAPipe(t *testing.T) {
 	said := strings.Repeat("0123456789abcdef\n", 1<<14) // more than a pipe holds
 	scenario := file(t, "ask.json", fmt.Sprintf(
@@ -50,7 +50,7 @@ func TestAQuestionDoesNotWaitForTheReaderOfAPipe(t *testing.T) {
 	}
 }
 
-// Whoever does not read and interrupts twice does not have to read before envctl ends.
+// After a second interrupt envctl ends, although no program reads its output.
 func TestASecondInterruptDoesNotWaitForTheReaderOfAPipe(t *testing.T) {
 	said := strings.Repeat("0123456789abcdef\n", 1<<14)
 	scenario := file(t, "long.json", fmt.Sprintf(`{"turns":[{"steps":[{"text":%q},{"ask":{"write":{"path":"asked.txt","content":"x"}}}]}]}`, said))

@@ -32,7 +32,7 @@ sandbox, over the way that envctl itself has to it: the sandbox needs no network
 no published port. It goes on until Ctrl-C, or until a connection finds the sandbox
 ended. A server there may listen on 127.0.0.1 or on ::1.
 
-Whoever can connect to the address of --listen reaches the port. The default is PORT
+Every program that can connect to the address of --listen reaches the port. The default is PORT
 on 127.0.0.1; port 0 takes a free one, which is printed.`,
 		Example: `  envctl port 3f2a 8080
   envctl port 3f2a 5173 --listen 127.0.0.1:0`,

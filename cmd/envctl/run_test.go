@@ -105,7 +105,7 @@ func TestAReaderThatLeavesEndsTheRun(t *testing.T) {
 	}
 }
 
-func TestWhatGoesOnIsToldWhilePreparing(t *testing.T) {
+func TestProgressIsShownWhilePreparing(t *testing.T) {
 	told := filepath.Join(t.TempDir(), "told")
 	if err := syscall.Mkfifo(told, 0o600); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestAnInterruptedRunStillTellsWhatElseFailed(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatDoesNotAnswerKeepsNobodyFromTheOtherSandboxes(t *testing.T) {
+func TestAnEngineThatDoesNotAnswerDoesNotHideOtherSandboxes(t *testing.T) {
 	alone(t)
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {

@@ -35,7 +35,7 @@ type engine struct {
 	image, runner, run string
 }
 
-// withEngine gives a benchmark an engine, and removes what it has left there.
+// withEngine gives a benchmark an engine, and removes the containers that are left there.
 func withEngine(ctx context.Context, use func(e *engine) error) (err error) {
 	eng, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
 	if err != nil {

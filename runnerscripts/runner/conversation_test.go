@@ -229,7 +229,7 @@ func TestInterruptWithdrawsAPermissionRequest(t *testing.T) {
 	p.finish()
 }
 
-func TestEndOfInputFinishesWhatIsQueuedAndRejectsWhatNobodyCanAnswer(t *testing.T) {
+func TestEndOfInputFinishesQueuedPromptsAndRejectsPendingRequests(t *testing.T) {
 	s := newSandbox(t, `[{"ask":{"write":{"path":"f","content":"1"}}},{"text":"{{turn}} "}]`)
 	p := converse(t, s, "a")
 	for range 3 {
@@ -321,7 +321,7 @@ func TestShutdownEndsTheRunningQueryAndIsAGoodEnd(t *testing.T) {
 	}
 }
 
-// lastWords is an executor that writes down what it knows when it is told to end.
+// lastWords is an executor that writes a file when it gets a shutdown.
 const lastWords = `while read -r line; do
 	case $line in *'"type":"shutdown"'*) sleep 0.2; echo saved > saved; exit 0;; esac
 	echo '{"type":"turn_complete","result":"done"}'

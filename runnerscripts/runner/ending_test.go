@@ -112,7 +112,7 @@ func (h *held) rest(status int) []rs.Event {
 	return events
 }
 
-func TestShutdownIsHeededWhileTheAgentStarts(t *testing.T) {
+func TestShutdownEndsAnAgentThatStarts(t *testing.T) {
 	h := holdStarting(t)
 	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
 	h.send(rs.Control{Type: rs.ControlShutdown})
@@ -126,7 +126,7 @@ func TestShutdownIsHeededWhileTheAgentStarts(t *testing.T) {
 	}
 }
 
-func TestInterruptIsHeededWhileTheAgentStarts(t *testing.T) {
+func TestInterruptStopsAnAgentThatStarts(t *testing.T) {
 	h := holdStarting(t)
 	h.send(rs.Control{Type: rs.ControlInterrupt})
 	events := h.rest(exitOK)
@@ -206,7 +206,7 @@ func TestInterruptWhileTheAgentStartsStopsOnePrompt(t *testing.T) {
 	}
 }
 
-func TestShutdownIsHeededWhileTheAgentTakesASetting(t *testing.T) {
+func TestShutdownEndsAnAgentThatTakesASetting(t *testing.T) {
 	setting := make(chan struct{})
 	f := &fake{
 		setMode: func(ctx context.Context) error {

@@ -67,8 +67,7 @@ func TestAFeedMayComeFirst(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// There is a socket and nobody listens to it: so it is for a moment while one
-	// is made.
+	// A socket without a listener: feeds look like that for a moment while they are made.
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)

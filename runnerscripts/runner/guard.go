@@ -13,9 +13,9 @@ const guestVariable = "AGENTENV_GUEST"
 // get: the guest has the connection to the host, the scripts and the feed have secrets.
 //
 // Without a guest the host's program is exposed to its user's processes anyway. It must
-// then read the environment of the scripts, by which it finds those that a program that
-// died has left. The supervisor of a durable command is found so everywhere, and holds
-// nothing but what lies in files of the same user.
+// then read the environment of the scripts to find orphaned ones. The supervisor of a
+// durable command is always found that way. It holds nothing but what lies in files of the
+// same user.
 func mustHide(args []string) bool {
 	if len(args) == 0 {
 		return false

@@ -93,7 +93,7 @@ func TestAGuestTellsWhetherOthersAreAttached(t *testing.T) {
 		return err == nil
 	}
 	if attended() {
-		t.Error("where there is no sandbox somebody is attached")
+		t.Error("a client is attached to no sandbox")
 	}
 	serveGuestWith(t, nil, "--root", root)
 	if attended() {
@@ -101,7 +101,7 @@ func TestAGuestTellsWhetherOthersAreAttached(t *testing.T) {
 	}
 	cmd, client := serveGuestWith(t, nil, "--root", root, "--attach", "-", "--linger")
 	if !attended() {
-		t.Error("nobody is attached")
+		t.Error("no client is attached")
 	}
 	if err := errors.Join(client.Close(), cmd.Wait()); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ func (l lasting) Poll(context.Context) (primitives.State, error) {
 	return primitives.State{Status: primitives.StatusTerminated}, nil
 }
 
-func TestAwaitStaysAsLongAsSomebodyIsThere(t *testing.T) {
+func TestAwaitStaysWhileAClientIsAttached(t *testing.T) {
 	const stay = 2 * time.Second
 	for _, tt := range []struct {
 		name        string
@@ -33,8 +33,8 @@ func TestAwaitStaysAsLongAsSomebodyIsThere(t *testing.T) {
 		over        time.Duration // the sandbox; 0 is never
 		want        time.Duration
 	}{
-		{name: "nobody comes", stay: stay, want: stay},
-		{name: "somebody comes at the last moment", stay: stay, come: 1900 * time.Millisecond, leave: 7900 * time.Millisecond, want: 9500 * time.Millisecond},
+		{name: "no client comes", stay: stay, want: stay},
+		{name: "a client comes at the last moment", stay: stay, come: 1900 * time.Millisecond, leave: 7900 * time.Millisecond, want: 9500 * time.Millisecond},
 		{name: "not before it is so old", stay: stay, until: 5 * time.Second, want: 5 * time.Second},
 		{name: "the sandbox is over from the start", stay: stay, over: -1, want: 0},
 		{name: "the sandbox ends", stay: -1, over: 3 * time.Second, want: 3 * time.Second},

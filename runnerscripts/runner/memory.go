@@ -29,7 +29,7 @@ type lean struct {
 	mu   sync.Mutex
 	wide bool // it works on several processors
 	busy bool // since rest has looked
-	left int  // operations that have left garbage
+	left int  // operations that made garbage
 }
 
 // newLean makes a guest small.

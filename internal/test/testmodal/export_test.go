@@ -6,7 +6,7 @@ func Isolated() bool { return isolated() }
 // Dir is where the server keeps everything.
 func (s *Server) Dir() string { return s.dir }
 
-// Leftovers says what the tests have left so far, besides goroutines.
+// Leftovers returns an error that names what the tests leak so far, besides goroutines.
 func Leftovers() error { return leftBehind() }
 
 // Task is a sandbox as the router knows it.

@@ -294,7 +294,7 @@ func TestCallsOfACommandCanBeRepeated(t *testing.T) {
 	}
 }
 
-func TestAWriteThatNobodyReadsIsGivenUpByTheStatus(t *testing.T) {
+func TestAskingForTheStatusEndsABlockedWrite(t *testing.T) {
 	s, mc := open(t)
 	task := s.TaskOf(create(t, mc, nil).SandboxID)
 	client, with := dialRouter(t, s)

@@ -18,8 +18,8 @@ import (
 // process follows.
 const dirPrefix = "testmodal-"
 
-// Main runs a package's tests and then fails them if a server of theirs has left
-// something: goroutines, processes, mounts or directories.
+// Main runs the tests of a package. It fails them if their servers leak goroutines,
+// processes, mounts or directories.
 func Main(m *testing.M) {
 	code := Check(m.Run())
 	if code == 0 {
@@ -31,8 +31,8 @@ func Main(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // this is the tests' main
 }
 
-// leaked says which goroutines are left. On a busy machine those that are about to end
-// need longer than goleak waits.
+// leaked returns an error that names the leaked goroutines. On a busy machine goroutines
+// need longer to end than goleak waits.
 func leaked() error {
 	for end := time.Now().Add(time.Minute); ; {
 		if err := goleak.Find(); err == nil || time.Now().After(end) {
@@ -41,8 +41,8 @@ func leaked() error {
 	}
 }
 
-// Check is Main for packages whose main does more: it takes the status of their tests
-// and returns another one if servers have left processes, mounts or directories.
+// Check is Main for packages whose TestMain does more. It takes the exit status of the tests
+// and returns 1 if servers leak processes, mounts or directories.
 func Check(code int) int {
 	if code != 0 {
 		return code
@@ -54,8 +54,8 @@ func Check(code int) int {
 	return 0
 }
 
-// leftBehind says what servers of this process have left. The collector process of local
-// sandboxes stays as long as this one.
+// leftBehind returns an error that names the leaked processes, mounts and directories of
+// this process. The collector process of local sandboxes lives as long as this process.
 func leftBehind() error {
 	var errs []error
 	for _, parent := range []string{os.TempDir(), memoryDir} {

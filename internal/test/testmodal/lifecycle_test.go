@@ -121,7 +121,7 @@ func TestANameIsTakenOnceAndFreeAgainAfterwards(t *testing.T) {
 	create(t, mc, &modal.SandboxCreateParams{Name: "only"})
 }
 
-func TestWhatIsOutOfRangeIsRefused(t *testing.T) {
+func TestSettingsOutOfRangeAreRefused(t *testing.T) {
 	_, mc := open(t)
 	tests := map[string]modal.SandboxCreateParams{
 		"cores":   {CPU: 1000},

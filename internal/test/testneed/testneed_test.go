@@ -17,7 +17,7 @@ func (e *ended) Helper()      {}
 func (e *ended) Fatal(...any) { e.how = "failed"; runtime.Goexit() }
 func (e *ended) Skip(...any)  { e.how = "skipped"; runtime.Goexit() }
 
-func TestWhatIsMissingFailsWhereNothingMayBeSkipped(t *testing.T) {
+func TestAMissingPrerequisiteFailsWhereSkippingIsForbidden(t *testing.T) {
 	for _, c := range []struct {
 		met        bool
 		noSkip, ci string

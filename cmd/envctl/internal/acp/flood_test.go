@@ -58,7 +58,7 @@ func TestWhatTheEditorWasToldIsNotKept(t *testing.T) {
 		}
 	})
 	if told < 50_000_000 {
-		t.Errorf("the editor was told %d bytes", told)
+		t.Errorf("the editor got %d bytes", told)
 	}
 }
 

@@ -117,7 +117,7 @@ func promptLine(id, sessionID string) string {
 
 func untilDone(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 
-func TestACancellationThatFollowsThePromptAtOnceIsHeeded(t *testing.T) {
+func TestACancellationRightAfterThePromptCancelsIt(t *testing.T) {
 	w := serve(t, untilDone)
 	id := w.begin()
 	for i := range 50 {
@@ -145,7 +145,7 @@ func TestASecondPromptIsRefusedWhileTheFirstIsWorkedOn(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRequestDoesNotEndTheConnection(t *testing.T) {
+func TestAMessageThatIsNoRequestDoesNotEndTheConnection(t *testing.T) {
 	w := serve(t, func(context.Context) error { return errors.New("no sandbox today") })
 	for _, c := range []struct {
 		line string
@@ -204,7 +204,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestServeEndsWhenNobodyReads(t *testing.T) {
+func TestServeEndsWhenTheEditorDoesNotRead(t *testing.T) {
 	in, feed := io.Pipe()
 	out, drain := io.Pipe()
 	_ = out.Close() // always nil

@@ -40,21 +40,21 @@ func TestTheEditorGetsNoTextTwice(t *testing.T) {
 		events []rs.Event
 		want   string
 	}{
-		"pieces":                            {[]rs.Event{say("a", "one "), say("a", "two")}, "one two"},
-		"pieces, then the whole":            {[]rs.Event{say("a", "one "), say("a", "two"), whole("a", "one two")}, "one two"},
-		"a piece is missing in between":     {[]rs.Event{say("a", "one "), whole("a", "one two"), say("a", " three")}, "one two three"},
-		"the whole twice":                   {[]rs.Event{whole("a", "one"), whole("a", "one")}, "one"},
-		"taken back":                        {[]rs.Event{say("a", "one"), whole("a", ""), whole("b", "two")}, "one\n\ntwo"},
-		"another text instead":              {[]rs.Event{say("a", "one"), whole("a", "two"), whole("a", "two three")}, "one\n\ntwo three"},
-		"a block after another":             {[]rs.Event{say("a", "one"), say("b", "two")}, "one\n\ntwo"},
-		"another prompt in between":         {[]rs.Event{say("a", "one"), event(t, rs.TypeQueryStarted, rs.QueryStarted{}), say("b", "two")}, "onetwo"},
-		"a tool call in between":            {[]rs.Event{say("a", "one"), tool, say("b", "two")}, "one<tool>two"},
-		"thoughts":                          {[]rs.Event{think("a", "hm"), say("b", "one"), think("c", "hm"), think("d", "so")}, "(hm)one(hm)(\n\nso)"},
-		"a subagent talks":                  {[]rs.Event{say("a", "one"), sub, say("a", " two")}, "one two"},
-		"what the user said":                {[]rs.Event{chunk(t, rs.TypeUserMessage, "u", "hello", false), say("a", "one")}, "one"},
-		"an agent's own line":               {[]rs.Event{event(t, rs.TypeRaw, "x"), event(t, "unheard_of", struct{}{}), say("a", "one")}, "one"},
-		"a payload of another kind":         {[]rs.Event{event(t, rs.TypeAgentMessage, []int{1}), say("a", "one")}, "one"},
-		"the context is told in the middle": {[]rs.Event{say("a", "one"), event(t, rs.TypeUsageUpdate, rs.UsageUpdate{Used: 1}), say("a", " two")}, "one two"},
+		"pieces":                                       {[]rs.Event{say("a", "one "), say("a", "two")}, "one two"},
+		"pieces, then the whole":                       {[]rs.Event{say("a", "one "), say("a", "two"), whole("a", "one two")}, "one two"},
+		"a piece is missing in between":                {[]rs.Event{say("a", "one "), whole("a", "one two"), say("a", " three")}, "one two three"},
+		"the whole twice":                              {[]rs.Event{whole("a", "one"), whole("a", "one")}, "one"},
+		"taken back":                                   {[]rs.Event{say("a", "one"), whole("a", ""), whole("b", "two")}, "one\n\ntwo"},
+		"another text instead":                         {[]rs.Event{say("a", "one"), whole("a", "two"), whole("a", "two three")}, "one\n\ntwo three"},
+		"a block after another":                        {[]rs.Event{say("a", "one"), say("b", "two")}, "one\n\ntwo"},
+		"another prompt in between":                    {[]rs.Event{say("a", "one"), event(t, rs.TypeQueryStarted, rs.QueryStarted{}), say("b", "two")}, "onetwo"},
+		"a tool call in between":                       {[]rs.Event{say("a", "one"), tool, say("b", "two")}, "one<tool>two"},
+		"thoughts":                                     {[]rs.Event{think("a", "hm"), say("b", "one"), think("c", "hm"), think("d", "so")}, "(hm)one(hm)(\n\nso)"},
+		"a subagent talks":                             {[]rs.Event{say("a", "one"), sub, say("a", " two")}, "one two"},
+		"what the user said":                           {[]rs.Event{chunk(t, rs.TypeUserMessage, "u", "hello", false), say("a", "one")}, "one"},
+		"an agent's own line":                          {[]rs.Event{event(t, rs.TypeRaw, "x"), event(t, "unheard_of", struct{}{}), say("a", "one")}, "one"},
+		"a payload of another kind":                    {[]rs.Event{event(t, rs.TypeAgentMessage, []int{1}), say("a", "one")}, "one"},
+		"the usage of the context comes in the middle": {[]rs.Event{say("a", "one"), event(t, rs.TypeUsageUpdate, rs.UsageUpdate{Used: 1}), say("a", " two")}, "one two"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tell := newTeller(&paths{folder: "/f"}, hclog.NewNullLogger(), "")
@@ -89,7 +89,7 @@ func TestUpdatesAreOfTheProtocol(t *testing.T) {
 	sub.ConversationID = "1"
 	for _, c := range []struct {
 		ev   rs.Event
-		want string // empty: nothing is told
+		want string // empty: no update
 	}{
 		{
 			event(t, rs.TypeToolCallUpdate, rs.ToolCall{ToolCallID: "1", Name: "Edit", Locations: []rs.Location{{Path: "/workspace/a.go", Line: 3}, {Path: "b.go"}, {Path: "/etc/passwd"}}}),
@@ -123,7 +123,7 @@ func TestUpdatesAreOfTheProtocol(t *testing.T) {
 		u, ok := tell.update(c.ev)
 		if !ok {
 			if c.want != "" {
-				t.Errorf("%s: nothing is told", c.ev.Type)
+				t.Errorf("%s: no update", c.ev.Type)
 			}
 			continue
 		}
@@ -137,7 +137,7 @@ func TestUpdatesAreOfTheProtocol(t *testing.T) {
 			t.Fatal(err)
 		}
 		if data, err = json.Marshal(sorted); err != nil || string(data) != c.want {
-			t.Errorf("%s is told as\n%s, not\n%s", c.ev.Type, data, c.want)
+			t.Errorf("%s becomes\n%s, not\n%s", c.ev.Type, data, c.want)
 		}
 	}
 }
