@@ -116,7 +116,7 @@ func (w *wayWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// setPipe has a pipe carry the bulk of the data; it ends with the stream.
+// setPipe sets the pipe that carries the bulk of the data. The pipe ends with the stream.
 func (f *framer) setPipe(pipe *os.File) {
 	f.session.mu.Lock()
 	defer f.session.mu.Unlock()

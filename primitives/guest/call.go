@@ -208,7 +208,7 @@ func unexpected(kind byte) error {
 	return fmt.Errorf("%w: a frame of kind %d is out of place", errProtocol, kind)
 }
 
-// sayBye has the guest end everything that this host started.
+// sayBye asks the guest to end everything that this host started.
 func (c *Sandbox) sayBye() {
 	if c.mux.NumStreams() == 0 {
 		return

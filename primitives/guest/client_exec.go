@@ -254,7 +254,7 @@ func (p *process) control(ctx context.Context, kind byte, r *controlRequest) err
 	}
 }
 
-// expect has the guest's answer to what is sent next go to a channel.
+// expect sends the guest's answer to the next request to a channel.
 func (p *process) expect(answer chan error) (seq uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -213,8 +213,8 @@ func (in *input) Close() error {
 	return nil // a command that has exited needs no end of input
 }
 
-// finish has frames sent later that did not fit into the window when the input was
-// closed, which why tells, and reports whether it does.
+// finish keeps frames for later that did not fit into the window when the input was closed
+// for the reason why. It reports whether it did.
 func (in *input) finish(f *framer, frames []byte, why error) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -364,7 +364,7 @@ func (b *batch) header() (fileHeader, error) {
 	return h, nil
 }
 
-// flush has the group written when the one before it has been.
+// flush writes the group after the one before it.
 func (b *batch) flush(ctx context.Context) error {
 	if len(b.group.files) == 0 {
 		return nil

@@ -61,81 +61,81 @@ const (
 	maxVerdict = 4 << 10
 )
 
-// reception is where the host expects the guest.
-type reception struct {
+// socketListener waits on a Unix socket until the guest connects.
+type socketListener struct {
 	listener *net.UnixListener
 	offer    offer
 
-	mu      sync.Mutex
-	callers map[*net.UnixConn]struct{} // that have not shown the token yet
-	met     *net.UnixConn              // that has
-	closed  bool
-	joined  sync.WaitGroup
+	mu         sync.Mutex
+	unverified map[*net.UnixConn]struct{} // connections that have not shown the token
+	guest      *net.UnixConn              // the connection that has
+	closed     bool
+	joined     sync.WaitGroup
 }
 
 // open waits for the guest.
-func (s *Socket) open() *reception {
-	r := &reception{
+func (s *Socket) open() *socketListener {
+	r := &socketListener{
 		listener: s.Listener, offer: offer{Path: s.Path, Token: make([]byte, tokenSize)},
-		callers: make(map[*net.UnixConn]struct{}),
+		unverified: make(map[*net.UnixConn]struct{}),
 	}
 	_, _ = rand.Read(r.offer.Token) // never fails
 	r.joined.Go(r.accept)
 	return r
 }
 
-func (r *reception) accept() {
+func (r *socketListener) accept() {
 	for {
 		c, err := r.listener.AcceptUnix()
 		if err != nil {
 			return
 		}
 		r.mu.Lock()
-		if r.closed || r.met != nil || len(r.callers) >= maxCallers {
+		if r.closed || r.guest != nil || len(r.unverified) >= maxCallers {
 			_ = c.Close()
 		} else {
-			r.callers[c] = struct{}{}
-			r.joined.Go(func() { r.meet(c) })
+			r.unverified[c] = struct{}{}
+			r.joined.Go(func() { r.verify(c) })
 		}
 		r.mu.Unlock()
 	}
 }
 
-// meet has a caller show its token.
-func (r *reception) meet(c *net.UnixConn) {
+// verify checks the token of a connecting client.
+func (r *socketListener) verify(c *net.UnixConn) {
 	var token [tokenSize]byte
 	_ = c.SetDeadline(time.Now().Add(moveTimeout))
 	_, err := io.ReadFull(c, token[:])
 	right := err == nil && subtle.ConstantTimeCompare(token[:], r.offer.Token) == 1
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.callers, c)
-	if !right || r.closed || r.met != nil {
+	delete(r.unverified, c)
+	if !right || r.closed || r.guest != nil {
 		_ = c.Close()
 		return
 	}
-	r.met = c
+	r.guest = c
 	// A byte fits in any socket: this does not wait.
 	_, _ = c.Write([]byte{welcome})
 	_ = c.SetDeadline(time.Time{})
 }
 
-// close ends the reception and returns the guest's connection, nil if it has not
+// close ends the listener and returns the guest's connection, nil if it has not
 // come.
-func (r *reception) close() *net.UnixConn {
+func (r *socketListener) close() *net.UnixConn {
 	r.mu.Lock()
 	r.closed = true
-	for c := range r.callers {
+	for c := range r.unverified {
 		_ = c.Close()
 	}
 	r.mu.Unlock()
 	_ = r.listener.Close()
 	r.joined.Wait()
-	return r.met
+	return r.guest
 }
 
 // settle learns whether the guest has moved.
-func (r *reception) settle(_ context.Context, in *bufio.Reader, a *agreed) error {
+func (r *socketListener) settle(_ context.Context, in *bufio.Reader, a *agreed) error {
 	v, err := readVerdict(in)
 	conn := r.close()
 	switch {

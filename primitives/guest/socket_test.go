@@ -62,7 +62,7 @@ func offered(t *testing.T, socket *Socket, before func()) (c *Sandbox, stdio net
 	if _, err := c.Stat(t.Context(), "."); err != nil {
 		t.Errorf("Stat: %v", err)
 	}
-	_, moved = c.mux.guard.rw.(*patient).ReadWriteCloser.(*net.UnixConn)
+	_, moved = c.mux.guard.rw.(*deferredWriter).ReadWriteCloser.(*net.UnixConn)
 	return c, guest, moved
 }
 

@@ -38,7 +38,7 @@ func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*s
 	if lazy, ok := a.rw.(lazyWriter); ok && host {
 		g.lazy = lazy
 	} else {
-		p := newPatient(a.rw)
+		p := newDeferredWriter(a.rw)
 		g.rw, g.lazy = p, p
 		if !host {
 			g.bulk = p.bulk

@@ -273,12 +273,12 @@ func (g *guard) attach(header []byte) {
 func (g *guard) flush() error {
 	var err error
 	if g.heldPass != nil {
-		var late []byte
-		if p, ok := g.rw.(*patient); ok {
-			late, err = p.takeLate()
+		var deferred []byte
+		if p, ok := g.rw.(*deferredWriter); ok {
+			deferred, err = p.takeDeferred()
 		}
 		if err == nil {
-			_, err = g.pass.writeWith(append(late, g.held...), g.heldPass)
+			_, err = g.pass.writeWith(append(deferred, g.held...), g.heldPass)
 		}
 		closeAll(g.heldPass)
 		g.heldPass = nil
@@ -310,40 +310,40 @@ func (g *guard) Close() error {
 }
 
 const (
-	// patience is for how long an end keeps what the other does not wait for. Most
-	// commands are answered within it, so that all that is said about one goes in a
-	// single write.
-	patience = 5 * time.Millisecond
-	// maxLate is how much of it is kept at most, in bytes.
-	maxLate = 16 * muxHeader
+	// deferTime is how long a write waits that the other end does not wait for. Most
+	// commands are answered within it, so that all frames about one go in a single
+	// write.
+	deferTime = 5 * time.Millisecond
+	// maxDeferred bounds the deferred writes, in bytes.
+	maxDeferred = 16 * muxHeader
 )
 
-// patient is a byte stream. What is written later is kept a moment, for the next write
-// to take it along: every write wakes all that is between the two ends, on machines
-// where the command that was just started wants to run.
-type patient struct {
+// deferredWriter is a byte stream. It keeps the bytes of WriteLater for a moment, so that the
+// next write takes them along: every write wakes all processes between the two ends, on a
+// machine where the command that was just started wants to run.
+type deferredWriter struct {
 	io.ReadWriteCloser
 	pipes             *stdio // that it is; nil if it is not
 	readLot, wroteLot sync.Once
 	busy              func() // called while much data is read
 
-	mu     sync.Mutex
-	late   []byte // to go first
-	timer  *time.Timer
-	closed bool
-	err    error // of what was written late
+	mu       sync.Mutex
+	deferred []byte // to go first
+	timer    *time.Timer
+	closed   bool
+	err      error // of a deferred write
 }
 
-func newPatient(rw io.ReadWriteCloser) *patient {
-	p := &patient{ReadWriteCloser: rw, busy: func() {}}
+func newDeferredWriter(rw io.ReadWriteCloser) *deferredWriter {
+	p := &deferredWriter{ReadWriteCloser: rw, busy: func() {}}
 	p.pipes, _ = rw.(*stdio)
 	p.timer = time.AfterFunc(time.Hour, p.flush)
 	p.timer.Stop()
 	return p
 }
 
-// Write writes what was kept, and then b.
-func (p *patient) Write(b []byte) (int, error) {
+// Write writes the deferred bytes, and then b.
+func (p *deferredWriter) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
@@ -352,7 +352,7 @@ func (p *patient) Write(b []byte) (int, error) {
 	if len(b) > smallBody && p.pipes != nil {
 		p.wroteLot.Do(p.pipes.growOut)
 	}
-	if len(p.late) == 0 {
+	if len(p.deferred) == 0 {
 		return p.ReadWriteCloser.Write(b)
 	}
 	p.timer.Stop()
@@ -363,7 +363,7 @@ func (p *patient) Write(b []byte) (int, error) {
 		}
 		return p.ReadWriteCloser.Write(b)
 	}
-	p.late = append(p.late, b...)
+	p.deferred = append(p.deferred, b...)
 	p.write()
 	if p.err != nil {
 		return 0, p.err
@@ -371,17 +371,17 @@ func (p *patient) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// WriteLater keeps b for the next Write, which does not come before patience ends.
-func (p *patient) WriteLater(b []byte) (int, error) {
+// WriteLater keeps b for the next Write, which does not come before deferTime ends.
+func (p *deferredWriter) WriteLater(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
 		return 0, p.err
 	}
-	if len(p.late) == 0 && !p.closed {
-		p.timer.Reset(patience)
+	if len(p.deferred) == 0 && !p.closed {
+		p.timer.Reset(deferTime)
 	}
-	if p.late = append(p.late, b...); len(p.late) >= maxLate {
+	if p.deferred = append(p.deferred, b...); len(p.deferred) >= maxDeferred {
 		p.timer.Stop()
 		p.write()
 	}
@@ -389,7 +389,7 @@ func (p *patient) WriteLater(b []byte) (int, error) {
 }
 
 // bulk notes that much data is being read.
-func (p *patient) bulk() {
+func (p *deferredWriter) bulk() {
 	p.busy()
 	if p.pipes != nil {
 		p.readLot.Do(p.pipes.growIn)
@@ -397,45 +397,45 @@ func (p *patient) bulk() {
 	p.hurry()
 }
 
-// hurry has what is kept written now, and waits for nothing: who reads the stream
-// must not wait for who writes it.
-func (p *patient) hurry() {
+// hurry starts the deferred writes and waits for nothing: the reader of the stream must
+// not wait for its writer.
+func (p *deferredWriter) hurry() {
 	if !p.mu.TryLock() {
 		return // it is being written
 	}
 	defer p.mu.Unlock()
-	if len(p.late) > 0 && !p.closed {
+	if len(p.deferred) > 0 && !p.closed {
 		p.timer.Reset(0)
 	}
 }
 
-// takeLate hands over what is kept, which is written by other means now.
-func (p *patient) takeLate() ([]byte, error) {
+// takeDeferred returns the deferred bytes. The caller writes them.
+func (p *deferredWriter) takeDeferred() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timer.Stop()
-	late := p.late
-	p.late = nil
-	return late, p.err
+	deferred := p.deferred
+	p.deferred = nil
+	return deferred, p.err
 }
 
-// flush ends the patience.
-func (p *patient) flush() {
+// flush writes the deferred bytes when deferTime is over.
+func (p *deferredWriter) flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.late) > 0 && !p.closed && p.err == nil {
+	if len(p.deferred) > 0 && !p.closed && p.err == nil {
 		p.write()
 	}
 }
 
 // write writes what is kept; the caller holds the lock.
-func (p *patient) write() {
-	_, p.err = p.ReadWriteCloser.Write(p.late)
-	p.late = p.late[:0]
+func (p *deferredWriter) write() {
+	_, p.err = p.ReadWriteCloser.Write(p.deferred)
+	p.deferred = p.deferred[:0]
 }
 
 // Close closes the stream. What is kept says nothing to an end that learns that.
-func (p *patient) Close() error {
+func (p *deferredWriter) Close() error {
 	err := p.ReadWriteCloser.Close() // which ends a write
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -74,9 +74,9 @@ func TestAnAnswerTakesTheRestAlong(t *testing.T) {
 
 func TestADeferredWriteGoesAlone(t *testing.T) {
 	here, there := net.Pipe()
-	p := newPatient(there)
+	p := newDeferredWriter(there)
 	got, read := make([]byte, len("onetwo")), make(chan error, 1)
-	go func() { // patience may end between the two: then the first must be taken before the second
+	go func() { // deferTime may end between the two: then the first must be taken before the second
 		_, err := io.ReadFull(here, got)
 		read <- err
 	}()
@@ -104,7 +104,7 @@ func TestADeferredWriteGoesBeforeLaterOnes(t *testing.T) {
 	for name, body := range map[string]string{"small": "body", "large": strings.Repeat("body", smallBody)} {
 		t.Run(name, func(t *testing.T) {
 			here, there := net.Pipe()
-			p := newPatient(there)
+			p := newDeferredWriter(there)
 			all := make(chan []byte, 1)
 			go func() {
 				b, _ := io.ReadAll(here)
@@ -127,11 +127,11 @@ func TestADeferredWriteGoesBeforeLaterOnes(t *testing.T) {
 
 func TestTheNextWriteReturnsALateError(t *testing.T) {
 	here, there := net.Pipe()
-	p := newPatient(there)
+	p := newDeferredWriter(there)
 	if err := here.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.WriteLater(bytes.Repeat([]byte{1}, maxLate)); err == nil {
+	if _, err := p.WriteLater(bytes.Repeat([]byte{1}, maxDeferred)); err == nil {
 		t.Error("a full buffer is kept")
 	}
 	if _, err := p.Write([]byte("x")); err == nil {
