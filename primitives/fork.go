@@ -77,7 +77,7 @@ func Pause(ctx context.Context, p EnvironmentPrimitive) error {
 	return &Error{Op: "pause", Target: p.ID(), Err: errors.ErrUnsupported}
 }
 
-// Resume has the processes of a paused sandbox go on where they were. Resuming a
+// Resume lets the processes of a paused sandbox go on where they were. Resuming a
 // running sandbox is no error.
 func Resume(ctx context.Context, p EnvironmentPrimitive) error {
 	if s, ok := p.(Pauser); ok {

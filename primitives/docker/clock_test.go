@@ -123,7 +123,7 @@ func terminatedElsewhere(t *testing.T, host string) {
 	}
 }
 
-// killedElsewhere has a sandbox's container, of an engine at host, killed and removed.
+// killedElsewhere kills and removes the container of a sandbox, on an engine at host.
 func killedElsewhere(t *testing.T, host string) {
 	t.Helper()
 	cfg := config(t, testdocker.Busybox(t))

@@ -131,8 +131,8 @@ func (c config) dropped(warning string) (note string, err error) {
 	return "", nil
 }
 
-// createWhole has the engine make a container or, if ctx is done first, none: the
-// engine goes on making it when it is no longer listened to.
+// createWhole makes a container or, if ctx is done first, none. It outlasts
+// ctx for a while: the engine goes on making the container when the request is cancelled.
 func createWhole(ctx context.Context, eng *client.Client, create func(context.Context) (container.CreateResponse, error)) (container.CreateResponse, error) {
 	if err := ctx.Err(); err != nil {
 		return container.CreateResponse{}, err
@@ -179,7 +179,7 @@ func containerConfig(name string, cfg config, img image.InspectResponse) *contai
 func (c config) guestInVolume() bool { return c.ReadOnly || c.building }
 
 // guestVolume is a new volume for the guest's folder. It has the container's labels,
-// so that it is found if it loses the container, with which it is to go.
+// so that GC finds it without the container, with which it ends.
 func guestVolume(labels map[string]string) mount.Mount {
 	labels = maps.Clone(labels)
 	delete(labels, labelConfig)

@@ -352,9 +352,9 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	return d.handOver(), nil
 }
 
-// afterResume has a container that was just resumed entered again, for a moment, while
-// the engine says that it is paused: some (20.10 is one) hear late of what they have
-// done, of the pause after the end of it.
+// afterResume enters a container that was just resumed again, for a moment, while the
+// engine says that it is paused. Some engines, such as 20.10, learn of a pause after its
+// end.
 func afterResume(ctx context.Context, enter func() error) func() error {
 	return func() error {
 		tick := time.NewTicker(stateInterval)

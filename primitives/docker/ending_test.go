@@ -73,8 +73,8 @@ func TestTheEndIsKnownOnABusyEngine(t *testing.T) {
 	}
 }
 
-// endsBusily has the engine do a lot while a sandbox ends, and reports whether that was
-// done before its end.
+// endsBusily keeps the engine busy while a sandbox ends, and reports whether that work was
+// done before the end.
 func endsBusily(t *testing.T, grace time.Duration) bool {
 	t.Helper()
 	cfg := config(t, testdocker.Busybox(t))

@@ -19,8 +19,8 @@ func driverOf(s *guest.Sandbox) *driver {
 	return d
 }
 
-// StayJustFrozen has a handle take the container for one that it has just paused or
-// resumed until it does so the next time, however long a busy machine takes meanwhile.
+// StayJustFrozen makes a handle treat the container as just paused or resumed, until the
+// next pause or resume, however slow the machine is.
 func StayJustFrozen(s *guest.Sandbox) {
 	later := time.Now().Add(time.Hour)
 	driverOf(s).frozen.Store(&later)

@@ -83,7 +83,7 @@ func installBeside(ctx context.Context, eng *client.Client, id, runner string) (
 	})
 }
 
-// unpackInto has the engine unpack into a folder of a container what pack writes.
+// unpackInto lets the engine unpack the archive that pack writes into a folder of a container.
 func unpackInto(ctx context.Context, eng *client.Client, id, into string, pack func(io.Writer) error) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)

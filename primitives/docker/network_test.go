@@ -71,7 +71,7 @@ func told(t *testing.T, s *guest.Sandbox) string {
 	return strings.TrimSpace(string(said))
 }
 
-// asks has a sandbox connect to the port of another one.
+// asks connects from a sandbox to the port of another one.
 func asks(t *testing.T, s *guest.Sandbox, address string) string {
 	t.Helper()
 	return strings.TrimSpace(string(script(t, s, "nc -w 3 "+address+" 8000 </dev/null").Stdout))

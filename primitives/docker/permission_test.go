@@ -17,8 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// nobodyVariable has this program list the sandboxes of the engine that it names,
-// and say what that gives.
+// nobodyVariable names an engine. This program then lists its sandboxes and prints the
+// result.
 const nobodyVariable = "AGENTENV_TEST_LIST"
 
 func listAsNobody(host string) int {

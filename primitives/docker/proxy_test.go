@@ -17,8 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 )
 
-// toEngine has a proxy pass requests on to the real engine. testdocker.Proxy does it
-// with bytes; this is for what changes requests and answers.
+// toEngine makes a proxy pass requests on to the real engine. testdocker.Proxy passes
+// bytes; this one can change requests and answers.
 func toEngine(t *testing.T, proxy *httputil.ReverseProxy) *httputil.ReverseProxy {
 	t.Helper()
 	return toEngineAt(t, testdocker.Engine(t).DaemonHost(), proxy)

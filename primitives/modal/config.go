@@ -117,7 +117,7 @@ const (
 // that is fs.ErrInvalid and names the field and what to do.
 func (c config) check() error {
 	for _, check := range []func() error{
-		c.Spec.Check, c.checkNames, c.checkImage, c.checkResources, c.checkLife, c.checkNetwork, c.checkPlaces, c.checkReady, c.checkTags,
+		c.Check, c.checkNames, c.checkImage, c.checkResources, c.checkLife, c.checkNetwork, c.checkPlaces, c.checkReady, c.checkTags,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -81,8 +81,8 @@ func expectAnotherGuest(t *testing.T, cfg modal.Config, box *guest.Sandbox) {
 	}
 }
 
-// outlive has a sandbox reach the end of its time, for which a busy machine might not make
-// it fast enough.
+// outlive moves a sandbox to the end of its time. With a short time a busy machine might
+// not make the sandbox fast enough.
 func outlive(t *testing.T, s *testmodal.Server, box *guest.Sandbox) {
 	t.Helper()
 	if err := s.Outlive(box.ID()); err != nil {

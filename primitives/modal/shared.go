@@ -116,7 +116,7 @@ type known struct {
 }
 
 type found struct {
-	id string // empty: there was none to be had
+	id string // empty: there is none
 	at time.Time
 }
 

@@ -81,7 +81,7 @@ func (s *stream) push(p []byte, hurry bool) (int, error) {
 	return len(p), nil
 }
 
-// wake has the queue sent.
+// wake starts to send the queue.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

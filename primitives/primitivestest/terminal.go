@@ -189,8 +189,8 @@ func (s *sandbox) typeKeys(t testingT, p primitives.Process, keys string) {
 	}
 }
 
-// leaveTerminal has a command close the terminal at the end of its input, as many do that
-// are about to exit, and go on until a file exists.
+// leaveTerminal starts a command that closes the terminal at the end of its input, as many
+// commands do before they exit, and goes on until a file exists.
 func (s *sandbox) leaveTerminal(t testingT, file string) {
 	t.Helper()
 	p := s.start(t, t.Context(), onTerminal(s.command("cat", "closein", "closeout", "await", file)))

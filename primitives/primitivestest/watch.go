@@ -356,7 +356,7 @@ func treeEventRules() []rule {
 // manyWatches are more than the instances of inotify that Linux lets a user have.
 const manyWatches = 200
 
-// checkManyWatches has every second watch watch the same folder.
+// checkManyWatches opens many watches. Every second one watches the same folder.
 func checkManyWatches(t testingT, s *sandbox) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

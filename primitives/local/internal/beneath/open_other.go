@@ -8,5 +8,5 @@ import "golang.org/x/sys/unix"
 // permission to list it too.
 const PathOnly = unix.O_RDONLY
 
-// openFast is not to be had here.
+// openFast is not available here.
 func openFast(int, string, Options) (int, error) { return -1, unix.ENOSYS }
