@@ -78,7 +78,7 @@ func TestASessionOfEveryAgentMoves(t *testing.T) {
 	}
 }
 
-// ask has a query answered and returns what was said.
+// ask runs a query and returns the text of the answer.
 func ask(t *testing.T, env *environment.Environment, prompt string) string {
 	t.Helper()
 	var said strings.Builder

@@ -166,7 +166,7 @@ func (e *Environment) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume has a paused sandbox go on where it was.
+// Resume lets a paused sandbox go on where it was.
 func (e *Environment) Resume(ctx context.Context) error {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {

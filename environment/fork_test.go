@@ -20,7 +20,7 @@ func remembering(t *testing.T) Agent {
 	return scenario(t, turn(runnerscripts.ScenarioStep{Text: "turn {{turn}} after: {{history}}"}))
 }
 
-// say has the agent answer.
+// say runs a prompt and returns the answer.
 func say(t *testing.T, env *Environment, prompt string) string {
 	t.Helper()
 	events, err := collect(t.Context(), env, Query{Prompt: prompt})

@@ -249,8 +249,8 @@ func (e *Environment) moving(to Config) (Config, error) {
 	return to, nil
 }
 
-// takeOverBaseline has changes counted from where those of another environment are,
-// if that knows it.
+// takeOverBaseline counts changes from the baseline of another environment, if that has
+// one.
 func (e *Environment) takeOverBaseline(ctx context.Context, from *Environment) error {
 	if err := from.base.find(ctx); errors.Is(err, errors.ErrUnsupported) {
 		return nil
@@ -260,8 +260,7 @@ func (e *Environment) takeOverBaseline(ctx context.Context, from *Environment) e
 	return e.base.share(&from.base)
 }
 
-// takeOverRecord has the record of a kept sandbox say what changes are counted from,
-// too.
+// takeOverRecord writes the baseline into the record of a kept sandbox.
 func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if !e.owner.kept {
 		return nil

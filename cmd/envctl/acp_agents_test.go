@@ -77,8 +77,7 @@ func TestClaudeInAContainerWorksAsTheFoldersOwner(t *testing.T) {
 	worksInFolder(t, e, dir)
 }
 
-// worksInFolder has an agent write a file that the editor denies and one that it
-// allows.
+// worksInFolder lets an agent write a file that the editor denies and one that it allows.
 func worksInFolder(t *testing.T, e *editor, dir string) {
 	t.Helper()
 	id := e.begin(dir)

@@ -49,7 +49,7 @@ func newPerson(t *testing.T) *person {
 	return p
 }
 
-// ask has a question put and returns where its answer comes.
+// ask puts a question and returns the channel of its answer.
 func (p *person) ask(ctx context.Context, title string) <-chan runnerscripts.PermissionDecision {
 	decided := make(chan runnerscripts.PermissionDecision, 1)
 	go func() {

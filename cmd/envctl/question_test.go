@@ -78,7 +78,7 @@ func askingAgent() {
 	}
 }
 
-// asked has an agent ask on a terminal, and returns it with the question on the screen.
+// asked makes an agent ask on a terminal, and returns the terminal with the question on the screen.
 func asked(t *testing.T, call runnerscripts.ToolCall, options ...runnerscripts.PermissionOption) (s *screen, question string) {
 	t.Helper()
 	self, err := os.Executable()

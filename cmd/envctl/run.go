@@ -270,7 +270,7 @@ func (a *app) prompt(arg string) (string, error) {
 	return arg, nil
 }
 
-// prompts has them answered one after the other.
+// prompts runs the prompts one after the other.
 func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string) error {
 	for _, prompt := range prompts {
 		turn, err := s.Prompt(ctx, prompt)

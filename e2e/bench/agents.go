@@ -222,7 +222,7 @@ func medianOf(list []dialogue, of func(dialogue) time.Duration) time.Duration {
 	return median(all)
 }
 
-// throughUs has an environment of its own answer both prompts.
+// throughUs runs both prompts in an environment of its own.
 func throughUs(ctx context.Context, a realAgent, at place, vars map[string]string) (d dialogue, err error) {
 	agent := a.agent
 	agent.Command, agent.Env = []string{a.program}, vars

@@ -179,7 +179,7 @@ type launched struct {
 	args, env []string
 }
 
-// recordLaunch has the driver start a script that notes all that, and goes on as the program.
+// recordLaunch makes the driver start a script that notes all that and then becomes the program.
 func recordLaunch(ctx context.Context, t turner, runner string) (l launched, err error) {
 	if l.dir, err = os.MkdirTemp("", "bench-turn-"); err != nil {
 		return l, err

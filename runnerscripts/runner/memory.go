@@ -38,7 +38,7 @@ func newLean() *lean {
 	return &lean{}
 }
 
-// spread has this program work on several processors.
+// spread lets this program work on several processors.
 func spread() { runtime.GOMAXPROCS(min(frugal.Processors, maxProcessors)) }
 
 // work is the guest's callback Work, see guest.ServeConfig.

@@ -11,8 +11,8 @@ import (
 // threads that it has.
 const spareThreads = 8
 
-// stockThreads has the runtime make as many threads as that: a goroutine that has a
-// thread for itself and waits leaves the others without.
+// stockThreads makes the runtime start n threads. Otherwise a goroutine that waits with a
+// thread of its own leaves none for the others.
 func stockThreads(n int) {
 	var waiting sync.WaitGroup
 	enough := make(chan struct{})

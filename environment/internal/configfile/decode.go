@@ -187,7 +187,7 @@ func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 	return nil
 }
 
-// checkValue has a type say itself whether it takes a value.
+// checkValue decodes a value into a type, which may refuse it.
 func checkValue(value any, t reflect.Type, where string) error {
 	data, err := json.Marshal(value)
 	if err == nil {

@@ -24,7 +24,7 @@ type answer struct {
 	status int
 	// end is how the stream of blocks ends.
 	end end
-	// echo has the failure name the key that was sent.
+	// echo puts the key of the request into the failure.
 	echo bool
 }
 

@@ -75,7 +75,7 @@ func (c *conversation) cancelPrompt() {
 	}
 }
 
-// converse has a prompt answered. When ctx is done the agent is interrupted.
+// converse runs a prompt and returns its outcome. It interrupts the agent when ctx is done.
 func (s *server) converse(ctx context.Context, c *conversation, text string) (acp.PromptResponse, error) {
 	// The editor gets the end of a cancelled prompt too.
 	telling := context.WithoutCancel(ctx)
