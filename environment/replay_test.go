@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -56,11 +55,7 @@ func TestASessionIsReplayed(t *testing.T) {
 				t.Fatalf("the recording has the key or the token, or too little: %v: %.2000s", err, data)
 			}
 
-			cfg = c.local(t, api)
-			if c.agent.Name == "claude" || c.agent.Name == "codex" {
-				cfg = inContainer(t, testdocker.Node(t))
-				cfg.Agent = c.agent
-			}
+			cfg = c.inContainer(t, api)
 			cfg.Credentials, cfg.Replay = nil, file
 			env = create(t, cfg)
 			events, err = collect(t.Context(), env, Query{Prompt: prompt})

@@ -255,8 +255,11 @@ func (l quietLogger) ResetNamed(name string) hclog.Logger {
 	return quietLogger{l.Logger.ResetNamed(name), l.hide}
 }
 
-// StandardLogger is for libraries that log with package log.
+// StandardLogger is for libraries that log with package log. Options may be nil.
 func (l quietLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
+	if opts == nil {
+		opts = &hclog.StandardLoggerOptions{}
+	}
 	return log.New(l.StandardWriter(opts), "", 0)
 }
 

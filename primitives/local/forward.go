@@ -81,6 +81,7 @@ func (s *Sandbox) listen(ctx context.Context, network, address string) (net.List
 	if network == "unix" {
 		l.Listener, err = s.listenUnix(ctx, l, address)
 	} else {
+		raiseLoopback()
 		l.Listener, err = cfg.Listen(ctx, network, address)
 	}
 	if err != nil {

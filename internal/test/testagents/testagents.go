@@ -49,6 +49,17 @@ func claudePackages(goos, goarch string) []string {
 	return []string{name, name + "-musl"}
 }
 
+// Folder returns the absolute path of the folder that has all of the agents, which a
+// container can mount.
+func Folder(t testing.TB) string {
+	t.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(root, "e2e", "agents", "node_modules")
+}
+
 // moduleRoot is the folder of the go.mod that the running test belongs to; go
 // test starts a test in the folder of its package.
 func moduleRoot() (string, error) {

@@ -1,0 +1,297 @@
+package environment
+
+import (
+	"bytes"
+	_ "embed" // an executor
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/internal/test/testagents"
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+)
+
+// keyedAgent is a real agent and the API that it needs.
+type keyedAgent struct {
+	name    string // in the tests
+	agent   Agent
+	program func(testing.TB) string // nil for what a PATH has
+	api     string
+	version string // of the API, in its base address
+}
+
+//go:embed testdata/executor.mjs
+var executor string
+
+// openCode is the configuration by which a user has OpenCode, as an agent of the ACP, ask the
+// gateway.
+const openCode = `{"model":"anthropic/claude-sonnet-4-5","small_model":"anthropic/claude-sonnet-4-5","share":"disabled",
+"provider":{"anthropic":{"options":{"baseURL":"{env:ANTHROPIC_BASE_URL}/v1","apiKey":"{env:ANTHROPIC_API_KEY}"}}}}`
+
+func keyedAgents() []keyedAgent {
+	return []keyedAgent{
+		{"claude", Agent{Name: "claude", PermissionMode: "acceptEdits"}, testagents.Claude, "anthropic", ""},
+		{"codex", Agent{Name: "codex", Model: "gpt-5.5", PermissionMode: "full-access"}, testagents.Codex, "openai", "/v1"},
+		{"gemini", Agent{Name: "gemini", Model: "gemini-2.5-pro", PermissionMode: "autoEdit"}, testagents.Gemini, "gemini", ""},
+		{"opencode", Agent{Name: "opencode", Model: "anthropic/claude-sonnet-4-5", PermissionMode: "acceptEdits"}, testagents.OpenCode, "anthropic", ""},
+	}
+}
+
+// otherAgents are programs that agentenv knows by a protocol only.
+func otherAgents() []keyedAgent {
+	return []keyedAgent{
+		{"acp", Agent{Name: "acp", PermissionMode: "build", Command: []string{"acp"}, Env: map[string]string{
+			"OPENCODE_CONFIG_CONTENT": openCode, "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
+			"OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+		}}, testagents.OpenCode, "anthropic", ""},
+		{"command", Agent{Name: "command", Command: []string{"node", "executor.mjs"}}, nil, "anthropic", ""},
+	}
+}
+
+// in is a configuration that runs it in a sandbox, from the folder that has the agents of the
+// tests there.
+func (k keyedAgent) in(t *testing.T, box Sandbox, agents, api string) Config {
+	t.Helper()
+	cfg := Config{Sandbox: box, Agent: k.agent, OnPermission: AllowAll, Credentials: k.credentials(api)}
+	if k.program == nil {
+		cfg.Workspace = []Source{{Files: []File{{Path: "executor.mjs", Content: executor}}}}
+		return cfg
+	}
+	at := func(program string) string { return strings.Replace(program, testagents.Folder(t), agents, 1) }
+	cfg.Agent.Command = append([]string{at(k.program(t))}, k.agent.Command...)
+	path := filepath.Dir(at(testagents.Ripgrep(t))) + ":/usr/local/bin:/usr/bin:/bin"
+	cfg.Agent.Env = map[string]string{"PATH": path}
+	for name, value := range k.agent.Env {
+		cfg.Agent.Env[name] = value
+	}
+	return cfg
+}
+
+// local is a configuration that runs it on this machine.
+func (k keyedAgent) local(t *testing.T, api string) Config {
+	t.Helper()
+	return k.in(t, sandbox(t), testagents.Folder(t), api)
+}
+
+// inContainer is a configuration that runs it in a container without a network, as another user
+// than the guest.
+func (k keyedAgent) inContainer(t *testing.T, api string) Config {
+	t.Helper()
+	const agents = "/agents"
+	box := inContainer(t, testdocker.Node(t)).Sandbox
+	box.User = "tester"
+	box.Docker.Mounts = []docker.Mount{{Source: testagents.Folder(t), Target: agents, ReadOnly: true}}
+	return k.in(t, box, agents, api)
+}
+
+func (k keyedAgent) credentials(api string) map[string]Credential {
+	return map[string]Credential{k.api: {Env: "TEST_HOST_KEY", URL: api + k.version}}
+}
+
+// TestKeysStayOutside: real agents work with a key that only the host has, also where the
+// sandbox has no network and its user is not the guest's; and the key is nowhere in there.
+func TestKeysStayOutside(t *testing.T) {
+	t.Setenv("TEST_HOST_KEY", hostKey)
+	api := keyedModel(t)
+	for _, c := range append(keyedAgents(), otherAgents()...) {
+		if c.name != "acp" { // which is OpenCode again
+			t.Run("local/"+c.name, func(t *testing.T) {
+				cfg := c.local(t, api)
+				worksWithoutKey(t, cfg, cfg.Sandbox.Local.Root)
+			})
+		}
+		t.Run("docker/"+c.name, func(t *testing.T) {
+			worksWithoutKey(t, c.inContainer(t, api), "/")
+		})
+		// At Modal and over ssh what the agents do is the same as in a container.
+		switch c.name {
+		case "command":
+			t.Run("modal/"+c.name, func(t *testing.T) {
+				testneed.Root(t, "the server of the tests has no other user otherwise")
+				box := atModal(t)
+				box.Network, box.User = "none", "nobody"
+				worksWithoutKey(t, c.in(t, box, "", api), "/agentenv /etc /home /root /run /tmp /var")
+			})
+			fallthrough
+		case "codex":
+			t.Run("ssh/"+c.name, func(t *testing.T) {
+				box := onAnotherMachine(t)
+				worksWithoutKey(t, c.in(t, box, testagents.Folder(t), api), box.SSH.Root)
+			})
+		}
+	}
+}
+
+// worksWithoutKey runs a turn with a tool call and searches for the key, in these folders of the
+// sandbox and everywhere else.
+func worksWithoutKey(t *testing.T, cfg Config, folders string) {
+	t.Helper()
+	var logged syncBuffer
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &logged})
+	env := create(t, cfg)
+	events, err := collect(t.Context(), env, Query{Prompt: "please write-file `notes.txt`"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, ev := range events {
+		text.WriteString(ev.Text())
+	}
+	if !strings.Contains(text.String(), "The file is written.") {
+		t.Fatalf("it said %q", text.String())
+	}
+	if _, err := primitives.ReadFile(t.Context(), env.Primitive(), "notes.txt", 1<<10); err != nil {
+		t.Error(err)
+	}
+	transcript, err := env.ReadTranscript(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := json.Marshal([]any{events, transcript})
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside := map[string]string{"events and transcript": string(said), "log": logged.String()}
+	if cfg.Sandbox.Type == "docker" {
+		_, raw, err := testdocker.Engine(t).ContainerInspectWithRaw(t.Context(), env.ID(), false)
+		if err != nil || len(raw) == 0 {
+			t.Fatalf("inspect: %v", err)
+		}
+		outside["container's settings"] = string(raw) // its output is in no log of the engine
+	}
+	for where, text := range outside {
+		if strings.Contains(text, hostKey) || strings.Contains(text, env.gate.at.Token) {
+			t.Errorf("the key or the token is in the %s", where)
+		}
+	}
+	searchSandbox(t, env, cfg.Sandbox, folders)
+	searchMachine(t, env, cfg.Sandbox)
+}
+
+// syncBuffer is a buffer for several goroutines.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// searchSandbox searches the files and processes of the sandbox, as its most powerful user.
+func searchSandbox(t *testing.T, env *Environment, box Sandbox, folders string) {
+	t.Helper()
+	const search = `key='real-[k]ey-of-the-host'
+cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -a -q "$key" && echo "a process of the sandbox"
+for f in $FOLDERS; do test -e $f || continue; find $f \( -path /proc -o -path /sys -o -path /agents \) -prune -o -type f -print0; done 2>/dev/null | xargs -0 grep -l -a -e "$key" 2>/dev/null
+echo searched`
+	cmd := primitives.Command{Args: []string{"sh", "-c", search}, Env: []string{"FOLDERS=" + folders, "PATH=/usr/bin:/bin"}}
+	if box.Type == "modal" {
+		cmd.User = "root" // as its guest
+	}
+	if box.Type == "local" || box.Type == "ssh" { // a process of this machine: it is searched from outside
+		cmd.Args[2] = strings.Replace(search, "cat /proc", "false /proc", 1)
+	}
+	found, err := primitives.Run(t.Context(), env.Primitive(), cmd, primitives.RunOptions{})
+	if got := strings.TrimSpace(string(found.Stdout)); err != nil || got != "searched" {
+		t.Errorf("the key is in the sandbox: %s, %s, %v", got, found.Stderr, err)
+	}
+}
+
+// searchMachine searches what this machine has written down and, where it shows them, the
+// processes of the sandbox: their environments, arguments and memory, the guest's too.
+func searchMachine(t *testing.T, env *Environment, box Sandbox) {
+	t.Helper()
+	err := filepath.WalkDir(os.Getenv("XDG_STATE_HOME"), func(name string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil //nolint:nilerr // other tests remove theirs
+		}
+		if data, _ := os.ReadFile(name); bytes.Contains(data, []byte(hostKey)) {
+			t.Errorf("this machine has written the key down in %s", name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, pid := range processes(t, env, box) {
+		proc := filepath.Join("/proc", pid)
+		environ, _ := os.ReadFile(filepath.Join(proc, "environ")) // of another user, or gone
+		cmdline, _ := os.ReadFile(filepath.Join(proc, "cmdline"))
+		if bytes.Contains(append(environ, cmdline...), []byte(hostKey)) || memoryHas(proc, hostKey) {
+			t.Errorf("process %s of the sandbox has the key: %q", proc, cmdline)
+		}
+	}
+}
+
+// processes are the IDs of the sandbox's processes on this machine, the guest's too. At Modal
+// none can be told from those of other sandboxes.
+func processes(t *testing.T, env *Environment, box Sandbox) (ids []string) {
+	t.Helper()
+	switch box.Type {
+	case "docker":
+		top, err := testdocker.Engine(t).ContainerTop(t.Context(), env.ID(), []string{"-eo", "pid"})
+		if err != nil || len(top.Processes) == 0 {
+			t.Fatalf("processes of the container: %v", err)
+		}
+		for _, row := range top.Processes {
+			ids = append(ids, row[0])
+		}
+	case "local", "ssh":
+		all, err := filepath.Glob("/proc/[0-9]*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, proc := range all {
+			environ, _ := os.ReadFile(filepath.Join(proc, "environ"))
+			cmdline, _ := os.ReadFile(filepath.Join(proc, "cmdline"))
+			if id := filepath.Base(proc); id != strconv.Itoa(os.Getpid()) && bytes.Contains(append(environ, cmdline...), []byte(env.Primitive().Paths().Home)) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+// memoryHas reports whether the writable memory of a process has a text, as far as it may be
+// read. Areas that only reserve addresses are left out.
+func memoryHas(proc, text string) bool {
+	const most = 256 << 20
+	maps, _ := os.ReadFile(filepath.Join(proc, "maps"))
+	memory, err := os.Open(filepath.Join(proc, "mem"))
+	if err != nil {
+		return false
+	}
+	defer memory.Close()
+	for line := range strings.Lines(string(maps)) {
+		var from, to int64
+		var mode string
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); err != nil || !strings.HasPrefix(mode, "rw") || to-from > most {
+			continue
+		}
+		data := make([]byte, to-from)
+		n, _ := memory.ReadAt(data, from) // an area may be gone
+		if bytes.Contains(data[:n], []byte(text)) {
+			return true
+		}
+	}
+	return false
+}
