@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -47,6 +48,73 @@ func TestAnAgentThatNeverReads(t *testing.T) {
 	}
 	for range maxRequests {
 		<-g.slots
+	}
+}
+
+// TestAnAnswerWithoutEnd passes by in little memory, and ends when the agent has gone. A recording
+// ends before it, and Close says so.
+func TestAnAnswerWithoutEnd(t *testing.T) {
+	part := bytes.Repeat([]byte("word"), 1<<18)
+	gone := make(chan struct{}, 2)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { gone <- struct{}{} }()
+		for r.Context().Err() == nil {
+			if _, err := w.Write(part); err != nil {
+				return
+			}
+		}
+	}))
+	defer server.Close()
+	for _, record := range []io.Writer{nil, io.Discard} {
+		g, err := New(Config{Record: record, Upstreams: map[string]Upstream{"anthropic": {API: "anthropic", URL: server.URL, Key: realKey}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- g.Serve(l) }()
+		at, limit := g.At(l.Addr()), int64(32<<20)
+		if record != nil {
+			limit = 256 << 20 // a buffer that grows to 64 MiB
+		}
+		testmemory.AtMost(t, limit, func() {
+			resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request(t, "POST", at.URL+"/anthropic/v1/messages", "{}", "X-Api-Key", at.Token))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if n, err := io.CopyN(io.Discard, resp.Body, 256<<20); err != nil {
+				t.Errorf("after %d bytes: %v", n, err)
+			}
+		})
+		<-gone
+		if err := g.Close(); (err != nil) != (record != nil) || err != nil && !strings.Contains(err.Error(), "more than 64 MiB") {
+			t.Errorf("recorded: %v, closed with %v", record != nil, err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestAStreamThatIsCut does not look whole to the agent.
+func TestAStreamThatIsCut(t *testing.T) {
+	_, at := serveGateway(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: 1\n\n")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request(t, "POST", at.URL+"/anthropic/v1/messages", "{}", "X-Api-Key", at.Token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if data, err := io.ReadAll(resp.Body); err == nil || string(data) != "data: 1\n\n" {
+		t.Errorf("got %q, %v", data, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -55,6 +56,18 @@ func (r *Recorder) Err() error {
 	return r.err
 }
 
+// fail notes why nothing more is written.
+func (r *Recorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// errTooLarge ends a recording.
+var errTooLarge = fmt.Errorf("an answer of a model has more than %d MiB, and the recording ends before it", maxAnswer>>20)
+
 // Send sends a call and writes it when its answer was read to its end. One that the agent has
 // not read is not written, and neither is one that the API could not answer.
 func (r *Recorder) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request, next Send) (*http.Response, error) {
@@ -66,7 +79,7 @@ func (r *Recorder) Send(api runnerscripts.ModelAPI, path string, body []byte, re
 		Call: req.Method + " " + string(api) + path, Form: r.clean(formOf(body, r.places, r.masks)),
 		Status: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"),
 	}
-	resp.Body = &recorded{ReadCloser: resp.Body, end: func(answer string) {
+	resp.Body = &recorded{ReadCloser: resp.Body, tooLarge: func() { r.fail(errTooLarge) }, end: func(answer string) {
 		e.Answer = r.clean(r.places.mask(answer))
 		_ = r.write(e) // kept for Err
 	}}
@@ -84,13 +97,19 @@ func (r *Recorder) clean(text string) string {
 // recorded keeps what is read of an answer.
 type recorded struct {
 	io.ReadCloser
-	kept bytes.Buffer
-	end  func(answer string)
+	kept     bytes.Buffer
+	end      func(answer string)
+	tooLarge func()
 }
 
 func (b *recorded) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.kept.Len() <= maxAnswer {
+	switch {
+	case b.end == nil:
+	case b.kept.Len()+n > maxAnswer:
+		b.kept, b.end = bytes.Buffer{}, nil
+		b.tooLarge()
+	default:
 		b.kept.Write(p[:n])
 	}
 	if err == io.EOF {
@@ -111,7 +130,7 @@ func (b *recorded) Close() error {
 }
 
 func (b *recorded) finish() {
-	if b.end != nil && b.kept.Len() <= maxAnswer {
+	if b.end != nil {
 		b.end(b.kept.String())
 	}
 	b.end = nil
