@@ -106,7 +106,7 @@ func (b Budget) Check() error {
 		}
 	}
 	for model, p := range b.Prices {
-		for _, usd := range []float64{p.Input, p.Output, p.CacheRead, p.CacheWrite} {
+		for _, usd := range []float64{p.Input, p.Output, p.CacheRead, p.CacheWrite, p.CacheWriteHour} {
 			if usd < 0 || math.IsNaN(usd) || math.IsInf(usd, 0) {
 				return fmt.Errorf("%w: budget.prices.%s: a price is negative or no number; give US dollars for a million tokens", ErrConfig, model)
 			}
@@ -290,7 +290,7 @@ func (m *Meter) tryAdmit(model string) (asked <-chan struct{}, _ error) {
 func (m *Meter) count(model string, u meter.Usage) {
 	for _, name := range []string{model, u.Model} {
 		if p, ok := prices.Of(m.budget.Prices, name); ok {
-			u.CostUSD = p.Cost(u.Usage)
+			u.CostUSD = p.Cost(u.Usage, u.HourWriteTokens)
 			break
 		}
 	}

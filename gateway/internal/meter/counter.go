@@ -40,6 +40,7 @@ func (c *counter) value(key string, value []byte) {
 	if w.told() {
 		c.told, c.found = true, true
 		c.usage.Usage = w.usage(c.api, c.usage.Usage)
+		c.usage.HourWriteTokens = max(c.usage.HourWriteTokens, w.hour())
 	}
 }
 
@@ -59,6 +60,9 @@ type wire struct {
 	Output     tokens `json:"output_tokens"`
 	CacheWrite tokens `json:"cache_creation_input_tokens"`
 	CacheRead  tokens `json:"cache_read_input_tokens"`
+	Written    struct {
+		Hour tokens `json:"ephemeral_1h_input_tokens"`
+	} `json:"cache_creation"`
 	// Iterations are the parts of an Anthropic call that the provider has divided, such
 	// as the one that summarizes a long conversation. The fields above leave that one out.
 	Iterations   []wire  `json:"iterations"`
@@ -122,6 +126,15 @@ func (w wire) own() runnerscripts.Usage {
 		InputTokens: w.Input.n, OutputTokens: w.Output.n,
 		CacheReadTokens: w.CacheRead.n, CacheWriteTokens: w.CacheWrite.n,
 	}
+}
+
+// hour is how many tokens are written for an hour, in all iterations.
+func (w wire) hour() int64 {
+	var sum int64
+	for _, part := range w.Iterations {
+		sum += part.Written.Hour.n
+	}
+	return max(sum, w.Written.Hour.n)
 }
 
 // split takes the cached tokens out of the input.

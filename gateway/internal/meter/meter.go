@@ -15,6 +15,7 @@ import (
 type Usage struct {
 	Model               string // as the answer names it; empty if it does not
 	runnerscripts.Usage        // InputTokens without cached ones; CostUSD stays zero
+	HourWriteTokens     int64  // of CacheWriteTokens, those that the cache keeps for an hour
 }
 
 // Watch returns the body of an answer with a reader that finds the usage as the body is

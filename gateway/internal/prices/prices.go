@@ -19,6 +19,8 @@ type Price struct {
 	Output     float64 `json:"output"`
 	CacheRead  float64 `json:"cache_read,omitempty"`
 	CacheWrite float64 `json:"cache_write,omitempty"`
+	// CacheWriteHour is for what the cache keeps for an hour; zero means CacheWrite.
+	CacheWriteHour float64 `json:"cache_write_hour,omitempty"`
 
 	// long are the prices of a call with more tokens of input than over; nil if they
 	// are the same.
@@ -26,16 +28,20 @@ type Price struct {
 	over int64
 }
 
-// Cost returns what one call costs, in US dollars. The usage is that of one call and not a
+// Cost returns what one call costs, in US dollars; hour is how many of the tokens that it writes into
+// the cache are kept for an hour. The usage is that of one call and not a
 // sum of calls, since a call with a long input is dearer for some models.
-func (p Price) Cost(u runnerscripts.Usage) float64 {
+func (p Price) Cost(u runnerscripts.Usage, hour int64) float64 {
+	hour = min(hour, u.CacheWriteTokens)
 	if p.long != nil && u.TotalInput() > p.over {
 		p = *p.long
 	}
+	write := cmp.Or(p.CacheWrite, p.Input)
 	return (float64(u.InputTokens)*p.Input +
 		float64(u.OutputTokens)*p.Output +
 		float64(u.CacheReadTokens)*cmp.Or(p.CacheRead, p.Input) +
-		float64(u.CacheWriteTokens)*cmp.Or(p.CacheWrite, p.Input)) / 1e6
+		float64(u.CacheWriteTokens-hour)*write +
+		float64(hour)*cmp.Or(p.CacheWriteHour, write)) / 1e6
 }
 
 // Of returns the price of a model: own first, then the table. The name may have a date at its

@@ -72,12 +72,13 @@ func TestCost(t *testing.T) {
 		want  float64
 	}{
 		{Price{Input: 15, Output: 75, CacheRead: 1.5, CacheWrite: 18.75}, 15 + 7.5 + 15 + 0.01875},
+		{Price{CacheWrite: 1000, CacheWriteHour: 2000}, 0.6 + 0.8},
 		{Price{Input: 3, Output: 10}, 3 + 1 + 30 + 0.003},
 		{Price{Output: 10}, 1},
 		{Price{}, 0},
 		{Price{Input: 1, Output: 1, CacheRead: 1, CacheWrite: 1, over: 1, long: &Price{Input: 2, Output: 4, CacheRead: 1}}, 2 + 0.4 + 10 + 0.002},
 	} {
-		if got := c.price.Cost(u); !near(got, c.want) {
+		if got := c.price.Cost(u, 400); !near(got, c.want) {
 			t.Errorf("%+v: %v, want %v", c.price, got, c.want)
 		}
 	}
@@ -88,12 +89,12 @@ func TestALongInputIsDearer(t *testing.T) {
 	t.Parallel()
 	p, _ := Of(nil, "gemini-2.5-pro")
 	short := runnerscripts.Usage{InputTokens: 50_000, CacheReadTokens: 150_000, OutputTokens: 1_000_000}
-	if got, want := p.Cost(short), 0.05*1.25+0.15*0.125+10; !near(got, want) {
+	if got, want := p.Cost(short, 0), 0.05*1.25+0.15*0.125+10; !near(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	long := short
 	long.InputTokens++
-	if got, want := p.Cost(long), 0.050001*2.5+0.15*0.25+15; !near(got, want) {
+	if got, want := p.Cost(long, 0), 0.050001*2.5+0.15*0.25+15; !near(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
@@ -105,6 +106,7 @@ func TestTheTableIsValid(t *testing.T) {
 		Output     float64  `json:"output"`
 		CacheRead  *float64 `json:"cache_read"`
 		CacheWrite *float64 `json:"cache_write"`
+		CacheHour  *float64 `json:"cache_write_hour"`
 	}
 	type long struct {
 		price
@@ -139,6 +141,9 @@ func TestTheTableIsValid(t *testing.T) {
 			}
 			if p.CacheRead != nil && (*p.CacheRead <= 0 || *p.CacheRead > p.Input) {
 				t.Errorf("%s%s: cache_read %v", name, kind, *p.CacheRead)
+			}
+			if p.CacheHour != nil && (p.CacheWrite == nil || *p.CacheHour < *p.CacheWrite || *p.CacheHour > 2*p.Input) {
+				t.Errorf("%s%s: cache_write_hour %v", name, kind, *p.CacheHour)
 			}
 			if p.CacheWrite != nil && (*p.CacheWrite < p.Input || *p.CacheWrite > 2*p.Input) {
 				t.Errorf("%s%s: cache_write %v", name, kind, *p.CacheWrite)
