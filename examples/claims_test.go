@@ -12,7 +12,7 @@ import (
 // and the name of a test, or of a case of the contract, which each kind of sandbox runs.
 var claims = map[string][]string{
 	"When the program ends, what it started ends with it.": {
-		"primitives/primitivestest: a killed program takes its commands along, not those of others",
+		"primitives/primitivestest: a killed program takes its commands and listeners along, not those of others",
 		"primitives/local: TestNothingOutlivesAKilledProgram", "primitives/local: TestNothingOutlivesAProgramThatLeavesItsSandbox",
 		"primitives/docker: TestAProgramThatIsKilledLeavesNothing", "primitives/modal: TestAProgramThatIsKilledWhileItMakesASandboxLeavesNothing",
 		"primitives/ssh: TestAKilledProgramLeavesNoConnection",

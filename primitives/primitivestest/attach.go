@@ -3,7 +3,9 @@ package primitivestest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"syscall"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -162,7 +164,7 @@ func programRules() []rule {
 			}
 			s.expectGone(t, s.token)
 		}},
-		{name: "a killed program takes its commands along, not those of others", own: true, check: checkKilledProgram},
+		{name: "a killed program takes its commands and listeners along, not those of others", own: true, check: checkKilledProgram},
 		{name: "a durable command outlives the program that started it", own: true, check: func(t testingT, s *sandbox) {
 			cmd := s.command("out", "first\n", "await", "go", "out", "second\n", "exit", "4")
 			cmd.Durable = true
@@ -186,13 +188,31 @@ func programRules() []rule {
 func checkKilledProgram(t testingT, s *sandbox) {
 	p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
 	theirs := "theirs-" + s.token
-	_, kill := s.suite.client(t, clientTask{ID: s.ID(), Hold: true, Commands: []primitives.Command{
+	report, kill := s.suite.client(t, clientTask{ID: s.ID(), Hold: true, Listen: s.Capabilities().Forward, Commands: []primitives.Command{
 		s.command("mark", theirs, "out", "ready\n", "hang"),
 		s.command("spawn", "double,quiet", "mark", theirs, "hang", "end", "out", "ready\n", "hang"),
 	}})
 	expect(t, "how many processes of the other program run", len(s.processes(t, theirs)), 3)
+	dial := func() error {
+		conn, err := primitives.Dial(t.Context(), s.EnvironmentPrimitive, "tcp", report.Address)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	}
+	if report.Address != "" {
+		expect(t, "error of Dial to the other program's listener", dial(), nil)
+	}
 	kill()
 	s.expectGone(t, theirs)
+	if report.Address != "" {
+		eventually(t, s.suite.patience, func() error {
+			if err := dial(); !errors.Is(err, syscall.ECONNREFUSED) {
+				return fmt.Errorf("a connection to the listener of the killed program: %v, want ECONNREFUSED", err)
+			}
+			return nil
+		})
+	}
 	s.write(t, "go", "")
 	expect(t, "code", s.wait(t, p).Code, 5)
 }

@@ -33,7 +33,8 @@ type clientTask struct {
 	// Commands are started, File is read first.
 	Commands []primitives.Command `json:"commands"`
 	File     string               `json:"file"`
-	Hold     bool                 `json:"hold"` // live on until killed
+	Hold     bool                 `json:"hold"`   // live on until killed
+	Listen   bool                 `json:"listen"` // at a loopback address of the sandbox
 }
 
 // clientReport is what it prints about that.
@@ -43,6 +44,7 @@ type clientReport struct {
 	Content string           `json:"content"`
 	IDs     []string         `json:"ids"`     // of the started processes
 	Outputs []string         `json:"outputs"` // first line of each
+	Address string           `json:"address"` // of the listener
 	Error   string           `json:"error"`
 }
 
@@ -110,6 +112,13 @@ func (task clientTask) do(ctx context.Context, h Harness) (p primitives.Environm
 			return p, report, err
 		}
 		report.Content = string(b)
+	}
+	if task.Listen {
+		l, err := primitives.Listen(ctx, p, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return p, report, err
+		}
+		report.Address = l.Addr().String() // it ends with p
 	}
 	for _, cmd := range task.Commands {
 		proc, err := p.Exec(ctx, cmd)

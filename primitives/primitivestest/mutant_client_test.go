@@ -1,8 +1,11 @@
 package primitivestest
 
 import (
+	"bufio"
 	"context"
+	"net"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -16,13 +19,15 @@ import (
 // it is killed. Such a backend starts the command with a supervisor, which outlives the
 // program.
 func TestMutantsOfKilledPrograms(t *testing.T) {
-	const name = "a killed program takes its commands along, not those of others"
+	const name = "a killed program takes its commands and listeners along, not those of others"
 	for _, m := range []struct {
 		name     string
 		outlives func(cmd primitives.Command) bool
+		says     string
 	}{
-		{"all that a killed program started lives on", func(primitives.Command) bool { return true }},
-		{"a process that leaves its parent lives on", func(cmd primitives.Command) bool { return slices.Contains(cmd.Args, "spawn") }},
+		{"all that a killed program started lives on", func(primitives.Command) bool { return true }, "processes live on"},
+		{"a process that leaves its parent lives on", func(cmd primitives.Command) bool { return slices.Contains(cmd.Args, "spawn") }, "processes live on"},
+		{"its listeners live on", nil, "the listener of the killed program"},
 	} {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			h := Harness{
@@ -45,8 +50,13 @@ func TestMutantsOfKilledPrograms(t *testing.T) {
 					}
 					f := whole(p)
 					f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
-						cmd.Durable = m.outlives(cmd)
+						cmd.Durable = m.outlives != nil && m.outlives(cmd)
 						return p.Exec(ctx, cmd)
+					}
+					if m.outlives == nil {
+						f.listen = func(ctx context.Context, network, address string) (net.Listener, error) {
+							return durableListener(ctx, p, network, address)
+						}
 					}
 					return wrapped{f}, nil
 				},
@@ -63,9 +73,31 @@ func TestMutantsOfKilledPrograms(t *testing.T) {
 				t.Fatalf("%q passes", name)
 			}
 			t.Logf("%q says: %s", name, brief(log[0]))
-			if !strings.Contains(log[0], "processes live on") {
+			if !strings.Contains(log[0], m.says) {
 				t.Errorf("%q fails for another reason", name)
 			}
 		})
 	}
+}
+
+// listenerAt is a listener that another process has.
+type listenerAt struct {
+	net.Listener
+	at net.Addr
+}
+
+func (l listenerAt) Addr() net.Addr { return l.at }
+
+// durableListener has a process listen that outlives the program.
+func durableListener(ctx context.Context, p primitives.EnvironmentPrimitive, network, address string) (net.Listener, error) {
+	proc, err := p.Exec(ctx, primitives.Command{Args: []string{path.Join(p.Paths().App, "probe"), "serve", network, address}, Durable: true})
+	if err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(proc.Stdout()).ReadString('\n')
+	if err != nil {
+		return nil, err
+	}
+	at, err := net.ResolveTCPAddr(network, strings.TrimSpace(line))
+	return listenerAt{at: at}, err
 }
