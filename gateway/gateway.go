@@ -82,6 +82,15 @@ type Config struct {
 	// Replay has what Record took: it answers in place of the APIs, and Upstreams are not
 	// used. A call that it lacks ends the query with a [*NoMatchError].
 	Replay io.Reader
+	// AllowHosts are hosts that all in the sandbox may reach with the gateway as an HTTP
+	// proxy, by name: "example.com", "*.example.com" (what is below it), "example.com:8443", or "*" for every
+	// one. Without a port it is 80 and 443. Nil means that the gateway is no proxy; an
+	// empty list allows none, until SetAllowHosts does. Addresses that are not of the public
+	// internet are refused, whatever name leads to them.
+	AllowHosts []string
+	// OnRefused is told of what the proxy has refused, for people. It must return at once, and may
+	// be called from several goroutines.
+	OnRefused func(message string)
 	// Places are paths of the sandbox, and what stands for them in a recording, so that it can be
 	// replayed where they are others.
 	Places map[string]string
@@ -102,6 +111,7 @@ type Gateway struct {
 	recorder     *replay.Recorder // nil for none
 	player       *replay.Player   // nil for none
 	slots        chan struct{}    // one for each request that is passed on
+	outward      *outward
 	serving      sync.WaitGroup
 
 	mu      sync.Mutex
@@ -162,8 +172,19 @@ func New(cfg Config) (*Gateway, error) {
 		}
 		mux[name] = handler
 	}
+	var err error
+	if g.outward, err = newOutward(g); err != nil {
+		return nil, err
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isOutward(r) {
+			g.outward.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 	g.server = &http.Server{
-		Handler: mux, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: handler, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: log.New(cfg.Logger.StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}), "", 0),
 	}
 	return g, nil
@@ -188,7 +209,7 @@ func (g *Gateway) Serve(l net.Listener) error {
 
 // At returns what an agent needs to know of a gateway that is served at an address.
 func (g *Gateway) At(address net.Addr) *runnerscripts.Gateway {
-	at := &runnerscripts.Gateway{URL: "http://" + address.String(), Token: g.cfg.Token, APIs: map[runnerscripts.ModelAPI]string{}}
+	at := &runnerscripts.Gateway{URL: "http://" + address.String(), Token: g.cfg.Token, Proxy: g.outward.on, APIs: map[runnerscripts.ModelAPI]string{}}
 	for name, up := range g.cfg.Upstreams {
 		// An upstream of the API's own name comes before others of that API.
 		if _, ok := at.APIs[up.API]; !ok || name == string(up.API) {
@@ -212,6 +233,7 @@ func (g *Gateway) Close() error {
 	g.mu.Unlock()
 	err := g.server.Close()
 	g.serving.Wait()
+	g.outward.close()
 	for range maxRequests { // every request gives its place back
 		g.slots <- struct{}{}
 	}

@@ -41,6 +41,8 @@ type Gateway struct {
 	// APIs has the path of each API that is served, for example "/anthropic". URL and path
 	// together are what the agent's setting for the base address of that API takes.
 	APIs map[ModelAPI]string `json:"apis"`
+	// Proxy says that it is an HTTP proxy, too, for hosts that the sandbox may reach.
+	Proxy bool `json:"proxy,omitempty"`
 	// Wait says that the program that serves it may end while the agent goes on, and another
 	// one serve it then: meanwhile requests wait.
 	Wait bool `json:"wait,omitempty"`
@@ -48,6 +50,25 @@ type Gateway struct {
 
 // Address returns the host and port of the URL.
 func (g *Gateway) Address() string { return strings.TrimPrefix(g.URL, "http://") }
+
+// ProxyVariables returns the variables by which commands find the proxy, empty where there is
+// none. Its user and password are in its address, as most programs take them only there.
+func (g *Gateway) ProxyVariables() map[string]string {
+	vars := map[string]string{}
+	if g == nil || !g.Proxy {
+		return vars
+	}
+	address := "http://agentenv:" + g.Token + "@" + g.Address()
+	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"} {
+		vars[name] = address
+	}
+	for _, name := range []string{"NO_PROXY", "no_proxy"} {
+		vars[name] = "127.0.0.1,localhost,::1"
+	}
+	vars["NODE_USE_ENV_PROXY"] = "1"            // else Node's own clients ignore them
+	vars["GIT_HTTP_PROXY_AUTHMETHOD"] = "basic" // else git asks without them first
+	return vars
+}
 
 // ModelAPI is the shape of a model's API.
 type ModelAPI string
