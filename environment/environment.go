@@ -58,6 +58,7 @@ type Environment struct {
 	query  *activeQuery // nil if none runs
 	model  string       // that SetModel has chosen; empty: that of cfg, which never changes
 	mode   string       // that SetMode has chosen, likewise
+	hosts  []string     // that SetAllowHosts has chosen, or those of cfg
 	once   sync.Once
 	ended  error // of Close
 }
@@ -121,7 +122,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		cfg.SessionID = uuid.NewString()
 	}
 	e := &Environment{
-		prim: p, cfg: cfg, owner: own, gate: gate, meter: meter,
+		prim: p, cfg: cfg, owner: own, gate: gate, meter: meter, hosts: cfg.Sandbox.AllowHosts,
 		log:    cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID),
 		hide:   redact.New(append(secretsOfConfig(cfg), gate.secrets...)),
 		grace:  runnerscripts.DefaultInterruptGrace,

@@ -74,6 +74,9 @@ func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimitive, start Setup) (*Environment, error) {
 	cfg := e.cfg
 	cfg.SessionID, cfg.Workspace, cfg.Agent = uuid.NewString(), nil, e.session().Agent
+	e.mu.Lock()
+	cfg.Sandbox.AllowHosts = e.hosts
+	e.mu.Unlock()
 	own := owner{
 		release: func() error { return end(ctx, p) },
 		placed:  true, kept: e.owner.kept,

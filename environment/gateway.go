@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/egress"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -45,13 +46,14 @@ const (
 	handoverPause = 50 * time.Millisecond
 )
 
-// gate is the environment's gateway to the models; its zero value is none.
+// gate is the environment's gateway to the models and to allowed hosts; its zero value is none.
 type gate struct {
-	server  *gateway.Gateway
-	at      *runnerscripts.Gateway
-	secrets []string
-	file    *os.File // of the recording; nil for none
-	serving sync.WaitGroup
+	refusals chan string // what the proxy has refused, for the running query; nil for none
+	server   *gateway.Gateway
+	at       *runnerscripts.Gateway
+	secrets  []string
+	file     *os.File // of the recording; nil for none
+	serving  sync.WaitGroup
 }
 
 // checkGateway refuses what no gateway can do.
@@ -67,6 +69,9 @@ func (c Config) checkGateway() error {
 	case c.Budget.Metered() && c.Replay == "" && !uses:
 		return fmt.Errorf("%w: budget: all but time is counted at the gateway, and the agent does not use it; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
 	}
+	if err := c.checkHosts(); err != nil {
+		return err
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Credentials)) {
 		if err := c.Credentials[name].Check(name); err != nil {
 			return fmt.Errorf("%w: %w", ErrConfig, err)
@@ -75,11 +80,33 @@ func (c Config) checkGateway() error {
 	return nil
 }
 
-// openGate serves the gateway in the sandbox, if the agent has credentials: where the program
+// checkHosts refuses rules that could not be enforced.
+func (c Config) checkHosts() error {
+	if c.Sandbox.AllowHosts == nil {
+		return nil
+	}
+	if c.Sandbox.Network != "none" {
+		return fmt.Errorf("%w: sandbox.allow_hosts: with a network of its own the sandbox reaches more than these; set network: none", ErrConfig)
+	}
+	return checkRules(c.Sandbox.AllowHosts)
+}
+
+func checkRules(hosts []string) error {
+	if _, err := egress.ParseRules(hosts); err != nil {
+		return fmt.Errorf("%w: sandbox.%w", ErrConfig, err)
+	}
+	return nil
+}
+
+// openGate serves the gateway in the sandbox, if the agent has credentials or hosts are allowed: where the program
 // served it that made the sandbox, since an agent that still runs uses that.
 func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own owner, meter *gateway.Meter) (_ *gate, err error) {
 	g := &gate{}
-	if len(cfg.Credentials) == 0 && cfg.Replay == "" || cfg.Agent.Name == "" {
+	hosts := cfg.Sandbox.AllowHosts
+	if cfg.Agent.Name == "" {
+		cfg.Credentials, cfg.Record, cfg.Replay = nil, "", ""
+	}
+	if len(cfg.Credentials) == 0 && cfg.Replay == "" && hosts == nil {
 		return g, nil
 	}
 	defer func() {
@@ -87,7 +114,11 @@ func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config
 			err = errors.Join(err, g.close())
 		}
 	}()
-	to := gateway.Config{Upstreams: map[string]gateway.Upstream{}, Models: cfg.modelPolicy(), Meter: meter, Logger: cfg.Logger}
+	to := gateway.Config{Upstreams: map[string]gateway.Upstream{}, Models: cfg.modelPolicy(), Meter: meter, AllowHosts: hosts, Logger: cfg.Logger}
+	if hosts != nil {
+		g.refusals = make(chan string, maxRefusals)
+		to.OnRefused = g.refused
+	}
 	if cfg.Replay != "" {
 		cfg.Credentials = nil
 	}
@@ -155,7 +186,7 @@ func (c Config) modelPolicy() ModelPolicy {
 // serve serves the listener until close.
 func (g *gate) serve(l net.Listener, cfg Config) {
 	g.at = g.server.At(l.Addr())
-	g.secrets = append(g.secrets, g.at.Token)
+	g.secrets = append(g.secrets, g.at.Token, g.at.ProxyCredential())
 	g.serving.Go(func() {
 		if err := g.server.Serve(l); err != nil && cfg.Logger != nil {
 			cfg.Logger.Debug("the gateway has ended", "error", err) // with the sandbox
@@ -181,4 +212,65 @@ func (g *gate) renew() {
 	if g.server != nil {
 		g.server.Renew()
 	}
+}
+
+// maxRefusals is how many refusals wait for a query to report them. The log has them all.
+const maxRefusals = 16
+
+// maxTold is how many refusals a query reports.
+const maxTold = 64
+
+// refused keeps a refusal for the running query.
+func (g *gate) refused(message string) {
+	select {
+	case g.refusals <- message:
+	default:
+	}
+}
+
+// refused reports that the agent, or something beside it, wanted a host that is not allowed;
+// the same only once.
+func (r *queryRun) refused(message string) {
+	if r.refusals == nil {
+		r.refusals = map[string]bool{}
+	}
+	if r.refusals[message] || len(r.refusals) == maxTold {
+		return
+	}
+	r.refusals[message] = true
+	r.warn(message)
+}
+
+// SetAllowHosts replaces Sandbox.AllowHosts while the sandbox runs, for the agent and
+// commands that run as well. Connections to hosts that are not allowed any more are closed. Other
+// programs that are attached to the sandbox keep their rules; those that attach later have the new ones. A list that
+// makes no sense is [ErrConfig] and changes nothing. A sandbox that was opened without a list is
+// errors.ErrUnsupported.
+func (e *Environment) SetAllowHosts(hosts []string) error {
+	if e.gate.refusals == nil {
+		return fmt.Errorf("allow_hosts: %w: the sandbox has no proxy; make it with network none and allow_hosts, which may be an empty list", errors.ErrUnsupported)
+	}
+	if err := checkRules(hosts); err != nil {
+		return err
+	}
+	if err := e.gate.server.SetAllowHosts(hosts); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	e.hosts = append([]string{}, hosts...)
+	e.mu.Unlock()
+	e.log.Info("allowed hosts changed", "hosts", hosts)
+	if e.activity != nil && e.owner.unknown == nil {
+		e.rememberOnHost(e.ownNote())
+	}
+	return nil
+}
+
+// ProxyEnv returns the variables by which programs find the proxy of Sandbox.AllowHosts, as
+// primitives.Command.Env has them; nil if there is none. Commands of [Environment.Exec] and the agent have them.
+func (e *Environment) ProxyEnv() []string {
+	if e.gate.refusals == nil {
+		return nil
+	}
+	return primitives.Spec{Env: e.gate.at.ProxyVariables()}.Environ()
 }

@@ -95,6 +95,8 @@ type queryRun struct {
 	untaken bool    // the runner has ended before it took up the prompt
 	ended   bool    // query_completed or query_failed was reported
 
+	refusals map[string]bool // of hosts, that were reported
+
 	asks    sync.WaitGroup // of the permission requests that wait
 	reports chan func()    // of other goroutines, for the one that reports events
 }
@@ -191,6 +193,8 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 		select {
 		case report := <-r.reports:
 			report()
+		case text := <-r.env.gate.refusals:
+			r.refused(text)
 		case <-done:
 			if r.letsGo(ctx) {
 				return context.Cause(ctx)
@@ -345,6 +349,9 @@ func (r *queryRun) measure(u *runnerscripts.Usage) (changed bool) {
 // end reports the last event of the query.
 func (r *queryRun) end(ev runnerscripts.Event) {
 	r.settle(true, r.known(ev))
+	for len(r.env.gate.refusals) > 0 {
+		r.refused(<-r.env.gate.refusals)
+	}
 	r.ended = true
 	r.report(ev)
 }
@@ -516,6 +523,9 @@ func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error
 func (r *queryRun) begin() {
 	r.active = &activeQuery{id: r.query.ID, detached: r.query.Detach, stop: make(chan struct{}), requests: make(openRequests)}
 	r.reports = make(chan func())
+	for len(r.env.gate.refusals) > 0 { // they came before it
+		<-r.env.gate.refusals
+	}
 	r.env.setQuery(r.active)
 }
 

@@ -79,7 +79,7 @@ func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o
 // Agent.Env is in neither: it may hold secrets. The profile is in the
 // host's as it is, so that a profile does better to name variables.
 func (e *Environment) leaveNote(ctx context.Context) error {
-	n := note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges}
+	n := e.ownNote()
 	data, err := json.Marshal(n)
 	if err != nil {
 		return err
@@ -91,11 +91,18 @@ func (e *Environment) leaveNote(ctx context.Context) error {
 	return nil
 }
 
+func (e *Environment) ownNote() note {
+	return note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges}
+}
+
 // rememberOnHost writes down on this machine what the next program is to know.
 func (e *Environment) rememberOnHost(n note) {
 	agent := e.session().Agent
 	agent.Env = nil
-	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.at}
+	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.at, Network: e.cfg.Sandbox.Network}
+	e.mu.Lock()
+	k.AllowHosts = e.hosts
+	e.mu.Unlock()
 	if err := remember(e.cfg.Sandbox.Type, e.ID(), k); err != nil && e.owner.kept {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
@@ -108,7 +115,7 @@ func (e *Environment) rememberAgent() {
 		return
 	}
 	e.owner.agentless = false
-	e.rememberOnHost(note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges})
+	e.rememberOnHost(e.ownNote())
 	e.activity.change(func(a *activity) { a.Agent = e.cfg.Agent.Name })
 }
 
@@ -141,6 +148,12 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or its record was changed in it")
 	default:
 		n, own.baseline, own.agentless, own.folders, own.gateway = k.note, k.Baseline, k.Agent.Name == "", k.Folders, k.Gateway
+		if k.Network == "none" { // else nothing depends on it
+			cfg.Sandbox.Network = k.Network
+		}
+		if cfg.Sandbox.AllowHosts == nil {
+			cfg.Sandbox.AllowHosts = k.AllowHosts
+		}
 		if cfg.Agent.Name == "" {
 			env := cfg.Agent.Env
 			cfg.Agent = k.Agent
@@ -214,6 +227,9 @@ type known struct {
 	// Gateway is what the agent knows of the gateway, for the next program that serves it.
 	// Its token is worth nothing outside the sandbox.
 	Gateway *runnerscripts.Gateway `json:"gateway,omitempty"`
+	// Network and AllowHosts say what the sandbox may reach.
+	Network    string   `json:"network,omitempty"`
+	AllowHosts []string `json:"allow_hosts,omitzero"`
 }
 
 // maxKnown is how many sandboxes this machine remembers; the oldest is forgotten

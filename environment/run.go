@@ -194,7 +194,7 @@ func (e *ExitError) Error() string {
 }
 
 // Exec runs a command in the workspace, as the agent's user but without the agent's
-// variables, and returns its standard output, followed by its standard error. A command
+// variables but with those of [Environment.ProxyEnv], and returns its standard output, followed by its standard error. A command
 // that does not exit with status 0 is an [*ExitError]; a program that does not exist is
 // primitives.ErrCommandNotFound. Of each stream 10 MiB are kept, and a last line says
 // how much was left out. When ctx is done the command is ended, and the error is the
@@ -208,7 +208,7 @@ func (e *Environment) Exec(ctx context.Context, args ...string) (string, error) 
 		return "", err
 	}
 	defer leave()
-	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: args}, primitives.RunOptions{})
+	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: args, Env: e.ProxyEnv()}, primitives.RunOptions{})
 	output := string(r.Stdout) + string(r.Stderr)
 	if r.Truncated() {
 		output += fmt.Sprintf("\n[%d bytes were left out]\n", r.StdoutDropped+r.StderrDropped)

@@ -44,6 +44,14 @@ type Sandbox struct {
 	// made of [DefaultImage]; if the image lacks the agent, [Create] uses one that is built on
 	// it, see [BuildImage].
 	primitives.Spec
+	// AllowHosts are the hosts that all in a sandbox with the Network "none" may reach: the names
+	// "example.com" and "*.example.com" (what is below it), an address, or "*" for every one, as
+	// "example.com:8443" at that port and otherwise at 80 and 443. Commands find them through an
+	// HTTP proxy, which is the gateway, in HTTP_PROXY and HTTPS_PROXY: see
+	// [Environment.ProxyEnv]. Only addresses of the public internet are reached. An empty list
+	// that is not nil allows none until [Environment.SetAllowHosts] does. [Attach] takes nil
+	// for what this machine remembers.
+	AllowHosts []string `json:"allow_hosts,omitzero"`
 	// Local is for the type "local": processes of this machine. In this and the other
 	// blocks a Runner, Logger or Progress that is nil is that of the [Config].
 	Local local.Provider `json:"local,omitzero"`

@@ -1,6 +1,7 @@
 package runnerscripts
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"io/fs"
 	"strings"
@@ -51,6 +52,9 @@ type Gateway struct {
 // Address returns the host and port of the URL.
 func (g *Gateway) Address() string { return strings.TrimPrefix(g.URL, "http://") }
 
+// NoProxy is what no proxy is asked for, as the variable NO_PROXY has it.
+const NoProxy = "127.0.0.1,localhost,::1"
+
 // ProxyVariables returns the variables by which commands find the proxy, empty where there is
 // none. Its user and password are in its address, as most programs take them only there.
 func (g *Gateway) ProxyVariables() map[string]string {
@@ -58,16 +62,24 @@ func (g *Gateway) ProxyVariables() map[string]string {
 	if g == nil || !g.Proxy {
 		return vars
 	}
-	address := "http://agentenv:" + g.Token + "@" + g.Address()
+	address := "http://" + proxyUser + ":" + g.Token + "@" + g.Address()
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"} {
 		vars[name] = address
 	}
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
-		vars[name] = "127.0.0.1,localhost,::1"
+		vars[name] = NoProxy
 	}
 	vars["NODE_USE_ENV_PROXY"] = "1"            // else Node's own clients ignore them
 	vars["GIT_HTTP_PROXY_AUTHMETHOD"] = "basic" // else git asks without them first
 	return vars
+}
+
+const proxyUser = "agentenv"
+
+// ProxyCredential returns what requests to the proxy have after "Proxy-Authorization: Basic": the
+// token in another form.
+func (g *Gateway) ProxyCredential() string {
+	return base64.StdEncoding.EncodeToString([]byte(proxyUser + ":" + g.Token))
 }
 
 // ModelAPI is the shape of a model's API.

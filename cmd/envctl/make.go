@@ -16,6 +16,7 @@ import (
 // makeFlags say what a new sandbox is like.
 type makeFlags struct {
 	image, network, memory string
+	hosts                  []string
 	cpus                   processors
 }
 
@@ -41,6 +42,7 @@ func (m *makeFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&m.image, "image", "", "image of the sandbox (default "+environment.DefaultImage+"); implies --sandbox docker where none is chosen")
 	fl.StringVar(&m.network, "network", "", "none, or for a container: bridge or the network's name (default one on which sandboxes do not reach each other)")
+	fl.StringArrayVar(&m.hosts, "allow-host", nil, "host that a sandbox with --network none may reach, as in example.com, '*.example.com' or example.com:8443; may be given more than once")
 	fl.StringVar(&m.memory, "memory", "", "most memory of a container or a sandbox at Modal, as in 512m or 8g, or none (default 4g for a container)")
 	fl.Var(&m.cpus, "cpus", "most processors of a container or a sandbox at Modal, as in 1.5, or 0 for no limit (default all but one for a container)")
 	_ = cmd.RegisterFlagCompletionFunc("image", completeImages)
@@ -81,6 +83,9 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 	}
 	s.Image, s.Network = firstOf(m.image, s.Image), firstOf(m.network, s.Network)
 	s.Memory = cmp.Or(memory, s.Memory)
+	if len(m.hosts) > 0 {
+		s.AllowHosts = m.hosts
+	}
 	if m.cpus.given {
 		s.CPUs = cmp.Or(m.cpus.n, -1) // no limit
 	}
@@ -106,6 +111,8 @@ func (m *makeFlags) given() string {
 		return "--image"
 	case m.network != "":
 		return "--network"
+	case len(m.hosts) > 0:
+		return "--allow-host"
 	case m.memory != "":
 		return "--memory"
 	case m.cpus.given:

@@ -115,7 +115,7 @@ func launch(s runnerscripts.Session) (child.Command, error) {
 
 // environment is the program's whole environment.
 func environment(s runnerscripts.Session) []string {
-	return child.Environ(map[string]string{"HOME": s.Paths.Home}, agent.ModelVariables(s), s.Agent.Env)
+	return child.Environ(map[string]string{"HOME": s.Paths.Home}, agent.GatewayVariables(s), s.Agent.Env)
 }
 
 // Start starts the program; a session that has a record goes on, if the agent can.

@@ -41,16 +41,16 @@ func Gateway(s runnerscripts.Session) map[runnerscripts.ModelAPI]string {
 // KeyVariable is the variable that holds the token for an API.
 func KeyVariable(api runnerscripts.ModelAPI) string { return modelVariables[api].keys[0] }
 
-// ModelVariables returns the variables by which agents find the gateway. A proxy of the
-// sandbox is not asked for it.
-func ModelVariables(s runnerscripts.Session) map[string]string {
-	vars := map[string]string{}
+// GatewayVariables returns the variables by which agents, and what they run, find the gateway:
+// its APIs and its proxy. No proxy is asked for the gateway itself.
+func GatewayVariables(s runnerscripts.Session) map[string]string {
+	vars := s.Gateway.ProxyVariables()
 	for api, base := range Gateway(s) {
 		vars[modelVariables[api].url], vars[modelVariables[api].keys[0]] = base, s.Gateway.Token
 	}
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
 		if len(vars) > 0 {
-			vars[name] = strings.TrimPrefix(os.Getenv(name)+",127.0.0.1,localhost", ",")
+			vars[name] = strings.TrimPrefix(os.Getenv(name)+","+runnerscripts.NoProxy, ",")
 		}
 	}
 	return vars

@@ -7,7 +7,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestModelVariables(t *testing.T) {
+func TestGatewayVariables(t *testing.T) {
 	t.Setenv("NO_PROXY", "intern.example")
 	t.Setenv("no_proxy", "")
 	gateway := &runnerscripts.Gateway{URL: "http://127.0.0.1:4", Token: "token", APIs: map[runnerscripts.ModelAPI]string{
@@ -15,7 +15,12 @@ func TestModelVariables(t *testing.T) {
 	}}
 	anthropic := map[string]string{"ANTHROPIC_BASE_URL": "http://127.0.0.1:4/anthropic", "ANTHROPIC_API_KEY": "token"}
 	openai := map[string]string{"OPENAI_BASE_URL": "http://127.0.0.1:4/house", "OPENAI_API_KEY": "token"}
-	beside := map[string]string{"NO_PROXY": "intern.example,127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+	beside := map[string]string{"NO_PROXY": "intern.example,127.0.0.1,localhost,::1", "no_proxy": "127.0.0.1,localhost,::1"}
+	proxy := &runnerscripts.Gateway{URL: "http://127.0.0.1:5", Token: "secret", Proxy: true}
+	proxied := map[string]string{"NODE_USE_ENV_PROXY": "1", "GIT_HTTP_PROXY_AUTHMETHOD": "basic"}
+	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"} {
+		proxied[name] = "http://agentenv:secret@127.0.0.1:5"
+	}
 	for name, c := range map[string]struct {
 		gateway *runnerscripts.Gateway
 		env     map[string]string
@@ -24,6 +29,7 @@ func TestModelVariables(t *testing.T) {
 		"no gateway":         {nil, nil, nil},
 		"two APIs":           {gateway, map[string]string{"OTHER": "x"}, []map[string]string{anthropic, openai, beside}},
 		"a key of one's own": {gateway, map[string]string{"ANTHROPIC_AUTH_TOKEN": "x"}, []map[string]string{openai, beside}},
+		"a proxy":            {proxy, nil, []map[string]string{proxied, beside}},
 		"two of them":        {gateway, map[string]string{"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "x"}, nil},
 	} {
 		want := map[string]string{}
@@ -31,7 +37,7 @@ func TestModelVariables(t *testing.T) {
 			maps.Copy(want, m)
 		}
 		s := runnerscripts.Session{Gateway: c.gateway, Agent: runnerscripts.Agent{Env: c.env}}
-		if got := ModelVariables(s); !maps.Equal(got, want) {
+		if got := GatewayVariables(s); !maps.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
 	}

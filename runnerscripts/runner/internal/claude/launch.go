@@ -130,7 +130,7 @@ func environment(s runnerscripts.Session) []string {
 	if s.Agent.PermissionMode == bypassMode && os.Geteuid() == 0 {
 		vars["IS_SANDBOX"] = "1" // without it root may not use this mode
 	}
-	return child.Environ(vars, agent.ModelVariables(s), s.Agent.Env)
+	return child.Environ(vars, agent.GatewayVariables(s), s.Agent.Env)
 }
 
 func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, ".claude") }

@@ -150,7 +150,7 @@ func environment(s runnerscripts.Session) []string {
 		"HOME":       s.Paths.Home,
 		"CODEX_HOME": configDir(s),
 		"NO_COLOR":   "1", // on standard error
-	}, agent.ModelVariables(s), s.Agent.Env)
+	}, agent.GatewayVariables(s), s.Agent.Env)
 }
 
 func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, ".codex") }

@@ -108,7 +108,7 @@ func environment(s runnerscripts.Session) []string {
 	return child.Environ(map[string]string{
 		"HOME":             s.Paths.Home,
 		"AGENT_SESSION_ID": s.SessionID,
-	}, agent.ModelVariables(s), s.Agent.Env)
+	}, agent.GatewayVariables(s), s.Agent.Env)
 }
 
 // schemaVersion is that of the invocation.

@@ -60,7 +60,7 @@ func environment(s runnerscripts.Session, trust bool) []string {
 		debugLogVariable:             debugLog,
 		"GEMINI_TELEMETRY_ENABLED":   "false",
 		"NO_BROWSER":                 "true",
-	}, agent.ModelVariables(s), s.Agent.Env)
+	}, agent.GatewayVariables(s), s.Agent.Env)
 }
 
 func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, ".gemini") }

@@ -122,7 +122,7 @@ func environment(s runnerscripts.Session, more map[string]string) []string {
 		own["OPENCODE_DISABLE_PROJECT_CONFIG"] = "1"
 		own["OPENCODE_DISABLE_EXTERNAL_SKILLS"] = "1"
 	}
-	return child.Environ(own, agent.ModelVariables(s), s.Agent.Env, more)
+	return child.Environ(own, agent.GatewayVariables(s), s.Agent.Env, more)
 }
 
 // readingOnly are the variables of a program that only reads or writes the history:

@@ -1,14 +1,17 @@
 // Package relay keeps an agent's way to the gateway open while no program serves that: in a
 // sandbox that is kept, an agent goes on when the program of its gateway has died. Requests wait
-// until another one serves the same address.
+// until another one serves the same address. Those to the gateway as a proxy do not: the command
+// that sends one is told at once.
 package relay
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"time"
 )
@@ -96,20 +99,29 @@ func rest(ctx context.Context) bool {
 func (r *Relay) serve(ctx context.Context, conn *net.TCPConn) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	out := r.dial(ctx)
+	var in io.Reader = conn
+	out := r.try(ctx)
+	if out == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(r.patience))
+		request := bufio.NewReader(conn)
+		if in = request; !isProxied(request) {
+			out = r.dial(ctx)
+		}
+		_ = conn.SetReadDeadline(time.Time{})
+	}
 	if out == nil {
 		_, _ = fmt.Fprintf(conn, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 10\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 			len(unavailable), unavailable)
 		_ = conn.CloseWrite()
 		_ = conn.SetReadDeadline(time.Now().Add(drainTime))
-		_, _ = io.Copy(io.Discard, conn) // else what is unread would reset the answer
+		_, _ = io.Copy(io.Discard, in) // else what is unread would reset the answer
 		return
 	}
 	defer out.Close()
 	defer context.AfterFunc(ctx, func() { _ = out.Close() })()
 	var both sync.WaitGroup
-	both.Go(func() { carry(out, conn) })
-	both.Go(func() { carry(conn, out) })
+	both.Go(func() { carry(out, conn, in) })
+	both.Go(func() { carry(conn, out, out) })
 	both.Wait()
 }
 
@@ -118,9 +130,8 @@ func (r *Relay) dial(ctx context.Context) *net.TCPConn {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.target)
-		if err == nil {
-			return conn.(*net.TCPConn)
+		if conn := r.try(ctx); conn != nil {
+			return conn
 		}
 		if !rest(ctx) {
 			return nil
@@ -128,10 +139,37 @@ func (r *Relay) dial(ctx context.Context) *net.TCPConn {
 	}
 }
 
-// carry copies to the end of the data, and ends the other connection as this one has ended:
+// try connects to the target; nil if nothing listens there.
+func (r *Relay) try(ctx context.Context) *net.TCPConn {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.target)
+	if err != nil {
+		return nil
+	}
+	return conn.(*net.TCPConn)
+}
+
+// longestMethod is more than any method of HTTP has, in bytes, with the space behind it.
+const longestMethod = 32
+
+// isProxied reports whether a request is one to a proxy: what follows its method is a host
+// or an address, and no path. It consumes nothing.
+func isProxied(request *bufio.Reader) bool {
+	for n := 2; n <= longestMethod; n++ {
+		head, err := request.Peek(n)
+		if err != nil {
+			return false
+		}
+		if _, target, ok := strings.Cut(string(head), " "); ok && target != "" {
+			return target != "/"
+		}
+	}
+	return false
+}
+
+// carry copies what is read of a connection to the end of the data, and ends the other connection as this one has ended:
 // an agent must not take an answer that was cut for a whole one.
-func carry(to, from *net.TCPConn) {
-	_, err := io.Copy(to, from)
+func carry(to, from *net.TCPConn, in io.Reader) {
+	_, err := io.Copy(to, in)
 	if err == nil || errors.Is(err, io.EOF) {
 		_ = to.CloseWrite()
 		return

@@ -95,6 +95,25 @@ func TestARequestThatWaitsInVainIsAnswered(t *testing.T) {
 	}
 }
 
+// TestARequestToTheProxyDoesNotWait: a command that wants a host is told at once.
+func TestARequestToTheProxyDoesNotWait(t *testing.T) {
+	target := free(t)
+	for _, line := range []string{"CONNECT example.com:443", "GET http://example.com/"} {
+		conn := relayTo(t, target, 24*time.Hour)
+		if _, err := io.WriteString(conn, line+" HTTP/1.1\r\nHost: example.com\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d", line, resp.StatusCode)
+		}
+		_ = conn.Close()
+	}
+}
+
 // TestAnAnswerThatIsCutIsNoWholeOne: when the program of the gateway dies, the agent sees it.
 func TestAnAnswerThatIsCutIsNoWholeOne(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

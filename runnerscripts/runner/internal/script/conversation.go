@@ -41,8 +41,10 @@ type conversation struct {
 
 func newConversation(cfg Config, req runnerscripts.QueryRequest, sc runnerscripts.Scenario, p past, h *history, out agent.Sink) *conversation {
 	env := append(os.Environ(), "HOME="+req.Paths.Home)
-	for k, v := range req.Agent.Env {
-		env = append(env, k+"="+v)
+	for _, vars := range []map[string]string{req.Gateway.ProxyVariables(), req.Agent.Env} {
+		for k, v := range vars {
+			env = append(env, k+"="+v)
+		}
 	}
 	mode := req.Agent.PermissionMode
 	if mode == "" {
