@@ -284,3 +284,38 @@ func ExampleEnvironment_Snapshot() {
 	}
 	defer copied.Close()
 }
+
+// The list can change while the sandbox runs: here there is nothing to reach once the
+// dependencies are there.
+func ExampleEnvironment_SetAllowHosts() {
+	ctx := context.Background()
+	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{
+		Type: "docker", Spec: primitives.Spec{Network: "none"}, AllowHosts: []string{"registry.npmjs.org"},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer env.Close()
+	if _, err := env.Exec(ctx, "npm", "install", "left-pad"); err != nil {
+		log.Fatal(err)
+	}
+	if err := env.SetAllowHosts(nil); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Commands that are started below the environment are given the proxy by their caller.
+func ExampleEnvironment_ProxyEnv() {
+	ctx := context.Background()
+	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{
+		Type: "docker", Spec: primitives.Spec{Network: "none"}, AllowHosts: []string{"*.example.com"},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer env.Close()
+	fetch := primitives.Command{Args: []string{"git", "clone", "https://git.example.com/project.git"}, Env: env.ProxyEnv()}
+	if _, err := primitives.Run(ctx, env.Primitive(), fetch, primitives.RunOptions{}); err != nil {
+		log.Fatal(err)
+	}
+}
