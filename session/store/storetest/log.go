@@ -94,9 +94,15 @@ func appendAtomic(t *testing.T, s store.Store) {
 	readFirstThree(t, s)
 }
 
-func readFirstThree(t *testing.T, s store.Store) {
+func readFirstThree(t *testing.T, s store.Store) { readFirst(t, s, 3) }
+
+// readFirstFour is for the store that readFirstThree has left.
+func readFirstFour(t *testing.T, s store.Store) { readFirst(t, s, 4) }
+
+func readFirst(t *testing.T, s store.Store, n int) {
+	t.Helper()
 	got := read(t, s, "s", 0)
-	if len(got) != 3 {
+	if len(got) != n {
 		t.Fatalf("%d events", len(got))
 	}
 	for i, ev := range got {
@@ -104,9 +110,10 @@ func readFirstThree(t *testing.T, s store.Store) {
 			t.Errorf("event %d: %+v", i+1, ev)
 		}
 	}
-	appendN(t, s, "s", 4, 4) // and it goes on there
-	if got := read(t, s, "s", 4); len(got) != 1 {
-		t.Errorf("%d events from 4", len(got))
+	next := uint64(n + 1)
+	appendN(t, s, "s", next, next) // and it goes on there
+	if got := read(t, s, "s", next); len(got) != 1 {
+		t.Errorf("%d events from %d", len(got), next)
 	}
 }
 

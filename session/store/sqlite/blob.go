@@ -1,0 +1,308 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+const (
+	blobFolder = "blobs"
+	tmpFolder  = "tmp"
+	// maxInline is the size of the largest blob that is in the database, which is faster
+	// with small ones than a file system is.
+	maxInline = 64 << 10
+	// maxPending is how many bytes of small blobs are stored in one transaction.
+	maxPending = 4 << 20
+)
+
+// pendingBlob is a blob that was read and is not stored yet.
+type pendingBlob struct {
+	digest  []byte
+	content []byte // nil if it is a file
+	tmp     string // the file
+}
+
+// PutBlobs stores contents for a session.
+func (s *Store) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
+	if _, _, err := find(ctx, s.r, id); err != nil {
+		return nil, s.failed(ctx, "put", id, err)
+	}
+	var digests []store.Digest
+	var pending []pendingBlob
+	defer func() {
+		for _, b := range pending {
+			if b.tmp != "" {
+				_ = os.Remove(b.tmp) // if it was not stored
+			}
+		}
+	}()
+	size := 0
+	flush := func() error {
+		err := s.putPending(ctx, id, pending)
+		if err == nil {
+			pending, size = nil, 0
+		}
+		return err
+	}
+	for r, err := range contents {
+		var b pendingBlob
+		if err == nil {
+			b, err = s.readBlob(r)
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, &store.Error{Op: "put", ID: id, Err: translate(errors.Join(err, remove(b.tmp)))}
+		}
+		pending = append(pending, b)
+		digests = append(digests, store.Digest(hex.EncodeToString(b.digest)))
+		if size += len(b.content); size >= maxPending {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if len(pending) == 0 {
+		return digests, nil
+	}
+	return digests, flush()
+}
+
+func remove(name string) error {
+	if name == "" {
+		return nil
+	}
+	return os.Remove(name)
+}
+
+// readBlob reads a blob to its end, a large one into a file.
+func (s *Store) readBlob(r io.Reader) (pendingBlob, error) {
+	var head bytes.Buffer
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(&head, sum), io.LimitReader(r, maxInline+1))
+	if err != nil {
+		return pendingBlob{}, err
+	}
+	if n <= maxInline {
+		return pendingBlob{digest: sum.Sum(nil), content: append([]byte{}, head.Bytes()...)}, nil
+	}
+	f, err := os.CreateTemp(filepath.Join(s.dir, tmpFolder), "blob-*")
+	if err != nil {
+		return pendingBlob{}, err
+	}
+	_, err = io.Copy(f, io.MultiReader(&head, io.TeeReader(r, sum)))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return pendingBlob{}, errors.Join(err, os.Remove(f.Name()))
+	}
+	return pendingBlob{digest: sum.Sum(nil), tmp: f.Name()}, nil
+}
+
+// putPending stores blobs. Files get their names within the transaction: whoever removes
+// files has one, too, so that none is removed that another session has just put.
+func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) error {
+	return s.write(ctx, "put", id, func(ctx context.Context, tx *sql.Tx) error {
+		n, _, err := find(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		for _, b := range blobs {
+			if b.tmp != "" {
+				// It replaces one that is there, which may be damaged.
+				if err := rename(b.tmp, s.file(b.digest)); err != nil {
+					return err
+				}
+			}
+			_, err := tx.ExecContext(ctx, "INSERT INTO blob (digest, content) VALUES (?, ?) ON CONFLICT DO NOTHING", b.digest, b.content)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx,
+				"INSERT INTO session_blob (session, blob) SELECT ?, n FROM blob WHERE digest = ? ON CONFLICT DO NOTHING", n, b.digest)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// file is where a large blob is.
+func (s *Store) file(digest []byte) string {
+	name := hex.EncodeToString(digest)
+	return filepath.Join(s.dir, blobFolder, name[:2], name[2:])
+}
+
+// rename gives a file its name so that a power cut takes away neither.
+func rename(from, to string) error {
+	folder := filepath.Dir(to)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return err
+	}
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	d, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// rawDigest is a digest as the database has it; nil if it is none.
+func rawDigest(d store.Digest) []byte {
+	raw, err := hex.DecodeString(string(d))
+	if err != nil || len(raw) != sha256.Size || hex.EncodeToString(raw) != string(d) {
+		return nil
+	}
+	return raw
+}
+
+// Blob returns the content of a blob.
+func (s *Store) Blob(ctx context.Context, id string, d store.Digest) (io.ReadCloser, error) {
+	r, err := s.blob(ctx, id, d)
+	if err != nil {
+		return nil, s.failed(ctx, "blob", id, err)
+	}
+	return r, nil
+}
+
+func (s *Store) blob(ctx context.Context, id string, d store.Digest) (io.ReadCloser, error) {
+	n, _, err := find(ctx, s.r, id)
+	if err != nil {
+		return nil, err
+	}
+	var content []byte
+	var file bool
+	err = s.r.QueryRowContext(ctx,
+		"SELECT content, content IS NULL FROM blob JOIN session_blob ON blob = n WHERE session = ? AND digest = ?", n, rawDigest(d)).
+		Scan(&content, &file)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, fmt.Errorf("%w: no blob %s", fs.ErrNotExist, d)
+	case err != nil:
+		return nil, err
+	case file:
+		return s.openFile(d)
+	}
+	if sum := sha256.Sum256(content); !bytes.Equal(sum[:], rawDigest(d)) {
+		return nil, damaged(d)
+	}
+	return io.NopCloser(bytes.NewReader(content)), nil
+}
+
+func damaged(d store.Digest) error { return fmt.Errorf("%w: blob %s", store.ErrCorrupt, d) }
+
+func (s *Store) openFile(d store.Digest) (io.ReadCloser, error) {
+	f, err := os.Open(s.file(rawDigest(d)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, damaged(d)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &checkedFile{File: f, sum: sha256.New(), digest: d}, nil
+}
+
+// checkedFile is a file that ends only if it has the right content.
+type checkedFile struct {
+	*os.File
+	sum    hash.Hash
+	digest store.Digest
+}
+
+// Read reads; what it read counts when it has returned io.EOF.
+func (f *checkedFile) Read(p []byte) (int, error) {
+	n, err := f.File.Read(p)
+	f.sum.Write(p[:n])
+	if errors.Is(err, io.EOF) && !bytes.Equal(f.sum.Sum(nil), rawDigest(f.digest)) {
+		return n, &store.Error{Op: "blob", Err: damaged(f.digest)}
+	}
+	return n, err
+}
+
+// WriteTo is that of Read, and not that of the file.
+func (f *checkedFile) WriteTo(w io.Writer) (int64, error) {
+	return io.Copy(w, struct{ io.Reader }{f})
+}
+
+// RemoveBlobs removes blobs of a session.
+func (s *Store) RemoveBlobs(ctx context.Context, id string, digests ...store.Digest) error {
+	var blobs []int64
+	err := s.write(ctx, "remove", id, func(ctx context.Context, tx *sql.Tx) error {
+		n, _, err := find(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		for _, d := range digests {
+			removed, err := numbers(ctx, tx,
+				"DELETE FROM session_blob WHERE session = ? AND blob = (SELECT n FROM blob WHERE digest = ?) RETURNING blob", n, rawDigest(d))
+			if err != nil {
+				return err
+			}
+			blobs = append(blobs, removed...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.release(ctx, "remove", id, blobs)
+}
+
+// release removes those of the blobs that no session has any more. It has a transaction of
+// its own: if it fails after files were removed, these are needed by no session.
+func (s *Store) release(ctx context.Context, op, id string, blobs []int64) error {
+	if len(blobs) == 0 {
+		return nil
+	}
+	return s.write(context.WithoutCancel(ctx), op, id, func(ctx context.Context, tx *sql.Tx) error {
+		for _, n := range blobs {
+			if _, err := s.removeBlobs(ctx, tx, "n = ? AND ", n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// removeBlobs removes the blobs that no session has, of those for which the condition holds,
+// and returns their number.
+func (s *Store) removeBlobs(ctx context.Context, tx *sql.Tx, condition string, args ...any) (n int, err error) {
+	rows, err := tx.QueryContext(ctx, "DELETE FROM blob WHERE "+condition+
+		"NOT EXISTS (SELECT 1 FROM session_blob WHERE blob = n) RETURNING digest, content IS NULL", args...)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for ; rows.Next(); n++ {
+		var digest []byte
+		var file bool
+		if err := rows.Scan(&digest, &file); err != nil {
+			return n, err
+		}
+		if !file {
+			continue
+		}
+		if err := os.Remove(s.file(digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return n, err
+		}
+	}
+	return n, rows.Err()
+}

@@ -1,0 +1,304 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// fill appends so many events to session "s".
+func fill(t testing.TB, s *Store, n uint64) {
+	t.Helper()
+	for seq := uint64(1); seq <= n; seq++ {
+		if err := s.Append(t.Context(), "s", numbered(seq)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func put(t *testing.T, s *Store, data []byte) store.Digest {
+	t.Helper()
+	d, err := store.PutBlob(t.Context(), s, "s", bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func execute(t *testing.T, s *Store, statement string, args ...any) {
+	t.Helper()
+	if _, err := s.w.ExecContext(t.Context(), statement, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestADamagedPageIsToldAndNeverReadAsSomethingElse(t *testing.T) {
+	s, dir := withSession(t)
+	const events = 100
+	fill(t, s, events)
+	put(t, s, content(1))
+	execute(t, s, "PRAGMA wal_checkpoint(TRUNCATE)")
+	good, err := os.ReadFile(filepath.Join(dir, database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page = 4096
+	told := 0
+	for at := 0; at < len(good); at += page {
+		bad := bytes.Clone(good)
+		for i := range bad[at : at+page] {
+			bad[at+i] ^= 0x55
+		}
+		if readDamaged(t, bad, events) {
+			told++
+		}
+		// A single byte, where SQLite itself sees nothing.
+		bad = bytes.Clone(good)
+		bad[at+page-100] ^= 0x01
+		readDamaged(t, bad, events)
+	}
+	if pages := len(good) / page; told < pages/2 {
+		t.Errorf("%d of %d damaged pages were told", told, pages)
+	}
+}
+
+// readDamaged reads what there is in a database and reports whether it said that it is damaged.
+func readDamaged(t *testing.T, data []byte, events uint64) bool {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, database), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), dir)
+	if err != nil {
+		return corrupt(t, err)
+	}
+	defer s.Close()
+	next := uint64(1)
+	for ev, err := range s.Events(t.Context(), "s", 1) {
+		if err != nil {
+			return corrupt(t, err)
+		}
+		if ev.Seq != next || string(ev.Payload) != string(numbered(next).Payload) {
+			t.Errorf("event %d was read as %+v", next, ev)
+		}
+		next++
+	}
+	if next != events+1 {
+		t.Errorf("%d events without an error", next-1)
+	}
+	got, err := readBlob(t, s, blobOf(content(1)))
+	if err != nil {
+		return corrupt(t, err)
+	}
+	if !bytes.Equal(got, content(1)) {
+		t.Error("the blob was read as something else")
+	}
+	return false
+}
+
+func corrupt(t *testing.T, err error) bool {
+	t.Helper()
+	if !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("a damaged database: %v", err)
+	}
+	return true
+}
+
+func TestADamagedBlobIsToldAndCanBePutAgain(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, file string){
+		"a byte is another one": func(t *testing.T, file string) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data[len(data)/2] ^= 1
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"half of it is there": func(t *testing.T, file string) {
+			if err := os.Truncate(file, maxInline/2); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"it is gone": func(t *testing.T, file string) {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := withSession(t)
+			data := content(3)
+			d := put(t, s, data)
+			damage(t, s.file(rawDigest(d)))
+			if _, err := readBlob(t, s, d); !errors.Is(err, store.ErrCorrupt) || errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("read: %v", err)
+			}
+			put(t, s, data)
+			if got, err := readBlob(t, s, d); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("put again: %d bytes, %v", len(got), err)
+			}
+		})
+	}
+	t.Run("in the database", func(t *testing.T) {
+		s, _ := withSession(t)
+		d := put(t, s, content(1))
+		execute(t, s, "UPDATE blob SET content = ?", []byte("something else"))
+		if _, err := readBlob(t, s, d); !errors.Is(err, store.ErrCorrupt) {
+			t.Errorf("read: %v", err)
+		}
+	})
+}
+
+func TestWhatIsNoDatabaseOrOfANewerVersionIsRefused(t *testing.T) {
+	s, dir := withSession(t)
+	fill(t, s, 3)
+	execute(t, s, "PRAGMA user_version = 99")
+	_, err := Open(t.Context(), dir)
+	if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "99") {
+		t.Errorf("a newer version: %v", err)
+	}
+	execute(t, s, "PRAGMA user_version = 1")
+	check(t, opened(t, dir), 3)
+
+	other := t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, database), bytes.Repeat([]byte("no database "), 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), other); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("no database: %v", err)
+	}
+}
+
+func TestAnOlderVersionIsMigrated(t *testing.T) {
+	s, dir := withSession(t)
+	fill(t, s, 3)
+	next := append(migrations[:len(migrations):len(migrations)], "CREATE TABLE new (x); INSERT INTO new VALUES (7)")
+	if _, err := open(t.Context(), dir, busyTimeout, append(next[:len(next):len(next)], "INSERT INTO nowhere VALUES (1)")); err == nil {
+		t.Fatal("a migration that fails")
+	}
+	check(t, opened(t, dir), 3) // nothing has changed
+	newer, err := open(t.Context(), dir, busyTimeout, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer newer.Close()
+	check(t, newer, 3)
+	if n, err := versionOf(t.Context(), newer.r); err != nil || n != len(next) {
+		t.Errorf("version %d, %v", n, err)
+	}
+	if _, err := Open(t.Context(), dir); !errors.Is(err, store.ErrNewer) {
+		t.Errorf("the old program: %v", err)
+	}
+}
+
+func TestADatabaseThatOthersHoldIsBusyAndThenGoesOn(t *testing.T) {
+	s, dir := withSession(t)
+	fill(t, s, 1)
+	short, err := open(t.Context(), dir, 10*time.Millisecond, migrations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer short.Close()
+	tx, err := s.w.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := short.Append(t.Context(), "s", numbered(2)); !errors.Is(err, store.ErrBusy) {
+		t.Errorf("append: %v", err)
+	}
+	check(t, short, 1) // readers do not wait
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan error)
+	go func() { waits <- s.Append(ctx, "s", numbered(2)) }()
+	cancel()
+	if err := <-waits; !errors.Is(err, context.Canceled) {
+		t.Errorf("a wait within the program whose context ends: %v", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := short.Append(t.Context(), "s", numbered(2)); err != nil {
+		t.Error(err)
+	}
+	check(t, s, 2)
+}
+
+func TestCollectRemovesWhatACrashHasLeft(t *testing.T) {
+	s, dir := withSession(t)
+	kept := put(t, s, content(3))
+	// Killed between the name of the file and the end of the transaction.
+	orphan := s.file(rawDigest(blobOf(content(6))))
+	if err := os.MkdirAll(filepath.Dir(orphan), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// Killed while it was written, and being written.
+	old, fresh := filepath.Join(dir, tmpFolder, "blob-1"), filepath.Join(dir, tmpFolder, "blob-2")
+	for _, name := range []string{orphan, old, fresh} {
+		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := time.Now().Add(-2 * abandoned)
+	if err := os.Chtimes(old, long, long); err != nil {
+		t.Fatal(err)
+	}
+	// Killed between the two steps of Delete.
+	execute(t, s, "INSERT INTO blob (digest, content) VALUES (?, x'00')", make([]byte, 32))
+	if n, err := s.Collect(t.Context()); err != nil || n != 3 {
+		t.Errorf("%d were removed, %v", n, err)
+	}
+	for name, there := range map[string]bool{orphan: false, old: false, fresh: true, s.file(rawDigest(kept)): true} {
+		if _, err := os.Stat(name); (err == nil) != there {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n, err := s.Collect(t.Context()); err != nil || n != 0 {
+		t.Errorf("the second time %d were removed, %v", n, err)
+	}
+	if got, err := readBlob(t, s, kept); err != nil || !bytes.Equal(got, content(3)) {
+		t.Errorf("the blob that is needed: %d bytes, %v", len(got), err)
+	}
+}
+
+func TestNothingIsLeftOfDeletedSessionsAndNobodyElseCanReadTheRest(t *testing.T) {
+	s, dir := withSession(t)
+	fill(t, s, 10)
+	put(t, s, content(1))
+	put(t, s, content(3))
+	err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(name)
+		if err == nil && name != dir && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", name, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Delete(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"session", "event", "blob", "session_blob"} {
+		var n int
+		if err := s.r.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil || n != 0 {
+			t.Errorf("%d rows in %s, %v", n, table, err)
+		}
+	}
+	if _, err := os.Stat(s.file(rawDigest(blobOf(content(3))))); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file of the blob: %v", err)
+	}
+}

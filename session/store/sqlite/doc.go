@@ -1,0 +1,16 @@
+// Package sqlite keeps sessions on a disk of this machine, so that they survive the
+// program that ran them. Several programs of one user can share a store.
+//
+// A store is a folder. The database agentenv.db holds the records, the logs and small
+// blobs, blobs/ holds large ones as files named by their digest, tmp/ those that are
+// being written, and locks/ a file for each session that a program drives. The folder must
+// be on a local disk: network file systems lack what SQLite's write-ahead log needs.
+//
+// What a method has acknowledged survives the death of the program, by SIGKILL too. The
+// operating system writes it to the disk some moments later (synchronous=NORMAL): a
+// power cut can lose the last of it, and never its order or what is older. A large blob
+// is on the disk when it is acknowledged.
+//
+// Every event has a checksum, and every blob is named by one: what the disk has damaged
+// is store.ErrCorrupt, never wrong data.
+package sqlite

@@ -1,0 +1,90 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+
+	"github.com/agentenv-dev/agentenv/internal/flock"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// migrations bring a database from each version to the next one. The version of a
+// database is how many it has had. One that was released never changes.
+var migrations = []string{`
+CREATE TABLE session (
+	n         INTEGER PRIMARY KEY AUTOINCREMENT, -- is never used again
+	id        TEXT NOT NULL UNIQUE,
+	parent    TEXT NOT NULL,
+	created   TEXT NOT NULL,
+	updated   TEXT NOT NULL,
+	last_seq  INTEGER NOT NULL,
+	stored    INTEGER NOT NULL UNIQUE, -- counts the changes of all logs, for the order of List
+	record    TEXT NOT NULL, -- JSON of what has no column
+	config    BLOB,
+	state     BLOB,
+	state_seq INTEGER NOT NULL
+);
+CREATE TABLE event (
+	session  INTEGER NOT NULL REFERENCES session ON DELETE CASCADE,
+	seq      INTEGER NOT NULL,
+	own      INTEGER NOT NULL, -- its session_id is that of the session
+	envelope TEXT NOT NULL, -- JSON of all fields but seq, payload and an own session_id
+	payload  BLOB,
+	sum      INTEGER NOT NULL, -- CRC-32C of seq, envelope and payload
+	PRIMARY KEY (session, seq)
+) WITHOUT ROWID;
+CREATE TABLE blob (
+	n       INTEGER PRIMARY KEY,
+	digest  BLOB NOT NULL UNIQUE,
+	content BLOB -- NULL if it is a file
+);
+CREATE TABLE session_blob (
+	session INTEGER NOT NULL REFERENCES session ON DELETE CASCADE,
+	blob    INTEGER NOT NULL REFERENCES blob,
+	PRIMARY KEY (session, blob)
+) WITHOUT ROWID;
+CREATE INDEX session_blob_blob ON session_blob (blob);
+`}
+
+// migrate brings the database to the present version.
+func (s *Store) migrate(ctx context.Context, migrations []string) error {
+	version, err := versionOf(ctx, s.w)
+	if err != nil || version == len(migrations) {
+		return err
+	}
+	// Programs that make it at once would disturb each other.
+	unlock, err := flock.Lock(ctx, filepath.Join(s.dir, lockFolder, "open"), nil)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if version == 0 {
+		// Both can only be set outside of a transaction, and both stay.
+		if _, err := s.w.ExecContext(ctx, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL"); err != nil {
+			return err
+		}
+	}
+	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		version, err := versionOf(ctx, tx) // another program may have done it
+		if err != nil {
+			return err
+		}
+		if version > len(migrations) {
+			return fmt.Errorf("%w %d; this program knows versions up to %d: update it", store.ErrNewer, version, len(migrations))
+		}
+		for _, m := range migrations[version:] {
+			if _, err := tx.ExecContext(ctx, m); err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))
+		return err
+	})
+}
+
+func versionOf(ctx context.Context, db querier) (version int, err error) {
+	err = db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
+	return version, err
+}

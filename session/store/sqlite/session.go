@@ -1,0 +1,256 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// querier is a transaction or the database.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// columns are those of scanRecord.
+const columns = "n, id, parent, created, updated, last_seq, record, config, state_seq"
+
+func scanRecord(row interface{ Scan(...any) error }, more ...any) (n int64, r store.Record, err error) {
+	var id, parent, created, updated, rest string
+	var config []byte
+	var last, stateSeq uint64
+	err = row.Scan(append([]any{&n, &id, &parent, &created, &updated, &last, &rest, &config, &stateSeq}, more...)...)
+	if err != nil {
+		return 0, store.Record{}, err
+	}
+	err = json.Unmarshal([]byte(rest), &r)
+	if err == nil {
+		r.CreatedAt, err = time.Parse(time.RFC3339Nano, created)
+	}
+	if err == nil {
+		r.UpdatedAt, err = time.Parse(time.RFC3339Nano, updated)
+	}
+	if err != nil {
+		return 0, store.Record{}, fmt.Errorf("%w: record of session %q: %w", store.ErrCorrupt, id, err)
+	}
+	r.ID, r.Parent, r.LastSeq, r.Config, r.StateSeq = id, parent, last, config, stateSeq
+	return n, r, nil
+}
+
+// find returns the record of a session, and its number.
+func find(ctx context.Context, q querier, id string) (int64, store.Record, error) {
+	var state []byte
+	n, r, err := scanRecord(q.QueryRowContext(ctx, "SELECT "+columns+", state FROM session WHERE id = ?", id), &state)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = store.ErrNotFound
+	}
+	r.State = state
+	return n, r, err
+}
+
+// rest is what of a record has no column of its own.
+func rest(r store.Record) (string, error) {
+	r.ID, r.Parent, r.LastSeq, r.Config, r.State, r.StateSeq = "", "", 0, nil, nil, 0
+	r.CreatedAt, r.UpdatedAt = time.Time{}, time.Time{}
+	data, err := json.Marshal(r)
+	return string(data), err
+}
+
+func stamp(t time.Time) string { return t.Format(time.RFC3339Nano) }
+
+// nextStored is the next number of the order of List.
+const nextStored = "(SELECT coalesce(max(stored), 0) + 1 FROM session)"
+
+// insert adds a session and returns its number.
+func insert(ctx context.Context, tx *sql.Tx, r store.Record) (int64, error) {
+	if r.ID == "" {
+		return 0, fmt.Errorf("%w: the session has no ID; give it one", fs.ErrInvalid)
+	}
+	if _, _, err := find(ctx, tx, r.ID); err == nil {
+		return 0, fs.ErrExist
+	} else if !errors.Is(err, store.ErrNotFound) {
+		return 0, err
+	}
+	text, err := rest(r)
+	if err != nil {
+		return 0, err
+	}
+	done, err := tx.ExecContext(ctx,
+		`INSERT INTO session (id, parent, created, updated, last_seq, stored, record, config, state, state_seq)
+		VALUES (?, ?, ?, ?, ?, `+nextStored+`, ?, ?, ?, ?)`,
+		r.ID, r.Parent, stamp(r.CreatedAt), stamp(r.UpdatedAt), r.LastSeq, text, bytesOf(r.Config), bytesOf(r.State), r.StateSeq)
+	if err != nil {
+		return 0, err
+	}
+	return done.LastInsertId()
+}
+
+// bytesOf is raw JSON as the driver takes it.
+func bytesOf(raw json.RawMessage) []byte { return raw }
+
+// Create adds a session.
+func (s *Store) Create(ctx context.Context, r store.Record) error {
+	r.LastSeq, r.UpdatedAt = 0, r.CreatedAt
+	return s.write(ctx, "create", r.ID, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := insert(ctx, tx, r)
+		return err
+	})
+}
+
+// Load returns a session's record.
+func (s *Store) Load(ctx context.Context, id string) (store.Record, error) {
+	_, r, err := find(ctx, s.r, id)
+	if err != nil {
+		return store.Record{}, s.failed(ctx, "load", id, err)
+	}
+	return r, nil
+}
+
+// failed is the error of a method that only reads.
+func (s *Store) failed(ctx context.Context, op, id string, err error) error {
+	if done := ctx.Err(); done != nil {
+		err = done // the database says only that it was interrupted
+	}
+	return &store.Error{Op: op, ID: id, Err: translate(err)}
+}
+
+// Update changes a session's record.
+func (s *Store) Update(ctx context.Context, id string, change func(*store.Record)) error {
+	return s.write(ctx, "update", id, func(ctx context.Context, tx *sql.Tx) error {
+		n, r, err := find(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		change(&r)
+		text, err := rest(r)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE session SET record = ?, config = ?, state = ?, state_seq = ? WHERE n = ?",
+			text, bytesOf(r.Config), bytesOf(r.State), r.StateSeq, n)
+		return err
+	})
+}
+
+// List returns the records that match, the one whose log has grown last first.
+func (s *Store) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
+	return func(yield func(store.Record, error) bool) {
+		// All are read before the first one is yielded: the loop may take its time,
+		// and write.
+		records, err := s.matching(ctx, f)
+		if err != nil {
+			yield(store.Record{}, s.failed(ctx, "list", "", err))
+			return
+		}
+		for _, r := range records {
+			if err := ctx.Err(); err != nil {
+				yield(store.Record{}, &store.Error{Op: "list", Err: err})
+				return
+			}
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Store) matching(ctx context.Context, f store.Filter) (records []store.Record, err error) {
+	rows, err := s.r.QueryContext(ctx, "SELECT "+columns+" FROM session ORDER BY stored DESC")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() && (f.Limit <= 0 || len(records) < f.Limit) {
+		_, r, err := scanRecord(rows)
+		if err != nil {
+			return nil, err
+		}
+		if f.Matches(r) {
+			records = append(records, r)
+		}
+	}
+	return records, rows.Err()
+}
+
+// Delete removes a session.
+func (s *Store) Delete(ctx context.Context, id string) error {
+	var blobs []int64
+	err := s.write(ctx, "delete", id, func(ctx context.Context, tx *sql.Tx) error {
+		n, _, err := find(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if blobs, err = numbers(ctx, tx, "SELECT blob FROM session_blob WHERE session = ?", n); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "DELETE FROM session WHERE n = ?", n) // and what refers to it
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.release(ctx, "delete", id, blobs)
+}
+
+// Fork adds a session with the beginning of another one's log, and its blobs.
+func (s *Store) Fork(ctx context.Context, from string, last uint64, r store.Record) error {
+	return s.write(ctx, "fork", from, func(ctx context.Context, tx *sql.Tx) error {
+		old, was, err := find(ctx, tx, from)
+		if err != nil {
+			return err
+		}
+		if last > was.LastSeq {
+			return fmt.Errorf("%w: there is no event %d; the last one is %d", fs.ErrInvalid, last, was.LastSeq)
+		}
+		r.Parent, r.LastSeq, r.UpdatedAt = from, last, r.CreatedAt
+		if last > 0 {
+			events, err := readEvents(ctx, tx, old, from, last, last)
+			if err != nil {
+				return err
+			}
+			r.UpdatedAt = latest(events[0].Time, r.CreatedAt)
+		}
+		n, err := insert(ctx, tx, r)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO event (session, seq, own, envelope, payload, sum)
+			SELECT ?, seq, own, envelope, payload, sum FROM event WHERE session = ? AND seq <= ? ORDER BY seq`, n, old, last)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO session_blob (session, blob) SELECT ?, blob FROM session_blob WHERE session = ?", n, old)
+		return err
+	})
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// numbers returns the one column of a query.
+func numbers(ctx context.Context, tx *sql.Tx, query string, args ...any) (all []int64, err error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var n int64
+		if err := rows.Scan(&n); err != nil {
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, rows.Err()
+}
