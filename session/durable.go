@@ -35,6 +35,12 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 		return err
 	}
 	open := s.state.Queued
+	asked := slices.Clone(s.state.hosts)
+	for _, id := range asked { // the program that asked has gone
+		if err := s.append(ctx, event(runnerscripts.TypePermissionResolved, "", runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})); err != nil {
+			return err
+		}
+	}
 	if sb == nil {
 		left := s.state
 		left.Queued = nil // they run in a new sandbox

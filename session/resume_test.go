@@ -336,8 +336,11 @@ func TestASessionThatSomebodyElseContinuesEnds(t *testing.T) {
 	old := start(t, cfg)
 	converse(t, old, "a")
 	await(t, old, runnerscripts.TypeSessionIdle)
-	cfg.ID = old.ID()
-	start(t, cfg) // takes over: it reports the sandbox of the old one as ended
+	another := event(runnerscripts.TypeLog, "", runnerscripts.Log{})
+	another.Seq, another.SessionID = old.lastSeq()+1, old.ID()
+	if err := cfg.Store.Append(t.Context(), old.ID(), another); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := old.Prompt(t.Context(), "b"); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("prompt to a session that was taken over: %v", err)
 	}

@@ -21,14 +21,14 @@ import (
 // several goroutines at once; after Close they return [ErrClosed].
 //
 // A session holds its state in memory and not its events: those are the store's.
-// It belongs to the program that opened it last: if it is opened again
-// while it is open, the first to write goes on, and the other one fails with
-// store.ErrConflict.
+// It belongs to the program that has opened it until it is closed, or the program ends: to
+// open it meanwhile is store.ErrLocked.
 type AgentSession struct {
 	id     string
 	cfg    Config
 	store  store.Store
 	create createFunc
+	unlock func() error // gives up the lease of the session
 	// durable says that the sandbox outlives the program.
 	durable bool
 	log     hclog.Logger
@@ -66,7 +66,10 @@ type AgentSession struct {
 }
 
 // Open starts a new session, or goes on with the one of cfg.ID: with an id that
-// the store does not have the error is store.ErrNotFound. No sandbox is made
+// the store does not have the error is store.ErrNotFound, and store.ErrLocked if it is open,
+// in this or another program. Where cfg.Environment.Agent names no agent, the configuration is
+// the stored one, as it was when the session was opened last. What is not stored is taken from cfg: the values
+// of Agent.Env, OnPermission, the Logger, Progress, Trust, Sandbox.Provider and Create. No sandbox is made
 // before the first prompt; what environment.Config.Check refuses is refused here.
 //
 // Going on with a session whose program died first closes what was left open:
@@ -94,7 +97,10 @@ func open(ctx context.Context, cfg Config, create createFunc) (*AgentSession, er
 
 // openBranch opens a session, with b one that Fork has put into the store.
 func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (*AgentSession, error) {
-	cfg, err := cfg.withDefaults()
+	cfg, err := cfg.recall(ctx)
+	if err == nil {
+		cfg, err = cfg.withDefaults()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
@@ -106,6 +112,7 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 	}
 	s := &AgentSession{
 		id: cfg.ID, cfg: cfg, store: cfg.Store, create: create, durable: cfg.Environment.Sandbox.Keep,
+		unlock:  func() error { return nil },
 		state:   newState(),
 		changed: make(chan struct{}),
 		wake:    make(chan struct{}, 1),
@@ -123,7 +130,7 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 		err = s.adopt(ctx, b.sandbox, s.options())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open session: %w", err)
+		return nil, errors.Join(fmt.Errorf("open session: %w", err), s.unlock())
 	}
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
@@ -143,14 +150,35 @@ func (s *AgentSession) setLog() {
 
 func (s *AgentSession) begin(ctx context.Context) error {
 	s.state.ID, s.state.Agent = s.id, s.cfg.Environment.Agent.Name
-	return s.store.Create(ctx, store.Record{
+	config, err := s.cfg.stored()
+	if err != nil {
+		return err
+	}
+	err = s.store.Create(ctx, store.Record{
 		ID: s.id, Agent: s.cfg.Environment.Agent.Name, Metadata: s.cfg.Metadata, CreatedAt: time.Now(),
+		Status: statusIdle, Config: config,
 	})
+	if err != nil {
+		return err
+	}
+	return s.lock(ctx)
+}
+
+// lock takes the lease of the session.
+func (s *AgentSession) lock(ctx context.Context) error {
+	unlock, err := s.store.Lock(ctx, s.id)
+	if err == nil {
+		s.unlock = unlock
+	}
+	return err
 }
 
 // resume rebuilds the state from the log and ends what the last program, or the
 // session that it is a branch of, has open.
 func (s *AgentSession) resume(ctx context.Context, b *branch) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
 	rec, err := s.store.Load(ctx, s.id)
 	if err != nil {
 		return err
@@ -160,11 +188,15 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 			fs.ErrInvalid, s.id, rec.Agent, agent)
 	}
 	s.state.ID, s.state.Agent = s.id, s.cfg.Environment.Agent.Name
-	for ev, err := range s.store.Events(ctx, s.id, 1) {
+	s.loadState(rec)
+	for ev, err := range s.store.Events(ctx, s.id, s.state.LastSeq+1) {
 		if err != nil {
 			return err
 		}
 		s.state.apply(ev)
+	}
+	if err := s.storeConfig(ctx); err != nil {
+		return err
 	}
 	switch {
 	case b != nil:

@@ -261,7 +261,6 @@ func TestBadInputIsRefusedWithWhatIsWrong(t *testing.T) {
 	}
 	for name, change := range map[string]func(*Config){
 		"no agent":       func(c *Config) { c.Environment.Agent.Name = "" },
-		"keep":           func(c *Config) { c.Environment.Sandbox.Keep = true },
 		"negative queue": func(c *Config) { c.MaxQueue = -1 },
 		"negative idle":  func(c *Config) { c.IdleTimeout = -1 },
 		"archive from a reader": func(c *Config) {

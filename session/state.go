@@ -40,6 +40,11 @@ type State struct {
 	LastSeq uint64 `json:"last_seq"`
 
 	stored storedBlobs
+	// hosts are the permission requests that wait and that no agent has asked: those of the
+	// program's own, which ask no more when that has ended.
+	hosts []string
+	// failed says that the last query did.
+	failed bool
 }
 
 // storedBlobs is what a new sandbox starts with.
@@ -125,7 +130,7 @@ func newState() State {
 // clone returns a state that shares nothing that changes.
 func (s State) clone() State {
 	s.Queued = slices.Clone(s.Queued)
-	s.Pending = slices.Clone(s.Pending)
+	s.Pending, s.hosts = slices.Clone(s.Pending), slices.Clone(s.hosts)
 	if s.Query != nil {
 		q := *s.Query
 		s.Query = &q
@@ -165,6 +170,9 @@ func (s *State) apply(ev runnerscripts.Event) {
 		if p, ok := decode[runnerscripts.PermissionRequest](ev); ok {
 			s.dropPending(p.ID)
 			s.Pending = append(s.Pending, p)
+			if ev.Source == runnerscripts.SourceEnvironment {
+				s.hosts = append(s.hosts, p.ID)
+			}
 		}
 	case runnerscripts.TypePermissionResolved:
 		if p, ok := decode[runnerscripts.PermissionResolved](ev); ok {
@@ -226,6 +234,7 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 		return
 	}
 	s.dropQuery(ev.QueryID)
+	s.failed = ev.Type == runnerscripts.TypeQueryFailed
 	// Both ends of a query carry its usage under the same name.
 	if p, ok := decode[struct {
 		Usage runnerscripts.Usage `json:"usage"`
@@ -256,6 +265,7 @@ func (s *State) dropQuery(id string) {
 
 func (s *State) dropPending(id string) {
 	s.Pending = slices.DeleteFunc(s.Pending, func(p runnerscripts.PermissionRequest) bool { return p.ID == id })
+	s.hosts = slices.DeleteFunc(s.hosts, func(h string) bool { return h == id })
 }
 
 func (e *EnvironmentState) apply(ev runnerscripts.Event) {

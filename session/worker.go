@@ -102,6 +102,7 @@ func (s *AgentSession) next(ctx context.Context) (context.Context, *activeTurn) 
 // runTurn takes one query from the queue to its last event.
 func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 	defer a.cancel(nil)
+	s.note(ctx, statusRunning)
 	live, last, err := s.attempt(ctx, a)
 	if live != nil && gone(err) && !a.taken && !s.isStopped(a) {
 		// The sandbox had ended since the last query, and the agent has not
@@ -215,6 +216,7 @@ func (s *AgentSession) conclude(
 	if dead {
 		_ = s.endSandbox(ctx, reasonUnhealthy)
 	}
+	s.note(ctx, s.statusNow())
 	if waiting == 0 {
 		_ = s.append(ctx, event(runnerscripts.TypeSessionIdle, "", struct{}{}))
 	}
@@ -281,7 +283,8 @@ func (s *AgentSession) shutdown(ctx context.Context, left error) {
 	} else {
 		err = s.endSandbox(ctx, reasonManual)
 	}
-	s.err = errors.Join(left, err)
+	s.note(ctx, s.statusNow())
+	s.err = errors.Join(left, err, s.unlock())
 	s.log.Info("session closed")
 	s.mu.Lock()
 	defer s.mu.Unlock()

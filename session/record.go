@@ -1,0 +1,159 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// The record of a session holds what opens it again without a word about it: its
+// configuration, and where it stands. The log decides: what the record says of the state is
+// only faster to read.
+
+// The values of store.Record.Status.
+const (
+	statusIdle    = "idle"
+	statusRunning = "running"
+	statusFailed  = "failed" // the last query
+)
+
+// storedConfig is the part of a configuration that a record holds. Callbacks, loggers,
+// providers of the program's own and the values of Agent.Env are not in it.
+type storedConfig struct {
+	Environment environment.Config `json:"environment"`
+	// Variables are the names of Agent.Env.
+	Variables         []string                  `json:"variables,omitempty"`
+	PermissionTimeout time.Duration             `json:"permission_timeout,omitempty"`
+	RejectBusy        bool                      `json:"reject_busy,omitempty"`
+	MaxQueue          int                       `json:"max_queue,omitempty"`
+	HealthInterval    time.Duration             `json:"health_interval,omitempty"`
+	IdleTimeout       time.Duration             `json:"idle_timeout,omitempty"`
+	MaxWorkspace      int64                     `json:"max_workspace,omitempty"`
+	WatchWorkspace    *environment.FilesOptions `json:"watch_workspace,omitempty"`
+}
+
+// stored returns the configuration as a record holds it.
+func (c Config) stored() (json.RawMessage, error) {
+	env := c.Environment
+	variables := slices.Sorted(maps.Keys(env.Agent.Env))
+	env.Agent.Env, env.SessionID = nil, ""
+	data, err := json.Marshal(storedConfig{
+		Environment: env, Variables: variables, PermissionTimeout: env.PermissionTimeout,
+		RejectBusy: c.RejectBusy, MaxQueue: c.MaxQueue, HealthInterval: c.HealthInterval, IdleTimeout: c.IdleTimeout,
+		MaxWorkspace: c.MaxWorkspace, WatchWorkspace: c.WatchWorkspace,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store the configuration: %w", err)
+	}
+	return data, nil
+}
+
+// recalled returns the configuration that a record holds, with what c gives that a record
+// cannot hold.
+func (c Config) recalled(data json.RawMessage) (Config, error) {
+	var from storedConfig
+	if err := json.Unmarshal(data, &from); err != nil {
+		return c, fmt.Errorf("the stored configuration cannot be read: %w; give Environment", err)
+	}
+	given := c.Environment
+	env := from.Environment
+	env.Agent.Env = given.Agent.Env
+	env.Sandbox.Provider = given.Sandbox.Provider
+	env.OnPermission, env.PermissionTimeout = given.OnPermission, from.PermissionTimeout
+	if given.PermissionTimeout != 0 {
+		env.PermissionTimeout = given.PermissionTimeout
+	}
+	env.Progress, env.Logger, env.Trust = given.Progress, given.Logger, given.Trust
+	if given.Runner != "" {
+		env.Runner = given.Runner
+	}
+	c.Environment = env
+	c.RejectBusy, c.MaxQueue, c.HealthInterval, c.IdleTimeout = from.RejectBusy, from.MaxQueue, from.HealthInterval, from.IdleTimeout
+	c.MaxWorkspace, c.WatchWorkspace = from.MaxWorkspace, from.WatchWorkspace
+	return c, nil
+}
+
+// recall fills in the configuration of a stored session for a caller that names the session
+// only.
+func (c Config) recall(ctx context.Context) (Config, error) {
+	if c.ID == "" || c.Environment.Agent.Name != "" || c.Store == nil {
+		return c, nil
+	}
+	rec, err := c.Store.Load(ctx, c.ID)
+	if err != nil || len(rec.Config) == 0 {
+		return c, err
+	}
+	return c.recalled(rec.Config)
+}
+
+// storeConfig replaces the configuration in the record by the present one.
+func (s *AgentSession) storeConfig(ctx context.Context) error {
+	config, err := s.cfg.stored()
+	if err != nil {
+		return err
+	}
+	return s.store.Update(ctx, s.id, func(r *store.Record) { r.Config = config })
+}
+
+// savedState is a state with what is not shown of it.
+type savedState struct {
+	State
+	ReadySeq uint64      `json:"ready_seq,omitempty"`
+	Stored   storedBlobs `json:"stored,omitzero"`
+	Hosts    []string    `json:"hosts,omitempty"`
+	Failed   bool        `json:"failed,omitempty"`
+}
+
+// loadState takes the state out of a record. If it cannot be used it is folded from all
+// events.
+func (s *AgentSession) loadState(rec store.Record) {
+	var saved savedState
+	if rec.StateSeq == 0 || rec.StateSeq > rec.LastSeq || json.Unmarshal(rec.State, &saved) != nil || saved.LastSeq != rec.StateSeq {
+		return
+	}
+	s.state = saved.State
+	s.state.Environment.readySeq, s.state.stored = saved.ReadySeq, saved.Stored
+	s.state.hosts, s.state.failed = saved.Hosts, saved.Failed
+}
+
+// note writes into the record where the session stands.
+func (s *AgentSession) note(ctx context.Context, status string) {
+	s.mu.Lock()
+	st := s.state.clone()
+	s.mu.Unlock()
+	saved := savedState{st, st.Environment.readySeq, st.stored, st.hosts, st.failed}
+	data, err := json.Marshal(saved)
+	if err == nil {
+		err = s.store.Update(context.WithoutCancel(ctx), s.id, func(r *store.Record) {
+			r.Status, r.Usage = status, st.Usage
+			r.Sandbox = store.Sandbox{}
+			if st.Environment.Status == EnvironmentReady {
+				r.Sandbox = store.Sandbox{Type: st.Environment.Backend, ID: st.Environment.ID}
+			}
+			r.State, r.StateSeq = data, st.LastSeq
+		})
+	}
+	if err != nil { // the log has it all
+		s.log.Warn("the record of the session is out of date", eventlog.Error, err)
+	}
+}
+
+// statusNow is the status beside a query that begins.
+func (s *AgentSession) statusNow() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.state.Query != nil || len(s.state.Queued) > 0:
+		return statusRunning
+	case s.state.failed:
+		return statusFailed
+	}
+	return statusIdle
+}

@@ -1,0 +1,87 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+func TestASessionIsOpenedAgainByItsIDAlone(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, memory())
+	cfg.Store = store.NewMemory()
+	cfg.MaxQueue, cfg.WatchWorkspace = 7, &environment.FilesOptions{Ignore: []string{"x"}}
+	cfg.Environment.Agent.Env = map[string]string{"ACME_KEY": "hunter2-hunter2"}
+	s := start(t, cfg)
+	converse(t, s, "one")
+	if _, err := Open(t.Context(), Config{Store: cfg.Store, ID: s.ID()}); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("opened twice: %v, want ErrLocked", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := cfg.Store.Load(t.Context(), s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := string(rec.Config) + string(rec.State); strings.Contains(all, "hunter2") || !strings.Contains(all, "ACME_KEY") {
+		t.Errorf("stored: %s", all)
+	}
+	again := start(t, Config{Store: cfg.Store, ID: s.ID(), Environment: environment.Config{OnPermission: environment.RejectAll}})
+	if got := converse(t, again, "two"); got != "turn 2, before: one" {
+		t.Errorf("the agent said %q", got)
+	}
+	if again.cfg.MaxQueue != 7 || !reflect.DeepEqual(again.cfg.WatchWorkspace, cfg.WatchWorkspace) ||
+		!reflect.DeepEqual(again.cfg.Environment.Sandbox, cfg.Environment.Sandbox) {
+		t.Errorf("the configuration is %+v", again.cfg)
+	}
+}
+
+// The state in the record is the fold of the events: what is not shown of it, too.
+func TestTheStoredStateIsTheFoldOfTheEvents(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(write("f", "1"), say("x")), steps(runnerscripts.ScenarioStep{Fail: &runnerscripts.ScriptFailure{Code: runnerscripts.FailAgent, Message: "no"}}))
+	cfg.Store = store.NewMemory()
+	s := start(t, cfg)
+	converse(t, s, "one")
+	if _, err := prompt(t, s, "two").Wait(t.Context()); err == nil {
+		t.Error("the query did not fail")
+	}
+	if err := s.SetOptions(t.Context(), Options{Mode: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := cfg.Store.Load(t.Context(), s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, folded := &AgentSession{state: newState()}, newState()
+	loaded.loadState(rec)
+	folded.Agent = "script"
+	for ev, err := range cfg.Store.Events(context.Background(), s.ID(), 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		folded.apply(ev)
+	}
+	if savedOf(loaded.state) != savedOf(folded) || rec.StateSeq != rec.LastSeq || rec.Status != statusFailed {
+		t.Errorf("%s at %d of %d:\n%+v\nwant\n%+v", rec.Status, rec.StateSeq, rec.LastSeq, loaded.state, folded)
+	}
+}
+
+// savedOf shows all of a state, where no elements are as many as none.
+func savedOf(st State) string {
+	if len(st.hosts)+len(st.Pending)+len(st.Queued) == 0 {
+		st.hosts, st.Pending, st.Queued = nil, nil, nil
+	}
+	return fmt.Sprintf("%+v", st)
+}
