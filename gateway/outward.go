@@ -71,9 +71,11 @@ func newOutward(g *Gateway) (*outward, error) {
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second,
 	}
 	o.forward = &httputil.ReverseProxy{
-		Transport: o.transport, FlushInterval: -1, ErrorLog: g.cfg.Logger.StandardLogger(nil),
-		Rewrite: func(p *httputil.ProxyRequest) { p.Out.Host = p.Out.URL.Host },
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { o.failed(w, targetOf(r), err) },
+		Transport:     o.transport,
+		FlushInterval: -1, // a stream is not delayed
+		ErrorLog:      g.cfg.Logger.StandardLogger(nil),
+		Rewrite:       func(p *httputil.ProxyRequest) { p.Out.Host = p.Out.URL.Host },
+		ErrorHandler:  func(w http.ResponseWriter, r *http.Request, err error) { o.failed(w, targetOf(r), err) },
 	}
 	return o, nil
 }

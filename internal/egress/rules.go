@@ -99,7 +99,7 @@ func parseRule(text string) (rule, error) {
 	switch {
 	case err != nil:
 	case sub:
-		return rule{}, errors.New("there is nothing below an address; leave out *.")
+		return rule{}, errors.New("there is nothing below an address; leave out the wildcard")
 	default:
 		if err := CheckAddress(address); err != nil {
 			return rule{}, err
@@ -173,7 +173,7 @@ func normalize(host string) (string, error) {
 func isNoLabel(label string) bool {
 	return label == "" || len(label) > maxLabel || label[0] == '-' || label[len(label)-1] == '-' ||
 		strings.ContainsFunc(label, func(r rune) bool {
-			return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '_')
+			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
 		})
 }
 

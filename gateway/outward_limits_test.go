@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/egress"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// TestRulesChangeWhileItRuns also ends what is under way.
+func TestRulesChangeWhileItRuns(t *testing.T) {
+	begun := make(chan struct{}, 2)
+	endless := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "begin")
+		_ = http.NewResponseController(w).Flush()
+		begun <- struct{}{}
+		<-r.Context().Done()
+	}
+	host(t, "plain.test", 80, false, endless)
+	host(t, "secure.test", 443, true, endless)
+	g, at := serveConfig(t, Config{AllowHosts: []string{}})
+	client := through(t, at)
+	if status, _, err := get(t, client, "http://plain.test/"); err != nil || status != 403 {
+		t.Errorf("got %d, %v", status, err)
+	}
+	if err := g.SetAllowHosts([]string{"plain.test", "b/d"}); !errors.Is(err, ErrConfig) {
+		t.Errorf("got %v", err)
+	}
+	if err := g.SetAllowHosts([]string{"plain.test", "secure.test"}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 2)
+	for _, address := range []string{"http://plain.test/", "https://secure.test/"} {
+		go func() {
+			_, _, err := get(t, client, address)
+			ended <- err
+		}()
+		<-begun
+	}
+	if err := g.SetAllowHosts([]string{"secure.test"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("a request went on")
+	}
+	if err := g.SetAllowHosts(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("a tunnel went on")
+	}
+	off, _ := serveConfig(t, Config{})
+	if err := off.SetAllowHosts([]string{"plain.test"}); !errors.Is(err, ErrConfig) {
+		t.Errorf("without a list: %v", err)
+	}
+	if _, err := New(Config{AllowHosts: []string{"127.0.0.1"}}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "loopback") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestAFloodOfConnectionsIsItsSandboxsOwn opens tunnels that say nothing, answers that are not read
+// and connections without a request, and asks beside them, in the same sandbox and another.
+func TestAFloodOfConnectionsIsItsSandboxsOwn(t *testing.T) {
+	host(t, "plain.test", 80, false, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/endless" {
+			_, _ = io.Copy(w, zeros{})
+		}
+	})
+	host(t, "secure.test", 443, true, func(http.ResponseWriter, *http.Request) {})
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "answer") }))
+	defer model.Close()
+	cfg := Config{AllowHosts: []string{"plain.test", "secure.test"}, Upstreams: map[string]Upstream{"anthropic": {API: "anthropic", URL: model.URL, Key: realKey}}}
+	_, hostile := serveConfig(t, cfg)
+	_, at := serveConfig(t, cfg)
+	for range maxExchanges / 2 {
+		raw(t, hostile, "GET http://plain.test/endless HTTP/1.1\r\nHost: x\r\n"+basic(hostile.Token)+"\r\n")
+		if status, _, _, _ := connect(t, hostile, "secure.test:443", basic(hostile.Token)); status != 200 {
+			t.Fatalf("got %d", status)
+		}
+	}
+	if status, reason, conn, _ := connect(t, hostile, "secure.test:443", basic(hostile.Token)); status != 503 || !strings.Contains(reason, "128") {
+		t.Errorf("one more: %d %s", status, reason)
+	} else {
+		_ = conn.Close()
+	}
+	for _, one := range []*runnerscripts.Gateway{hostile, at} {
+		if status, body := ask(t, request(t, "POST", one.URL+"/anthropic/v1/messages", "{}", "X-Api-Key", one.Token)); status != 200 || body != "answer" {
+			t.Errorf("a model: %d %s", status, body)
+		}
+	}
+	for range 2 * maxConns {
+		raw(t, hostile, "CONNECT secure.test:443 HTTP/1.1\r\n") // and no more
+	}
+	if status, _, err := get(t, through(t, at), "https://secure.test/"); err != nil || status != 200 {
+		t.Errorf("got %d, %v", status, err)
+	}
+}
+
+// TestATunnelWithoutTrafficIsClosed also shows that one with traffic is not.
+func TestATunnelWithoutTrafficIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, inside := net.Pipe()
+		far, outside := net.Pipe()
+		carried := make(chan struct{})
+		o := &outward{tunnelIdle: tunnelIdle}
+		go func() { o.carry(near, near, far); close(carried) }()
+		data := make([]byte, 1)
+		for range 3 {
+			for _, way := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
+				time.Sleep(tunnelIdle - time.Second) // of the bubble's clock
+				if _, err := way[0].Write(data); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(way[1], data); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		last := time.Now()
+		if _, err := inside.Read(data); err == nil || time.Since(last) != tunnelIdle {
+			t.Errorf("after %v: %v", time.Since(last), err)
+		}
+		<-carried
+	})
+}
+
+// TestHostsThatCannotBeReached are errors at once that say so.
+func TestHostsThatCannotBeReached(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	down := l.Addr().String()
+	_ = l.Close()
+	for _, port := range []uint16{80, 443} {
+		defer egress.AddTestHost(egress.Target{Host: "down.test", Port: port}, down)()
+		defer egress.AddTestHost(egress.Target{Host: "garbage.test", Port: port}, strings.TrimPrefix(serveGarbage(t), "http://"))()
+	}
+	_, at := serveConfig(t, Config{AllowHosts: []string{"*"}})
+	if status, reason, _, _ := connect(t, at, "down.test:443", basic(at.Token)); status != 502 || !strings.Contains(reason, "refused") {
+		t.Errorf("got %d %s", status, reason)
+	}
+	for _, name := range []string{"down.test", "garbage.test"} {
+		if status, body, err := get(t, through(t, at), "http://"+name+"/"); err != nil || status != 502 || !strings.Contains(body, "cannot be reached") {
+			t.Errorf("%s: %d %s, %v", name, status, body, err)
+		}
+	}
+}
