@@ -29,7 +29,8 @@ print them. It never removes a sandbox whose owner lives, that has a client atta
 or that was made to be kept ('envctl create', 'envctl run --keep') and has not
 expired: end those with 'envctl rm'.
 
-Without --sandbox also patches go that 'envctl run' saved more than 30 days ago.
+Without --sandbox also patches go that 'envctl run' saved more than 30 days ago, and
+files of stored sessions that a program that was killed has left half written.
 
 A sandbox whose program has died lives on for its grace (grace, a minute by default), in
 which 'envctl attach --agent NAME' can go on with it; --now does not wait for that.`,
@@ -65,6 +66,9 @@ func (f *gcFlags) run(ctx context.Context) error {
 	}
 	if cfg.Sandbox.Type == "" {
 		some, err := collectPatches(f.DryRun)
+		removed = append(removed, some...)
+		errs = append(errs, err)
+		some, err = collectBlobs(ctx, f.DryRun)
 		removed = append(removed, some...)
 		errs = append(errs, err)
 	}

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if agenttest.ServeMCP() {
 		return
 	}
-	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent})
+	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent, "store-session": storeSession})
 }
 
 // tests are those of the package, after which nothing may be left in an engine

@@ -274,7 +274,7 @@ func (s *Store) release(ctx context.Context, op, id string, blobs []int64) error
 	}
 	return s.write(context.WithoutCancel(ctx), op, id, func(ctx context.Context, tx *sql.Tx) error {
 		for _, n := range blobs {
-			if _, err := s.removeBlobs(ctx, tx, "n = ? AND ", n); err != nil {
+			if _, err := s.removeBlobs(ctx, tx, os.Remove, "n = ? AND ", n); err != nil {
 				return err
 			}
 		}
@@ -283,26 +283,29 @@ func (s *Store) release(ctx context.Context, op, id string, blobs []int64) error
 }
 
 // removeBlobs removes the blobs that no session has, of those for which the condition holds,
-// and returns their number.
-func (s *Store) removeBlobs(ctx context.Context, tx *sql.Tx, condition string, args ...any) (n int, err error) {
+// and returns their names. remove removes a file.
+func (s *Store) removeBlobs(
+	ctx context.Context, tx *sql.Tx, remove func(string) error, condition string, args ...any,
+) (removed []string, err error) {
 	rows, err := tx.QueryContext(ctx, "DELETE FROM blob WHERE "+condition+
 		"NOT EXISTS (SELECT 1 FROM session_blob WHERE blob = n) RETURNING digest, content IS NULL", args...)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for ; rows.Next(); n++ {
+	for rows.Next() {
 		var digest []byte
 		var file bool
 		if err := rows.Scan(&digest, &file); err != nil {
-			return n, err
+			return removed, err
 		}
+		removed = append(removed, hex.EncodeToString(digest))
 		if !file {
 			continue
 		}
-		if err := os.Remove(s.file(digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return n, err
+		if err := remove(s.file(digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return removed, err
 		}
 	}
-	return n, rows.Err()
+	return removed, rows.Err()
 }

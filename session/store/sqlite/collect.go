@@ -8,30 +8,47 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
 // abandoned is how long nothing was written to a file in tmp/ that its program has left.
 const abandoned = time.Hour
 
+// errDry ends the transaction of a collection that only looks.
+var errDry = errors.New("only looked")
+
 // Collect removes what programs that were killed have left: blobs that no session has, and
 // files that are being written by none. It gives the space of what was removed back to the
-// file system, and returns the number of blobs and files.
-func (s *Store) Collect(ctx context.Context) (removed int, err error) {
-	err = s.write(ctx, "collect", "", func(ctx context.Context, tx *sql.Tx) error {
-		if removed, err = s.removeBlobs(ctx, tx, ""); err != nil {
+// file system, and returns the names of the blobs and files. With dry it removes nothing.
+func (s *Store) Collect(ctx context.Context, dry bool) (removed []string, err error) {
+	remove := os.Remove
+	if dry {
+		remove = func(string) error { return nil }
+	}
+	err = s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if removed, err = s.removeBlobs(ctx, tx, remove, ""); err != nil {
 			return err
 		}
-		n, err := s.removeUnknown(ctx, tx)
-		removed += n
-		return err
+		if err := s.eachUnknown(ctx, tx, func(name string) error {
+			digest := filepath.Base(filepath.Dir(name)) + filepath.Base(name)
+			if slices.Contains(removed, digest) {
+				return nil // a blob that was only looked at
+			}
+			removed = append(removed, digest)
+			return remove(name)
+		}); err != nil || !dry {
+			return err
+		}
+		return errDry
 	})
-	if err != nil {
-		return 0, err
+	if err == nil || errors.Is(err, errDry) {
+		err = s.eachAbandoned(func(name string) error {
+			removed = append(removed, filepath.Base(name))
+			return remove(name)
+		})
 	}
-	n, err := s.removeAbandoned()
-	removed += n
-	if err == nil {
+	if err == nil && !dry {
 		_, err = s.w.ExecContext(ctx, "PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
 	}
 	if err != nil {
@@ -40,50 +57,49 @@ func (s *Store) Collect(ctx context.Context) (removed int, err error) {
 	return removed, nil
 }
 
-// removeUnknown removes the files that the database does not know.
-func (s *Store) removeUnknown(ctx context.Context, tx *sql.Tx) (removed int, err error) {
+// eachUnknown calls f with the files that the database does not know.
+func (s *Store) eachUnknown(ctx context.Context, tx *sql.Tx, f func(name string) error) error {
 	folders, err := os.ReadDir(filepath.Join(s.dir, blobFolder))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for _, folder := range folders {
 		files, err := os.ReadDir(filepath.Join(s.dir, blobFolder, folder.Name()))
 		if err != nil {
-			return removed, err
+			return err
 		}
-		for _, f := range files {
-			digest, err := hex.DecodeString(folder.Name() + f.Name())
+		for _, file := range files {
+			digest, err := hex.DecodeString(folder.Name() + file.Name())
 			if err != nil {
 				continue // is not the store's
 			}
 			var known bool
-			err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM blob WHERE digest = ? AND content IS NULL)", digest).Scan(&known)
+			err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM blob WHERE digest = ?)", digest).Scan(&known)
 			if err == nil && !known {
-				err = os.Remove(s.file(digest))
-				removed++
+				err = f(s.file(digest))
 			}
 			if err != nil {
-				return removed, err
+				return err
 			}
 		}
 	}
-	return removed, nil
+	return nil
 }
 
-func (s *Store) removeAbandoned() (removed int, err error) {
+// eachAbandoned calls f with the files in tmp/ that no program writes any more.
+func (s *Store) eachAbandoned(f func(name string) error) error {
 	files, err := os.ReadDir(filepath.Join(s.dir, tmpFolder))
 	if err != nil {
-		return 0, err
+		return err
 	}
-	for _, f := range files {
-		info, err := f.Info()
+	for _, file := range files {
+		info, err := file.Info()
 		if err == nil && time.Since(info.ModTime()) > abandoned {
-			err = os.Remove(filepath.Join(s.dir, tmpFolder, f.Name()))
-			removed++
+			err = f(filepath.Join(s.dir, tmpFolder, file.Name()))
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // else it was stored meanwhile
-			return removed, err
+			return err
 		}
 	}
-	return removed, nil
+	return nil
 }

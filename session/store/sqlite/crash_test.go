@@ -138,7 +138,7 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 			}
 		}
 	}
-	if _, err := s.Collect(t.Context()); err != nil {
+	if _, err := s.Collect(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	for n := range blobs {

@@ -46,7 +46,7 @@ func TestADamagedPageIsToldAndNeverReadAsSomethingElse(t *testing.T) {
 	fill(t, s, events)
 	put(t, s, content(1))
 	execute(t, s, "PRAGMA wal_checkpoint(TRUNCATE)")
-	good, err := os.ReadFile(filepath.Join(dir, database))
+	good, err := os.ReadFile(filepath.Join(dir, Database))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestADamagedPageIsToldAndNeverReadAsSomethingElse(t *testing.T) {
 func readDamaged(t *testing.T, data []byte, events uint64) bool {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, database), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, Database), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Open(t.Context(), dir)
@@ -172,7 +172,7 @@ func TestWhatIsNoDatabaseOrOfANewerVersionIsRefused(t *testing.T) {
 	check(t, opened(t, dir), 3)
 
 	other := t.TempDir()
-	if err := os.WriteFile(filepath.Join(other, database), bytes.Repeat([]byte("no database "), 1000), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(other, Database), bytes.Repeat([]byte("no database "), 1000), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), other); !errors.Is(err, store.ErrCorrupt) {
@@ -255,16 +255,18 @@ func TestCollectRemovesWhatACrashHasLeft(t *testing.T) {
 	}
 	// Killed between the two steps of Delete.
 	execute(t, s, "INSERT INTO blob (digest, content) VALUES (?, x'00')", make([]byte, 32))
-	if n, err := s.Collect(t.Context()); err != nil || n != 3 {
-		t.Errorf("%d were removed, %v", n, err)
+	for _, dry := range []bool{true, false} {
+		if got, err := s.Collect(t.Context(), dry); err != nil || len(got) != 3 {
+			t.Errorf("removed %q, %v", got, err)
+		}
 	}
 	for name, there := range map[string]bool{orphan: false, old: false, fresh: true, s.file(rawDigest(kept)): true} {
 		if _, err := os.Stat(name); (err == nil) != there {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n, err := s.Collect(t.Context()); err != nil || n != 0 {
-		t.Errorf("the second time %d were removed, %v", n, err)
+	if got, err := s.Collect(t.Context(), false); err != nil || len(got) != 0 {
+		t.Errorf("the second time %q, %v", got, err)
 	}
 	if got, err := readBlob(t, s, kept); err != nil || !bytes.Equal(got, content(3)) {
 		t.Errorf("the blob that is needed: %d bytes, %v", len(got), err)

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// database is the name of the database in the folder.
-	database = "agentenv.db"
+	// Database is the name of the database in the folder of a store.
+	Database = "agentenv.db"
 	// busyTimeout is how long a method waits for another program that writes.
 	busyTimeout = 10 * time.Second
 	// readers is how many methods read at once.
@@ -59,7 +59,7 @@ func open(ctx context.Context, dir string, busy time.Duration, migrations []stri
 			return nil, err
 		}
 	}
-	name := filepath.Join(dir, database)
+	name := filepath.Join(dir, Database)
 	// SQLite gives its other files the mode of this one.
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

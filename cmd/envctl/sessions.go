@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/sessionstore"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/session/store"
+	"github.com/agentenv-dev/agentenv/session/store/sqlite"
+)
+
+func (a *app) newSessionsCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sessions",
+		Short: "List, show, export and remove the stored sessions",
+		Long: `List, show, export and remove the stored sessions. They are in the state folder
+(~/.local/state/agentenv/sessions) and stay there, also without their sandbox, until they
+are removed.
+
+An ID may be cut short, as long as it fits only one session.`,
+		Example: `  envctl sessions ls
+  envctl sessions show 3f2a
+  envctl sessions export 3f2a > session.jsonl
+  envctl sessions rm 3f2a`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := knownCommand(cmd, args); err != nil {
+				return err
+			}
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(a.newSessionsListCmd(), a.newSessionsShowCmd(), a.newSessionsExportCmd(), a.newSessionsRemoveCmd())
+	return cmd
+}
+
+func (a *app) newSessionsListCmd() *cobra.Command {
+	var asJSON bool
+	var filter store.Filter
+	cmd := &cobra.Command{
+		Use:   "ls [flags]",
+		Short: "List the stored sessions, the latest first",
+		Example: `  envctl sessions ls
+  envctl sessions ls --agent claude --status failed
+  envctl sessions ls --json | jq -r .id`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var list []store.Record
+			err := a.withSessions(cmd.Context(), func(s *sqlite.Store) (err error) {
+				list, err = records(cmd.Context(), s, filter)
+				return err
+			})
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			if asJSON {
+				return printLines(a, list)
+			}
+			rows := [][]span{plains("ID", "STATUS", "AGENT", "SANDBOX", "EVENTS", "AGE", "TITLE")}
+			for _, r := range list {
+				rows = append(rows, plains(a.shortSession(r.ID), firstOf(r.Status, "-"), firstOf(r.Agent, "-"),
+					firstOf(r.Sandbox.Type, "-"), fmt.Sprint(r.LastSeq), age(r.UpdatedAt), firstOf(r.Title, "-")))
+			}
+			return a.out.table(rows...)
+		},
+	}
+	fl := cmd.Flags()
+	fl.BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	fl.StringVarP(&filter.Agent, "agent", "a", "", "only those of this agent")
+	fl.StringVar(&filter.Status, "status", "", "only those with this status: idle, running, failed")
+	fl.IntVarP(&filter.Limit, "limit", "n", 0, "only so many; 0 for all")
+	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions([]string{"idle", "running", "failed"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// shortSession is an ID for people: on a terminal its first part, which is enough.
+func (a *app) shortSession(id string) string {
+	if first, _, ok := strings.Cut(id, "-"); ok && len(first) >= 8 && a.out.terminal {
+		return first
+	}
+	return id
+}
+
+func (a *app) newSessionsShowCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show [flags] ID",
+		Short: "Show what is known of a session",
+		Example: `  envctl sessions show 3f2a
+  envctl sessions show --json 3f2a | jq .config`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withSession(cmd.Context(), args[0], func(_ *sqlite.Store, r store.Record) error {
+				if r.State, r.StateSeq = nil, 0; asJSON {
+					return json.NewEncoder(a.out).Encode(r)
+				}
+				return a.showSession(r)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	cmd.ValidArgsFunction = a.completeSessions(1)
+	return cmd
+}
+
+func (a *app) showSession(r store.Record) error {
+	sandbox := "-"
+	if r.Sandbox.ID != "" {
+		sandbox = r.Sandbox.Type + " " + r.Sandbox.ID
+	}
+	rows := [][]span{
+		plains("ID", r.ID), plains("title", firstOf(r.Title, "-")), plains("summary", firstOf(r.Summary, "-")),
+		plains("status", firstOf(r.Status, "-")), plains("agent", firstOf(r.Agent, "-")), plains("sandbox", sandbox),
+		plains("copy of", firstOf(r.Parent, "-")), plains("events", fmt.Sprint(r.LastSeq)),
+		plains("tokens", fmt.Sprintf("%d in, %d out", r.Usage.InputTokens, r.Usage.OutputTokens)),
+		plains("cost", fmt.Sprintf("$%.2f", r.Usage.CostUSD)),
+		plains("created", r.CreatedAt.Local().Format(time.DateTime)), plains("updated", r.UpdatedAt.Local().Format(time.DateTime)),
+	}
+	for _, k := range slices.Sorted(maps.Keys(r.Metadata)) {
+		rows = append(rows, plains(k, r.Metadata[k]))
+	}
+	return a.out.table(rows...)
+}
+
+func (a *app) newSessionsExportCmd() *cobra.Command {
+	var text bool
+	cmd := &cobra.Command{
+		Use:   "export [flags] ID",
+		Short: "Print the events of a session as JSON lines",
+		Long: `Print the events of a session as JSON lines, from the first to the last one: all that
+has happened, in the form that 'envctl run --json' prints. --text prints the conversation
+in them for people.`,
+		Example: `  envctl sessions export 3f2a > session.jsonl
+  envctl sessions export --text 3f2a | less`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			return a.withSession(ctx, args[0], func(s *sqlite.Store, r store.Record) error {
+				show := a.newTranscriptPrinter(!text)
+				for ev, err := range s.Events(ctx, r.ID, 1) {
+					if err != nil {
+						return err
+					}
+					if err := show.event(ev); err != nil {
+						return err
+					}
+				}
+				return show.finish()
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&text, "text", false, "print the conversation as text")
+	cmd.ValidArgsFunction = a.completeSessions(1)
+	return cmd
+}
+
+func (a *app) newSessionsRemoveCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rm ID...",
+		Short: "Remove stored sessions, with their events and files",
+		Long: `Remove stored sessions, with their events and files. A session that a program uses is not
+removed. The sandbox of one stays; it is printed, and 'envctl rm' ends it.`,
+		Example: "  envctl sessions rm 3f2a 77b0",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			var errs []error
+			for _, id := range ids {
+				errs = append(errs, a.withSession(cmd.Context(), id, func(s *sqlite.Store, r store.Record) error {
+					return a.removeSession(cmd.Context(), s, r)
+				}))
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.ValidArgsFunction = a.completeSessions(-1)
+	return cmd
+}
+
+func (a *app) removeSession(ctx context.Context, s *sqlite.Store, r store.Record) error {
+	unlock, err := s.Lock(ctx, r.ID)
+	if errors.Is(err, store.ErrLocked) {
+		return fmt.Errorf("%w; end that program first", err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.Delete(ctx, r.ID), unlock()); err != nil {
+		return err
+	}
+	if r.Sandbox.ID != "" {
+		return a.err.row(plain(fmt.Sprintf("its %s sandbox may still be there; end it with 'envctl rm %s'", r.Sandbox.Type, r.Sandbox.ID)))
+	}
+	return nil
+}
+
+// withSessions opens the store of sessions; fs.ErrNotExist if there is none yet.
+func (a *app) withSessions(ctx context.Context, use func(*sqlite.Store) error) error {
+	s, err := sessionstore.OpenExisting(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(s), s.Close())
+}
+
+// withSession finds the one session with this ID, or whose ID begins so.
+func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
+	err := a.withSessions(ctx, func(s *sqlite.Store) error {
+		r, err := findSession(ctx, s, id)
+		if err != nil {
+			return err
+		}
+		return use(s, r)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return noSession(id)
+	}
+	return err
+}
+
+func noSession(id string) error {
+	return fmt.Errorf("%w %q; 'envctl sessions ls' shows those there are", store.ErrNotFound, id)
+}
+
+func findSession(ctx context.Context, s store.Store, id string) (store.Record, error) {
+	r, err := s.Load(ctx, id)
+	if !errors.Is(err, store.ErrNotFound) {
+		return r, err
+	}
+	list, err := records(ctx, s, store.Filter{})
+	if err != nil {
+		return store.Record{}, err
+	}
+	var fit []string
+	for _, r := range list {
+		if id != "" && strings.HasPrefix(r.ID, id) {
+			fit = append(fit, r.ID)
+		}
+	}
+	switch len(fit) {
+	case 0:
+		return store.Record{}, noSession(id)
+	case 1:
+		return s.Load(ctx, fit[0])
+	}
+	return store.Record{}, usagef("%q fits %d sessions: %s; give more of the ID", id, len(fit), strings.Join(fit[:min(len(fit), 5)], ", "))
+}
+
+func records(ctx context.Context, s store.Store, f store.Filter) ([]store.Record, error) {
+	var list []store.Record
+	for r, err := range s.List(ctx, f) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// completeSessions offers the shell the sessions, with their titles; most below zero is no
+// limit.
+func (a *app) completeSessions(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begin string) (ids []cobra.Completion, _ cobra.ShellCompDirective) {
+		if most >= 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		_ = a.withSessions(cmd.Context(), func(s *sqlite.Store) error { // a store that cannot be read offers nothing
+			list, err := records(cmd.Context(), s, store.Filter{})
+			for _, r := range list {
+				if strings.HasPrefix(r.ID, begin) && !slices.Contains(args, r.ID) {
+					ids = append(ids, cobra.CompletionWithDesc(r.ID, strings.TrimSpace(r.Agent+" "+r.Title)))
+				}
+			}
+			return err
+		})
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// collectBlobs removes what killed programs have left in the store of sessions.
+func collectBlobs(ctx context.Context, dryRun bool) (removed []environment.Garbage, err error) {
+	s, err := sessionstore.OpenExisting(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	names, err := s.Collect(ctx, dryRun)
+	for _, name := range names {
+		removed = append(removed, environment.Garbage{
+			Type: "-", Garbage: primitives.Garbage{Kind: "blob", ID: name, Why: "no stored session has it"},
+		})
+	}
+	return removed, errors.Join(err, s.Close())
+}
