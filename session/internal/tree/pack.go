@@ -1,0 +1,83 @@
+package tree
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// Pack writes a state as an uncompressed tar archive, as primitives.Pack does. With only, it
+// writes the files and links alone for whose paths that is true.
+func Pack(ctx context.Context, blobs Blobs, root store.Digest, only func(path string) bool, w io.Writer) error {
+	out := tar.NewWriter(w)
+	p := packing{blobs: blobs, only: only, out: out}
+	if err := p.dir(ctx, root, "", 0); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+type packing struct {
+	blobs Blobs
+	only  func(path string) bool
+	out   *tar.Writer
+}
+
+func (p *packing) dir(ctx context.Context, d store.Digest, dir string, depth int) error {
+	if depth > maxDepth {
+		return errTooDeep
+	}
+	entries, err := list(ctx, p.blobs, d)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path.Join(".", dir), err)
+	}
+	for _, e := range entries {
+		if err := p.entry(ctx, e, path.Join(dir, e.Name), depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *packing) entry(ctx context.Context, e Entry, name string, depth int) error {
+	h := &tar.Header{
+		Typeflag: tar.TypeReg, Name: name, Mode: int64(e.Mode.Perm()), Size: e.Size, ModTime: e.ModTime, Format: tar.FormatPAX,
+	}
+	switch {
+	case e.isDir():
+		if p.only == nil {
+			h.Typeflag, h.Name, h.Size = tar.TypeDir, name+"/", 0
+			if err := p.out.WriteHeader(h); err != nil {
+				return err
+			}
+		}
+		return p.dir(ctx, e.Digest, name, depth+1)
+	case p.only != nil && !p.only(name):
+		return nil
+	case e.isLink():
+		h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, e.Target, 0
+		return p.out.WriteHeader(h)
+	}
+	if err := p.out.WriteHeader(h); err != nil {
+		return err
+	}
+	if err := p.content(ctx, e); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func (p *packing) content(ctx context.Context, e Entry) (err error) {
+	r, err := p.blobs.Blob(ctx, e.Digest)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	_, err = io.Copy(p.out, r) // to its end: only then the content is known to be right
+	return err
+}
