@@ -12,7 +12,7 @@ import (
 	"sync"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
-	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 

@@ -41,6 +41,7 @@
 //	script, process, durable, logs   how runner scripts are started and read; those that outlive the program
 //	fork, move, pool, record         copies, Pause and Usage; another sandbox; many; what is remembered of one
 //
-// internal/configfile reads YAML and profiles, internal/workspace compares and patches,
-// internal/hostgit runs git on this machine, internal/redact redacts secrets.
+// internal/configfile reads YAML and profiles,
+// internal/hostgit runs git on this machine, internal/redact redacts secrets. Package
+// internal/workspace of the module compares and patches.
 package environment

@@ -14,8 +14,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )

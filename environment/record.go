@@ -17,8 +17,8 @@ import (
 	"reflect"
 	"regexp"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )

@@ -46,6 +46,7 @@ var mayRunnerSay = map[runnerscripts.EventType]bool{
 	runnerscripts.TypeTranscriptChanged:  false,
 	runnerscripts.TypeTranscriptRestored: false,
 	runnerscripts.TypeCheckpoint:         false,
+	runnerscripts.TypeRewound:            false,
 
 	runnerscripts.TypeSubagentStarted:   true,
 	runnerscripts.TypeSubagentCompleted: true,

@@ -16,9 +16,9 @@ import (
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
-	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 

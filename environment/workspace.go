@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/workspace"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )

@@ -110,6 +110,7 @@ const (
 	TypeTranscriptChanged  EventType = "transcript_changed"  // TranscriptChanged
 	TypeTranscriptRestored EventType = "transcript_restored" // {}
 	TypeCheckpoint         EventType = "checkpoint"          // Checkpoint
+	TypeRewound            EventType = "rewound"             // Rewound
 
 	TypeSubagentStarted   EventType = "subagent_started"   // SubagentStarted
 	TypeSubagentCompleted EventType = "subagent_completed" // SubagentCompleted

@@ -273,16 +273,51 @@ type FileChange struct {
 type TranscriptChanged struct {
 	// Transcript is the new one. A session leaves it out of its events, which
 	// would otherwise repeat the whole conversation after each query, and
-	// stores it as the blob Digest.
+	// stores it with the next Checkpoint.
 	Transcript Transcript `json:"transcript,omitzero"`
-	Digest     string     `json:"digest,omitempty"`
 	Size       int64      `json:"size,omitempty"` // bytes of all parts
 }
 
-// Checkpoint tells that the session has stored what a new sandbox starts with.
+// Checkpoint tells that the session has stored what a new sandbox starts with: the files
+// of the workspace and what the agent remembers.
 type Checkpoint struct {
-	// Workspace is the blob that holds the workspace as a tar archive.
-	Workspace string `json:"workspace"`
+	// Number counts the checkpoints of the session, from 1.
+	Number int `json:"number"`
+	// Parent is the checkpoint that came before in the conversation: the last one, or the one
+	// that the session was rewound to. Zero means that there is none.
+	Parent int              `json:"parent,omitempty"`
+	Reason CheckpointReason `json:"reason"`
+	// QueryID and Prompt are those of the last query, the prompt cut for a list. Empty if
+	// there was none yet.
+	QueryID string `json:"query_id,omitempty"`
+	Prompt  string `json:"prompt,omitempty"`
+	// Agent is the agent whose history Transcript is.
+	Agent string `json:"agent,omitempty"`
+	// Transcript and Workspace name what is stored. Empty means that nothing is.
+	Transcript string `json:"transcript,omitempty"`
+	Workspace  string `json:"workspace,omitempty"`
+	// Files and Bytes are those of the workspace.
+	Files int   `json:"files,omitempty"`
+	Bytes int64 `json:"bytes,omitempty"`
+	// Stale says why Workspace is that of an earlier checkpoint. Empty means that it is not.
+	Stale string `json:"stale,omitempty"`
+}
+
+// CheckpointReason says why a checkpoint was taken.
+type CheckpointReason string
+
+// The reasons.
+const (
+	CheckpointStart    CheckpointReason = "start"    // the first sandbox is ready
+	CheckpointQuery    CheckpointReason = "query"    // a query has ended
+	CheckpointPeriodic CheckpointReason = "periodic" // a query runs for long
+	CheckpointManual   CheckpointReason = "manual"   // the user asked for it
+	CheckpointEnd      CheckpointReason = "end"      // the sandbox is about to end
+)
+
+// Rewound tells that the conversation and the workspace have returned to a checkpoint.
+type Rewound struct {
+	Checkpoint int `json:"checkpoint"`
 }
 
 // SubagentStarted tells that a tool call started a subagent. Its events carry

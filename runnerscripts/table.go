@@ -49,6 +49,7 @@ var eventKinds = map[EventType]eventKind{
 	TypeTranscriptChanged:  hostKind[TranscriptChanged](TypeTranscriptChanged),
 	TypeTranscriptRestored: rawKind[struct{}](TypeTranscriptRestored, true),
 	TypeCheckpoint:         hostKind[Checkpoint](TypeCheckpoint),
+	TypeRewound:            hostKind[Rewound](TypeRewound),
 
 	TypeSubagentStarted:   kindOf[SubagentStarted](TypeSubagentStarted),
 	TypeSubagentCompleted: kindOf[SubagentCompleted](TypeSubagentCompleted),

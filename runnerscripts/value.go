@@ -36,6 +36,7 @@ func (*OptionsChanged) isValue()        {}
 func (*PermissionRequest) isValue()     {}
 func (*PermissionResolved) isValue()    {}
 func (*Plan) isValue()                  {}
+func (*Rewound) isValue()               {}
 func (*QueryCompleted) isValue()        {}
 func (*QueryFailed) isValue()           {}
 func (*QueryStarted) isValue()          {}

@@ -15,6 +15,8 @@ const (
 	DefaultHealthInterval = 30 * time.Second
 	DefaultMaxQueue       = 64
 	DefaultMaxWorkspace   = 256 << 20
+	// DefaultCheckpointInterval is how often a long query is saved.
+	DefaultCheckpointInterval = time.Minute
 )
 
 // Config says how a session works. Only Environment is required.
@@ -57,12 +59,18 @@ type Config struct {
 	// IdleTimeout ends the sandbox when no query has run for so long; what the
 	// agent left running in it ends too. Zero means never.
 	IdleTimeout time.Duration
-	// MaxWorkspace is the size in bytes up to which the workspace is stored
-	// when the sandbox ends, so that the next one starts with it. Zero means
-	// DefaultMaxWorkspace; a negative one stores none, and a new sandbox then
-	// starts with the sources of the Environment. A workspace that is a folder
-	// of the user is used as it is, and never stored.
+	// MaxWorkspace is the size in bytes up to which a [Checkpoint] stores the workspace, so
+	// that a new sandbox starts with it. Zero means DefaultMaxWorkspace; a negative one stores
+	// none, and a new sandbox then starts with the sources of the Environment. A workspace
+	// that is a folder of the user is used as it is, and never stored.
+	//
+	// A checkpoint is taken when the first sandbox is ready, after each query and when a
+	// sandbox ends. It reads and stores only what has changed since the last one. All of them
+	// stay until the session is removed, in a store in memory, too.
 	MaxWorkspace int64
+	// CheckpointInterval is how often a checkpoint is also taken while a query runs. Zero
+	// means DefaultCheckpointInterval, a negative one never.
+	CheckpointInterval time.Duration
 	// WatchWorkspace reports changes in the workspace as file events, which can come
 	// after the end of the query that made them; see [Turn.Events]. Nil reports none.
 	WatchWorkspace *environment.FilesOptions
@@ -91,6 +99,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.HealthInterval, DefaultHealthInterval)
 	setDefault(&c.MaxQueue, DefaultMaxQueue)
 	setDefault(&c.MaxWorkspace, DefaultMaxWorkspace)
+	setDefault(&c.CheckpointInterval, DefaultCheckpointInterval)
 	return c, nil
 }
 

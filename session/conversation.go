@@ -36,6 +36,7 @@ type Conversation struct {
 
 	index  map[blockKey]*Block
 	agents map[string]*Subagent // by tool call
+	marks  []int                // the number of Blocks at each checkpoint
 }
 
 // NewConversation returns an empty conversation.
@@ -150,6 +151,7 @@ func (c *Conversation) Clone() *Conversation {
 	n := *c
 	n.State = c.clone()
 	n.index, n.agents = nil, nil
+	n.marks = slices.Clip(c.marks)
 	n.Files = maps.Clone(c.Files)
 	n.Blocks = cloneBlocks(c.Blocks)
 	n.Subagents = make([]*Subagent, len(c.Subagents))

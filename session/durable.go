@@ -119,7 +119,7 @@ func (s *AgentSession) opening(
 
 // reattach returns the sandbox that an earlier program has left; nil if there is none.
 func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
-	cfg := s.environmentConfig(&snapshot{})
+	cfg := s.environmentConfig(&beginning{})
 	switch s.state.Environment.Status {
 	case EnvironmentReady:
 	case EnvironmentCreating:

@@ -150,7 +150,14 @@ func (f *fakeSandbox) Terminate(context.Context) error { return f.Close() }
 
 func (f *fakeSandbox) Interrupt(context.Context) error { return nil }
 
-func (f *fakeSandbox) Files() primitives.Files { return nil }
+func (f *fakeSandbox) Files() primitives.Files { return noFiles{} }
+
+// noFiles is a workspace without files.
+type noFiles struct{ primitives.Files }
+
+func (noFiles) List(context.Context, string, primitives.ListOptions) ([]primitives.FileInfo, error) {
+	return nil, nil
+}
 
 func (f *fakeSandbox) Pack(context.Context) (io.ReadCloser, error) {
 	var b bytes.Buffer

@@ -41,8 +41,13 @@ func (s *AgentSession) Fork(ctx context.Context, n int) ([]*AgentSession, error)
 	if err != nil {
 		return nil, err
 	}
-	last := s.lastSeq()
-	made := make([]*AgentSession, 0, n)
+	return s.branches(ctx, s.lastSeq(), sandboxes)
+}
+
+// branches puts a copy of the session as it was after the event last into the store for each
+// of these sandboxes, which may be nil, and opens them all. It makes all of them or none.
+func (s *AgentSession) branches(ctx context.Context, last uint64, sandboxes []sandbox) ([]*AgentSession, error) {
+	made := make([]*AgentSession, 0, len(sandboxes))
 	for i, sb := range sandboxes {
 		c, err := s.branchOff(ctx, last, sb)
 		if err == nil {
@@ -94,7 +99,8 @@ func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error
 	}
 	copies, err := live.Fork(ctx, n)
 	if errors.Is(err, errors.ErrUnsupported) && s.cfg.MaxWorkspace >= 0 {
-		return make([]sandbox, n), s.lost("fork: store the workspace", live, s.putWorkspace(ctx, live))
+		_, err := s.Sync(ctx)
+		return make([]sandbox, n), s.lost("fork: store the workspace", live, err)
 	}
 	return copies, s.lost("fork", live, err)
 }

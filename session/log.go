@@ -72,17 +72,11 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 		}
 		return s.broken
 	}
-	before := s.state.stored
 	for _, ev := range events {
 		s.state.apply(ev)
 	}
 	s.reopenedLocked()
 	s.grown()
-	if old := before.outdated(s.state.stored); len(old) > 0 {
-		if err := s.store.RemoveBlobs(context.WithoutCancel(ctx), s.id, old...); err != nil {
-			s.log.Warn("outdated blobs stay in the store", eventlog.Error, err)
-		}
-	}
 	return nil
 }
 

@@ -45,6 +45,16 @@ func (c *Conversation) Apply(ev runnerscripts.Event) {
 	case runnerscripts.TypeFileCreated, runnerscripts.TypeFileModified,
 		runnerscripts.TypeFileDeleted, runnerscripts.TypeFileRenamed:
 		c.applyFile(ev)
+	case runnerscripts.TypeCheckpoint:
+		if len(c.marks) < len(c.Checkpoints) {
+			c.marks = append(c.marks, len(c.Blocks))
+		}
+	case runnerscripts.TypeRewound:
+		// What was said after the checkpoint is no longer part of the conversation.
+		if n := c.Checkpoint; n > 0 && n <= len(c.marks) {
+			c.Blocks = c.Blocks[:min(c.marks[n-1], len(c.Blocks))]
+			c.index = nil
+		}
 	}
 }
 

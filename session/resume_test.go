@@ -103,7 +103,7 @@ func TestTheStoredTranscriptHoldsEveryQueryThatIsKnownToBeDone(t *testing.T) {
 		}
 	}
 	changed := payload[runnerscripts.TranscriptChanged](t, await(t, s, runnerscripts.TypeTranscriptChanged))
-	if changed.Digest == "" || changed.Size == 0 || changed.Transcript.Main != "" {
+	if changed.Size == 0 || changed.Transcript.Main != "" {
 		t.Errorf("transcript_changed %+v", changed)
 	}
 }
@@ -121,9 +121,9 @@ func TestANewerTranscriptInTheStoreIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed := event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{Digest: string(newer)})
-	changed.Seq, changed.SessionID = s.lastSeq()+1, s.ID()
-	if err := s.store.Append(t.Context(), s.ID(), changed); err != nil {
+	other := event(runnerscripts.TypeCheckpoint, "", runnerscripts.Checkpoint{Number: s.head().Number + 1, Transcript: string(newer)})
+	other.Seq, other.SessionID = s.lastSeq()+1, s.ID()
+	if err := s.store.Append(t.Context(), s.ID(), other); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Prompt(t.Context(), "b"); !errors.Is(err, store.ErrConflict) {
@@ -136,38 +136,6 @@ func TestANewerTranscriptInTheStoreIsKept(t *testing.T) {
 	stored, err := start(t, cfg).storedTranscript(t.Context())
 	if err != nil || stored == nil || stored.Main != "newer" {
 		t.Errorf("stored %+v, %v", stored, err)
-	}
-}
-
-// What is stored of a session without a history of checkpoints does not grow with every
-// query.
-func TestOutdatedBlobsAreRemoved(t *testing.T) {
-	t.Parallel()
-	s := start(t, scripted(t, memory()))
-	var old []store.Digest
-	for _, p := range []string{"one", "two"} {
-		converse(t, s, p)
-		if err := s.TerminateEnvironment(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range old {
-			if _, err := s.store.Blob(t.Context(), s.id, d); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the outdated blob: %v", err)
-			}
-		}
-		s.mu.Lock()
-		stored := s.state.stored
-		s.mu.Unlock()
-		old = []store.Digest{stored.Transcript, stored.Workspace}
-		for _, d := range old {
-			r, err := s.store.Blob(t.Context(), s.id, d)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Close(); err != nil {
-				t.Error(err)
-			}
-		}
 	}
 }
 
@@ -201,8 +169,15 @@ func TestAWorkspaceThatIsTooBigIsToldAndNotStored(t *testing.T) {
 	if !strings.Contains(info.Message, "MaxWorkspace") {
 		t.Errorf("error event %+v", info)
 	}
-	if n := count(logOf(t, s), runnerscripts.TypeCheckpoint); n != 0 {
-		t.Errorf("%d stored workspaces", n)
+	if n := count(logOf(t, s), runnerscripts.TypeError); n != 1 {
+		t.Errorf("%d errors, want one: nothing has changed since", n)
+	}
+	if c := s.head(); c.Reason != runnerscripts.CheckpointQuery || c.Parent != 1 || c.Stale == "" || c.Files != 0 || c.Transcript == "" {
+		t.Errorf("checkpoint %+v", c)
+	}
+	converse(t, s, "b")
+	if got, ok := written(t, s, "big"); ok && len(got) != 100_000 {
+		t.Errorf("the next sandbox has %d bytes", len(got))
 	}
 }
 
@@ -226,8 +201,11 @@ func TestAFolderOfTheUserIsNeitherStoredNorFilledAgain(t *testing.T) {
 			t.Errorf("%s holds %q", name, got)
 		}
 	}
-	if n := count(logOf(t, s), runnerscripts.TypeCheckpoint); n != 0 {
-		t.Errorf("%d stored workspaces", n)
+	if c := s.head(); c.Workspace != "" || c.Transcript == "" {
+		t.Errorf("checkpoint %+v", c)
+	}
+	if err := s.Rewind(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("rewind: %v", err)
 	}
 }
 
@@ -371,9 +349,11 @@ func TestASandboxThatDiesIsReplaced(t *testing.T) {
 	if ended.Reason != reasonUnhealthy {
 		t.Errorf("reason %q", ended.Reason)
 	}
-	warning := payload[runnerscripts.Log](t, await(t, s, runnerscripts.TypeLog))
-	if warning.Level != "warn" || !strings.Contains(warning.Message, "workspace") {
-		t.Errorf("the lost workspace is told as %+v", warning)
+	if got, _ := written(t, s, "kept"); got != "1\n2\n" {
+		t.Errorf("the workspace holds %q", got)
+	}
+	if n := count(logOf(t, s), runnerscripts.TypeLog); n != 0 {
+		t.Errorf("%d log events, though nothing was lost", n)
 	}
 }
 

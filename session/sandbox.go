@@ -14,6 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/internal/tree"
 )
 
 // sandbox is what a session needs of an environment.
@@ -95,7 +96,14 @@ type liveSandbox struct {
 	sandbox
 	backend string
 	used    time.Time // when the last query ended; the worker's alone
-	saved   int64     // size of the transcript that was stored, at least 1; zero for none; the worker's alone
+
+	// What checkpoints have stored of it, guarded by AgentSession.saving.
+	index           tree.Index
+	transcript      string // its blob; empty for none
+	saved           int64  // size of the transcript, at least 1; zero for none
+	queryID, prompt string // of the last query
+	failed          string // why the workspace was not stored, if it was not
+	unreadable      bool   // some files were not
 
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
@@ -174,7 +182,8 @@ func (s *AgentSession) ensureSandbox(ctx context.Context) (*liveSandbox, error) 
 	if err := s.adopt(ctx, sb, made); err != nil {
 		return nil, errors.Join(err, sb.Terminate(ctx))
 	}
-	return s.live(), nil
+	live := s.live()
+	return live, s.start(ctx, live)
 }
 
 // options are those that SetOptions has set.
@@ -217,23 +226,23 @@ func (s *AgentSession) take(ctx context.Context, sb sandbox, typ runnerscripts.E
 // makeSandbox makes a sandbox in which the agent remembers, and returns the
 // events that tell what was restored.
 func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscripts.Event, error) {
-	snap, err := s.loadSnapshot(ctx)
+	from, err := s.loadBeginning(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer snap.close()
-	sb, err := s.create(ctx, s.environmentConfig(snap))
+	defer from.close()
+	sb, err := s.create(ctx, s.environmentConfig(from))
 	if err != nil {
 		return nil, nil, fmt.Errorf("create environment: %w", err)
 	}
-	if _, err := sb.PrepareSession(ctx, environment.Setup{Transcript: snap.transcript}); err != nil {
+	if _, err := sb.PrepareSession(ctx, environment.Setup{Transcript: from.transcript}); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("prepare session: %w", err), sb.Terminate(ctx))
 	}
-	return sb, snap.events(), nil
+	return sb, from.events(), nil
 }
 
 // environmentConfig is the configured environment as it is now wanted.
-func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
+func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	cfg := s.cfg.Environment
 	cfg.SessionID = s.id
 	s.mu.Lock()
@@ -241,8 +250,8 @@ func (s *AgentSession) environmentConfig(snap *snapshot) environment.Config {
 	cfg.From = s.state.Environment.Isolation
 	cfg.Used.Usage = s.state.Usage
 	switch {
-	case snap.workspace != nil:
-		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: snap.workspace}}}
+	case from.workspace != nil:
+		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: from.workspace}}}
 	case inPlace(cfg) && s.state.Environment.Starts > 0:
 		cfg.Workspace = nil // the agent has changed the folder since
 	}
@@ -273,8 +282,12 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 	live.wg.Wait()
 	var events []runnerscripts.Event
 	if reason != reasonUnhealthy && !destroy {
+		s.saving.Lock()
 		events = s.saveLastWords(ctx, live)
-		s.saveWorkspace(ctx, live)
+		events = append(events, s.checkpointEvents(ctx, live, runnerscripts.CheckpointEnd)...)
+		_ = s.append(ctx, events...) // if this fails the session is broken, and says so itself
+		s.saving.Unlock()
+		events = nil
 	}
 	err := live.Terminate(ctx)
 	if reason == reasonUnhealthy {

@@ -39,6 +39,8 @@ type AgentSession struct {
 	// optionsMu keeps options from being set between the making of a sandbox and
 	// its being the session's. It is held before logMu, too.
 	optionsMu sync.Mutex
+	// saving keeps checkpoints in the order of what they have stored. It is held before logMu.
+	saving sync.Mutex
 	// promptMu keeps the queue in the order of the events. It is held before
 	// logMu, and logMu before mu.
 	promptMu sync.Mutex

@@ -7,7 +7,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // State is the state of a session. It is the fold of the session's events, so a
@@ -39,43 +38,19 @@ type State struct {
 	// LastSeq is the Seq of the last event.
 	LastSeq uint64 `json:"last_seq"`
 
-	stored storedBlobs
+	// Checkpoints are the points that the session can return to, oldest first.
+	Checkpoints []Checkpoint `json:"checkpoints,omitempty"`
+	// Checkpoint is the number of the one that a new sandbox starts from; zero if there is
+	// none.
+	Checkpoint int `json:"checkpoint,omitempty"`
+	// Unsaved says that a query has begun since that one was taken.
+	Unsaved bool `json:"unsaved,omitempty"`
+
 	// hosts are the permission requests that wait and that no agent has asked: those of the
 	// program's own, which ask no more when that has ended.
 	hosts []string
 	// failed says that the last query did.
 	failed bool
-}
-
-// storedBlobs is what a new sandbox starts with.
-type storedBlobs struct {
-	Transcript   store.Digest `json:"transcript,omitempty"` // empty if none was stored
-	Workspace    store.Digest `json:"workspace,omitempty"`  // likewise
-	WorkspaceSeq uint64       `json:"workspace_seq,omitempty"`
-}
-
-func (b *storedBlobs) apply(ev runnerscripts.Event) {
-	switch ev.Type {
-	case runnerscripts.TypeTranscriptChanged:
-		if p, ok := decode[runnerscripts.TranscriptChanged](ev); ok && p.Digest != "" {
-			b.Transcript = store.Digest(p.Digest)
-		}
-	case runnerscripts.TypeCheckpoint:
-		if p, ok := decode[runnerscripts.Checkpoint](ev); ok {
-			b.Workspace, b.WorkspaceSeq = store.Digest(p.Workspace), ev.Seq
-		}
-	}
-}
-
-// outdated returns the blobs that nothing needs any more after now.
-func (b storedBlobs) outdated(now storedBlobs) []store.Digest {
-	var old []store.Digest
-	for _, d := range []store.Digest{b.Transcript, b.Workspace} {
-		if d != "" && d != now.Transcript && d != now.Workspace {
-			old = append(old, d)
-		}
-	}
-	return old
 }
 
 // Options are what can be changed in a session. An empty field is left as it is.
@@ -131,6 +106,7 @@ func newState() State {
 func (s State) clone() State {
 	s.Queued = slices.Clone(s.Queued)
 	s.Pending, s.hosts = slices.Clone(s.Pending), slices.Clone(s.hosts)
+	s.Checkpoints = slices.Clip(s.Checkpoints)
 	if s.Query != nil {
 		q := *s.Query
 		s.Query = &q
@@ -195,8 +171,8 @@ func (s *State) apply(ev runnerscripts.Event) {
 		}
 	case runnerscripts.TypeOptionsChanged:
 		s.applyOptions(ev)
-	case runnerscripts.TypeTranscriptChanged, runnerscripts.TypeCheckpoint:
-		s.stored.apply(ev)
+	case runnerscripts.TypeCheckpoint, runnerscripts.TypeRewound:
+		s.applyCheckpoint(ev)
 	}
 }
 
@@ -229,7 +205,7 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 		s.dropQuery(ev.QueryID)
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
 			started.Prompt, started.Time = p.Prompt, ev.Time
-			s.Query = &started
+			s.Query, s.Unsaved = &started, true
 		}
 		return
 	}

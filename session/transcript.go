@@ -1,16 +1,12 @@
 package session
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 const (
@@ -45,31 +41,11 @@ func (s *AgentSession) Transcript(ctx context.Context) (runnerscripts.Transcript
 	return *t, nil
 }
 
-// storedTranscript returns nil if none was stored.
-func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Transcript, error) {
-	s.mu.Lock()
-	digest := s.state.stored.Transcript
-	s.mu.Unlock()
-	if digest == "" {
-		return nil, nil
-	}
-	r, err := s.store.Blob(ctx, s.id, digest)
-	if err != nil {
-		return nil, fmt.Errorf("read stored transcript: %w", err)
-	}
-	var t runnerscripts.Transcript
-	err = json.NewDecoder(r).Decode(&t)
-	if err = errors.Join(err, r.Close()); err != nil {
-		return nil, fmt.Errorf("read stored transcript: %w", err)
-	}
-	return &t, nil
-}
-
 // saveTranscript stores the transcript as it is now in the sandbox and returns the
 // event that tells of it, or that it failed. It is called before the query's last event
 // is stored: a query that is known to be done is one that the agent remembers. prompt is
 // that of a query that has completed; if the agent has not written it down, a warning
-// follows.
+// follows. The caller holds saving, and takes a checkpoint.
 func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, prompt string) ([]runnerscripts.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
 	defer cancel()
@@ -96,7 +72,8 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, pr
 }
 
 // saveLastWords stores what the agent has written down since its last query, if that is
-// more than before. It ends the agent first, which may write its last records then.
+// more than before. It ends the agent first, which may write its last records then. The
+// caller holds saving, and takes a checkpoint.
 func (s *AgentSession) saveLastWords(ctx context.Context, live *liveSandbox) []runnerscripts.Event {
 	if live.saved == 0 {
 		return nil // no query was saved that could have more to say
@@ -119,21 +96,6 @@ func (s *AgentSession) saveLastWords(ctx context.Context, live *liveSandbox) []r
 		return nil
 	}
 	return []runnerscripts.Event{unsaved(err)}
-}
-
-// putTranscript stores a transcript and returns the event that makes it the session's.
-func (s *AgentSession) putTranscript(ctx context.Context, live *liveSandbox, t runnerscripts.Transcript) (runnerscripts.Event, error) {
-	data, err := json.Marshal(t)
-	if err != nil {
-		return runnerscripts.Event{}, err
-	}
-	digest, err := store.PutBlob(ctx, s.store, s.id, bytes.NewReader(data))
-	if err != nil {
-		return runnerscripts.Event{}, err
-	}
-	live.saved = max(sizeOf(t), 1)
-	return event(runnerscripts.TypeTranscriptChanged, "",
-		runnerscripts.TranscriptChanged{Digest: string(digest), Size: sizeOf(t)}), nil
 }
 
 func unsaved(err error) runnerscripts.Event {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -143,6 +144,12 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 	}
 	ctx, release := s.executing(ctx, a, live)
 	defer release()
+	if s.cfg.CheckpointInterval > 0 {
+		saving, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { s.periodically(saving, live) })
+		defer func() { stop(); wg.Wait() }()
+	}
 	told := false
 	q := environment.Query{Prompt: a.turn.prompt, ID: a.turn.id, After: a.turn.index, Detach: s.durable}
 	for ev, err := range live.ExecuteQuery(ctx, q) {
@@ -183,9 +190,11 @@ func (s *AgentSession) conclude(
 		stopped = errInterrupted
 	}
 	s.mu.Unlock()
+	s.saving.Lock() // to the end of the query, so that its checkpoint follows it
 	dead := live != nil && (live.isDead() || gone(err))
-	var events []runnerscripts.Event
+	var events, saved []runnerscripts.Event
 	if live != nil && !dead {
+		live.queryID, live.prompt = a.turn.id, a.turn.prompt
 		var saveErr error
 		completed := "" // the prompt that the agent should remember
 		if ranToEnd(last) {
@@ -194,6 +203,8 @@ func (s *AgentSession) conclude(
 		if events, saveErr = s.saveTranscript(ctx, live, completed); gone(saveErr) {
 			// An agent whose sandbox is ended may have said goodbye.
 			dead, err = true, errors.Join(err, saveErr)
+		} else {
+			saved = s.checkpointEvents(ctx, live, runnerscripts.CheckpointQuery)
 		}
 	}
 	if dead && !ranToEnd(last) {
@@ -203,9 +214,11 @@ func (s *AgentSession) conclude(
 		}
 	}
 	end, result, err := ending(a.turn, last, stopped, err)
-	if appendErr := s.append(ctx, append(events, end)...); appendErr != nil {
+	events = append(append(events, end), saved...)
+	if appendErr := s.append(ctx, events...); appendErr != nil {
 		err = appendErr
 	}
+	s.saving.Unlock()
 	s.mu.Lock()
 	s.active = nil
 	waiting := len(s.queue)

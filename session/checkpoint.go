@@ -1,0 +1,515 @@
+package session
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/internal/tree"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// workspaceTimeout bounds how long the workspace is read from a sandbox, so that one
+// that hangs does not hang the session.
+const workspaceTimeout = 10 * time.Minute
+
+// Checkpoint is a point of the session that it can return to, see [AgentSession.Rewind].
+type Checkpoint struct {
+	runnerscripts.Checkpoint
+	Seq  uint64    `json:"seq"` // of its event
+	Time time.Time `json:"time"`
+}
+
+// checkpoint returns a checkpoint by its number; the zero value if there is none.
+func (s *State) checkpoint(number int) Checkpoint {
+	// They are numbered from 1 without a gap.
+	if number < 1 || number > len(s.Checkpoints) {
+		return Checkpoint{}
+	}
+	return s.Checkpoints[number-1]
+}
+
+func (s *State) applyCheckpoint(ev runnerscripts.Event) {
+	switch ev.Type {
+	case runnerscripts.TypeCheckpoint:
+		p, ok := decode[runnerscripts.Checkpoint](ev)
+		if !ok || p.Number != len(s.Checkpoints)+1 {
+			return
+		}
+		s.Checkpoints = append(s.Checkpoints, Checkpoint{Checkpoint: p, Seq: ev.Seq, Time: ev.Time.Round(0).UTC()})
+		s.Checkpoint, s.Unsaved = p.Number, p.Stale != ""
+	case runnerscripts.TypeRewound:
+		if p, ok := decode[runnerscripts.Rewound](ev); ok {
+			s.Checkpoint, s.Unsaved = p.Checkpoint, false
+		}
+	}
+}
+
+// head is the checkpoint that a new sandbox starts from; the zero value if there is none.
+func (s *AgentSession) head() Checkpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.checkpoint(s.state.Checkpoint)
+}
+
+// numbered returns a checkpoint whose files are stored.
+func (s *AgentSession) numbered(number int) (Checkpoint, error) {
+	s.mu.Lock()
+	c, most := s.state.checkpoint(number), len(s.state.Checkpoints)
+	s.mu.Unlock()
+	switch {
+	case c.Number == 0:
+		return c, fmt.Errorf("%w: the session has no checkpoint %d; its last one is %d", fs.ErrNotExist, number, most)
+	case c.Workspace == "":
+		return c, fmt.Errorf("the files of checkpoint %d are not stored, because the workspace is a folder of yours or MaxWorkspace is negative: %w",
+			number, errors.ErrUnsupported)
+	}
+	return c, nil
+}
+
+// storesFiles reports whether checkpoints hold the files of the workspace.
+func (s *AgentSession) storesFiles() bool {
+	return s.cfg.MaxWorkspace >= 0 && !inPlace(s.cfg.Environment)
+}
+
+// blobs are those of the session.
+type blobs struct {
+	store store.Store
+	id    string
+}
+
+func (b blobs) PutBlobs(ctx context.Context, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
+	return b.store.PutBlobs(ctx, b.id, contents)
+}
+
+func (b blobs) Blob(ctx context.Context, d store.Digest) (io.ReadCloser, error) {
+	return b.store.Blob(ctx, b.id, d)
+}
+
+func (s *AgentSession) blobs() blobs { return blobs{s.store, s.id} }
+
+// Sync takes a checkpoint now, also while a query runs, and returns it. Without a sandbox
+// everything is stored already: then it returns the last one, which is the zero value if there
+// is none. What keeps the workspace or the agent's history from being stored is its error.
+func (s *AgentSession) Sync(ctx context.Context) (Checkpoint, error) {
+	if err := s.check(); err != nil {
+		return Checkpoint{}, fmt.Errorf("sync: %w", err)
+	}
+	live := s.live()
+	if live == nil {
+		return s.head(), nil
+	}
+	if err := s.sync(ctx, live, runnerscripts.CheckpointManual); err != nil && s.live() == live {
+		return Checkpoint{}, fmt.Errorf("sync: %w", err)
+	} // else it was ended meanwhile, and everything was stored before
+	return s.head(), nil
+}
+
+// sync takes a checkpoint of a sandbox in which a query may run.
+func (s *AgentSession) sync(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	reading, cancel := context.WithTimeout(ctx, transcriptTimeout)
+	defer cancel()
+	t, err := live.ReadTranscript(reading)
+	if err != nil {
+		return err
+	}
+	changed, err := s.putTranscript(ctx, live, t)
+	if err != nil {
+		return err
+	}
+	ev, err := s.takeCheckpoint(ctx, live, reason)
+	if err != nil {
+		return err
+	}
+	if ev == nil {
+		return nil
+	}
+	return s.append(ctx, changed, *ev)
+}
+
+// takeCheckpoint stores the workspace, and returns the event of a checkpoint of it and of the
+// transcript that was last stored. It returns nil if neither has changed, and no query has ended
+// or user asked. The caller holds saving.
+func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) (*runnerscripts.Event, error) {
+	head := s.head()
+	next := head.Checkpoint
+	next.Parent, next.Reason, next.Stale = head.Number, reason, ""
+	s.mu.Lock()
+	next.Number = len(s.state.Checkpoints) + 1
+	s.mu.Unlock()
+	if live.queryID != "" {
+		next.QueryID, next.Prompt = live.queryID, title(live.prompt)
+	}
+	if live.transcript != "" {
+		next.Transcript, next.Agent = live.transcript, s.cfg.Environment.Agent.Name
+	}
+	var err error
+	if s.storesFiles() {
+		err = s.putWorkspace(ctx, live, &next)
+	}
+	if err != nil {
+		next.Stale = err.Error()
+	}
+	must := reason == runnerscripts.CheckpointQuery || reason == runnerscripts.CheckpointManual
+	if !must && next.Transcript == head.Transcript && next.Workspace == head.Workspace {
+		return nil, err
+	}
+	ev := event(runnerscripts.TypeCheckpoint, "", next)
+	return &ev, err
+}
+
+// putWorkspace stores the workspace and notes it in a checkpoint.
+func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox, c *runnerscripts.Checkpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, workspaceTimeout)
+	defer cancel()
+	st, err := live.index.Take(ctx, live, s.blobs(), s.cfg.MaxWorkspace)
+	if err != nil {
+		return err
+	}
+	c.Workspace, c.Files, c.Bytes = string(st.Root), st.Files, st.Bytes
+	if len(st.Unreadable) > 0 && !live.unreadable {
+		live.unreadable = true
+		s.log.Warn("files of the workspace cannot be read and are not in checkpoints", "files", strings.Join(st.Unreadable, ", "))
+	}
+	return nil
+}
+
+// checkpointEvents are the events of a checkpoint, or of what keeps the workspace from being
+// stored. The caller holds saving.
+func (s *AgentSession) checkpointEvents(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) []runnerscripts.Event {
+	var events []runnerscripts.Event
+	ev, err := s.takeCheckpoint(ctx, live, reason)
+	if ev != nil {
+		events = append(events, *ev)
+	}
+	if err == nil || gone(err) {
+		live.failed = ""
+		return events
+	}
+	if live.failed != err.Error() { // else it was told before
+		live.failed = err.Error()
+		events = append(events, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
+			Code:    failure(err).Code,
+			Message: fmt.Sprintf("a new sandbox will not have the present workspace, because it could not be stored: %v", err),
+		}))
+	}
+	return events
+}
+
+// start takes the checkpoint that the session starts with.
+func (s *AgentSession) start(ctx context.Context, live *liveSandbox) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	if !s.storesFiles() || s.head().Number > 0 {
+		return nil
+	}
+	return s.append(ctx, s.checkpointEvents(ctx, live, runnerscripts.CheckpointStart)...)
+}
+
+// periodically takes checkpoints until ctx is done.
+func (s *AgentSession) periodically(ctx context.Context, live *liveSandbox) {
+	ticker := time.NewTicker(s.cfg.CheckpointInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := s.sync(ctx, live, runnerscripts.CheckpointPeriodic); err != nil && ctx.Err() == nil {
+			s.log.Warn("no checkpoint was taken", "error", err)
+		}
+	}
+}
+
+// title is the beginning of a prompt, for lists.
+func title(prompt string) string {
+	const most = 80
+	line, _, _ := strings.Cut(strings.TrimSpace(prompt), "\n")
+	runes := []rune(line)
+	if len(runes) <= most {
+		return line
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+// putTranscript stores a transcript for the next checkpoint, and returns the event that tells of
+// it. The caller holds saving.
+func (s *AgentSession) putTranscript(ctx context.Context, live *liveSandbox, t runnerscripts.Transcript) (runnerscripts.Event, error) {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return runnerscripts.Event{}, err
+	}
+	digest, err := store.PutBlob(ctx, s.store, s.id, bytes.NewReader(data))
+	if err != nil {
+		return runnerscripts.Event{}, err
+	}
+	live.transcript, live.saved = string(digest), max(sizeOf(t), 1)
+	return event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{Size: sizeOf(t)}), nil
+}
+
+// storedTranscript returns that of the last checkpoint; nil if none was stored.
+func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Transcript, error) {
+	digest := s.head().Transcript
+	if digest == "" {
+		return nil, nil
+	}
+	r, err := s.store.Blob(ctx, s.id, store.Digest(digest))
+	if err != nil {
+		return nil, fmt.Errorf("read stored transcript: %w", err)
+	}
+	var t runnerscripts.Transcript
+	data, err := io.ReadAll(r) // to its end: only then it is known to be right
+	if err = errors.Join(err, r.Close()); err == nil {
+		err = json.Unmarshal(data, &t)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read stored transcript: %w", err)
+	}
+	return &t, nil
+}
+
+// beginning is what a new sandbox starts with.
+type beginning struct {
+	transcript *runnerscripts.Transcript
+	workspace  io.ReadCloser // nil if the session places its sources
+	checkpoint Checkpoint    // that both are of
+	// lost says that there was a sandbox of which something was not stored.
+	lost bool
+}
+
+func (s *AgentSession) loadBeginning(ctx context.Context) (*beginning, error) {
+	t, err := s.storedTranscript(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := &beginning{transcript: t, checkpoint: s.head()}
+	if inPlace(s.cfg.Environment) {
+		return b, nil
+	}
+	s.mu.Lock()
+	env, unsaved := s.state.Environment, s.state.Unsaved
+	s.mu.Unlock()
+	b.lost = env.readySeq > 0
+	if !s.storesFiles() || b.checkpoint.Workspace == "" {
+		return b, nil
+	}
+	b.lost = unsaved || b.checkpoint.Stale != ""
+	b.workspace = s.packed(ctx, store.Digest(b.checkpoint.Workspace))
+	return b, nil
+}
+
+// events tells what a new sandbox starts with, beside what everybody expects.
+func (b *beginning) events() []runnerscripts.Event {
+	var events []runnerscripts.Event
+	if b.transcript != nil {
+		events = append(events, event(runnerscripts.TypeTranscriptRestored, "", struct{}{}))
+	}
+	if b.lost {
+		text := "the workspace lacks what was changed in the last sandbox, because it was not stored when that ended"
+		if b.workspace != nil {
+			text = fmt.Sprintf("the workspace is that of checkpoint %d, taken at %s: what was changed after that is lost, because the last sandbox ended before it was stored",
+				b.checkpoint.Number, b.checkpoint.Time.Format(time.RFC3339))
+		}
+		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{Level: "warn", Message: text}))
+	}
+	return events
+}
+
+// close releases the workspace. It was read to its end or not at all; there is
+// nothing left to fail.
+func (b *beginning) close() {
+	if b.workspace != nil {
+		_ = b.workspace.Close()
+	}
+}
+
+// packed returns a stored workspace as a tar archive. The caller closes it.
+func (s *AgentSession) packed(ctx context.Context, root store.Digest) io.ReadCloser {
+	ctx, cancel := context.WithCancel(ctx)
+	r, w := io.Pipe()
+	p := &packedTree{PipeReader: r, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		_ = w.CloseWithError(tree.Pack(ctx, s.blobs(), root, nil, w)) // it never fails
+	}()
+	return p
+}
+
+// packedTree is an archive that a goroutine writes.
+type packedTree struct {
+	*io.PipeReader
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// Close ends the goroutine.
+func (p *packedTree) Close() error {
+	p.cancel()
+	err := p.PipeReader.Close()
+	<-p.done
+	return err
+}
+
+// Rewind returns the conversation and the workspace to a checkpoint of [State]. The next prompt
+// makes a new sandbox that has both as they were then. Events are not removed, and nothing is
+// lost: what the sandbox has now becomes a checkpoint first, to which Rewind can return, too.
+//
+// It is [ErrBusy] while a query runs or is queued, fs.ErrNotExist for a number that no checkpoint
+// has, and errors.ErrUnsupported if the files of the workspace are not stored: see
+// Config.MaxWorkspace.
+func (s *AgentSession) Rewind(ctx context.Context, number int) error {
+	if err := s.rewind(ctx, number); err != nil {
+		return fmt.Errorf("rewind: %w", err)
+	}
+	return nil
+}
+
+func (s *AgentSession) rewind(ctx context.Context, number int) error {
+	if _, err := s.numbered(number); err != nil {
+		return err
+	}
+	if err := s.idle(); err != nil {
+		return err
+	}
+	if err := s.TerminateEnvironment(ctx); err != nil {
+		return err
+	}
+	s.promptMu.Lock() // so no query begins
+	defer s.promptMu.Unlock()
+	if err := s.idle(); err != nil {
+		return err
+	}
+	if s.live() != nil {
+		return ErrBusy // a prompt came between
+	}
+	return s.append(ctx, event(runnerscripts.TypeRewound, "", runnerscripts.Rewound{Checkpoint: number}))
+}
+
+// ForkFrom makes n sessions as [AgentSession.Fork] does, which have the conversation and the
+// workspace as they were at a checkpoint. Each makes a sandbox with its first prompt. A query
+// of this session may run meanwhile. The errors are those of Fork and [AgentSession.Rewind].
+func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSession, error) {
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	c, err := s.numbered(number)
+	if err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	if n < 1 {
+		return nil, fmt.Errorf("fork: %w: %d sessions; ask for at least one", fs.ErrInvalid, n)
+	}
+	return s.branches(ctx, c.Seq, make([]sandbox, n))
+}
+
+// Changes returns what has changed in the workspace from one checkpoint to another, sorted by
+// path: files, links and permissions. A to of zero is the last one; see [AgentSession.Sync]. The
+// errors are those of [AgentSession.Rewind].
+func (s *AgentSession) Changes(ctx context.Context, from, to int) ([]environment.Change, error) {
+	found, _, _, err := s.compare(ctx, from, to)
+	if err != nil {
+		return nil, fmt.Errorf("changes: %w", err)
+	}
+	changes := make([]environment.Change, 0, len(found))
+	for _, c := range found {
+		change := environment.Change{Kind: environment.Modified, Path: c.Path}
+		if c.Old == nil {
+			change.Kind = environment.Created
+		} else {
+			change.OldMode, change.OldSize = c.Old.Mode, c.Old.Size
+		}
+		if c.New == nil {
+			change.Kind = environment.Deleted
+		} else {
+			change.NewMode, change.NewSize = c.New.Mode, c.New.Size
+		}
+		changes = append(changes, change)
+	}
+	return changes, nil
+}
+
+// Patch writes the changes from one checkpoint to another, as [AgentSession.Changes] finds
+// them, as one patch that "git apply" takes. Without changes nothing is written.
+func (s *AgentSession) Patch(ctx context.Context, w io.Writer, from, to int) error {
+	if err := s.patch(ctx, w, from, to); err != nil {
+		return fmt.Errorf("patch: %w", err)
+	}
+	return nil
+}
+
+func (s *AgentSession) patch(ctx context.Context, w io.Writer, from, to int) (err error) {
+	changes, a, b, err := s.compare(ctx, from, to)
+	if err != nil {
+		return err
+	}
+	changed := make(map[string]bool, len(changes))
+	for _, c := range changes {
+		changed[c.Path] = true
+	}
+	unpack := func(root store.Digest) (state *workspace.Snapshot, err error) {
+		only := func(name string) bool { return changed[name] }
+		err = archive.Pipe(
+			func(w io.Writer) error { return tree.Pack(ctx, s.blobs(), root, only, w) },
+			func(r io.Reader) (err error) { state, err = workspace.Read(r, true, nil); return err },
+		)
+		return state, err
+	}
+	old, err := unpack(a)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, old.Close()) }()
+	current, err := unpack(b)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, current.Close()) }()
+	return workspace.WritePatch(ctx, w, old, current, workspace.Compare(old, current))
+}
+
+// compare returns what differs between two checkpoints, and their workspaces.
+func (s *AgentSession) compare(ctx context.Context, from, to int) (_ []tree.Change, old, current store.Digest, _ error) {
+	if err := s.check(); err != nil {
+		return nil, "", "", err
+	}
+	old, current, err := s.pair(from, to)
+	if err != nil {
+		return nil, "", "", err
+	}
+	changes, err := tree.Compare(ctx, s.blobs(), old, current)
+	return changes, old, current, err
+}
+
+// pair returns the workspaces of two checkpoints.
+func (s *AgentSession) pair(from, to int) (old, current store.Digest, _ error) {
+	s.mu.Lock()
+	to = cmp.Or(to, s.state.Checkpoint)
+	s.mu.Unlock()
+	a, err := s.numbered(from)
+	if err != nil {
+		return "", "", err
+	}
+	b, err := s.numbered(to)
+	return store.Digest(a.Workspace), store.Digest(b.Workspace), err
+}
+
+func (s *AgentSession) lastSeq() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.LastSeq
+}
