@@ -186,8 +186,9 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 		fallthrough
 	case err != nil:
 		cancel()
-		// In its place, and so once for everybody who follows the query.
-		r.report(r.said(runnerscripts.TypeLog, warning(fmt.Sprintf("a permission request was left out: %v", err))))
+		instead := r.env.event(runnerscripts.TypeLog, r.query.ID, warning(fmt.Sprintf("a permission request was left out: %v", err)))
+		instead.Index = ev.Index // it comes once for everybody who follows the query
+		r.report(instead)
 	case !added, policy.On == nil && r.watching:
 		cancel()
 		r.report(ev) // it is for the program that began the query

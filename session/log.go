@@ -107,6 +107,7 @@ func (s *AgentSession) Events(ctx context.Context, from uint64) iter.Seq2[runner
 }
 
 func (s *AgentSession) follow(ctx context.Context, next uint64, yield func(runnerscripts.Event, error) bool) {
+	defer s.reading()()
 	for {
 		s.mu.Lock()
 		last, ended, broken, changed := s.state.LastSeq, s.ended, s.broken, s.changed

@@ -26,6 +26,13 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv(orphanIn); root != "" {
 		leaveOrphan(root)
 	}
+	if config := os.Getenv(hostVariable); config != "" {
+		if err := beHost(config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	dir, err := os.MkdirTemp("", "session-test-")
 	if err == nil {
 		runnerBinary = filepath.Join(dir, "envrunner")

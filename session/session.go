@@ -56,6 +56,8 @@ type AgentSession struct {
 	// reopening are the permission requests that waited when the session was opened: each
 	// is closed when it can be answered in this program, or has ended.
 	reopening    map[string]chan struct{}
+	readers      int       // of the events
+	quiet        time.Time // since when there is neither a query nor a reader, if there is none
 	queue        []*Turn
 	active       *activeTurn
 	sandbox      *liveSandbox
@@ -115,6 +117,7 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 	s := &AgentSession{
 		id: cfg.ID, cfg: cfg, store: cfg.Store, create: create, durable: cfg.Environment.Sandbox.Keep,
 		unlock:  func() error { return nil },
+		quiet:   time.Now(),
 		state:   newState(),
 		changed: make(chan struct{}),
 		wake:    make(chan struct{}, 1),

@@ -220,7 +220,7 @@ func (s *AgentSession) conclude(
 	}
 	s.saving.Unlock()
 	s.mu.Lock()
-	s.active = nil
+	s.active, s.quiet = nil, time.Now()
 	waiting := len(s.queue)
 	s.mu.Unlock()
 	if live != nil {

@@ -22,6 +22,14 @@ import (
 // lockFolder holds the files whose locks are those of sessions.
 const lockFolder = "locks"
 
+// A process that was being started when its program died has the program's files, and so
+// its locks, until it executes. inheritedLock is how long that may take, and
+// inheritedPause the time between looks.
+const (
+	inheritedLock  = 5 * time.Second
+	inheritedPause = 5 * time.Millisecond
+)
+
 // maxOwner is how many bytes of a lock file are read.
 const maxOwner = 1 << 10
 
@@ -52,12 +60,20 @@ func (s *Store) lock(ctx context.Context, id string) (*os.File, error) {
 	}
 	sum := sha256.Sum256([]byte(id)) // an id may hold any character
 	name := filepath.Join(s.dir, lockFolder, hex.EncodeToString(sum[:16]))
+	patience := time.Now().Add(inheritedLock)
 	for ctx.Err() == nil {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, err
 		}
 		ok, err := tryLock(f)
+		if err == nil && !ok && ownerDied(f) && time.Now().Before(patience) {
+			time.Sleep(inheritedPause)
+			if err = f.Close(); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if err == nil && !ok {
 			err = fmt.Errorf("%w by %s", store.ErrLocked, owner(f))
 		}
@@ -104,10 +120,13 @@ func isPresent(f *os.File) (bool, error) {
 	return err == nil && os.SameFile(is, named), err
 }
 
+// ownedBy begins what is written down of the one who has the lock.
+const ownedBy = "process %d"
+
 // own writes down who has the lock.
 func own(f *os.File) error {
 	host, _ := os.Hostname() // empty is unknown
-	text := fmt.Sprintf("process %d (%s) on %s since %s", os.Getpid(), filepath.Base(os.Args[0]), host, time.Now().Format(time.RFC3339))
+	text := fmt.Sprintf(ownedBy+" (%s) on %s since %s", os.Getpid(), filepath.Base(os.Args[0]), host, time.Now().Format(time.RFC3339))
 	err := f.Truncate(0)
 	if err == nil {
 		_, err = f.WriteAt([]byte(text), 0)
@@ -115,9 +134,16 @@ func own(f *os.File) error {
 	return err
 }
 
+// ownerDied reports whether the program that has the lock is known to be dead.
+func ownerDied(f *os.File) bool {
+	pid := 0
+	_, err := fmt.Sscanf(owner(f), ownedBy, &pid)
+	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}
+
 // owner reads who has the lock.
 func owner(f *os.File) string {
-	text, err := io.ReadAll(io.LimitReader(f, maxOwner))
+	text, err := io.ReadAll(io.NewSectionReader(f, 0, maxOwner))
 	if text = bytes.TrimSpace(text); err != nil || len(text) == 0 {
 		return "another program"
 	}

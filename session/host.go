@@ -1,0 +1,252 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// HostConfig says how a [Host] works. Only Store is required.
+type HostConfig struct {
+	Store store.Store
+	// Session has what a record cannot hold of the sessions that are opened: see [Open]. It
+	// names no agent.
+	Session Config
+	// Idle closes a session that nobody reads and that has had no query for so long. It stays in
+	// the store, and Open opens it again. Zero means never.
+	Idle time.Duration
+}
+
+// Host keeps the sessions of a store open that are in use. A session belongs to one host: the
+// lease of the store says which. Its methods may be called from several goroutines at once.
+type Host struct {
+	cfg  HostConfig
+	stop chan struct{}
+	done chan struct{} // closed when no more sessions are closed for being idle
+
+	mu     sync.Mutex
+	closed bool
+	open   map[string]*hosted
+}
+
+// hosted is a session that is open or is being opened.
+type hosted struct {
+	ready   chan struct{} // closed when the others are set
+	session *AgentSession
+	err     error
+}
+
+// NewHost returns a host. The caller must end it with Shutdown.
+func NewHost(cfg HostConfig) (*Host, error) {
+	if cfg.Store == nil || cfg.Idle < 0 {
+		return nil, fmt.Errorf("new host: %w: it needs a Store, and an Idle that is not negative", fs.ErrInvalid)
+	}
+	h := &Host{cfg: cfg, stop: make(chan struct{}), done: make(chan struct{}), open: make(map[string]*hosted)}
+	go h.unloadIdle()
+	return h, nil
+}
+
+// Create starts a new session of the host's store.
+func (h *Host) Create(ctx context.Context, cfg Config) (*AgentSession, error) {
+	cfg.Store, cfg.ID = h.cfg.Store, ""
+	s, err := Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	e := &hosted{ready: make(chan struct{}), session: s}
+	close(e.ready)
+	h.mu.Lock()
+	closed := h.closed
+	if !closed {
+		h.open[s.ID()] = e
+	}
+	h.mu.Unlock()
+	if closed {
+		return nil, errors.Join(errHostClosed, s.Close())
+	}
+	return s, nil
+}
+
+// Open returns the session of an ID, and opens it as its record says unless it is open. All
+// callers get the same one. The errors are those of the function Open. A session that was
+// closed, by its Close or by the host, is opened again.
+func (h *Host) Open(ctx context.Context, id string) (*AgentSession, error) {
+	for {
+		h.mu.Lock()
+		if h.closed {
+			h.mu.Unlock()
+			return nil, errHostClosed
+		}
+		e, mine := h.open[id], false
+		if e == nil {
+			e, mine = &hosted{ready: make(chan struct{})}, true
+			h.open[id] = e
+		}
+		h.mu.Unlock()
+		if mine {
+			h.load(ctx, id, e)
+		}
+		select {
+		case <-e.ready:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		switch {
+		case e.err == nil && e.session.check() == nil:
+			return e.session, nil
+		case e.err == nil: // it is closed, or about to be
+			<-e.session.done
+			h.forget(id, e)
+		case mine || !errors.Is(e.err, context.Canceled) && !errors.Is(e.err, context.DeadlineExceeded):
+			return nil, e.err
+		}
+		// The caller that opened it has gone: this one tries.
+	}
+}
+
+func (h *Host) load(ctx context.Context, id string, e *hosted) {
+	cfg := h.cfg.Session
+	cfg.Store, cfg.ID = h.cfg.Store, id
+	e.session, e.err = Open(ctx, cfg)
+	if e.err != nil {
+		h.forget(id, e)
+	}
+	close(e.ready)
+	h.mu.Lock()
+	closed := h.closed
+	h.mu.Unlock()
+	if closed && e.err == nil {
+		_ = e.session.Close() // Shutdown waits for it, and has its error
+	}
+}
+
+func (h *Host) forget(id string, e *hosted) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open[id] == e {
+		delete(h.open, id)
+	}
+}
+
+// List returns the records of the store that match, open or not.
+func (h *Host) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
+	return h.cfg.Store.List(ctx, f)
+}
+
+// Unload closes the session of an ID, if it is open; see [AgentSession.Close].
+func (h *Host) Unload(ctx context.Context, id string) error {
+	h.mu.Lock()
+	e := h.open[id]
+	h.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	select {
+	case <-e.ready:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if e.err != nil {
+		return nil // it could not be opened
+	}
+	err := e.session.Close()
+	h.forget(id, e)
+	return err
+}
+
+// Shutdown closes all sessions, and returns when that is done, or ctx is. Nothing can be
+// opened afterwards.
+func (h *Host) Shutdown(ctx context.Context) error {
+	h.mu.Lock()
+	if !h.closed {
+		h.closed = true
+		close(h.stop)
+	}
+	var ids []string
+	for id := range h.open {
+		ids = append(ids, id)
+	}
+	h.mu.Unlock()
+	errs := make([]error, len(ids))
+	var closing sync.WaitGroup
+	for i, id := range ids {
+		closing.Go(func() { errs[i] = h.Unload(ctx, id) })
+	}
+	all := make(chan struct{})
+	go func() {
+		closing.Wait()
+		<-h.done
+		close(all)
+	}()
+	select {
+	case <-all:
+		return errors.Join(errs...)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// unloadIdle closes sessions that are idle.
+func (h *Host) unloadIdle() {
+	defer close(h.done)
+	if h.cfg.Idle == 0 {
+		return
+	}
+	tick := time.NewTicker(max(h.cfg.Idle/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-tick.C:
+		}
+		h.mu.Lock()
+		idle := make(map[string]*hosted)
+		for id, e := range h.open {
+			select {
+			case <-e.ready:
+				if e.err == nil && e.session.idleFor() >= h.cfg.Idle {
+					idle[id] = e
+				}
+			default:
+			}
+		}
+		h.mu.Unlock()
+		for id, e := range idle {
+			// What could not be ended is in the log of the session.
+			_ = e.session.Close()
+			h.forget(id, e)
+		}
+	}
+}
+
+var errHostClosed = errors.New("the host of sessions is shut down")
+
+// idleFor returns how long nobody has read the session and it has had no query.
+func (s *AgentSession) idleFor() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readers > 0 || s.active != nil || len(s.queue) > 0 {
+		return 0
+	}
+	return time.Since(s.quiet)
+}
+
+// reading counts a reader until the function that it returns is called.
+func (s *AgentSession) reading() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readers++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.readers--
+		s.quiet = time.Now()
+	}
+}

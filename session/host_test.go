@@ -1,0 +1,136 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+func host(t testing.TB, cfg HostConfig) *Host {
+	t.Helper()
+	cfg.Session.Environment.OnPermission = environment.AnswerLater
+	h, err := NewHost(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+func TestAHostOpensASessionOnce(t *testing.T) {
+	t.Parallel()
+	st := store.NewMemory()
+	h := host(t, HostConfig{Store: st})
+	s, err := h.Create(t.Context(), scripted(t, memory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	converse(t, s, "one")
+	if err := h.Unload(t.Context(), s.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Prompt(t.Context(), "x"); !errors.Is(err, ErrClosed) {
+		t.Errorf("a prompt after Unload: %v", err)
+	}
+	var opening sync.WaitGroup
+	opened := make([]*AgentSession, 8)
+	for i := range opened {
+		opening.Go(func() {
+			again, err := h.Open(t.Context(), s.ID())
+			if err != nil {
+				t.Error(err)
+			}
+			opened[i] = again
+		})
+	}
+	opening.Wait()
+	for _, again := range opened {
+		if again != opened[0] || again == s {
+			t.Error("it was opened twice")
+		}
+	}
+	if _, err := host(t, HostConfig{Store: st}).Open(t.Context(), s.ID()); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("another host: %v, want ErrLocked", err)
+	}
+	if got := converse(t, opened[0], "two"); got != "turn 2, before: one" {
+		t.Errorf("the agent said %q", got)
+	}
+	if _, err := h.Open(t.Context(), "unknown"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("an unknown session: %v", err)
+	}
+	if err := opened[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := h.Open(t.Context(), s.ID()); err != nil || again == opened[0] {
+		t.Errorf("after Close: %v", err)
+	}
+	if err := h.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := h.Open(t.Context(), s.ID()); !errors.Is(err, errHostClosed) {
+		t.Errorf("after Shutdown: %v", err)
+	}
+}
+
+func TestAnIdleSessionIsUnloaded(t *testing.T) {
+	t.Parallel()
+	h := host(t, HostConfig{Store: store.NewMemory(), Idle: 20 * time.Millisecond})
+	s, err := h.Create(t.Context(), scripted(t, memory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-s.done
+	again, err := h.Open(t.Context(), s.ID())
+	if err != nil || again == s {
+		t.Fatalf("opened again: %v", err)
+	}
+	<-again.done
+}
+
+func TestASessionWithAReaderIsNotIdle(t *testing.T) {
+	t.Parallel()
+	s := start(t, scripted(t, memory()))
+	converse(t, s, "one")
+	for range s.Events(t.Context(), 1) {
+		if s.idleFor() != 0 {
+			t.Error("a session with a reader is idle")
+		}
+		break
+	}
+	if s.idleFor() == 0 {
+		t.Error("a session without a reader is not idle")
+	}
+}
+
+// BenchmarkOpenSessions shows what an open session that does nothing takes of memory.
+func BenchmarkOpenSessions(b *testing.B) {
+	const sessions = 1000
+	cfg := scripted(b, memory())
+	for b.Loop() {
+		h := host(b, HostConfig{Store: store.NewMemory()})
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for range sessions {
+			if _, err := h.Create(b.Context(), cfg); err != nil {
+				b.Fatal(err)
+			}
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/sessions, "B/session")
+		if err := h.Shutdown(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
