@@ -242,3 +242,33 @@ func (e *Environment) Working(ctx context.Context) (bool, error) {
 	defer leave()
 	return e.working(ctx)
 }
+
+// letsGo reports whether the query goes on without this program, which has no time for it
+// any more.
+func (r *queryRun) letsGo(ctx context.Context) bool {
+	return r.query.Detach && (r.left || ctx.Err() != nil) && endedBy(ctx) == nil
+}
+
+// leaveAgent lets go of the agent, for the next program or query to find.
+func (r *queryRun) leaveAgent() {
+	r.env.mu.Lock()
+	p := r.env.agent
+	r.env.left = true
+	r.env.mu.Unlock()
+	if p != nil {
+		p.leave()
+		r.env.forget(p)
+	}
+}
+
+// known reports whether the caller has an event, and what came with it, already.
+func (r *queryRun) known(ev runnerscripts.Event) bool {
+	return ev.Index > 0 && ev.Index <= r.query.After
+}
+
+// said makes an event in place of the one that was read last.
+func (r *queryRun) said(typ runnerscripts.EventType, payload any) runnerscripts.Event {
+	ev := r.env.event(typ, r.query.ID, payload)
+	ev.Index = r.index
+	return ev
+}

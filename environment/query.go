@@ -269,31 +269,6 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 	return false, nil
 }
 
-// said makes an event in place of the one that was read last.
-func (r *queryRun) said(typ runnerscripts.EventType, payload any) runnerscripts.Event {
-	ev := r.env.event(typ, r.query.ID, payload)
-	ev.Index = r.index
-	return ev
-}
-
-// letsGo reports whether the query goes on without this program, which has no time for it
-// any more.
-func (r *queryRun) letsGo(ctx context.Context) bool {
-	return r.query.Detach && (r.left || ctx.Err() != nil) && endedBy(ctx) == nil
-}
-
-// leaveAgent lets go of the agent, for the next program or query to find.
-func (r *queryRun) leaveAgent() {
-	r.env.mu.Lock()
-	p := r.env.agent
-	r.env.left = true
-	r.env.mu.Unlock()
-	if p != nil {
-		p.leave()
-		r.env.forget(p)
-	}
-}
-
 // failed reports the end of a query that failed, and returns it.
 func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
 	changed := r.measure(&failed.Usage)
@@ -409,11 +384,6 @@ func (r *queryRun) later(ctx context.Context, report func()) (called bool) {
 	}
 }
 
-// known reports whether the caller has an event, and what came with it, already.
-func (r *queryRun) known(ev runnerscripts.Event) bool {
-	return ev.Index > 0 && ev.Index <= r.query.After
-}
-
 // report gives an event to the caller unless it has left, or has the event already.
 func (r *queryRun) report(ev runnerscripts.Event) {
 	if r.known(ev) {
@@ -477,7 +447,7 @@ func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error
 	p = e.agent
 	e.mu.Unlock()
 	if p == nil {
-		has := false
+		var has bool
 		if p, has, err = r.rejoin(ctx); err != nil || has {
 			return p, false, err
 		}

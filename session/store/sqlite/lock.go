@@ -68,7 +68,12 @@ func (s *Store) lock(ctx context.Context, id string) (*os.File, error) {
 		}
 		ok, err := tryLock(f)
 		if err == nil && !ok && ownerDied(f) && time.Now().Before(patience) {
-			time.Sleep(inheritedPause)
+			pause := time.NewTimer(inheritedPause)
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+				pause.Stop()
+			}
 			if err = f.Close(); err != nil {
 				return nil, err
 			}
