@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/session"
@@ -50,6 +52,13 @@ while read -r line; do
 	esac
 done
 echo eof >> got`
+
+func TestALineOverTheLimitIsErrLimit(t *testing.T) {
+	err := (&conversation{}).read(strings.NewReader(strings.Repeat("x", runnerscripts.DefaultMaxLine+1)))
+	if !errors.Is(err, primitives.ErrLimit) {
+		t.Errorf("read fails with %v", err)
+	}
+}
 
 // fixture is a session of an executor that is a shell script.
 type fixture struct {

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
@@ -33,7 +34,7 @@ func (c *conversation) read(r io.Reader) error {
 	for {
 		piece, err := in.ReadSlice('\n')
 		if len(line)+len(piece) > runnerscripts.DefaultMaxLine {
-			return fmt.Errorf("a line is longer than %d bytes", runnerscripts.DefaultMaxLine)
+			return fmt.Errorf("%w: a line is longer than %d bytes; print less on a line", primitives.ErrLimit, runnerscripts.DefaultMaxLine)
 		}
 		line = append(line, piece...)
 		if errors.Is(err, bufio.ErrBufferFull) {
