@@ -11,12 +11,13 @@ import (
 // claims are what README.md promises, with the tests that break when it is not so: a folder
 // and the name of a test, or of a case of the contract, which each kind of sandbox runs.
 var claims = map[string][]string{
-	"When the program ends, what it started ends with it.": {
+	"When the program ends, what it started ends with it, unless it is kept.": {
 		"primitives/primitivestest: a killed program takes its commands and listeners along, not those of others",
 		"primitives/local: TestNothingOutlivesAKilledProgram", "primitives/local: TestNothingOutlivesAProgramThatLeavesItsSandbox",
 		"primitives/docker: TestAProgramThatIsKilledLeavesNothing", "primitives/modal: TestAProgramThatIsKilledWhileItMakesASandboxLeavesNothing",
 		"primitives/ssh: TestAKilledProgramLeavesNoConnection",
 		"primitives/local: TestContract", "primitives/docker: TestContract", "primitives/modal: TestContract", "primitives/ssh: TestContract",
+		"primitives/local: TestAKeptSandboxOutlivesItsProgramWithItsDurableCommands",
 	},
 	"Switch sandboxes by changing one word.": {"environment: TestOneWordOfTheConfigurationChoosesTheSandbox"},
 	"unknown keys are errors":                {"environment: TestParseConfigIsStrict"},
