@@ -201,8 +201,8 @@ func leaveOut(ctx context.Context, from Source, changes []workspace.Change) ([]w
 	return slices.DeleteFunc(changes, func(c workspace.Change) bool { name, ok := within(c); return ok && out[name] }), nil
 }
 
-// notCounted is what never is a change, beside what is configured: git's own files
-// are not part of what git can patch.
+// notCounted returns the patterns that Changes, Patch and Apply ignore: git's own files, which
+// git cannot patch, and Config.IgnoreChanges. leaveOut skips what a copied folder ignored.
 func (c Config) notCounted() []string { return append([]string{".git"}, c.IgnoreChanges...) }
 
 // baseline is the workspace as it was when the sources were placed.

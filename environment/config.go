@@ -85,7 +85,8 @@ type Config struct {
 	// sandbox has written them. [Environment.Move] and package session set it.
 	From primitives.Isolation `json:"-"`
 	// Trust lets a session go on in a sandbox that is less isolated than From says,
-	// as from a container to this machine. The agent has its mode and profile there,
+	// as from a container to this machine. It is not Agent.TrustWorkspace, which is about
+	// the settings, hooks and MCP servers that a repository brings. The agent has its mode and profile there,
 	// and files and a memory that the old sandbox could write.
 	Trust bool `json:"-"`
 	// OnPermission decides about what the agent asks permission for. Use [AllowAll],

@@ -37,8 +37,10 @@
 //	create, environment, list        Create, Attach, Remove; New, Close; List, GC, names
 //	source, workspace, changes       what the workspace starts with; its files; Changes, Patch, Apply
 //	run, query, follow, permission   a prompt: the simple way, its events, from another program, its questions
+//	gateway, budget                  keys, budgets and policy of models, allowed hosts, served inside the sandbox; asking for more
 //	session, secrets, errors         the conversation and its transcript; what is redacted; error types
 //	script, process, durable, logs   how runner scripts are started and read; those that outlive the program
+//	prompted                         where a kept sandbox stores the events of a query
 //	fork, move, pool, record         copies, Pause and Usage; another sandbox; many; what is remembered of one
 //
 // internal/configfile reads YAML and profiles,

@@ -285,7 +285,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// setName gives the sandbox a name, unless another one has it.
+// setName gives the sandbox a name, unless another one has it. Meanwhile it holds the lock of
+// names, among all programs of this user.
 func (e *Environment) setName(ctx context.Context, name string) error {
 	locks, err := statedir.Open("locks")
 	if err != nil {

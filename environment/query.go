@@ -58,6 +58,11 @@ type Query struct {
 // Permission requests are answered as Config.OnPermission says: without one they are
 // rejected, so that no query waits for an answer that nothing gives.
 //
+// A slow loop slows down the agent: events are not buffered, so the agent waits when the
+// pipes are full, and an end of ctx takes effect after the body of the loop. In a kept
+// sandbox with durable commands the agent does not wait: its events wait in a file, and
+// those beyond primitives.MaxDurableOutput are lost, with primitives.ErrLimit.
+//
 // Leaving the loop early interrupts the query and waits for its end, unless q.Detach is
 // set. When ctx is
 // done the query is interrupted, what it still says is returned, and the sequence

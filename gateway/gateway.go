@@ -1,6 +1,13 @@
 // Package gateway lets an agent in a sandbox use models whose keys stay outside of it. A
 // [Gateway] is an HTTP server on a listener inside the sandbox, see primitives.Listen. It takes
 // a session token where the agent puts its key, puts in the key and passes the request on.
+//
+// Where to look: gateway.go serves and checks tokens, proxy.go has the allowed methods and paths and
+// puts the key in (sign); call.go applies the policy to a call and counts it, meter.go has the
+// budgets; credential.go reads keys, replay.go records and replays calls; outward.go is the proxy to
+// allowed hosts, package internal/egress its rules. internal/policy changes calls, internal/meter
+// reads usage from answers, internal/prices has the prices, and internal/replay the file of a
+// recording. Package credentials stores keys.
 package gateway
 
 import (

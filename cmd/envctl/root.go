@@ -144,9 +144,10 @@ func (a *app) newRootCmd() *cobra.Command {
   envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the test"
 
 Exit status: 0 when it worked, 1 when the agent or the sandbox failed, 2 when the
-command line or the configuration makes no sense, 130 when interrupted, 143 after
-SIGTERM, 141 when the reader of standard output went away, as 'head' does. exec returns
-its command's status, or 124 to 127 as timeout(1) and env(1) do.
+command line or the configuration makes no sense, 124 when --timeout ended it, 130
+when interrupted, 143 after SIGTERM, 141 when the reader of standard output went away,
+as 'head' does. exec returns its command's status, or 125 to 127 as timeout(1) and
+env(1) do.
 
 An ID may be cut short, as long as it fits only one sandbox.`,
 		SilenceUsage:  true,

@@ -1,6 +1,6 @@
-// Package eventlog writes log records for the events that an operator wants to know of:
-// what begins and ends at level info, what a user should act on at level warn, the rest
-// at level debug. Prompts and what the agent says are in no record.
+// Package eventlog writes log records about events, for operators; it does not store the
+// events: session/log.go does. What begins and ends is at level info, what a user should act
+// on at level warn, the rest at level debug. Prompts and what the agent says are in no record.
 package eventlog
 
 import (

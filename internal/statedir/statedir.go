@@ -1,5 +1,8 @@
 // Package statedir is the folder in which this user's programs remember things: agentenv
 // in XDG_STATE_HOME, or in ~/.local/state.
+//
+// The package locks nothing. The folder "locks" has the lock of names (environment/list.go,
+// setName), "credentials" that of the store. A record is a file that is replaced as a whole.
 package statedir
 
 import (

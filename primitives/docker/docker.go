@@ -8,11 +8,23 @@
 // The container ends when no client has been connected to it for Spec.Grace: the guest, its
 // first process, counts that (--stay). The engine then removes the container. So a program that crashes leaves nothing behind.
 //
-// Where to look: container.go and install.go create a container, config.go checks what it gets,
-// labels.go names its labels, driver.go connects to its guest, terminate.go, state.go and
-// history.go say how it ends, gc.go removes orphans, build.go and snapshot.go make images.
-// hostConfig in container.go sets the limits of memory and processes, limits.go those of
-// processors and disk.
+// Where to look, by file:
+//
+//	config, security                what is configured, and its checks; the filter of system calls
+//	container, install, program     create a container; put the runner and an agent into it
+//	limits                          limits of processors and disk, which the engine may lack
+//	mounts, folders, protect        what may be mounted; that it is the same; what is read-only in it
+//	network                         the network that sandboxes share; ports
+//	driver, pause, usage            connect to the guest; freeze; what a container uses
+//	terminate, state, history       end a container; how and when it ended
+//	labels, list, gc                owners; all sandboxes; orphans
+//	image, build, snapshot          check images, build them, make them of sandboxes; forks
+//	examine, errors                 what an engine is and lacks; errors with advice
+//
+// hostConfig in container.go sets the capabilities, the filter, the mounts, the network that is
+// configured and the limits of memory and processes. internal/engine connects to engines,
+// internal/images pulls and judges images, internal/hostfile holds mounted folders open,
+// internal/fastpath moves the guest to a Unix socket.
 //
 // # Orphans
 //

@@ -16,8 +16,8 @@ const (
 	execMark    = "AGENTENV_EXEC"
 )
 
-// inherited are the variables of this program that its commands get as well; "LC_"
-// stands for all that begin so. Everything else stays out: it may be a secret.
+// inherited is the allow-list: it reports whether commands get a variable of this program;
+// "LC_" stands for all that begin so. Everything else stays out: it may be a secret.
 func inherited(key string) bool {
 	switch key {
 	case "PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR":

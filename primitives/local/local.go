@@ -20,9 +20,21 @@
 // on; its grace begins when the last such program closes its handle, or dies. If
 // the collector process was killed, too, that of the next program collects its orphans.
 //
-// Where to look: folder.go and list.go make and find sandboxes, exec.go, spawn.go and process.go run
-// commands, durable.go and supervise.go those that outlive the program, ladder.go and terminate.go
-// end them, collection_linux.go is the collector process, gc.go removes orphans.
+// Where to look, by file:
+//
+//	local, adopt, fork, provider     make, attach to and copy sandboxes; Provider
+//	sandbox, state, list             a handle; what is stored of a sandbox; all of them
+//	exec, lookup, env, user          run a command: its program, its variables (the allow-list), its user
+//	spawn, process, stream, tty      start and follow a process; pipes, terminals
+//	run, status, oom                 Run, for short commands; exit statuses; kills for want of memory
+//	durable, supervise, spool, tail  commands that outlive the program, and their output
+//	ladder, terminate, reap          end commands and sandboxes; reap processes that lost their parent
+//	collector, collection, gc        the collector process; orphans of dead programs
+//	files, folder                    Files; a folder of this machine that takes files of a sandbox
+//	forward, usage                   Listen and Dial; memory, processors, processes
+//
+// internal/beneath confines paths to the workspace (ErrPathEscape), internal/files is the file
+// half, internal/watch reports changes, internal/cgroup and internal/proctree find the processes.
 //
 // Linux is fully supported. On macOS it works without durable commands and without a
 // collector process, and ends process groups instead of whole trees; Capabilities say so.

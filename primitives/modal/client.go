@@ -24,7 +24,9 @@ type client struct {
 // Close ends the use.
 func (c *client) Close() { c.left.Do(c.leave) }
 
-// maxThrottle is for how long Modal may put off one call.
+// maxThrottle is how long the SDK retries a call that Modal throttles (rate limit). After other
+// transient errors the SDK retries a call a few times. This package has no retries of its own: it
+// makes a call again only with another image, when the one that it knew is gone.
 const maxThrottle = 2 * time.Minute
 
 // profileVariable is the environment variable that selects a profile of the SDK.

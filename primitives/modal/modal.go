@@ -13,6 +13,17 @@
 // latest after [Provider].Timeout. So a program that crashes leaves nothing behind
 // that costs anything for long.
 //
+// Where to look, by file:
+//
+//	config, params, program     what is configured, and its checks; as Modal takes it; images with agents
+//	modal, record               Create, Attach; the settings that a sandbox keeps for Attach
+//	client, shared              a connection to Modal, shared and retried by the SDK; what is known
+//	runner, publish             put the guest into a sandbox; publish it for all
+//	driver, stream              connect to the guest, state, end; its streams
+//	snapshot, tags, list        snapshots and forks; owners; all sandboxes
+//	gc, remove                  orphans; end one
+//	account, errors             the token, the history; errors of the SDK as those of the contract
+//
 // # Orphans
 //
 // Tags of a sandbox say which program made it: machine, boot, process number and when

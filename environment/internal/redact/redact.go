@@ -1,4 +1,5 @@
 // Package redact blots secrets out of what programs print, and keeps the end of it.
+// environment/secrets.go decides which values are secrets.
 package redact
 
 import (

@@ -19,4 +19,18 @@
 //     waits up to half a minute for one that says nothing before the first turn.
 //   - Its own files, such as plans, memory and long outputs, are outside of the
 //     workspace; it does not ask for those, so the guard does not meet them.
+//
+// Where to look, by file:
+//
+//	driver, recipe             Setup, Start, Transcript; how the program is installed
+//	profile, plugins, extras   a profile as files and flags, and what the workspace may add (profileFlags);
+//	                           plugins of marketplaces; MCP servers and plugins that do not start
+//	accepted                   refuses a profile that the program did not take
+//	launch, process            the command line and the environment; signals
+//	conversation, control      prompts, interrupts, the process; control requests
+//	protocol, reader           the lines of the program; what each does
+//	translator, live, tools    events of messages, of pieces, of tool calls
+//	subagent, permission       subagents; permission requests
+//	result, budget             the end and the cost of a turn; the limit of a query
+//	transcript, history        files of the transcript; its events
 package claude
