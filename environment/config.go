@@ -207,7 +207,7 @@ func LoadConfig(name string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	cfg, err := parseConfig(data, dir)
+	cfg, err := parseConfig(data, name, dir)
 	if err != nil {
 		return Config{}, fmt.Errorf("%s: %w", name, err)
 	}
@@ -221,14 +221,15 @@ func LoadConfig(name string) (Config, error) {
 // ParseConfig decodes a configuration in YAML or JSON. It is strict: a key that
 // does not exist or stands twice, a value of another type, and a second document
 // are [ErrConfig], and the message says where. A profile that is a path is read by
-// [LoadProfile]; a relative one is relative to the working directory.
+// [LoadProfile], a relative one is relative to the working directory; or it is the name of one
+// of [Profiles].
 func ParseConfig(data []byte) (Config, error) {
-	return parseConfig(data, "")
+	return parseConfig(data, "", "")
 }
 
-// parseConfig decodes a configuration whose profile may be in a file or folder,
-// by a path relative to dir.
-func parseConfig(data []byte, dir string) (Config, error) {
+// parseConfig decodes a configuration of a file, if it is in one, whose profile may have the
+// name of one or a path relative to dir.
+func parseConfig(data []byte, file, dir string) (Config, error) {
 	asJSON, err := configfile.ToJSON(data)
 	if err != nil {
 		return Config{}, err
@@ -242,10 +243,11 @@ func parseConfig(data []byte, dir string) (Config, error) {
 		return Config{}, err
 	}
 	if profile != "" {
+		where := profile
 		if !filepath.IsAbs(profile) {
-			profile = filepath.Join(dir, profile)
+			where = filepath.Join(dir, profile)
 		}
-		if cfg.Profile, err = LoadProfile(profile); err != nil {
+		if cfg.Profile, err = reader.FindProfile(where, profile, catalog(file)); err != nil {
 			return Config{}, err
 		}
 	}

@@ -96,6 +96,10 @@ type owner struct {
 	// agentless says that this machine remembers the sandbox, and no agent of it.
 	// Guarded by Environment.setup.
 	agentless bool
+	// before is the agent that this machine remembers of the sandbox where Config names
+	// another one, which continues its conversation; nil for none. Guarded by
+	// Environment.setup.
+	before *Agent
 }
 
 // New prepares any sandbox for an agent. Closing the environment ends what it

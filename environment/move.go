@@ -192,6 +192,10 @@ func (e *Environment) memory(ctx context.Context) (Setup, error) {
 	if err != nil || start.Transcript != nil || e.cfg.Agent.Name == "" {
 		return start, err
 	}
+	if e.owner.before != nil {
+		start.Transcript, err = e.predecessor(ctx)
+		return start, err
+	}
 	// Another program may have prompted the agent of a kept sandbox.
 	t, err := e.ReadTranscript(ctx)
 	if err != nil || t.Main == "" && len(t.Subagents) == 0 {

@@ -148,7 +148,7 @@ func (r *queryRun) ask(ctx context.Context) error {
 	if err := r.env.awake(ctx); err != nil {
 		return err
 	}
-	if _, err := r.env.prepareOnce(ctx); err != nil {
+	if err := r.prepare(ctx); err != nil {
 		return err
 	}
 	for {
@@ -165,6 +165,26 @@ func (r *queryRun) ask(ctx context.Context) error {
 		}
 		return err
 	}
+}
+
+// prepare prepares the session, unless the query is one that another agent than that of the
+// session goes on with.
+func (r *queryRun) prepare(ctx context.Context) error {
+	e := r.env
+	if e.owner.before != nil {
+		last, err := e.lastPrompt(ctx)
+		if err == nil && last.QueryID == r.query.ID && !last.Seen {
+			return nil
+		}
+		if err != nil && !errors.Is(err, ErrNoQuery) {
+			return err
+		}
+	}
+	data, err := e.prepareOnce(ctx)
+	if err == nil && data.Restored.From != "" {
+		r.report(e.event(runnerscripts.TypeTranscriptRestored, "", data.Restored))
+	}
+	return err
 }
 
 var (

@@ -108,13 +108,13 @@ func (e *Environment) rememberOnHost(n note) {
 	}
 }
 
-// rememberAgent remembers the first agent of a kept sandbox that was made without one,
-// which has just been prepared.
+// rememberAgent remembers the agent that has just been prepared in a kept sandbox, if it is
+// the first one or another one than before.
 func (e *Environment) rememberAgent() {
-	if !e.owner.agentless || e.cfg.Agent.Name == "" {
+	if !e.owner.agentless && e.owner.before == nil || e.cfg.Agent.Name == "" {
 		return
 	}
-	e.owner.agentless = false
+	e.owner.agentless, e.owner.before = false, nil
 	e.rememberOnHost(e.ownNote())
 	e.activity.change(func(a *activity) { a.Agent = e.cfg.Agent.Name })
 }
@@ -161,6 +161,9 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 			if k.Profile != nil && reflect.ValueOf(cfg.Profile).IsZero() {
 				cfg.Profile = *k.Profile
 			}
+		}
+		if k.Agent.Name != "" && k.Agent.Name != cfg.Agent.Name {
+			own.before = &k.Agent
 		}
 	}
 	if cfg.SessionID == "" {

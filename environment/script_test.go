@@ -47,6 +47,8 @@ var mayRunnerSay = map[runnerscripts.EventType]bool{
 	runnerscripts.TypeTranscriptRestored: false,
 	runnerscripts.TypeCheckpoint:         false,
 	runnerscripts.TypeRewound:            false,
+	runnerscripts.TypeAgentChanged:       false,
+	runnerscripts.TypeSessionInfo:        true,
 
 	runnerscripts.TypeSubagentStarted:   true,
 	runnerscripts.TypeSubagentCompleted: true,

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,8 +22,10 @@ type Setup struct {
 	// Files are written into the workspace by the runner; they count as
 	// changes.
 	Files []runnerscripts.WorkspaceFile
-	// Transcript is restored, so that the agent remembers an earlier
-	// conversation.
+	// Transcript is restored, so that the agent remembers an earlier conversation, also
+	// that of another agent, which Transcript.Agent names: SetupData.Restored says how well.
+	// Where it is nil in a sandbox of [Attach] that another agent than Config.Agent has
+	// worked in, it is that agent's.
 	Transcript *runnerscripts.Transcript
 }
 
@@ -82,6 +85,12 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 		return runnerscripts.SetupData{}, context.Cause(ctx)
 	}
 	e.prepared = false
+	if s.Transcript == nil {
+		var err error
+		if s.Transcript, err = e.predecessor(ctx); err != nil {
+			return runnerscripts.SetupData{}, err
+		}
+	}
 	result, err := e.run(ctx, runnerscripts.SetupSession, runnerscripts.SetupRequest{
 		Session: e.session(), Profile: e.cfg.Profile, Files: s.Files, Transcript: s.Transcript,
 	}, nil)
@@ -93,6 +102,62 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 		e.rememberAgent()
 	}
 	return data, err
+}
+
+// predecessor returns the conversation of the agent that has worked in the sandbox before this
+// one, and ends that agent; nil if there is none. The caller holds setup.
+func (e *Environment) predecessor(ctx context.Context) (*runnerscripts.Transcript, error) {
+	before := e.owner.before
+	if before == nil {
+		return nil, nil
+	}
+	working, err := e.working(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if working {
+		return nil, fmt.Errorf("%w: one of the agent %q; wait for its end with FollowQuery", ErrBusy, before.Name)
+	}
+	if err := e.endLeft(ctx); err != nil {
+		return nil, err
+	}
+	session := e.session()
+	session.Agent = *before
+	result, err := e.run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: session}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read the conversation of the agent %q: %w", before.Name, err)
+	}
+	t, err := resultData[runnerscripts.Transcript](runnerscripts.ReadTranscript, result)
+	if err != nil || t.Main == "" {
+		return nil, err
+	}
+	t.Agent = cmp.Or(t.Agent, before.Name) // a script of the user's own may not say it
+	return &t, nil
+}
+
+// endLeft ends the agent that an earlier program has left in the sandbox, if it is there.
+func (e *Environment) endLeft(ctx context.Context) error {
+	e.mu.Lock()
+	look := e.left
+	e.left = false
+	e.mu.Unlock()
+	if !look || !e.durable(runnerscripts.ExecuteQuery) {
+		return nil
+	}
+	last, err := e.lastPrompt(ctx)
+	if errors.Is(err, ErrNoQuery) {
+		return nil
+	}
+	var p *process
+	if err == nil {
+		p, err = e.rejoinAfter(ctx, last)
+	}
+	if err != nil || p == nil {
+		return err
+	}
+	p.shutdown()
+	e.release(p)
+	return nil
 }
 
 // prepareOnce prepares the session unless it is prepared.

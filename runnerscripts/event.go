@@ -108,7 +108,7 @@ const (
 	TypeFileRenamed  EventType = "file_renamed"  // FileChange
 
 	TypeTranscriptChanged  EventType = "transcript_changed"  // TranscriptChanged
-	TypeTranscriptRestored EventType = "transcript_restored" // {}
+	TypeTranscriptRestored EventType = "transcript_restored" // TranscriptRestored
 	TypeCheckpoint         EventType = "checkpoint"          // Checkpoint
 	TypeRewound            EventType = "rewound"             // Rewound
 
@@ -118,6 +118,8 @@ const (
 	TypeSessionInitialized EventType = "session_initialized" // SessionInitialized
 	TypeSessionIdle        EventType = "session_idle"        // {}
 	TypeOptionsChanged     EventType = "options_changed"     // OptionsChanged
+	TypeSessionInfo        EventType = "session_info_update" // SessionInfo
+	TypeAgentChanged       EventType = "agent_changed"       // AgentChanged
 
 	TypeLog   EventType = "log"   // Log
 	TypeError EventType = "error" // ErrorInfo

@@ -320,6 +320,24 @@ type Rewound struct {
 	Checkpoint int `json:"checkpoint"`
 }
 
+// TranscriptRestored tells that the agent remembers what was said in an earlier sandbox. The
+// zero value says that it has its own transcript.
+type TranscriptRestored struct {
+	// From is the agent whose conversation it continues, if that is another one, and Way how
+	// it got it.
+	From string   `json:"from,omitempty"`
+	Way  Restored `json:"way,omitempty"`
+	// Reason is why it got a summary only; empty if its kind of agent takes nothing else.
+	Reason string `json:"reason,omitempty"`
+}
+
+// AgentChanged tells that another agent continues the session. What was chosen for the last
+// one, such as its model, does not hold any more.
+type AgentChanged struct {
+	Agent string `json:"agent"`
+	From  string `json:"from"`
+}
+
 // SubagentStarted tells that a tool call started a subagent. Its events carry
 // the ToolCallID as their ConversationID.
 type SubagentStarted struct {
@@ -346,7 +364,20 @@ type SessionInitialized struct {
 	Model        string   `json:"model,omitempty"`
 	Mode         string   `json:"mode,omitempty"`
 	Tools        []string `json:"tools,omitempty"`
+	Models       []Model  `json:"models,omitempty"` // that can be chosen, if the agent says so
 	Resumed      bool     `json:"resumed,omitempty"`
+}
+
+// Model is a model that an agent offers.
+type Model struct {
+	ID   string `json:"id"` // as [Agent].Model takes it
+	Name string `json:"name,omitempty"`
+}
+
+// SessionInfo tells what the agent calls the session. Empty fields have not changed.
+type SessionInfo struct {
+	Title   string `json:"title,omitempty"`
+	Summary string `json:"summary,omitempty"`
 }
 
 // OptionsChanged tells the options now in force or, from the session, those that were

@@ -134,8 +134,8 @@ type SetupRequest struct {
 	Profile Profile `json:"profile,omitzero"`
 	// Files are written into the workspace.
 	Files []WorkspaceFile `json:"files,omitempty"`
-	// Transcript is restored so that the agent remembers; nil for a new
-	// conversation.
+	// Transcript is restored so that the agent remembers, another agent's too; nil for a
+	// new conversation.
 	Transcript *Transcript `json:"transcript,omitempty"`
 }
 
@@ -162,7 +162,24 @@ func (f WorkspaceFile) Data() []byte {
 // SetupData is the data of setup-session's result.
 type SetupData struct {
 	AgentVersion string `json:"agent_version,omitempty"`
+	// Restored says how the agent got the transcript of another agent; zero if it got none, or
+	// its own.
+	Restored TranscriptRestored `json:"restored,omitzero"`
 }
+
+// Restored is how an agent gets the conversation of another one.
+type Restored string
+
+// The ways, the best first. All of them are bounded: of a long conversation the beginning is
+// left out, and of long outputs of tools the middle.
+const (
+	// RestoredNative: the agent has imported it with its own means.
+	RestoredNative Restored = "native"
+	// RestoredConverted: it was written as a transcript of the agent's own.
+	RestoredConverted Restored = "converted"
+	// RestoredSummary: it is put in words before the first prompt.
+	RestoredSummary Restored = "summary"
+)
 
 // QueryRequest starts execute-query: the agent is started, or resumed where the
 // conversation has a transcript, and waits for prompts.
@@ -195,6 +212,10 @@ type TranscriptRequest struct {
 // Transcript is an agent's own history, byte by byte. It is what is stored of a
 // session, and what makes an agent remember in a new sandbox.
 type Transcript struct {
+	// Agent is the name of the agent whose history it is. Empty means the agent of the
+	// session. Set up with the transcript of another agent, a session continues that one's
+	// conversation; see [SetupData].Restored.
+	Agent string `json:"agent,omitempty"`
 	// Main is the conversation in the agent's own format; empty if there is
 	// none yet.
 	Main      string               `json:"main"`

@@ -47,7 +47,7 @@ var eventKinds = map[EventType]eventKind{
 	TypeFileRenamed:  hostKind[FileChange](TypeFileRenamed),
 
 	TypeTranscriptChanged:  hostKind[TranscriptChanged](TypeTranscriptChanged),
-	TypeTranscriptRestored: rawKind[struct{}](TypeTranscriptRestored, true),
+	TypeTranscriptRestored: hostKind[TranscriptRestored](TypeTranscriptRestored),
 	TypeCheckpoint:         hostKind[Checkpoint](TypeCheckpoint),
 	TypeRewound:            hostKind[Rewound](TypeRewound),
 
@@ -57,6 +57,8 @@ var eventKinds = map[EventType]eventKind{
 	TypeSessionInitialized: kindOf[SessionInitialized](TypeSessionInitialized),
 	TypeSessionIdle:        rawKind[struct{}](TypeSessionIdle, true),
 	TypeOptionsChanged:     kindOf[OptionsChanged](TypeOptionsChanged),
+	TypeSessionInfo:        kindOf[SessionInfo](TypeSessionInfo),
+	TypeAgentChanged:       hostKind[AgentChanged](TypeAgentChanged),
 
 	TypeLog:   kindOf[Log](TypeLog),
 	TypeError: kindOf[ErrorInfo](TypeError),

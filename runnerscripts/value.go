@@ -24,6 +24,7 @@ func (e Event) Value() Value {
 	return nil
 }
 
+func (*AgentChanged) isValue()          {}
 func (*Checkpoint) isValue()            {}
 func (*ContentChunk) isValue()          {}
 func (*EnvironmentInfo) isValue()       {}
@@ -41,8 +42,10 @@ func (*QueryCompleted) isValue()        {}
 func (*QueryFailed) isValue()           {}
 func (*QueryStarted) isValue()          {}
 func (*SessionInitialized) isValue()    {}
+func (*SessionInfo) isValue()           {}
 func (*SubagentCompleted) isValue()     {}
 func (*SubagentStarted) isValue()       {}
 func (*ToolCall) isValue()              {}
 func (*TranscriptChanged) isValue()     {}
+func (*TranscriptRestored) isValue()    {}
 func (*UsageUpdate) isValue()           {}

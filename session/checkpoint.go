@@ -314,10 +314,10 @@ func (s *AgentSession) loadBeginning(ctx context.Context) (*beginning, error) {
 }
 
 // events tells what a new sandbox starts with, beside what everybody expects.
-func (b *beginning) events() []runnerscripts.Event {
+func (b *beginning) events(data runnerscripts.SetupData) []runnerscripts.Event {
 	var events []runnerscripts.Event
 	if b.transcript != nil {
-		events = append(events, event(runnerscripts.TypeTranscriptRestored, "", struct{}{}))
+		events = append(events, event(runnerscripts.TypeTranscriptRestored, "", data.Restored))
 	}
 	if b.lost {
 		text := "the workspace lacks what was changed in the last sandbox, because it was not stored when that ended"

@@ -131,7 +131,7 @@ func (s *AgentSession) note(ctx context.Context, status string) {
 	data, err := json.Marshal(saved)
 	if err == nil {
 		err = s.store.Update(context.WithoutCancel(ctx), s.id, func(r *store.Record) {
-			r.Status, r.Usage = status, st.Usage
+			r.Status, r.Usage, r.Title, r.Summary = status, st.Usage, st.Title, st.Summary
 			r.Sandbox = store.Sandbox{}
 			if st.Environment.Status == EnvironmentReady {
 				r.Sandbox = store.Sandbox{Type: st.Environment.Backend, ID: st.Environment.ID}

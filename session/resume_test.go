@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -290,20 +289,6 @@ func TestOpeningEndsWhatADeadProgramLeftOpen(t *testing.T) {
 	}
 	if got := converse(t, s, "c"); got != "x" {
 		t.Errorf("the agent said %q", got)
-	}
-}
-
-func TestASessionOfAnotherAgentIsRefused(t *testing.T) {
-	t.Parallel()
-	cfg := scripted(t, steps(say("x")))
-	cfg.Store = store.NewMemory()
-	s := start(t, cfg)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	cfg.ID, cfg.Environment.Agent.Name = s.ID(), "claude"
-	if _, err := Open(t.Context(), cfg); !errors.Is(err, fs.ErrInvalid) {
-		t.Errorf("open with another agent: %v", err)
 	}
 }
 

@@ -235,10 +235,11 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 	if err != nil {
 		return nil, nil, fmt.Errorf("create environment: %w", err)
 	}
-	if _, err := sb.PrepareSession(ctx, environment.Setup{Transcript: from.transcript}); err != nil {
+	data, err := sb.PrepareSession(ctx, environment.Setup{Transcript: from.transcript})
+	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("prepare session: %w", err), sb.Terminate(ctx))
 	}
-	return sb, from.events(), nil
+	return sb, from.events(data), nil
 }
 
 // environmentConfig is the configured environment as it is now wanted.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"sync"
 	"time"
 
@@ -75,6 +74,9 @@ type AgentSession struct {
 // the stored one, as it was when the session was opened last. What is not stored is taken from cfg: the values
 // of Agent.Env, OnPermission, the Logger, Progress, Trust, Sandbox.Provider and Create. No sandbox is made
 // before the first prompt; what environment.Config.Check refuses is refused here.
+//
+// Another agent than the one of the session continues its conversation, with the files as
+// they are; an event of the type transcript_restored says how it got what was said.
 //
 // Going on with a session whose program died first closes what was left open:
 // queries that were running or queued are reported as failed, permission requests
@@ -188,17 +190,16 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 	if err != nil {
 		return err
 	}
-	if agent := s.cfg.Environment.Agent.Name; rec.Agent != "" && rec.Agent != agent {
-		return fmt.Errorf("%w: session %s belongs to agent %q, whose transcript %q cannot read; use that agent or begin a new session",
-			fs.ErrInvalid, s.id, rec.Agent, agent)
-	}
-	s.state.ID, s.state.Agent = s.id, s.cfg.Environment.Agent.Name
+	s.state.ID, s.state.Agent = s.id, rec.Agent
 	s.loadState(rec)
 	for ev, err := range s.store.Events(ctx, s.id, s.state.LastSeq+1) {
 		if err != nil {
 			return err
 		}
 		s.state.apply(ev)
+	}
+	if err := s.changeAgent(ctx); err != nil {
+		return err
 	}
 	if err := s.storeConfig(ctx); err != nil {
 		return err
@@ -210,6 +211,22 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 		return s.readopt(ctx)
 	}
 	return s.append(ctx, leftovers(s.state, reasonExpired)...)
+}
+
+// changeAgent notes in the log and in the record that another agent than before goes on.
+func (s *AgentSession) changeAgent(ctx context.Context) error {
+	was, is := s.state.Agent, s.cfg.Environment.Agent.Name
+	if was == is {
+		return nil
+	}
+	if was == "" {
+		s.state.Agent = is
+		return nil
+	}
+	if err := s.append(ctx, event(runnerscripts.TypeAgentChanged, "", runnerscripts.AgentChanged{Agent: is, From: was})); err != nil {
+		return err
+	}
+	return s.store.Update(ctx, s.id, func(r *store.Record) { r.Agent = is })
 }
 
 // leftovers returns the events that end what a state still has open; reason is why

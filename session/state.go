@@ -3,6 +3,7 @@ package session
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -14,6 +15,16 @@ import (
 type State struct {
 	ID    string `json:"id,omitempty"`
 	Agent string `json:"agent,omitempty"`
+	// Title is what the session is about: what the agent calls it, else the first prompt, as a
+	// line of at most 80 characters. Empty before the first prompt.
+	Title string `json:"title,omitempty"`
+	// Summary is what the agent says that was done; empty if it says nothing.
+	Summary string `json:"summary,omitempty"`
+	// Tools are the names of the tools that the agent offers to its model, and Models the
+	// models that can be chosen with SetOptions. Empty if the agent does not say: the tools
+	// those of codex, gemini and acp, the models those of claude and codex.
+	Tools  []string              `json:"tools,omitempty"`
+	Models []runnerscripts.Model `json:"models,omitempty"`
 	// Model and Mode are what the agent says is in force, if it says so.
 	Model string `json:"model,omitempty"`
 	Mode  string `json:"mode,omitempty"`
@@ -159,6 +170,17 @@ func (s *State) apply(ev runnerscripts.Event) {
 			setIf(&s.Agent, p.Agent)
 			setIf(&s.Model, p.Model)
 			setIf(&s.Mode, p.Mode)
+			if p.Tools != nil {
+				s.Tools = p.Tools
+			}
+			if p.Models != nil {
+				s.Models = p.Models
+			}
+		}
+	case runnerscripts.TypeSessionInfo:
+		if p, ok := decode[runnerscripts.SessionInfo](ev); ok && mainConversation(ev) {
+			setIf(&s.Title, line(p.Title))
+			setIf(&s.Summary, p.Summary)
 		}
 	case runnerscripts.TypeModeUpdate:
 		if p, ok := decode[runnerscripts.ModeUpdate](ev); ok {
@@ -173,6 +195,12 @@ func (s *State) apply(ev runnerscripts.Event) {
 		s.applyOptions(ev)
 	case runnerscripts.TypeCheckpoint, runnerscripts.TypeRewound:
 		s.applyCheckpoint(ev)
+	case runnerscripts.TypeAgentChanged:
+		if p, ok := decode[runnerscripts.AgentChanged](ev); ok {
+			s.Agent, s.Model, s.Mode, s.Options = p.Agent, "", "", Options{}
+			s.Tools, s.Models = nil, nil
+			s.ContextUsed, s.ContextSize = 0, 0
+		}
 	}
 }
 
@@ -195,6 +223,7 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 	case runnerscripts.TypeQueryQueued:
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
 			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Time: ev.Time, Seq: ev.Seq})
+			s.name(p.Prompt)
 		}
 		return
 	case runnerscripts.TypeQueryStarted:
@@ -206,6 +235,7 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
 			started.Prompt, started.Time = p.Prompt, ev.Time
 			s.Query, s.Unsaved = &started, true
+			s.name(p.Prompt)
 		}
 		return
 	}
@@ -230,6 +260,23 @@ func (s *State) query(id string) *QueryState {
 		}
 	}
 	return nil
+}
+
+// name gives the session a title if it has none.
+func (s *State) name(prompt string) {
+	if s.Title == "" {
+		s.Title = line(prompt)
+	}
+}
+
+// line makes a text one line that is not long.
+func line(text string) string {
+	const most = 80
+	words := []rune(strings.Join(strings.Fields(text), " "))
+	if len(words) > most {
+		return string(words[:most-1]) + "…"
+	}
+	return string(words)
 }
 
 func (s *State) dropQuery(id string) {

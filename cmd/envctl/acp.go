@@ -98,7 +98,7 @@ func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	if err := f.agentFlags.apply(ctx, &cfg); err != nil {
+	if err := f.agentFlags.apply(ctx, f.config, &cfg); err != nil {
 		return cfg, err
 	}
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {

@@ -22,7 +22,7 @@ func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(agentNames(), ", ")+` (default "script"); see 'envctl agents'`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
-	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a file (YAML or JSON), or a folder as Claude Code has it")
+	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a name, see 'envctl profiles', a file (YAML or JSON), or a folder as Claude Code has it")
 	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent; its format: go doc github.com/agentenv-dev/agentenv/runnerscripts.Scenario")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }
@@ -32,8 +32,8 @@ func agentNames() []string {
 	return []string{"acp", "claude", "codex", "command", "gemini", "opencode", "script"}
 }
 
-// apply sets what the flags say over the configuration.
-func (f *agentFlags) apply(ctx context.Context, cfg *environment.Config) error {
+// apply sets what the flags say over the configuration, which may be of a file.
+func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Config) error {
 	set := func(v *string, flag string) {
 		if flag != "" {
 			*v = flag
@@ -50,7 +50,7 @@ func (f *agentFlags) apply(ctx context.Context, cfg *environment.Config) error {
 	}
 	if f.profile != "" {
 		var err error
-		if cfg.Profile, err = environment.LoadProfile(f.profile); err != nil {
+		if cfg.Profile, err = environment.FindProfile(f.profile, file); err != nil {
 			return &exitError{code: exitUsage, err: err}
 		}
 	}

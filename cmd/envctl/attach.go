@@ -34,14 +34,15 @@ the last one. Ctrl-C lets go of it: the query goes on.
 With prompts, go on with the conversation of a sandbox that 'envctl run --keep' has
 left. A query whose end was not shown yet comes first. Ctrl-C interrupts. Variables
 that --env gave are stored nowhere: give them again. A sandbox of 'envctl create' takes its
-agent from the first --agent, and remembers it.
+agent from the first --agent, and remembers it. Another --agent continues what the last one
+has begun, with its files: it gets the conversation as well as it can take it, which is said.
 
 When the agent asks for permission and this is no terminal, it is denied, unless the
 program that made the sandbox is there to answer. The exit status is 1 if a query
 failed, also one that another program began, and 124 if --timeout ended it.`,
 		Example: `  envctl attach 3f2a
   envctl attach 3f2a -e ANTHROPIC_API_KEY "Now add a test"
-  envctl attach web --agent codex -e OPENAI_API_KEY "Explain this code"
+  envctl attach 3f2a --agent codex "Go on"
   envctl attach --json 3f2a | jq -r .type`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

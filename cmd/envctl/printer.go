@@ -122,8 +122,34 @@ func (p *peoplePrinter) show(ev runnerscripts.Event) error {
 		return p.end(ev)
 	case runnerscripts.TypeLog, runnerscripts.TypeError, runnerscripts.TypeEnvironmentError:
 		return p.diagnostic(ev)
+	case runnerscripts.TypeTranscriptRestored:
+		return p.restored(ev)
 	}
 	return nil
+}
+
+// restored tells how well an agent continues the conversation of another one.
+func (p *peoplePrinter) restored(ev runnerscripts.Event) error {
+	r, err := runnerscripts.Payload[runnerscripts.TranscriptRestored](ev)
+	if err != nil || r.From == "" {
+		return nil
+	}
+	text := "continues the conversation of " + r.From + ": "
+	switch r.Way {
+	case runnerscripts.RestoredNative:
+		text += "the agent has imported it"
+	case runnerscripts.RestoredConverted:
+		text += "it was converted"
+	default:
+		text += "the agent gets a summary of it"
+	}
+	if r.Reason != "" {
+		text += ", because it could not be given more: " + r.Reason
+	}
+	if err := p.endLine(); err != nil {
+		return err
+	}
+	return p.err.println(dim(text))
 }
 
 // chunk prints a piece of a message as it comes.

@@ -171,7 +171,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	root.AddCommand(
 		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
 		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
-		a.newAgentsCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
+		a.newAgentsCmd(), a.newProfilesCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
 	checkArgs(root.Commands())
 	return root

@@ -111,7 +111,7 @@ func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	at := &attachFlags{target: f.target, permission: f.permission, asJSON: f.asJSON}
 	at.configure = func(ctx context.Context, cfg *environment.Config) error {
 		unnamed := f.agent == "" && cfg.Agent.Name == ""
-		err := errors.Join(f.agentFlags.apply(ctx, cfg), f.budgetFlags.apply(cfg))
+		err := errors.Join(f.agentFlags.apply(ctx, f.config, cfg), f.budgetFlags.apply(cfg))
 		if unnamed {
 			cfg.Agent.Name = "" // the one that has run there
 		}
@@ -208,7 +208,7 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	if err := f.agentFlags.apply(ctx, &cfg); err != nil {
+	if err := f.agentFlags.apply(ctx, f.config, &cfg); err != nil {
 		return cfg, err
 	}
 	if err := errors.Join(f.identityFlags.apply(&cfg), f.budgetFlags.apply(&cfg)); err != nil {

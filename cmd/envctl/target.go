@@ -40,7 +40,7 @@ func (t *target) envFlag(cmd *cobra.Command) {
 // agentFlag adds the flag that names the agent of a sandbox which this machine does not
 // remember.
 func (t *target) agentFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&t.named, "agent", "a", "", "agent for a sandbox that has none, or that this machine does not remember; its settings come from --config")
+	cmd.Flags().StringVarP(&t.named, "agent", "a", "", "agent that goes on; another one than the sandbox has had continues its conversation; its settings come from --config")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/handoff"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/queries"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/relay"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
@@ -91,6 +92,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 	})
 	started := err == nil
 	if started {
+		c.agent = handoff.WithPreface(c.agent, req.Session)
 		c.change(ctx, func(q *queries.Queue) []queries.Action { q.Started(); return nil })
 		c.tasks.Go(func() { c.followControls(ctx, pending) })
 		err = c.work(ctx)

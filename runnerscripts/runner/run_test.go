@@ -162,6 +162,8 @@ func (f *fake) Setup(context.Context, rs.SetupRequest) (rs.SetupData, error) {
 	panic("set up wrongly")
 }
 
+func (f *fake) Replay(context.Context, rs.Session, rs.Transcript, agent.Sink) error { return nil }
+
 func (f *fake) Start(ctx context.Context, _ rs.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if f.start != nil {
 		if err := f.start(ctx, out); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/handoff"
 )
 
 func (a *app) setupSession(ctx context.Context) error {
@@ -38,7 +39,7 @@ func (a *app) setupSession(ctx context.Context) error {
 	}
 	var data runnerscripts.SetupData
 	err = a.guarded(func() (err error) {
-		data, err = driver.Setup(ctx, req)
+		data, err = handoff.SetUp(ctx, a.agents, req)
 		return err
 	})
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/handoff"
 )
 
 // sink writes events to standard output. It implements agent.Sink.
@@ -35,6 +36,7 @@ func (s *sink) Emit(conversation string, typ runnerscripts.EventType, payload an
 
 // EmitAt reports an event that happened at another time.
 func (s *sink) EmitAt(at time.Time, conversation string, typ runnerscripts.EventType, payload any) {
+	payload = handoff.WithoutPreface(typ, payload)
 	s.order.Lock()
 	defer s.order.Unlock()
 	query := ""

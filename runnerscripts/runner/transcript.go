@@ -27,5 +27,8 @@ func (a *app) readTranscript(ctx context.Context) error {
 	if err := out.Err(); err != nil {
 		return err
 	}
+	if history.Main != "" {
+		history.Agent = req.Agent.Name
+	}
 	return a.finish(history)
 }

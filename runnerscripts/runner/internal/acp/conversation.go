@@ -86,7 +86,7 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 	c.mu.Unlock()
 	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
 		Agent: cfg.Query.Agent.Name, AgentVersion: p.version,
-		Model: cmp.Or(model, p.options.model()), Mode: cmp.Or(mode, p.options.mode()), Resumed: resumed,
+		Model: cmp.Or(model, p.options.model()), Mode: cmp.Or(mode, p.options.mode()), Models: p.options.modelList(), Resumed: resumed,
 	})
 	return c, nil
 }

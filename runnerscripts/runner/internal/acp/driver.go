@@ -162,6 +162,11 @@ func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptReques
 	return record.Transcript(ctx, req.Session, out)
 }
 
+// Replay emits the conversation of a transcript.
+func (Driver) Replay(ctx context.Context, _ runnerscripts.Session, t runnerscripts.Transcript, out agent.Sink) error {
+	return record.Replay(ctx, t.Main, out)
+}
+
 // decodeStrict decodes JSON that has no unknown fields.
 func decodeStrict(data json.RawMessage, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))

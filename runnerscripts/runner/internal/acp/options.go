@@ -48,6 +48,23 @@ func (o options) model() string {
 	return ""
 }
 
+// modelList are the models on offer.
+func (o options) modelList() []runnerscripts.Model {
+	var list []runnerscripts.Model
+	if o.models != nil {
+		for _, m := range o.models.AvailableModels {
+			list = append(list, runnerscripts.Model{ID: string(m.ModelId), Name: m.Name})
+		}
+		return list
+	}
+	if s := o.selector(categoryModel); s != nil && s.Options.Ungrouped != nil {
+		for _, m := range *s.Options.Ungrouped {
+			list = append(list, runnerscripts.Model{ID: string(m.Value), Name: m.Name})
+		}
+	}
+	return list
+}
+
 // selector is the configuration option of a category.
 func (o options) selector(category string) *acpsdk.SessionConfigOptionSelect {
 	for _, opt := range o.config {

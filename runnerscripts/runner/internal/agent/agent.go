@@ -32,6 +32,11 @@ type Driver interface {
 	// With req.Events it also emits the conversation, every event with its
 	// recorded time.
 	Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out Sink) (runnerscripts.Transcript, error)
+
+	// Replay emits the conversation of a transcript of this agent, every event with its
+	// recorded time. The session may be that of another agent, which is to continue it: only
+	// its paths count.
+	Replay(ctx context.Context, s runnerscripts.Session, t runnerscripts.Transcript, out Sink) error
 }
 
 // Conversation is a started agent. Prompt is called once at a time; the other

@@ -99,3 +99,8 @@ func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptReques
 	}
 	return t, replay(ctx, t, newTranslator(out, req.Paths))
 }
+
+// Replay emits the conversation of a transcript.
+func (Driver) Replay(ctx context.Context, s runnerscripts.Session, t runnerscripts.Transcript, out agent.Sink) error {
+	return replay(ctx, t, newTranslator(out, s.Paths))
+}

@@ -99,3 +99,8 @@ func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptReques
 	}
 	return record.Transcript(ctx, req.Session, out)
 }
+
+// Replay emits the conversation of a transcript.
+func (Driver) Replay(ctx context.Context, _ runnerscripts.Session, t runnerscripts.Transcript, out agent.Sink) error {
+	return record.Replay(ctx, t.Main, out)
+}

@@ -153,7 +153,7 @@ func mcpServers(req runnerscripts.QueryRequest) ([]runnerscripts.MCPServer, erro
 }
 
 // Transcript reads the session's history.
-func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
+func (d Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
 	if err := check(req.Session); err != nil {
 		return runnerscripts.Transcript{}, err
 	}
@@ -161,11 +161,16 @@ func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptReques
 	if err != nil || !req.Events {
 		return t, err
 	}
-	workspace, err := realWorkspace(req.Session)
+	return t, d.Replay(ctx, req.Session, t, out)
+}
+
+// Replay emits the conversation of a transcript.
+func (Driver) Replay(ctx context.Context, s runnerscripts.Session, t runnerscripts.Transcript, out agent.Sink) error {
+	workspace, err := realWorkspace(s)
 	if err != nil {
-		return t, err
+		return err
 	}
-	return t, replay(ctx, t, workspace, out)
+	return replay(ctx, t, workspace, out)
 }
 
 // The permission modes of the program.

@@ -98,3 +98,8 @@ func (d Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequ
 	}
 	return t, replay(t, newTranslator(out, req.Paths.Workspace))
 }
+
+// Replay emits the conversation of a transcript.
+func (Driver) Replay(_ context.Context, s runnerscripts.Session, t runnerscripts.Transcript, out agent.Sink) error {
+	return replay(t, newTranslator(out, s.Paths.Workspace))
+}

@@ -254,7 +254,7 @@ func (c *conversation) prepare(ctx context.Context, s *server) error {
 	if first {
 		c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{
 			Agent: programName, AgentVersion: off.version, Model: firstOf(model, off.initial), Mode: mode,
-			Tools: off.toolsFor(c.profile), Resumed: resumed,
+			Tools: off.toolsFor(c.profile), Models: off.list(), Resumed: resumed,
 		})
 		c.offerCommands(off.commands)
 	}
@@ -266,6 +266,15 @@ func firstOf(a, b string) string {
 		return a
 	}
 	return b
+}
+
+// list are the models in the order of their names.
+func (o offer) list() []runnerscripts.Model {
+	var models []runnerscripts.Model
+	for _, id := range slices.Sorted(maps.Keys(o.models)) {
+		models = append(models, runnerscripts.Model{ID: id})
+	}
+	return models
 }
 
 // toolsFor are the program's own tools that the model gets with a profile. Those of MCP

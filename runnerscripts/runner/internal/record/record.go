@@ -172,18 +172,23 @@ func Lines(text string) iter.Seq[Line] {
 // to out, unless that is nil, each with its time.
 func Transcript(ctx context.Context, s runnerscripts.Session, out agent.Sink) (runnerscripts.Transcript, error) {
 	text, err := agent.ReadIfExists(File(s))
-	if err != nil || out == nil {
-		return runnerscripts.Transcript{Main: text}, err
+	if err == nil && out != nil {
+		err = Replay(ctx, text, out)
 	}
+	return runnerscripts.Transcript{Main: text}, err
+}
+
+// Replay emits the events of a record, each with its time.
+func Replay(ctx context.Context, text string, out agent.Sink) error {
 	for l := range Lines(text) {
 		if err := ctx.Err(); err != nil {
-			return runnerscripts.Transcript{}, err
+			return err
 		}
 		if l.Type != "" {
 			out.EmitAt(l.Time, runnerscripts.MainConversation, l.Type, l.Payload)
 		}
 	}
-	return runnerscripts.Transcript{Main: text}, nil
+	return nil
 }
 
 // PromptID is the start of the ids of the blocks of a prompt: its number in the

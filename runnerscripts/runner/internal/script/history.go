@@ -36,7 +36,11 @@ func readHistory(name string) (past, error) {
 		}
 		return p, fmt.Errorf("reading the script agent's history: %w", err)
 	}
-	p.text = string(raw)
+	return parseHistory(string(raw))
+}
+
+func parseHistory(text string) (past, error) {
+	p := past{text: text}
 	lines := runnerscripts.NewLineReader(strings.NewReader(p.text), 0)
 	for {
 		line, err := lines.Next()

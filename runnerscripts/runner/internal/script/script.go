@@ -109,11 +109,25 @@ func (d *driver) Transcript(_ context.Context, req runnerscripts.TranscriptReque
 		return runnerscripts.Transcript{}, err
 	}
 	if req.Events {
-		for _, ev := range past.events {
-			out.EmitAt(ev.Time, ev.ConversationID, ev.Type, ev.Payload)
-		}
+		emit(past, out)
 	}
 	return runnerscripts.Transcript{Main: past.text}, nil
+}
+
+// Replay emits the conversation of a transcript.
+func (d *driver) Replay(_ context.Context, _ runnerscripts.Session, t runnerscripts.Transcript, out agent.Sink) error {
+	past, err := parseHistory(t.Main)
+	if err != nil {
+		return err
+	}
+	emit(past, out)
+	return nil
+}
+
+func emit(p past, out agent.Sink) {
+	for _, ev := range p.events {
+		out.EmitAt(ev.Time, ev.ConversationID, ev.Type, ev.Payload)
+	}
 }
 
 func checkAgent(a runnerscripts.Agent) error {

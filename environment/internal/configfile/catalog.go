@@ -1,0 +1,89 @@
+package configfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Catalog is a list of folders with profiles, each a file or folder that is named for the
+// profile. A profile of an earlier folder hides one of the same name in a later one.
+type Catalog []string
+
+// Entry is a profile of a catalog.
+type Entry struct {
+	Name string
+	// Path is the file or folder that has the profile.
+	Path string
+}
+
+// extensions are those of the files of profiles.
+var extensions = []string{".yaml", ".yml", ".json"}
+
+// Entries returns the profiles, by name. A folder that does not exist has none.
+func (c Catalog) Entries() ([]Entry, error) {
+	var list []Entry
+	for _, dir := range c {
+		files, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("list the profiles: %w", err)
+		}
+		for _, f := range files {
+			name, ok := profileName(dir, f)
+			if ok && !slices.ContainsFunc(list, func(e Entry) bool { return e.Name == name }) {
+				list = append(list, Entry{Name: name, Path: filepath.Join(dir, f.Name())})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// profileName is the name of the profile that a file or folder has, also behind a link.
+func profileName(dir string, f fs.DirEntry) (string, bool) {
+	info, err := os.Stat(filepath.Join(dir, f.Name()))
+	if err != nil || strings.HasPrefix(f.Name(), ".") {
+		return "", false
+	}
+	name, ext := f.Name(), filepath.Ext(f.Name())
+	if info.IsDir() {
+		return name, IsProfileName(name)
+	}
+	name = strings.TrimSuffix(name, ext)
+	return name, slices.Contains(extensions, ext) && IsProfileName(name)
+}
+
+// IsProfileName reports whether a text is the name of a profile, and no path.
+func IsProfileName(s string) bool {
+	return s != "" && s[0] != '.' && s[0] != '~' && !strings.ContainsAny(s, `/\`) && !slices.Contains(extensions, filepath.Ext(s))
+}
+
+// FindProfile reads the profile that a text names: a path, as [Reader.LoadProfile] takes it, or
+// the name of a profile of the catalog. A path that is there counts first.
+func (r Reader) FindProfile(path, name string, c Catalog) (runnerscripts.Profile, error) {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || !IsProfileName(name) {
+		return r.LoadProfile(path)
+	}
+	list, err := c.Entries()
+	if err != nil {
+		return runnerscripts.Profile{}, err
+	}
+	var names []string
+	for _, e := range list {
+		if e.Name == name {
+			return r.LoadProfile(e.Path)
+		}
+		names = append(names, e.Name)
+	}
+	known := "there are none in " + strings.Join(c, " and ")
+	if len(names) > 0 {
+		known = "choose one of " + strings.Join(names, ", ")
+	}
+	return runnerscripts.Profile{}, fmt.Errorf("%w: profile %q: %w; %s, or give the path of one", ErrInvalid, name, fs.ErrNotExist, known)
+}

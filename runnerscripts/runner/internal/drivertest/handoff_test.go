@@ -1,0 +1,146 @@
+package drivertest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/handoff"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// What the first agent is told, and what it and its tools say. The result is not in the call.
+const (
+	firstPrompt  = "the secret word is plum: run-command `touch asked && printf tool-result-%d 42`"
+	firstAnswer  = "The command has run."
+	firstResult  = "tool-result-42"
+	secondPrompt = "and then write-file `plum.txt`"
+	secondAnswer = "The file is written."
+)
+
+func drivers() map[string]agent.Driver {
+	list := map[string]agent.Driver{}
+	for _, s := range subjects() {
+		list[s.name] = s.driver
+	}
+	return list
+}
+
+// TestAnotherAgentContinues has every agent begin a conversation and every other one continue
+// it. What counts is what the second one sends its model.
+func TestAnotherAgentContinues(t *testing.T) {
+	for _, from := range subjects() {
+		t.Run("from "+from.name, func(t *testing.T) {
+			t.Parallel()
+			begun := begin(newRig(t, from, 10*time.Minute))
+			for _, to := range subjects() {
+				if to.name == from.name {
+					continue
+				}
+				t.Run("to "+to.name, func(t *testing.T) {
+					t.Parallel()
+					continues(newRig(t, to, 10*time.Minute), begun)
+				})
+			}
+		})
+	}
+}
+
+// begin leads a conversation and returns its transcript.
+func begin(r *rig) runnerscripts.Transcript {
+	r.Helper()
+	r.setUp()
+	c := r.start()
+	for _, prompt := range []string{firstPrompt, secondPrompt} {
+		if e := r.answer(c, prompt, runnerscripts.AllowOnce); e.err != nil {
+			r.Fatal(e.err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		r.Fatal(err)
+	}
+	t, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session}, r.out)
+	if err != nil {
+		r.Fatal(err)
+	}
+	t.Agent = r.name
+	return t
+}
+
+func continues(r *rig, begun runnerscripts.Transcript) {
+	r.Helper()
+	r.real()
+	want := runnerscripts.RestoredSummary
+	if c, ok := r.driver.(handoff.Converter); ok {
+		want = c.Restores()
+	}
+	for range 2 { // it can be called again
+		data, err := handoff.SetUp(r.Context(), drivers(), runnerscripts.SetupRequest{Session: r.session, Transcript: &begun})
+		if err != nil || data.Restored != (runnerscripts.TranscriptRestored{From: begun.Agent, Way: want}) {
+			r.Fatalf("set up: %+v, %v; want it %s", data, err, want)
+		}
+	}
+	c := handoff.WithPreface(r.start(), r.session)
+	if want == runnerscripts.RestoredSummary {
+		// Its words are the user's, so that the scripted model does once more what it was told.
+		if e := r.answer(c, "remember", runnerscripts.AllowOnce); e.err != nil {
+			r.Fatal(e.err)
+		}
+	} else {
+		r.prompt(c, "remember")
+	}
+	last := r.lastRequest()
+	for _, text := range []string{firstPrompt, firstAnswer, firstResult, secondPrompt, secondAnswer} {
+		if !strings.Contains(unescaped(last.Body), text) {
+			r.Errorf("the model was not sent %q", text)
+		}
+	}
+	if texts := []string{firstPrompt, secondPrompt, "remember"}; want != runnerscripts.RestoredSummary && !slices.Equal(last.Texts, texts) {
+		r.Errorf("the model was sent %q", last.Texts)
+	}
+	if init := r.initialized(); len(init) != 1 || init[0].Resumed != (want != runnerscripts.RestoredSummary) {
+		r.Errorf("session_initialized: %+v", init)
+	}
+	r.prompt(c, "plain-text")
+	once := firstAnswer
+	if want == runnerscripts.RestoredSummary {
+		once = "You continue a conversation that another agent has led"
+	}
+	if n := strings.Count(unescaped(r.lastRequest().Body), once); n != 1 {
+		r.Errorf("the model was sent %q %d times", once, n)
+	}
+	if want != runnerscripts.RestoredSummary {
+		r.keepsHistory(c)
+	}
+}
+
+// keepsHistory fails unless the agent's own transcript has what came before.
+func (r *rig) keepsHistory(c agent.Conversation) {
+	r.Helper()
+	if err := c.Close(); err != nil {
+		r.Fatal(err)
+	}
+	stored := agenttest.NewRecorder()
+	if _, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session, Events: true}, stored); err != nil {
+		r.Fatal(err)
+	}
+	var kinds []string
+	for _, b := range agenttest.Fold(r, stored.All()).Blocks {
+		kinds = append(kinds, string(b.Kind))
+		if b.Kind == session.BlockTool && b.Tool.Status != runnerscripts.ToolCompleted {
+			r.Errorf("tool call: %s", agenttest.Show(r, b.Tool))
+		}
+	}
+	if got := strings.Join(kinds, " "); !strings.HasPrefix(got, "user agent tool agent user agent tool agent user agent user") {
+		r.Errorf("blocks in the transcript: %s", got)
+	}
+}
+
+// unescaped is the body of a request with the characters that JSON escapes.
+func unescaped(body []byte) string {
+	return strings.NewReplacer(`\u0026`, "&", `\"`, `"`).Replace(string(body))
+}

@@ -1,0 +1,166 @@
+package handoff
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// Collector is a sink that makes a conversation of the events of one. Its methods may be
+// called from any goroutine. The zero value is ready to use.
+type Collector struct {
+	mu    sync.Mutex
+	parts []*part
+	index map[string]*part
+	// outputs are the last words of subagents, by the call that started them.
+	outputs map[string]string
+}
+
+// part is an item that is being made.
+type part struct {
+	kind Kind
+	time time.Time
+	text strings.Builder
+	call runnerscripts.ToolCall
+}
+
+// Emit takes an event of now.
+func (c *Collector) Emit(conv string, typ runnerscripts.EventType, payload any) {
+	c.EmitAt(time.Now(), conv, typ, payload)
+}
+
+// EmitAt takes an event of another time.
+func (c *Collector) EmitAt(at time.Time, conv string, typ runnerscripts.EventType, payload any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if typ == runnerscripts.TypeSubagentCompleted {
+		if p, ok := decode[runnerscripts.SubagentCompleted](payload); ok && p.Output != "" {
+			if c.outputs == nil {
+				c.outputs = map[string]string{}
+			}
+			c.outputs[p.ToolCallID] = p.Output
+		}
+		return
+	}
+	if conv != "" && conv != runnerscripts.MainConversation {
+		return
+	}
+	switch typ {
+	case runnerscripts.TypeUserMessage:
+		c.words(at, User, payload)
+	case runnerscripts.TypeAgentMessage:
+		c.words(at, Agent, payload)
+	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
+		if p, ok := decode[runnerscripts.ToolCall](payload); ok {
+			merge(&c.part(at, Tool, p.ToolCallID).call, p)
+		}
+	}
+}
+
+func (c *Collector) words(at time.Time, kind Kind, payload any) {
+	p, ok := decode[runnerscripts.ContentChunk](payload)
+	if !ok {
+		return
+	}
+	it := c.part(at, kind, p.BlockID)
+	if p.Snapshot {
+		it.text.Reset()
+	}
+	it.text.WriteString(p.Content.Text)
+}
+
+// part returns the item that an event adds to. Without an id only what follows at once
+// belongs together.
+func (c *Collector) part(at time.Time, kind Kind, id string) *part {
+	key := string(rune('0'+kind)) + id
+	if p := c.index[key]; p != nil && id != "" {
+		return p
+	}
+	if n := len(c.parts); id == "" && n > 0 && c.parts[n-1] == c.index[key] {
+		return c.parts[n-1]
+	}
+	p := &part{kind: kind, time: at}
+	c.parts = append(c.parts, p)
+	if c.index == nil {
+		c.index = map[string]*part{}
+	}
+	c.index[key] = p
+	return p
+}
+
+// Conversation returns the conversation so far, as that of the named agent. What comes
+// before the first words of the user is left out.
+func (c *Collector) Conversation(agent string) Conversation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conv := Conversation{Agent: agent}
+	for _, p := range c.parts {
+		it := Item{Kind: p.kind, Time: p.time}
+		if p.kind == Tool {
+			it.Call = c.call(p.call)
+		} else if it.Text = strings.ToValidUTF8(p.text.String(), "\uFFFD"); strings.TrimSpace(it.Text) == "" {
+			continue
+		}
+		if len(conv.Items) == 0 && it.Kind != User {
+			continue
+		}
+		conv.Items = append(conv.Items, it)
+	}
+	return conv
+}
+
+func (c *Collector) call(call runnerscripts.ToolCall) *Call {
+	out := &Call{
+		Name: nameOf(call), Title: call.Title, Kind: call.Kind, Input: inputOf(call.RawInput),
+		Output: outputOf(call), Failed: call.Status != runnerscripts.ToolCompleted,
+	}
+	if said, ok := c.outputs[call.ToolCallID]; ok && len(call.Content) == 0 {
+		out.Output = said
+	}
+	out.Output = strings.ToValidUTF8(out.Output, "\uFFFD")
+	return out
+}
+
+// merge takes in the fields of an update that are set.
+func merge(t *runnerscripts.ToolCall, u runnerscripts.ToolCall) {
+	set(&t.ToolCallID, u.ToolCallID)
+	set(&t.Title, u.Title)
+	set(&t.Name, u.Name)
+	set(&t.Kind, u.Kind)
+	set(&t.Status, u.Status)
+	if len(u.RawInput) > 0 && string(u.RawInput) != "null" {
+		t.RawInput = u.RawInput
+	}
+	if len(u.RawOutput) > 0 && string(u.RawOutput) != "null" {
+		t.RawOutput = u.RawOutput
+	}
+	if u.Content != nil {
+		t.Content = u.Content
+	}
+}
+
+func set[T ~string](dst *T, v T) {
+	if v != "" {
+		*dst = v
+	}
+}
+
+// decode returns a payload as a value of its type: drivers emit those, records of them
+// are JSON.
+func decode[T any](payload any) (T, bool) {
+	if v, ok := payload.(T); ok {
+		return v, true
+	}
+	var v T
+	raw, ok := payload.(json.RawMessage)
+	if !ok {
+		var err error
+		if raw, err = json.Marshal(payload); err != nil {
+			return v, false
+		}
+	}
+	return v, json.Unmarshal(raw, &v) == nil
+}

@@ -1,0 +1,160 @@
+// Package handoff holds a conversation in a form that belongs to no agent, so that one
+// agent can continue what another one has begun: a driver reads its own transcript into
+// it by its events, and another driver writes it as a transcript of its own.
+package handoff
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// Conversation is what was said and done, oldest first. It begins with words of the user.
+// Thoughts, plans and the conversations of subagents are not part of it: what a subagent
+// has found out is the output of the call that started it.
+type Conversation struct {
+	// Agent is the name of the agent that has led it.
+	Agent string
+	Items []Item
+}
+
+// Item is one thing in a conversation: words or a tool call.
+type Item struct {
+	Kind Kind
+	Time time.Time
+	Text string // of User and Agent; never blank
+	Call *Call  // of Tool
+}
+
+// Kind says which fields of an Item are set.
+type Kind int
+
+// The kinds.
+const (
+	User  Kind = iota // words of the user
+	Agent             // words of the agent
+	Tool              // a tool call that has ended
+)
+
+// Call is a tool call with its end.
+type Call struct {
+	Name  string // letters, digits, "_" and "-", as every API takes it
+	Title string
+	Kind  runnerscripts.ToolKind
+	// Input is a JSON object.
+	Input  json.RawMessage
+	Output string // never empty
+	Failed bool
+}
+
+// Command returns the command line of a call that has run one.
+func (c *Call) Command() (string, bool) {
+	var in struct {
+		Command string `json:"command"`
+	}
+	switch c.Kind {
+	case runnerscripts.ToolExecute, runnerscripts.ToolRead, runnerscripts.ToolSearch: // as some agents call a command that reads
+		_ = json.Unmarshal(c.Input, &in) // else it has none
+	}
+	return in.Command, in.Command != ""
+}
+
+var notOfName = agent.Pattern{Expr: `[^A-Za-z0-9_-]+`}
+
+// nameOf makes a name of a tool one that every API takes.
+func nameOf(call runnerscripts.ToolCall) string {
+	name := strings.Trim(notOfName.Get().ReplaceAllString(call.Name, "_"), "_")
+	if name == "" {
+		name = string(call.Kind)
+	}
+	if name == "" {
+		name = "tool"
+	}
+	return name[:min(len(name), 64)]
+}
+
+// inputOf makes the input of a tool a JSON object.
+func inputOf(raw json.RawMessage) json.RawMessage {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || string(raw) == "null" || !json.Valid(raw) {
+		return json.RawMessage("{}")
+	}
+	if raw[0] != '{' {
+		return append(append(json.RawMessage(`{"input":`), raw...), '}')
+	}
+	return raw
+}
+
+// outputOf is what a tool call has told the agent, as far as its events say it.
+func outputOf(call runnerscripts.ToolCall) string {
+	var said, changed []string
+	for _, c := range call.Content {
+		switch {
+		case c.Type == "diff":
+			changed = append(changed, "Changed "+c.Path)
+		case c.Content == nil:
+		case c.Content.Text != "":
+			said = append(said, c.Content.Text)
+		default:
+			said = append(said, "("+c.Content.Type+" "+c.Content.URI+")")
+		}
+	}
+	if len(said) == 0 {
+		if text := textIn(call.RawOutput, 0); strings.TrimSpace(text) != "" {
+			said = []string{text}
+		}
+	}
+	if len(said) == 0 {
+		said = changed
+	}
+	text := strings.Join(said, "\n")
+	if strings.TrimSpace(text) != "" {
+		return text
+	}
+	switch call.Status {
+	case runnerscripts.ToolCompleted:
+		return "(done, without output)"
+	case runnerscripts.ToolFailed:
+		return "(failed, without output)"
+	}
+	return "(interrupted: there is no output)"
+}
+
+// textIn finds the text in the output of a tool: a string, or that below one of the names
+// that agents give it.
+func textIn(raw json.RawMessage, depth int) string {
+	const deepest = 6 // a list in an object in a list, and as much again
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || depth > deepest {
+		return ""
+	}
+	switch raw[0] {
+	case '"':
+		var s string
+		_ = json.Unmarshal(raw, &s) // empty if it is none
+		return s
+	case '[':
+		var list []json.RawMessage
+		_ = json.Unmarshal(raw, &list)
+		var texts []string
+		for _, v := range list {
+			if text := textIn(v, depth+1); text != "" {
+				texts = append(texts, text)
+			}
+		}
+		return strings.Join(texts, "\n")
+	case '{':
+		var fields map[string]json.RawMessage
+		_ = json.Unmarshal(raw, &fields)
+		for _, name := range []string{"output", "stdout", "text", "content", "error", "functionResponse", "response"} {
+			if text := textIn(fields[name], depth+1); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,30 @@
+package handoff
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// IDs makes the ids of a converted transcript: the same for the same session and item each
+// time, so that setting a session up again does not make another conversation.
+type IDs string
+
+// NewIDs returns the ids for a session into which the conversation of an agent goes.
+func NewIDs(session string, c Conversation) IDs { return IDs(session + " " + c.Agent) }
+
+// Hex returns n hexadecimal digits, at most 64, for the i-th thing of a kind.
+func (ids IDs) Hex(kind string, i, n int) string {
+	sum := sha256.Sum256([]byte(string(ids) + " " + kind + " " + strconv.Itoa(i)))
+	return fmt.Sprintf("%x", sum)[:n]
+}
+
+// UUID returns a UUID for the i-th thing of a kind.
+func (ids IDs) UUID(kind string, i int) string {
+	h := ids.Hex(kind, i, 32)
+	return h[:8] + "-" + h[8:12] + "-4" + h[13:16] + "-8" + h[17:20] + "-" + h[20:]
+}
+
+// Stamp is a time as all agents write it.
+func Stamp(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -1,0 +1,94 @@
+package handoff
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// The tags around a summary, by which it is told from the words of the user.
+const (
+	prefaceStart = "<conversation_so_far "
+	prefaceEnd   = "</conversation_so_far>\n\n"
+)
+
+// prefaceFile has the summary that the agent has not been told yet.
+func prefaceFile(s runnerscripts.Session) string {
+	return filepath.Join(s.Paths.Home, ".agentenv", s.Agent.Name, s.SessionID+".before")
+}
+
+func writePreface(s runnerscripts.Session, text string) error {
+	return agent.RestoreFile(prefaceFile(s), text)
+}
+
+func removePreface(s runnerscripts.Session) error {
+	err := os.Remove(prefaceFile(s))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// WithPreface returns a conversation that tells the agent the summary that SetUp has
+// left, if it has, before the first prompt.
+func WithPreface(c agent.Conversation, s runnerscripts.Session) agent.Conversation {
+	return prefaced{Conversation: c, session: s}
+}
+
+type prefaced struct {
+	agent.Conversation
+	session runnerscripts.Session
+}
+
+// Prompt runs a query, with what the agent must know before.
+func (p prefaced) Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error) {
+	before, err := agent.ReadIfExists(prefaceFile(p.session))
+	if err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
+	if before == "" || strings.HasPrefix(text, "/") { // a slash command must come first
+		return p.Conversation.Prompt(ctx, id, text)
+	}
+	done, err := p.Conversation.Prompt(ctx, id, before+text)
+	if err == nil && done.StopReason != runnerscripts.StopCancelled { // else the agent may have forgotten it
+		err = removePreface(p.session)
+	}
+	return done, err
+}
+
+// WithoutPreface returns the payload of an event without the summary that stands before a
+// prompt: the user has not said it.
+func WithoutPreface(typ runnerscripts.EventType, payload any) any {
+	if typ != runnerscripts.TypeUserMessage {
+		return payload
+	}
+	switch p := payload.(type) {
+	case runnerscripts.ContentChunk:
+		p.Content.Text = afterPreface(p.Content.Text)
+		return p
+	case json.RawMessage:
+		var c runnerscripts.ContentChunk
+		if !strings.Contains(string(p), "conversation_so_far") || json.Unmarshal(p, &c) != nil {
+			return payload
+		}
+		return WithoutPreface(typ, c)
+	}
+	return payload
+}
+
+func afterPreface(text string) string {
+	if !strings.HasPrefix(text, prefaceStart) {
+		return text
+	}
+	if _, words, ok := strings.Cut(text, prefaceEnd); ok {
+		return words
+	}
+	return text
+}

@@ -1,0 +1,94 @@
+package handoff
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
+
+// Converter is a driver that can write the conversation of another agent as a transcript of
+// its own agent.
+type Converter interface {
+	// Convert returns a transcript that Setup can restore. The conversation has an item and
+	// is within bounds.
+	Convert(s runnerscripts.Session, c Conversation) (runnerscripts.Transcript, error)
+	// Restores says how the agent gets that transcript.
+	Restores() runnerscripts.Restored
+}
+
+// SetUp sets a session up with one of the drivers, which are by the name of their agent. The
+// transcript of another agent becomes one of the agent's own where its driver can write it,
+// else a summary that WithPreface puts before the first prompt.
+func SetUp(ctx context.Context, drivers map[string]agent.Driver, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+	driver := drivers[req.Agent.Name]
+	t := req.Transcript
+	if t == nil || t.Main == "" {
+		return driver.Setup(ctx, req)
+	}
+	// A summary of before is of another conversation.
+	if err := removePreface(req.Session); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	if t.Agent == "" || t.Agent == req.Agent.Name {
+		return driver.Setup(ctx, req)
+	}
+	conv, err := read(ctx, drivers, req.Session, *t)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	why := ""
+	if c, ok := driver.(Converter); ok {
+		data, err := convert(ctx, driver, c, req, conv.Bounded())
+		if err == nil || ctx.Err() != nil {
+			return data, err
+		}
+		why = err.Error()
+	}
+	// If something else than the transcript is wrong, this fails as well.
+	req.Transcript = nil
+	data, err := driver.Setup(ctx, req)
+	if err != nil {
+		return data, err
+	}
+	data.Restored = runnerscripts.TranscriptRestored{From: t.Agent, Way: runnerscripts.RestoredSummary, Reason: why}
+	return data, writePreface(req.Session, conv.Summary())
+}
+
+func convert(ctx context.Context, driver agent.Driver, c Converter, req runnerscripts.SetupRequest, conv Conversation) (runnerscripts.SetupData, error) {
+	t, err := c.Convert(req.Session, conv)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
+	req.Transcript = &t
+	data, err := driver.Setup(ctx, req)
+	data.Restored = runnerscripts.TranscriptRestored{From: conv.Agent, Way: c.Restores()}
+	return data, err
+}
+
+// read reads the transcript of another agent.
+func read(ctx context.Context, drivers map[string]agent.Driver, s runnerscripts.Session, t runnerscripts.Transcript) (Conversation, error) {
+	driver, ok := drivers[t.Agent]
+	if !ok {
+		return Conversation{}, agent.Invalid("name one of the agents that this runner knows (%s) in transcript.agent: it does not know %q",
+			strings.Join(slices.Sorted(maps.Keys(drivers)), ", "), t.Agent)
+	}
+	var c Collector
+	err := driver.Replay(ctx, s, t, &c)
+	conv := c.Conversation(t.Agent)
+	if ctx.Err() != nil {
+		return conv, context.Cause(ctx)
+	}
+	if err == nil && len(conv.Items) == 0 {
+		err = fmt.Errorf("there is no message of a user in it")
+	}
+	if err != nil {
+		return conv, agent.Invalid("the transcript of the agent %q cannot be read, so that %q cannot continue it: %v; begin a new session",
+			t.Agent, s.Agent.Name, err)
+	}
+	return conv, nil
+}
