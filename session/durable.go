@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -123,7 +125,8 @@ func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
 	switch s.state.Environment.Status {
 	case EnvironmentReady:
 	case EnvironmentCreating:
-		return nil, s.removeUnfinished(ctx, cfg.Sandbox)
+		s.unfinished = s.state.Environment.creating
+		return nil, s.removeUnfinished(ctx)
 	default:
 		return nil, nil
 	}
@@ -140,14 +143,23 @@ func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
 }
 
 // removeUnfinished ends a sandbox that a program was making when it died. No prompt was
-// given to it.
-func (s *AgentSession) removeUnfinished(ctx context.Context, box environment.Sandbox) error {
+// given to it. An engine may finish it after the program's death: it is looked for again after
+// the first query.
+func (s *AgentSession) removeUnfinished(ctx context.Context) error {
+	box, present := s.cfg.Environment.Sandbox, ""
+	s.mu.Lock()
+	if e := s.state.Environment; e.Status == EnvironmentReady {
+		present = e.ID
+	}
+	s.mu.Unlock()
 	made, err := environment.List(ctx, box)
 	if err != nil {
 		return fmt.Errorf("look for the sandbox that was being made: %w", err)
 	}
 	for _, info := range made {
-		if info.SessionID != s.id {
+		// Copies of the session's sandboxes may bear its ID; they are older. Engines count in
+		// seconds.
+		if info.SessionID != s.id || info.ID == present || info.Created.Before(s.unfinished.Add(-time.Second)) {
 			continue
 		}
 		if err := environment.Remove(ctx, box, info.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -155,6 +167,17 @@ func (s *AgentSession) removeUnfinished(ctx context.Context, box environment.San
 		}
 	}
 	return nil
+}
+
+// lookForUnfinished ends a sandbox that was finished late; see removeUnfinished.
+func (s *AgentSession) lookForUnfinished(ctx context.Context) {
+	if s.unfinished.IsZero() {
+		return
+	}
+	if err := s.removeUnfinished(ctx); err != nil {
+		s.log.Warn("a sandbox may be left that another program was making when it died", eventlog.Error, err)
+	}
+	s.unfinished = time.Time{}
 }
 
 // repeats reports whether an event of a query that goes on is stored: what the host has

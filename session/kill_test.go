@@ -248,6 +248,14 @@ func finish(t *testing.T, cfg hostConfig, check func(t *testing.T, s *AgentSessi
 		t.Errorf("the query: %v", err)
 	}
 	events := logOf(t, s)
+	defer func() {
+		if !t.Failed() {
+			return
+		}
+		for _, ev := range events {
+			t.Logf("%s %d %s %d %s %.300s", ev.Time.Format(time.StampMilli), ev.Seq, ev.Type, ev.Index, ev.QueryID, ev.Payload)
+		}
+	}()
 	once(t, events)
 	for typ, want := range map[runnerscripts.EventType]int{
 		runnerscripts.TypeQueryQueued: 1, runnerscripts.TypeQueryStarted: 1, runnerscripts.TypeQueryCompleted: 1, runnerscripts.TypeQueryFailed: 0,
@@ -265,11 +273,6 @@ func finish(t *testing.T, cfg hostConfig, check func(t *testing.T, s *AgentSessi
 	if root := cfg.Environment.Sandbox.Local.Root; root != "" && cfg.Environment.Agent.Name == "claude" {
 		if n := agents(t, root); n > 1 {
 			t.Errorf("%d agents run", n)
-		}
-	}
-	if t.Failed() {
-		for _, ev := range events {
-			t.Logf("%d %s %d %s %.200s", ev.Seq, ev.Type, ev.Index, ev.QueryID, ev.Payload)
 		}
 	}
 }

@@ -105,9 +105,10 @@ func (s *AgentSession) storeConfig(ctx context.Context) error {
 // savedState is a state with what is not shown of it.
 type savedState struct {
 	State
-	ReadySeq uint64   `json:"ready_seq,omitempty"`
-	Hosts    []string `json:"hosts,omitempty"`
-	Failed   bool     `json:"failed,omitempty"`
+	ReadySeq uint64    `json:"ready_seq,omitempty"`
+	Creating time.Time `json:"creating,omitzero"`
+	Hosts    []string  `json:"hosts,omitempty"`
+	Failed   bool      `json:"failed,omitempty"`
 }
 
 // loadState takes the state out of a record. If it cannot be used it is folded from all
@@ -118,7 +119,7 @@ func (s *AgentSession) loadState(rec store.Record) {
 		return
 	}
 	s.state = saved.State
-	s.state.Environment.readySeq = saved.ReadySeq
+	s.state.Environment.readySeq, s.state.Environment.creating = saved.ReadySeq, saved.Creating
 	s.state.hosts, s.state.failed = saved.Hosts, saved.Failed
 }
 
@@ -127,7 +128,7 @@ func (s *AgentSession) note(ctx context.Context, status string) {
 	s.mu.Lock()
 	st := s.state.clone()
 	s.mu.Unlock()
-	saved := savedState{st, st.Environment.readySeq, st.hosts, st.failed}
+	saved := savedState{st, st.Environment.readySeq, st.Environment.creating, st.hosts, st.failed}
 	data, err := json.Marshal(saved)
 	if err == nil {
 		err = s.store.Update(context.WithoutCancel(ctx), s.id, func(r *store.Record) {

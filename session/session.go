@@ -55,6 +55,7 @@ type AgentSession struct {
 	// reopening are the permission requests that waited when the session was opened: each
 	// is closed when it can be answered in this program, or has ended.
 	reopening    map[string]chan struct{}
+	unfinished   time.Time // since when a sandbox may be left that a program was making; the worker's alone
 	readers      int       // of the events
 	quiet        time.Time // since when there is neither a query nor a reader, if there is none
 	queue        []*Turn

@@ -83,7 +83,8 @@ type EnvironmentState struct {
 	// Starts counts the sandboxes so far; those after the first are restarts.
 	Starts int `json:"starts,omitempty"`
 
-	readySeq uint64 // of the event that told that it was ready
+	readySeq uint64    // of the event that told that it was ready
+	creating time.Time // of the event that told that it was being made
 }
 
 // EnvironmentStatus is the life of a session's sandbox in one word.
@@ -300,7 +301,7 @@ func (e *EnvironmentState) apply(ev runnerscripts.Event) {
 		}
 		e.ID, e.Message = p.ID, p.Message
 		setIf(&e.Backend, p.Backend)
-		e.Status = EnvironmentCreating
+		e.Status, e.creating = EnvironmentCreating, ev.Time.Round(0).UTC()
 		if ev.Type == runnerscripts.TypeEnvironmentReady {
 			e.Status, e.Isolation = EnvironmentReady, p.Isolation
 			e.Starts++

@@ -229,6 +229,7 @@ func (s *AgentSession) conclude(
 	if dead {
 		_ = s.endSandbox(ctx, reasonUnhealthy)
 	}
+	s.lookForUnfinished(ctx)
 	s.note(ctx, s.statusNow())
 	if waiting == 0 {
 		_ = s.append(ctx, event(runnerscripts.TypeSessionIdle, "", struct{}{}))
@@ -296,6 +297,7 @@ func (s *AgentSession) shutdown(ctx context.Context, left error) {
 	} else {
 		err = s.endSandbox(ctx, reasonManual)
 	}
+	s.lookForUnfinished(ctx)
 	s.note(ctx, s.statusNow())
 	s.err = errors.Join(left, err, s.unlock())
 	s.log.Info("session closed")
