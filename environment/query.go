@@ -167,26 +167,6 @@ func (r *queryRun) ask(ctx context.Context) error {
 	}
 }
 
-// prepare prepares the session, unless the query is one that another agent than that of the
-// session goes on with.
-func (r *queryRun) prepare(ctx context.Context) error {
-	e := r.env
-	if e.owner.before != nil {
-		last, err := e.lastPrompt(ctx)
-		if err == nil && last.QueryID == r.query.ID && !last.Seen {
-			return nil
-		}
-		if err != nil && !errors.Is(err, ErrNoQuery) {
-			return err
-		}
-	}
-	data, err := e.prepareOnce(ctx)
-	if err == nil && data.Restored.From != "" {
-		r.report(e.event(runnerscripts.TypeTranscriptRestored, "", data.Restored))
-	}
-	return err
-}
-
 var (
 	errNotTaken      = errors.New("the script ended before it took up the prompt")
 	errNotCompleted  = errors.New("the script ended without query_completed or query_failed")

@@ -169,6 +169,26 @@ func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData,
 	return e.setupSession(ctx, first)
 }
 
+// prepare prepares the session, unless the query is one that another agent than that of the
+// session goes on with.
+func (r *queryRun) prepare(ctx context.Context) error {
+	e := r.env
+	if e.owner.before != nil {
+		last, err := e.lastPrompt(ctx)
+		if err == nil && last.QueryID == r.query.ID && !last.Seen {
+			return nil
+		}
+		if err != nil && !errors.Is(err, ErrNoQuery) {
+			return err
+		}
+	}
+	data, err := e.prepareOnce(ctx)
+	if err == nil && data.Restored.From != "" {
+		r.report(e.event(runnerscripts.TypeTranscriptRestored, "", data.Restored))
+	}
+	return err
+}
+
 // restoreMemory restores the transcript of a copy's agent before its first prompt.
 func (e *Environment) restoreMemory(ctx context.Context) error {
 	if e.first.Transcript == nil {

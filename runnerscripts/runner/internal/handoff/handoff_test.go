@@ -70,9 +70,9 @@ func TestLongInputStaysJSON(t *testing.T) {
 // fake is a driver whose Setup fails with a transcript, if fails is set.
 type fake struct {
 	agent.Driver
-	fails, converts bool
-	restored        []string
-	replayed        error
+	fails    bool
+	restored []string
+	replayed error
 }
 
 func (f *fake) Setup(_ context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
