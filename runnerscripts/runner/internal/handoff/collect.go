@@ -97,8 +97,12 @@ func (c *Collector) Conversation(agent string) Conversation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conv := Conversation{Agent: agent}
+	last := time.Now()
 	for _, p := range c.parts {
-		it := Item{Kind: p.kind, Time: p.time}
+		if year := p.time.UTC().Year(); year >= 1970 && year <= 9998 { // else it is none that every agent can write
+			last = p.time
+		}
+		it := Item{Kind: p.kind, Time: last}
 		if p.kind == Tool {
 			it.Call = c.call(p.call)
 		} else if it.Text = strings.ToValidUTF8(p.text.String(), "\uFFFD"); strings.TrimSpace(it.Text) == "" {
