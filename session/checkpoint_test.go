@@ -139,7 +139,8 @@ func TestASandboxThatDiesInAQueryLosesWhatCameAfterTheLastCheckpoint(t *testing.
 			t.Error(err)
 		}
 	}
-	s := start(t, scripted(t, steps(write("kept", "x")), steps(write("saved", "x"), forever()), steps(say("after: {{prompt}}"))))
+	after := steps(say("after: {{prompt}}")) // a scenario starts again after its last turn
+	s := start(t, scripted(t, steps(write("kept", "x")), steps(write("saved", "x"), forever()), after, after, after))
 	converse(t, s, "first")
 	turn := prompt(t, s, "second")
 	await(t, s, runnerscripts.TypeToolCallUpdate)

@@ -66,10 +66,10 @@ func TestTheMemoryOfALogIsBounded(t *testing.T) {
 		n, size int
 	}{
 		"by default":          {0, 300, 4 << 20},
-		"in small events":     {32 << 20, 500_000, 150},
+		"in small events":     {8 << 20, 200_000, 150},
 		"one is over it":      {1 << 20, 20, 8 << 20},
-		"empty ones count":    {8 << 20, 500_000, 2},
-		"of more than 32 MiB": {32 << 20, 1000, 1 << 20},
+		"empty ones count":    {8 << 20, 200_000, 2},
+		"of more than 32 MiB": {32 << 20, 200, 1 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := withSession(t, store.NewMemory())
