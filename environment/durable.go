@@ -36,6 +36,11 @@ func (e *Environment) durable(script string) bool {
 		len(e.cfg.Scripts.ExecuteQuery) == 0 && e.prim.Capabilities().Durable
 }
 
+// Durable reports whether a query can go on in the sandbox without this program, as
+// Query.Detach asks for: the sandbox is kept and has durable commands, and the script is not one
+// of the user's own.
+func (e *Environment) Durable() bool { return e.durable(runnerscripts.ExecuteQuery) }
+
 // startDurable starts a script that outlives this program, and its feed.
 func (e *Environment) startDurable(ctx context.Context, args []string) (_ *durableProcess, err error) {
 	dir := path.Join(e.prim.Paths().App, queriesDir, uuid.NewString())

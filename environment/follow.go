@@ -98,7 +98,7 @@ func (r *queryRun) rejoin(ctx context.Context) (p *process, has bool, err error)
 	e.mu.Lock()
 	look := e.left
 	e.mu.Unlock()
-	if !look || !e.durable(runnerscripts.ExecuteQuery) {
+	if !look || !e.Durable() {
 		return nil, false, nil
 	}
 	last, err := e.lastPrompt(ctx)

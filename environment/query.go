@@ -111,7 +111,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	if r.query.Prompt == "" {
 		return fmt.Errorf("execute query: %w: the prompt is empty", fs.ErrInvalid)
 	}
-	if r.query.Detach && !e.durable(runnerscripts.ExecuteQuery) {
+	if r.query.Detach && !e.Durable() {
 		return fmt.Errorf("execute query: detach: %w: the sandbox is not kept or has no durable commands, or the script is one of your own", errors.ErrUnsupported)
 	}
 	ctx, leave, err := e.enterAlone(ctx)

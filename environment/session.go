@@ -141,7 +141,7 @@ func (e *Environment) endLeft(ctx context.Context) error {
 	look := e.left
 	e.left = false
 	e.mu.Unlock()
-	if !look || !e.durable(runnerscripts.ExecuteQuery) {
+	if !look || !e.Durable() {
 		return nil
 	}
 	last, err := e.lastPrompt(ctx)

@@ -2,7 +2,6 @@ package session
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,9 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/internal/archive"
-	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/internal/tree"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -363,149 +359,6 @@ func (p *packedTree) Close() error {
 	err := p.PipeReader.Close()
 	<-p.done
 	return err
-}
-
-// Rewind returns the conversation and the workspace to a checkpoint of [State]. The next prompt
-// makes a new sandbox that has both as they were then. Events are not removed, and nothing is
-// lost: what the sandbox has now becomes a checkpoint first, to which Rewind can return, too.
-//
-// It is [ErrBusy] while a query runs or is queued, fs.ErrNotExist for a number that no checkpoint
-// has, and errors.ErrUnsupported if the files of the workspace are not stored: see
-// Config.MaxWorkspace.
-func (s *AgentSession) Rewind(ctx context.Context, number int) error {
-	if err := s.rewind(ctx, number); err != nil {
-		return fmt.Errorf("rewind: %w", err)
-	}
-	return nil
-}
-
-func (s *AgentSession) rewind(ctx context.Context, number int) error {
-	if _, err := s.numbered(number); err != nil {
-		return err
-	}
-	if err := s.idle(); err != nil {
-		return err
-	}
-	if err := s.TerminateEnvironment(ctx); err != nil {
-		return err
-	}
-	s.promptMu.Lock() // so no query begins
-	defer s.promptMu.Unlock()
-	if err := s.idle(); err != nil {
-		return err
-	}
-	if s.live() != nil {
-		return ErrBusy // a prompt came between
-	}
-	return s.append(ctx, event(runnerscripts.TypeRewound, "", runnerscripts.Rewound{Checkpoint: number}))
-}
-
-// ForkFrom makes n sessions as [AgentSession.Fork] does, which have the conversation and the
-// workspace as they were at a checkpoint. Each makes a sandbox with its first prompt. A query
-// of this session may run meanwhile. The errors are those of Fork and [AgentSession.Rewind].
-func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSession, error) {
-	if err := s.check(); err != nil {
-		return nil, fmt.Errorf("fork: %w", err)
-	}
-	c, err := s.numbered(number)
-	if err != nil {
-		return nil, fmt.Errorf("fork: %w", err)
-	}
-	if n < 1 {
-		return nil, fmt.Errorf("fork: %w: %d sessions; ask for at least one", fs.ErrInvalid, n)
-	}
-	return s.branches(ctx, c.Seq, make([]sandbox, n))
-}
-
-// Changes returns what has changed in the workspace from one checkpoint to another, sorted by
-// path: files, links and permissions. A to of zero is the last one; see [AgentSession.Sync]. The
-// errors are those of [AgentSession.Rewind].
-func (s *AgentSession) Changes(ctx context.Context, from, to int) ([]environment.Change, error) {
-	found, _, _, err := s.compare(ctx, from, to)
-	if err != nil {
-		return nil, fmt.Errorf("changes: %w", err)
-	}
-	changes := make([]environment.Change, 0, len(found))
-	for _, c := range found {
-		change := environment.Change{Kind: environment.Modified, Path: c.Path}
-		if c.Old == nil {
-			change.Kind = environment.Created
-		} else {
-			change.OldMode, change.OldSize = c.Old.Mode, c.Old.Size
-		}
-		if c.New == nil {
-			change.Kind = environment.Deleted
-		} else {
-			change.NewMode, change.NewSize = c.New.Mode, c.New.Size
-		}
-		changes = append(changes, change)
-	}
-	return changes, nil
-}
-
-// Patch writes the changes from one checkpoint to another, as [AgentSession.Changes] finds
-// them, as one patch that "git apply" takes. Without changes nothing is written.
-func (s *AgentSession) Patch(ctx context.Context, w io.Writer, from, to int) error {
-	if err := s.patch(ctx, w, from, to); err != nil {
-		return fmt.Errorf("patch: %w", err)
-	}
-	return nil
-}
-
-func (s *AgentSession) patch(ctx context.Context, w io.Writer, from, to int) (err error) {
-	changes, a, b, err := s.compare(ctx, from, to)
-	if err != nil {
-		return err
-	}
-	changed := make(map[string]bool, len(changes))
-	for _, c := range changes {
-		changed[c.Path] = true
-	}
-	unpack := func(root store.Digest) (state *workspace.Snapshot, err error) {
-		only := func(name string) bool { return changed[name] }
-		err = archive.Pipe(
-			func(w io.Writer) error { return tree.Pack(ctx, s.blobs(), root, only, w) },
-			func(r io.Reader) (err error) { state, err = workspace.Read(r, true, nil); return err },
-		)
-		return state, err
-	}
-	old, err := unpack(a)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, old.Close()) }()
-	current, err := unpack(b)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, current.Close()) }()
-	return workspace.WritePatch(ctx, w, old, current, workspace.Compare(old, current))
-}
-
-// compare returns what differs between two checkpoints, and their workspaces.
-func (s *AgentSession) compare(ctx context.Context, from, to int) (_ []tree.Change, old, current store.Digest, _ error) {
-	if err := s.check(); err != nil {
-		return nil, "", "", err
-	}
-	old, current, err := s.pair(from, to)
-	if err != nil {
-		return nil, "", "", err
-	}
-	changes, err := tree.Compare(ctx, s.blobs(), old, current)
-	return changes, old, current, err
-}
-
-// pair returns the workspaces of two checkpoints.
-func (s *AgentSession) pair(from, to int) (old, current store.Digest, _ error) {
-	s.mu.Lock()
-	to = cmp.Or(to, s.state.Checkpoint)
-	s.mu.Unlock()
-	a, err := s.numbered(from)
-	if err != nil {
-		return "", "", err
-	}
-	b, err := s.numbered(to)
-	return store.Digest(a.Workspace), store.Digest(b.Workspace), err
 }
 
 func (s *AgentSession) lastSeq() uint64 {

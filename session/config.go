@@ -31,8 +31,9 @@ type Config struct {
 	// With Sandbox.Keep the session is durable: its sandbox and the query that runs in it
 	// outlive this program, however that ends. [AgentSession.Close] lets go of both, and
 	// [Open] goes on with them. [AgentSession.TerminateEnvironment],
-	// [AgentSession.Destroy] and IdleTimeout end the sandbox. It needs a type of sandbox
-	// that has durable commands, and the agent's own scripts.
+	// [AgentSession.Destroy] and IdleTimeout end the sandbox. Where the type of sandbox has
+	// no durable commands, or Scripts has an own ExecuteQuery, the query ends with the program
+	// and only the sandbox stays.
 	Environment environment.Config
 	// Create makes an environment, for sandboxes that environment.Create does
 	// not know. Closing that environment must end its sandbox, unless it is kept. Nil means

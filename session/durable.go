@@ -195,7 +195,7 @@ func (s *AgentSession) repeats(t *Turn, ev runnerscripts.Event) bool {
 // executing returns the context of a query in a sandbox. Of a durable session it ends when the
 // query must be let go of; what interrupts the query does not end it.
 func (s *AgentSession) executing(ctx context.Context, a *activeTurn, live *liveSandbox) (context.Context, func()) {
-	if !s.durable {
+	if !a.detached {
 		return ctx, func() {}
 	}
 	query, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -226,7 +226,7 @@ func (s *AgentSession) staysOpen() bool {
 func (s *AgentSession) letsGo(a *activeTurn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.durable && s.closing && !s.destroy && a.stopped == nil
+	return a.detached && s.closing && !s.destroy && a.stopped == nil
 }
 
 // leaveTurn lets go of a query. Nothing is stored: it has not ended.

@@ -93,6 +93,17 @@ func (c Config) recall(ctx context.Context) (Config, error) {
 	return c.recalled(rec.Config)
 }
 
+// Stored returns the configuration with which a session of a store was opened last, for a
+// program that changes it before it opens the session with it. What is not stored is missing;
+// see [Open]. Its errors are those of store.Store.Load.
+func Stored(ctx context.Context, st store.Store, id string) (Config, error) {
+	cfg, err := Config{Store: st, ID: id}.recall(ctx)
+	if err != nil {
+		return Config{}, fmt.Errorf("stored configuration: %w", err)
+	}
+	return cfg, nil
+}
+
 // storeConfig replaces the configuration in the record by the present one.
 func (s *AgentSession) storeConfig(ctx context.Context) error {
 	config, err := s.cfg.stored()

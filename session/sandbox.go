@@ -22,6 +22,7 @@ type sandbox interface {
 	ID() string
 	SessionID() string
 	Isolation() primitives.Isolation
+	Durable() bool
 	PrepareSession(ctx context.Context, s environment.Setup) (runnerscripts.SetupData, error)
 	ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error]
 	Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error

@@ -16,6 +16,8 @@ type activeTurn struct {
 	turn   *Turn                   // never changes
 	cancel context.CancelCauseFunc // never changes
 	taken  bool                    // the agent has begun with the prompt; the worker's alone
+	// detached says that the query can go on without this program; the worker's alone.
+	detached bool
 	// stopped is why the query was stopped, if it was.
 	stopped error
 }
@@ -142,6 +144,7 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
+	a.detached = s.durable && live.Durable()
 	ctx, release := s.executing(ctx, a, live)
 	defer release()
 	if s.cfg.CheckpointInterval > 0 {
@@ -151,12 +154,12 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 		defer func() { stop(); wg.Wait() }()
 	}
 	told := false
-	q := environment.Query{Prompt: a.turn.prompt, ID: a.turn.id, After: a.turn.index, Detach: s.durable}
+	q := environment.Query{Prompt: a.turn.prompt, ID: a.turn.id, After: a.turn.index, Detach: a.detached}
 	for ev, err := range live.ExecuteQuery(ctx, q) {
 		if err != nil {
 			return last, err
 		}
-		if s.durable && !told && s.isInterrupted(a) {
+		if a.detached && !told && s.isInterrupted(a) {
 			told = true
 			_ = live.Interrupt(ctx) // the first one may have come before the query began
 		}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // attachFlags are the flags of attach.
@@ -71,9 +73,9 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 	}
-	cfg, found, err := f.locate(ctx, id)
-	if err != nil {
-		return err
+	cfg, found, missing := f.locate(ctx, id)
+	if _, wrong := errors.AsType[*exitError](missing); wrong || ctx.Err() != nil {
+		return missing
 	}
 	if err := f.apply(&cfg); err != nil {
 		return err
@@ -86,16 +88,41 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	w := &attachment{answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0 && len(prompts) > 0}
 	cfg.OnPermission, cfg.PermissionTimeout = w.decide, -1
 	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
+	w.show = f.app.newTranscriptPrinter(f.asJSON)
+	answer.printer = w.show
+	defer func() { err = errors.Join(err, w.show.finish()) }()
+	sandbox := &found
+	if missing != nil {
+		sandbox = nil
+	}
+	resumed, err := resume(ctx, id, sandbox, func(st store.Store, rec store.Record, stored session.Config) error {
+		over(&stored.Environment, cfg)
+		if err := f.apply(&stored.Environment); err != nil {
+			return err
+		}
+		stored.Store = st
+		return w.goOn(ctx, rec, stored, prompts)
+	})
+	switch {
+	case errors.Is(err, store.ErrLocked) && len(prompts) == 0 && missing == nil:
+		// Its program runs: what it does can be followed.
+	case resumed || err != nil:
+		return err
+	case missing != nil:
+		return missing
+	}
+	return f.follow(ctx, w, cfg, found, prompts)
+}
+
+// follow goes on in a sandbox of which no session is stored.
+func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment.Config, found location, prompts []string) (err error) {
+	answer := w.answer
 	env, err := environment.Attach(ctx, cfg, found.id)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
-	show := f.app.newTranscriptPrinter(f.asJSON)
-	answer.printer = show
 	answer.inside(env)
-	defer func() { err = errors.Join(err, show.finish()) }()
-	w.env, w.show = env, show
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err
@@ -128,7 +155,6 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 
 // attachment prints queries and answers their questions.
 type attachment struct {
-	env    *environment.Environment
 	show   printer
 	answer *answerer // nil leaves questions to others
 	asJSON bool

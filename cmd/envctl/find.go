@@ -92,6 +92,7 @@ type location struct {
 	id      string
 	inUse   bool // the program that made it still runs
 	status  primitives.Status
+	session string // the ID of its session
 }
 
 // whereFlag returns the flag, with a space after it, without which a sandbox is not found by
@@ -108,7 +109,7 @@ func locations(from []environment.Sandbox, list []environment.SandboxInfo) []loc
 	found := make([]location, 0, len(list))
 	for _, info := range list {
 		i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == info.Type })
-		found = append(found, location{from[i], info.ID, info.InUse, info.Status})
+		found = append(found, location{from[i], info.ID, info.InUse, info.Status, info.SessionID})
 	}
 	return found
 }

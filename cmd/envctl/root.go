@@ -204,7 +204,7 @@ func takesLong(command string) string {
 // something is done.
 var named = []string{
 	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
-	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "budget", "record", "replay",
+	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "budget", "record", "replay",
 }
 
 // refuseEmpty refuses an empty value of a flag. Treated like a missing flag it would run

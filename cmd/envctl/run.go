@@ -16,7 +16,6 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
-	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // runFlags are the flags of run.
@@ -121,7 +120,7 @@ func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	return at.run(cmd.Context(), f.in, prompts)
 }
 
-func (f *runFlags) run(ctx context.Context, prompts []string) error {
+func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	cfg, err := f.configure(ctx)
 	if err != nil {
 		return err
@@ -143,11 +142,15 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 	log := &runLog{show: show}
 	cfg.OnPermission, cfg.PermissionTimeout = answer.decide, answer.timeout()
 	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
+	st, closeStore, err := f.app.storeOfRuns(ctx, f.keep)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStore()) }()
 	var made atomic.Pointer[environment.Environment] // by the session's own goroutine
 	s, err := session.Open(ctx, session.Config{
 		Environment: cfg,
 		Create: func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
-			cfg.Sandbox.Keep = f.keep
 			env, err := environment.Create(ctx, cfg)
 			if err != nil {
 				return nil, err
@@ -159,8 +162,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 			answer.inside(env)
 			return env, nil
 		},
-		Store:        store.NewStream(log.event),
-		MaxWorkspace: -1, // the session ends with this program
+		Store: printedStore{st, log.event},
 	})
 	if err != nil {
 		return &exitError{code: exitUsage, err: err}
@@ -178,6 +180,9 @@ func (f *runFlags) run(ctx context.Context, prompts []string) error {
 		}
 	}
 	ended := s.Close()
+	if !f.keep {
+		f.app.pointToSession(s.ID())
+	}
 	if env := made.Load(); env != nil && err != nil && ctx.Err() == nil {
 		f.pointToLogs(ctx, cfg.Sandbox, env.ID())
 	}
@@ -216,7 +221,7 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 	}
 	cfg.Raw = cfg.Raw || f.raw
 	f.keep = f.keep || cfg.Sandbox.Keep
-	cfg.Sandbox.Keep = false // Create sets it: a session itself keeps nothing
+	cfg.Sandbox.Keep = f.keep
 	given, err := f.sources()
 	if err != nil {
 		return cfg, err
@@ -279,7 +284,7 @@ func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts
 		}
 		if _, err := turn.Wait(ctx); err != nil {
 			if ctx.Err() != nil {
-				f.interrupt(ctx, s, turn)
+				f.app.interrupt(ctx, s, turn)
 				return ctx.Err()
 			}
 			return failed(err)
@@ -315,15 +320,15 @@ func (l *runLog) end() error {
 
 // interrupt stops the running query politely, unless a second interrupt comes: the
 // query then ends with the session.
-func (f *runFlags) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn) {
+func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn) {
 	why := interruption(ctx)
-	ctx, stop := f.app.unhurried(ctx)
+	ctx, stop := a.unhurried(ctx)
 	defer stop()
 	if s.Interrupt(ctx) != nil {
 		return
 	}
-	_ = f.app.err.println(dim("interrupting the agent; " + why.again() + " ends it at once"))
-	defer f.app.status.busy("waiting for the agent to stop")()
+	_ = a.err.println(dim("interrupting the agent; " + why.again() + " ends it at once"))
+	defer a.status.busy("waiting for the agent to stop")()
 	_, _ = turn.Wait(ctx) // the events say how it ended
 }
 

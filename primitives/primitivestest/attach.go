@@ -207,10 +207,14 @@ func checkKilledProgram(t testingT, s *sandbox) {
 	s.expectGone(t, theirs)
 	if report.Address != "" {
 		eventually(t, s.suite.patience, func() error {
-			if err := dial(); !errors.Is(err, syscall.ECONNREFUSED) {
-				return fmt.Errorf("a connection to the listener of the killed program: %v, want ECONNREFUSED", err)
+			err := dial()
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				return nil
 			}
-			return nil
+			if err == nil {
+				return errors.New("the listener of the killed program takes connections")
+			}
+			return fmt.Errorf("a connection to the listener of the killed program, which should be refused: %w", err)
 		})
 	}
 	s.write(t, "go", "")

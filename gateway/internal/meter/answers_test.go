@@ -68,7 +68,8 @@ func anthropicAnswers() []answer {
 		},
 		{
 			"anthropic/caches of an hour", anthropic, `{"model":"m","usage":{"input_tokens":1,"output_tokens":2,"cache_creation_input_tokens":40,"cache_creation":{"ephemeral_5m_input_tokens":10,"ephemeral_1h_input_tokens":30}}}`,
-			meter.Usage{Model: "m", Usage: usage("", 1, 2, 0, 40).Usage, HourWriteTokens: 30}, true,
+			meter.Usage{Model: "m", Usage: usage("", 1, 2, 0, 40).Usage, HourWriteTokens: 30},
+			true,
 		},
 		{"anthropic/absurd numbers", anthropic, `{"model":"m","usage":{"input_tokens":-5,"output_tokens":1e300,"cache_read_input_tokens":1e999,"cache_creation_input_tokens":12.0}}`, usage("m", 0, 0, 0, 12), true},
 		{"anthropic/other types", anthropic, `{"model":7,"usage":{"input_tokens":"5","output_tokens":3,"iterations":4,"input_tokens_details":[],"cache_read_input_tokens":null}}`, usage("", 0, 3, 0, 0), true},

@@ -327,11 +327,11 @@ func TestAMalformedListingIsRefused(t *testing.T) {
 }
 
 func FuzzListing(f *testing.F) {
-	f.Add([]byte(encode([]Entry{
+	f.Add(encode([]Entry{
 		{Name: "a", Mode: 0o644, Size: 3, ModTime: time.Unix(1, 2), Digest: store.Digest(strings.Repeat("0a", 32))},
 		{Name: "b\xff\n", Mode: fs.ModeSymlink | 0o777, ModTime: time.Unix(0, 0), Target: "../\x00"},
 		{Name: "c", Mode: fs.ModeDir | 0o755, ModTime: time.Unix(0, 0), Digest: store.Digest(strings.Repeat("0a", 32))},
-	})))
+	}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		entries, err := decode(bytes.NewReader(data))
 		if err != nil {
