@@ -127,6 +127,7 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 		cfg.ID = sb.SessionID()
 	}
 	cfg.Environment.Sandbox = withoutFolder(cfg.Environment.Sandbox)
+	cfg.Environment.Name = "" // which only one sandbox can have
 	rec, err := s.store.Load(ctx, s.id)
 	if err != nil {
 		return nil, err

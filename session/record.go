@@ -122,16 +122,37 @@ type savedState struct {
 	Failed   bool      `json:"failed,omitempty"`
 }
 
-// loadState takes the state out of a record. If it cannot be used it is folded from all
-// events.
-func (s *AgentSession) loadState(rec store.Record) {
-	var saved savedState
-	if rec.StateSeq == 0 || rec.StateSeq > rec.LastSeq || json.Unmarshal(rec.State, &saved) != nil || saved.LastSeq != rec.StateSeq {
-		return
+// ReadState returns where a session of a store stands, without opening it: for one that a
+// program drives, where it stood a moment ago. Its errors are those of store.Store.Load and
+// store.Store.Events.
+func ReadState(ctx context.Context, st store.Store, id string) (State, error) {
+	rec, err := st.Load(ctx, id)
+	if err != nil {
+		return State{}, err
 	}
-	s.state = saved.State
-	s.state.Environment.readySeq, s.state.Environment.creating = saved.ReadySeq, saved.Creating
-	s.state.hosts, s.state.failed = saved.Hosts, saved.Failed
+	state := newState()
+	err = state.load(ctx, st, rec)
+	return state, err
+}
+
+// load takes the state out of a record, and what has happened since out of the log. If that of
+// the record cannot be used the state is folded from all events.
+func (s *State) load(ctx context.Context, st store.Store, rec store.Record) error {
+	var saved savedState
+	if rec.StateSeq != 0 && rec.StateSeq <= rec.LastSeq && json.Unmarshal(rec.State, &saved) == nil && saved.LastSeq == rec.StateSeq {
+		*s = saved.State
+		s.Environment.readySeq, s.Environment.creating = saved.ReadySeq, saved.Creating
+		s.hosts, s.failed = saved.Hosts, saved.Failed
+	} else {
+		s.ID, s.Agent = rec.ID, rec.Agent
+	}
+	for ev, err := range st.Events(ctx, rec.ID, s.LastSeq+1) {
+		if err != nil {
+			return err
+		}
+		s.apply(ev)
+	}
+	return nil
 }
 
 // note writes into the record where the session stands.

@@ -64,8 +64,11 @@ func TestTheStoredStateIsTheFoldOfTheEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loaded, folded := &AgentSession{state: newState()}, newState()
-	loaded.loadState(rec)
+	loaded, err := ReadState(t.Context(), cfg.Store, s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	folded := newState()
 	folded.Agent = "script"
 	for ev, err := range cfg.Store.Events(context.Background(), s.ID(), 1) {
 		if err != nil {
@@ -73,8 +76,8 @@ func TestTheStoredStateIsTheFoldOfTheEvents(t *testing.T) {
 		}
 		folded.apply(ev)
 	}
-	if savedOf(loaded.state) != savedOf(folded) || rec.StateSeq != rec.LastSeq || rec.Status != statusFailed {
-		t.Errorf("%s at %d of %d:\n%+v\nwant\n%+v", rec.Status, rec.StateSeq, rec.LastSeq, loaded.state, folded)
+	if savedOf(loaded) != savedOf(folded) || rec.StateSeq != rec.LastSeq || rec.Status != statusFailed {
+		t.Errorf("%s at %d of %d:\n%+v\nwant\n%+v", rec.Status, rec.StateSeq, rec.LastSeq, loaded, folded)
 	}
 }
 

@@ -191,13 +191,8 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 	if err != nil {
 		return err
 	}
-	s.state.ID, s.state.Agent = s.id, rec.Agent
-	s.loadState(rec)
-	for ev, err := range s.store.Events(ctx, s.id, s.state.LastSeq+1) {
-		if err != nil {
-			return err
-		}
-		s.state.apply(ev)
+	if err := s.state.load(ctx, s.store, rec); err != nil {
+		return err
 	}
 	if err := s.changeAgent(ctx); err != nil {
 		return err

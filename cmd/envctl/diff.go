@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 )
@@ -17,14 +16,35 @@ type diffFlags struct {
 func (a *app) newDiffCmd() *cobra.Command {
 	f := &diffFlags{target: target{app: a}}
 	cmd := &cobra.Command{
-		Use:   "diff [flags] ID",
-		Short: "Print what changed in a sandbox's workspace",
+		Use:   "diff [flags] ID[@CHECKPOINT [@CHECKPOINT]]",
+		Short: "Print what changed in a workspace",
 		Long: `Print what changed in the workspace since the sandbox was made, as a patch that
-'git apply' takes at the top of a repository; below it, give --directory.`,
+'git apply' takes at the top of a repository; below it, give --directory.
+
+With a checkpoint of 'envctl log', print what changed in the session since then, or up to a
+second one.`,
 		Example: `  envctl diff 3f2a | git apply
-  envctl diff --stat 3f2a`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+  envctl diff --stat 3f2a
+  envctl diff 3f2a@3
+  envctl diff 3f2a@3 @5`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, err := parsePoint(args[0])
+			to := point{number: 0}
+			if err == nil && len(args) == 2 {
+				to, err = parsePoint(args[1])
+				if err == nil && (from.number == 0 || to.number == 0 || to.id != "" && to.id != from.id) {
+					err = usagef("%q and %q are no two checkpoints of one session; give them as in 3f2a@3 @5", args[0], args[1])
+				}
+			}
+			switch {
+			case err != nil:
+				return err
+			case from.number != 0:
+				return f.diffCheckpoints(cmd.Context(), from, to.number)
+			}
+			return f.run(cmd.Context(), args[0])
+		},
 	}
 	f.flags(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
@@ -46,13 +66,5 @@ func (f *diffFlags) run(ctx context.Context, id string) (err error) {
 	if err != nil {
 		return err
 	}
-	if f.asJSON {
-		return printLines(f.app, changes)
-	}
-	for _, c := range changes {
-		if err := f.app.out.row(plain(fmt.Sprintf("%-8s %s", c.Kind, c.Path))); err != nil {
-			return err
-		}
-	}
-	return nil
+	return f.print(changes)
 }

@@ -170,7 +170,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	})
 	root.AddCommand(
 		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
-		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
+		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newLogCmd(), a.newRewindCmd(), a.newForkCmd(), a.newCompareCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
 		a.newAgentsCmd(), a.newProfilesCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
 	checkArgs(root.Commands())
@@ -183,9 +183,11 @@ func takesLong(command string) string {
 		"envctl agents install": "installing the agent",
 		"envctl attach":         "connecting to the sandbox",
 		"envctl cp":             "copying",
+		"envctl compare":        "comparing the sessions",
 		"envctl create":         "making the sandbox",
 		"envctl diff":           "comparing the workspace",
 		"envctl doctor":         "checking; the first time the runner is built",
+		"envctl fork":           "copying the session",
 		"envctl gc":             "looking for garbage",
 		"envctl image build":    "building the image",
 		"envctl image ls":       "looking for images",
@@ -193,6 +195,7 @@ func takesLong(command string) string {
 		"envctl ls":             "looking for sandboxes",
 		"envctl move":           "moving the session",
 		"envctl port":           "connecting to the sandbox",
+		"envctl rewind":         "returning to the checkpoint",
 		"envctl rm":             "ending the sandbox",
 		"envctl run":            "starting the sandbox",
 		"envctl stats":          "measuring",

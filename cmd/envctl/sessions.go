@@ -215,17 +215,18 @@ func (a *app) withSessions(ctx context.Context, use func(*sqlite.Store) error) e
 
 // withSession finds the one session with this ID, or whose ID begins so.
 func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
-	err := a.withSessions(ctx, func(s *sqlite.Store) error {
-		r, err := findSession(ctx, s, id)
-		if err != nil {
-			return err
-		}
-		return use(s, r)
-	})
+	s, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return noSession(id)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	r, err := findSession(ctx, s, id)
+	if err == nil {
+		err = use(s, r)
+	}
+	return errors.Join(err, s.Close())
 }
 
 func noSession(id string) error {

@@ -1,0 +1,368 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+	"github.com/agentenv-dev/agentenv/session/store/sqlite"
+)
+
+// point is a session, and a checkpoint of it: ID@3. Without a number it is where the session
+// is now.
+type point struct {
+	id     string
+	number int // zero for where it is now
+}
+
+func parsePoint(arg string) (point, error) {
+	id, number, given := strings.Cut(arg, "@")
+	if !given {
+		return point{id: arg}, nil
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 1 {
+		return point{}, usagef("%q names no checkpoint; give a number of 'envctl log %s', as in %s@3", arg, firstOf(id, "ID"), id)
+	}
+	return point{id, n}, nil
+}
+
+// checkpointFlags are those of commands for stored sessions.
+type checkpointFlags struct {
+	target
+	asJSON, stat bool
+	copies       int
+}
+
+// stored finds the session of an ID, or of the ID or name of a sandbox.
+func (f *checkpointFlags) stored(ctx context.Context, id string, use func(st store.Store, id string) error) error {
+	used := func(st *sqlite.Store, rec store.Record) error { return use(st, rec.ID) }
+	err := f.app.withSession(ctx, id, used)
+	if errors.Is(err, store.ErrNotFound) {
+		if _, found, missing := f.locate(ctx, id); missing == nil && found.session != "" {
+			return f.app.withSession(ctx, found.session, used)
+		}
+	}
+	return err
+}
+
+// opened opens a stored session.
+func (f *checkpointFlags) opened(ctx context.Context, id string, use func(st store.Store, s *session.AgentSession) error) error {
+	return f.stored(ctx, id, func(st store.Store, id string) error {
+		given, err := f.load(ctx)
+		if err != nil {
+			return err
+		}
+		cfg, err := session.Stored(ctx, st, id)
+		if err != nil {
+			return err
+		}
+		cfg.Environment.Agent.Env, cfg.Environment.Logger = given.Agent.Env, given.Logger
+		s, err := session.Open(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		return errors.Join(use(st, s), s.Close())
+	})
+}
+
+func (a *app) newLogCmd() *cobra.Command {
+	f := &checkpointFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "log [flags] ID",
+		Short: "List the checkpoints of a session",
+		Long: `List the checkpoints of a session, oldest first: the points to which its files and its
+conversation can return. One is taken after each prompt. A new sandbox starts from the one with
+a star.`,
+		Example: `  envctl log 3f2a
+  envctl log --json 3f2a | jq .number`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			return f.stored(ctx, args[0], func(st store.Store, id string) error {
+				state, err := session.ReadState(ctx, st, id)
+				if err != nil {
+					return err
+				}
+				return f.list(state)
+			})
+		},
+	}
+	f.log.flags(cmd)
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
+	cmd.ValidArgsFunction = a.completeSessions(1)
+	return cmd
+}
+
+func (f *checkpointFlags) list(state session.State) error {
+	if f.asJSON {
+		return printLines(f.app, state.Checkpoints)
+	}
+	rows := [][]span{plains(" ", "CHECKPOINT", "AFTER", "AGE", "FILES", "AGENT", "PROMPT")}
+	for _, c := range state.Checkpoints {
+		here, files := " ", "-"
+		if c.Number == state.Checkpoint {
+			here = "*"
+		}
+		if c.Workspace != "" {
+			files = strconv.Itoa(c.Files)
+		}
+		rows = append(rows, plains(here, strconv.Itoa(c.Number), string(c.Reason), age(c.Time), files, firstOf(c.Agent, "-"), firstOf(c.Prompt, "-")))
+	}
+	return f.app.out.table(rows...)
+}
+
+func (a *app) newRewindCmd() *cobra.Command {
+	f := &checkpointFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "rewind [flags] ID@CHECKPOINT",
+		Short: "Return a session to a checkpoint",
+		Long: `Return the files and the conversation of a session to a checkpoint of 'envctl log'. Its
+sandbox ends; the next prompt makes one from the checkpoint. Nothing is lost: what the sandbox
+had becomes a checkpoint first.`,
+		Example: `  envctl log 3f2a
+  envctl rewind 3f2a@3
+  envctl attach 3f2a "Try it without the cache"`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			to, err := parsePoint(args[0])
+			if err == nil && to.number == 0 {
+				err = usagef("%q has no checkpoint; give one of 'envctl log %[1]s', as in %[1]s@3", args[0])
+			}
+			if err != nil {
+				return err
+			}
+			return f.opened(ctx, to.id, func(_ store.Store, s *session.AgentSession) error {
+				return s.Rewind(ctx, to.number)
+			})
+		},
+	}
+	f.log.flags(cmd)
+	cmd.ValidArgsFunction = a.completeSessions(1)
+	return cmd
+}
+
+func (a *app) newForkCmd() *cobra.Command {
+	f := &checkpointFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "fork [flags] ID[@CHECKPOINT]",
+		Short: "Make sessions that go separate ways from here",
+		Long: `Make sessions that have the files and the conversation of another one, as they are now or
+were at a checkpoint, and print their IDs. Each goes its own way from there: give it a prompt
+with 'envctl attach'. With --agent another agent goes on in them.`,
+		Example: `  envctl fork 3f2a
+  envctl fork -n 4 3f2a@3
+  envctl fork --agent codex 3f2a@3`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.fork(cmd.Context(), args[0]) },
+	}
+	f.log.flags(cmd)
+	f.agentFlag(cmd)
+	f.envFlag(cmd)
+	cmd.Flags().IntVarP(&f.copies, "copies", "n", 1, "how many")
+	cmd.ValidArgsFunction = a.completeSessions(1)
+	return cmd
+}
+
+func (f *checkpointFlags) fork(ctx context.Context, arg string) error {
+	from, err := parsePoint(arg)
+	if err == nil && f.copies < 1 {
+		err = usagef("--copies: %d sessions make no sense; ask for at least one", f.copies)
+	}
+	if err != nil {
+		return err
+	}
+	return f.opened(ctx, from.id, func(st store.Store, s *session.AgentSession) error {
+		var made []*session.AgentSession
+		if from.number == 0 {
+			made, err = s.Fork(ctx, f.copies)
+		} else {
+			made, err = s.ForkFrom(ctx, from.number, f.copies)
+		}
+		var errs []error
+		for _, c := range made {
+			err := c.Close()
+			if err == nil && f.named != "" {
+				err = f.handOver(ctx, st, c.ID())
+			}
+			errs = append(errs, err, f.app.out.row(plain(f.app.shortSession(c.ID()))))
+		}
+		return errors.Join(append(errs, err)...)
+	})
+}
+
+// handOver gives a session to another agent.
+func (f *checkpointFlags) handOver(ctx context.Context, st store.Store, id string) error {
+	cfg, err := session.Stored(ctx, st, id)
+	if err != nil {
+		return err
+	}
+	given, err := f.load(ctx)
+	if err != nil {
+		return err
+	}
+	over(&cfg.Environment, given)
+	s, err := session.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+func (a *app) newCompareCmd() *cobra.Command {
+	f := &checkpointFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "compare [flags] ID...",
+		Short: "Compare what sessions have made of the same beginning",
+		Long: `Print for each session what it has changed since its first checkpoint, what it has used
+and what it was asked last: which of the sessions of 'envctl fork' did best.`,
+		Example: `  envctl compare 3f2a 77b0 91cc
+  envctl diff 77b0@1`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, ids []string) error { return f.compare(cmd.Context(), ids) },
+	}
+	f.log.flags(cmd)
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
+	cmd.ValidArgsFunction = a.completeSessions(-1)
+	return cmd
+}
+
+// comparison is what compare prints of a session.
+type comparison struct {
+	ID           string  `json:"id"`
+	Agent        string  `json:"agent"`
+	Status       string  `json:"status"`
+	Files        int     `json:"files"` // that changed
+	Added        int     `json:"added"` // lines
+	Removed      int     `json:"removed"`
+	InputTokens  int64   `json:"input_tokens"`
+	OutputTokens int64   `json:"output_tokens"`
+	CostUSD      float64 `json:"cost_usd"`
+	Prompt       string  `json:"prompt"` // the last one
+}
+
+func (f *checkpointFlags) compare(ctx context.Context, ids []string) error {
+	var list []comparison
+	for _, id := range ids {
+		err := f.opened(ctx, id, func(st store.Store, s *session.AgentSession) error {
+			c, err := compareOne(ctx, st, s)
+			list = append(list, c)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if f.asJSON {
+		return printLines(f.app, list)
+	}
+	rows := [][]span{plains("ID", "AGENT", "STATUS", "FILES", "LINES", "TOKENS", "COST", "LAST PROMPT")}
+	for _, c := range list {
+		rows = append(rows, plains(f.app.shortSession(c.ID), c.Agent, firstOf(c.Status, "-"), strconv.Itoa(c.Files), fmt.Sprintf("+%d -%d", c.Added, c.Removed),
+			strconv.FormatInt(c.InputTokens+c.OutputTokens, 10), fmt.Sprintf("$%.2f", c.CostUSD), firstOf(c.Prompt, "-")))
+	}
+	return f.app.out.table(rows...)
+}
+
+func compareOne(ctx context.Context, st store.Store, s *session.AgentSession) (comparison, error) {
+	state, err := s.State(ctx)
+	if err != nil {
+		return comparison{}, err
+	}
+	rec, err := st.Load(ctx, s.ID())
+	if err != nil {
+		return comparison{}, err
+	}
+	c := comparison{
+		ID: s.ID(), Agent: state.Agent, Status: rec.Status, InputTokens: state.Usage.InputTokens,
+		OutputTokens: state.Usage.OutputTokens, CostUSD: state.Usage.CostUSD,
+	}
+	if n := len(state.Checkpoints); n > 0 {
+		c.Prompt = state.Checkpoints[n-1].Prompt
+	}
+	if state.Checkpoint == 0 {
+		return c, nil
+	}
+	changes, err := s.Changes(ctx, 1, 0)
+	if err != nil {
+		return c, err
+	}
+	c.Files = len(changes)
+	var lines lineCounter
+	if err := s.Patch(ctx, &lines, 1, 0); err != nil {
+		return c, err
+	}
+	c.Added, c.Removed = lines.added, lines.removed
+	return c, nil
+}
+
+// lineCounter counts the lines that a patch adds and removes.
+type lineCounter struct {
+	rest           []byte // of a line that has not ended
+	hunk           bool   // after a line that begins one
+	added, removed int
+}
+
+// Write implements io.Writer.
+func (l *lineCounter) Write(p []byte) (int, error) {
+	text := append(l.rest, p...)
+	for {
+		line, rest, ended := bytes.Cut(text, []byte("\n"))
+		if !ended {
+			l.rest = bytes.Clone(text[:min(len(text), 16)]) // how it begins is enough
+			return len(p), nil
+		}
+		l.line(line)
+		text = rest
+	}
+}
+
+func (l *lineCounter) line(line []byte) {
+	switch {
+	case bytes.HasPrefix(line, []byte("diff --git ")):
+		l.hunk = false
+	case bytes.HasPrefix(line, []byte("@@ ")):
+		l.hunk = true
+	case l.hunk && bytes.HasPrefix(line, []byte("+")):
+		l.added++
+	case l.hunk && bytes.HasPrefix(line, []byte("-")):
+		l.removed++
+	}
+}
+
+// diffCheckpoints prints what differs between two checkpoints of a session.
+func (f *diffFlags) diffCheckpoints(ctx context.Context, from point, to int) error {
+	c := checkpointFlags{target: f.target}
+	return c.opened(ctx, from.id, func(_ store.Store, s *session.AgentSession) error {
+		if !f.stat && !f.asJSON {
+			return s.Patch(ctx, f.app.out, from.number, to)
+		}
+		changes, err := s.Changes(ctx, from.number, to)
+		if err != nil {
+			return err
+		}
+		return f.print(changes)
+	})
+}
+
+// print prints the paths of changes.
+func (f *diffFlags) print(changes []environment.Change) error {
+	if f.asJSON {
+		return printLines(f.app, changes)
+	}
+	for _, c := range changes {
+		if err := f.app.out.row(plain(fmt.Sprintf("%-8s %s", c.Kind, c.Path))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
