@@ -166,14 +166,23 @@ in them for people.`,
 }
 
 func (a *app) newSessionsRemoveCmd() *cobra.Command {
+	var older time.Duration
 	cmd := &cobra.Command{
-		Use:   "rm ID...",
+		Use:   "rm [flags] ID...",
 		Short: "Remove stored sessions, with their events and files",
 		Long: `Remove stored sessions, with their events and files. A session that a program uses is not
 removed. The sandbox of one stays; it is printed, and 'envctl rm' ends it.`,
-		Example: "  envctl sessions rm 3f2a 77b0",
-		Args:    cobra.MinimumNArgs(1),
+		Example: `  envctl sessions rm 3f2a 77b0
+  envctl sessions rm --older-than 720h`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
+			switch byAge := cmd.Flags().Changed("older-than"); {
+			case byAge && (len(ids) > 0 || older < 0):
+				return usagef("--older-than chooses the sessions by their age; give it alone, as in --older-than 720h")
+			case byAge:
+				return a.removeOlder(cmd.Context(), older)
+			case len(ids) == 0:
+				return usagef("no session is named; give IDs of 'envctl sessions ls', or --older-than")
+			}
 			var errs []error
 			for _, id := range ids {
 				errs = append(errs, a.withSession(cmd.Context(), id, func(s *sqlite.Store, r store.Record) error {
@@ -183,8 +192,30 @@ removed. The sandbox of one stays; it is printed, and 'envctl rm' ends it.`,
 			return errors.Join(errs...)
 		},
 	}
+	cmd.Flags().DurationVar(&older, "older-than", 0, "those that nothing has happened in for so long and that no program uses, as in 720h")
 	cmd.ValidArgsFunction = a.completeSessions(-1)
 	return cmd
+}
+
+// removeOlder removes the sessions in which nothing has happened for so long.
+func (a *app) removeOlder(ctx context.Context, age time.Duration) error {
+	err := a.withSessions(ctx, func(s *sqlite.Store) error {
+		list, err := records(ctx, s, store.Filter{})
+		errs := []error{err}
+		for _, r := range list {
+			if time.Since(r.UpdatedAt) < age {
+				continue
+			}
+			if err := a.removeSession(ctx, s, r); !errors.Is(err, store.ErrLocked) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (a *app) removeSession(ctx context.Context, s *sqlite.Store, r store.Record) error {
