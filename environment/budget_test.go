@@ -3,6 +3,7 @@ package environment
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,11 @@ func TestABudgetEndsAQuery(t *testing.T) {
 			again, err := recall(cfg.Sandbox.Type, env.ID())
 			if err != nil || usedIn(cfg.Sandbox.Type, env.ID()) != env.Used() {
 				t.Errorf("what it has used is not remembered: %+v, %v", again, err)
+			}
+			list, err := List(t.Context(), cfg.Sandbox)
+			at := slices.IndexFunc(list, func(s SandboxInfo) bool { return s.ID == env.ID() })
+			if err != nil || at < 0 || list[at].Usage != failed.Usage {
+				t.Errorf("the list says %+v, %v; the query has used %+v", list, err, failed.Usage)
 			}
 		})
 	}

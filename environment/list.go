@@ -21,6 +21,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/flock"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // SandboxInfo describes a sandbox that can be attached to.
@@ -48,7 +49,7 @@ type SandboxInfo struct {
 	GuestVersion int `json:"guest_version,omitempty"`
 	// SessionID is the conversation that it was made for, where the type remembers it.
 	SessionID string `json:"session_id,omitempty"`
-	// Agent is the agent that was chosen for it; empty for none. Agent, CostUSD and
+	// Agent is the agent that was chosen for it; empty for none. Agent, Usage and
 	// the times of queries are known where this user made the sandbox on this machine.
 	Agent string `json:"agent,omitempty"`
 	// QueryBegan and QueryEnded are when the latest query of [Environment.ExecuteQuery]
@@ -56,8 +57,9 @@ type SandboxInfo struct {
 	// killed, see [Environment.Working].
 	QueryBegan time.Time `json:"query_began,omitzero"`
 	QueryEnded time.Time `json:"query_ended,omitzero"`
-	// CostUSD is what its queries have cost, as far as the agent said.
-	CostUSD float64 `json:"cost_usd,omitempty"`
+	// Usage is what its queries have used of models, as the agent said or else the gateway
+	// has counted.
+	Usage runnerscripts.Usage `json:"usage,omitzero"`
 }
 
 // List returns the sandboxes of a type that were made by this user and still
@@ -142,9 +144,9 @@ type activity struct {
 	Agent string `json:"agent,omitempty"`
 	Kept  bool   `json:"kept,omitempty"`
 	// Began and Ended are of the latest query; it runs while it has not ended.
-	Began   time.Time `json:"began,omitzero"`
-	Ended   time.Time `json:"ended,omitzero"`
-	CostUSD float64   `json:"cost_usd,omitempty"`
+	Began time.Time           `json:"began,omitzero"`
+	Ended time.Time           `json:"ended,omitzero"`
+	Usage runnerscripts.Usage `json:"usage,omitzero"` // of all queries
 	// Used is what the gateway has counted.
 	Used Used `json:"used,omitzero"`
 	// Ending is when a program began to end the sandbox.
@@ -227,7 +229,7 @@ func describeActivity(list []SandboxInfo) {
 		if a.Name != "" {
 			s.Name = a.Name
 		}
-		s.Agent, s.CostUSD, s.QueryBegan, s.QueryEnded = a.Agent, a.CostUSD, a.Began, a.Ended
+		s.Agent, s.Usage, s.QueryBegan, s.QueryEnded = a.Agent, a.Usage, a.Began, a.Ended
 		s.Kept = s.Kept || a.Kept
 		s.Orphan = s.Orphan && !s.Kept
 		s.Ending = !a.Ending.IsZero() && time.Since(a.Ending) < endingLasts && (s.Kept || s.InUse)

@@ -94,11 +94,11 @@ type queryRun struct {
 	shared   bool        // other programs may interrupt it, answer its requests and queue prompts
 	seen     bool        // its end is known in the sandbox
 
-	left    bool    // the caller has left the loop
-	cost    float64 // in US dollars
-	started bool    // the runner works on the prompt
-	untaken bool    // the runner has ended before it took up the prompt
-	ended   bool    // query_completed or query_failed was reported
+	left    bool                // the caller has left the loop
+	usage   runnerscripts.Usage // of models
+	started bool                // the runner works on the prompt
+	untaken bool                // the runner has ended before it took up the prompt
+	ended   bool                // query_completed or query_failed was reported
 
 	refusals map[string]bool // of hosts, that were reported
 
@@ -322,7 +322,7 @@ func (r *queryRun) measure(u *runnerscripts.Usage) (changed bool) {
 		}
 		u.CostUSD = cmp.Or(u.CostUSD, measured.CostUSD)
 	}
-	r.cost = u.CostUSD
+	r.usage = *u
 	return *u != before
 }
 
@@ -354,7 +354,7 @@ func (r *queryRun) noteActivity() {
 	if r.env.isClosed() && !r.env.owner.kept {
 		return // and so has the sandbox
 	}
-	r.env.activity.change(func(a *activity) { a.Ended, a.CostUSD, a.Used = now(), a.CostUSD+r.cost, r.env.Used() })
+	r.env.activity.change(func(a *activity) { a.Ended, a.Usage, a.Used = now(), a.Usage.Add(r.usage), r.env.Used() })
 }
 
 // over judges a query that has ended.

@@ -14,6 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // listTimeout is how long listing one type may take when all types are listed: an
@@ -92,7 +93,8 @@ type location struct {
 	id      string
 	inUse   bool // the program that made it still runs
 	status  primitives.Status
-	session string // the ID of its session
+	session string              // the ID of its session
+	models  runnerscripts.Usage // what its agent has used
 }
 
 // whereFlag returns the flag, with a space after it, without which a sandbox is not found by
@@ -109,7 +111,7 @@ func locations(from []environment.Sandbox, list []environment.SandboxInfo) []loc
 	found := make([]location, 0, len(list))
 	for _, info := range list {
 		i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == info.Type })
-		found = append(found, location{from[i], info.ID, info.InUse, info.Status, info.SessionID})
+		found = append(found, location{from[i], info.ID, info.InUse, info.Status, info.SessionID, info.Usage})
 	}
 	return found
 }

@@ -72,8 +72,8 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	rows := [][]span{plains("ID", "NAME", "TYPE", "AGE", "STATUS", "AGENT", "QUERY", "COST")}
 	for _, s := range list {
 		cost := "-"
-		if s.CostUSD > 0 {
-			cost = fmt.Sprintf("$%.2f", s.CostUSD)
+		if s.Usage.CostUSD > 0 {
+			cost = fmt.Sprintf("$%.2f", s.Usage.CostUSD)
 		}
 		rows = append(rows, plains(
 			f.app.shortID(s.ID), firstOf(s.Name, "-"), s.Type, age(s.Created), s.status(), firstOf(s.Agent, "-"), s.query(), cost))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // usage is what stats prints of a sandbox.
@@ -20,6 +21,8 @@ type usage struct {
 	ID     string            `json:"id"`
 	Type   string            `json:"type"`
 	Status primitives.Status `json:"status"`
+	// Models is what its agent has used of models.
+	Models runnerscripts.Usage `json:"models"`
 	// Nil if it could not be asked.
 	*primitives.Usage
 }
@@ -29,10 +32,14 @@ func (a *app) newStatsCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "stats [flags] [ID...]",
-		Short: "Print what sandboxes use of their machine",
+		Short: "Print what sandboxes use of their machine and of models",
 		Long: `Print the processor time, the memory with its limit and the number of processes of
-the sandboxes, or of some of them. In a container every thread counts as a process, as it
-does for the limit of them. "-" is unknown.
+the sandboxes, or of some of them, and the tokens that their agents have used: those read from
+a cache count, too. In a container every thread counts as a process, as it does for the limit
+of them. "-" is unknown.
+
+What an agent does not say of its tokens is counted by the gateway; see docs/security.md. Both
+are known where this user made the sandbox on this machine.
 
 With --json each is one object a line: times in nanoseconds, memory in bytes, -1 for
 what is unknown, and a memory_limit of 0 where there is none.`,
@@ -46,7 +53,7 @@ what is unknown, and a memory_limit of 0 where there is none.`,
 			if len(list) == 0 && failed != nil {
 				return failed
 			}
-			rows := [][]span{plains("ID", "TYPE", "STATUS", "CPU TIME", "MEMORY", "LIMIT", "PROCESSES")}
+			rows := [][]span{plains("ID", "TYPE", "STATUS", "CPU TIME", "MEMORY", "LIMIT", "PROCESSES", "TOKENS", "COST")}
 			for _, u := range list {
 				rows = append(rows, append(plains(a.shortID(u.ID), u.Type, string(u.Status)), u.columns()...))
 			}
@@ -79,7 +86,14 @@ func (u usage) columns() []span {
 			processes = fmt.Sprint(u.Processes)
 		}
 	}
-	return plains(cpu, memory, limit, processes)
+	tokens, cost := "-", "-"
+	if n := u.Models.TotalInput() + u.Models.OutputTokens; n > 0 {
+		tokens = fmt.Sprint(n)
+	}
+	if u.Models.CostUSD > 0 {
+		cost = fmt.Sprintf("$%.2f", u.Models.CostUSD)
+	}
+	return plains(cpu, memory, limit, processes, tokens, cost)
 }
 
 // askedAtOnce is how many sandboxes are asked at the same time.
@@ -98,7 +112,7 @@ func (t *target) usages(ctx context.Context, ids []string) ([]usage, error) {
 	var asking sync.WaitGroup
 	turns := make(chan struct{}, askedAtOnce)
 	for i, at := range found {
-		list[i] = usage{ID: at.id, Type: at.sandbox.Type, Status: at.status}
+		list[i] = usage{ID: at.id, Type: at.sandbox.Type, Status: at.status, Models: at.models}
 		if at.status != primitives.StatusRunning {
 			continue
 		}
