@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -222,9 +223,18 @@ func LoadConfig(name string) (Config, error) {
 // does not exist or stands twice, a value of another type, and a second document
 // are [ErrConfig], and the message says where. A profile that is a path is read by
 // [LoadProfile], a relative one is relative to the working directory; or it is the name of one
-// of [Profiles].
+// of [Profiles]. Other relative paths become absolute, from the working directory.
 func ParseConfig(data []byte) (Config, error) {
-	return parseConfig(data, "", "")
+	cfg, err := parseConfig(data, "", "")
+	if err != nil {
+		return Config{}, err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return Config{}, err
+	}
+	cfg.resolve(dir)
+	return cfg, nil
 }
 
 // parseConfig decodes a configuration of a file, if it is in one, whose profile may have the

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,10 @@ import (
 // workspaceTimeout bounds how long the workspace is read from a sandbox, so that one
 // that hangs does not hang the session.
 const workspaceTimeout = 10 * time.Minute
+
+// transcriptPiece is the size in bytes of the pieces in which a longer transcript is stored.
+// Transcripts grow at their end, so that checkpoints share all pieces but the last ones.
+const transcriptPiece = 256 << 10
 
 // Checkpoint is a point of the session that it can return to, see [AgentSession.Rewind].
 type Checkpoint struct {
@@ -63,11 +68,16 @@ func (s *AgentSession) head() Checkpoint {
 // numbered returns a checkpoint whose files are stored.
 func (s *AgentSession) numbered(number int) (Checkpoint, error) {
 	s.mu.Lock()
-	c, most := s.state.checkpoint(number), len(s.state.Checkpoints)
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	return s.state.withFiles(number)
+}
+
+// withFiles returns a checkpoint whose files are stored.
+func (s *State) withFiles(number int) (Checkpoint, error) {
+	c := s.checkpoint(number)
 	switch {
 	case c.Number == 0:
-		return c, fmt.Errorf("%w: the session has no checkpoint %d; its last one is %d", fs.ErrNotExist, number, most)
+		return c, fmt.Errorf("%w: the session has no checkpoint %d; its last one is %d", fs.ErrNotExist, number, len(s.Checkpoints))
 	case c.Workspace == "":
 		return c, fmt.Errorf("the files of checkpoint %d are not stored, because the workspace is a folder of yours or MaxWorkspace is negative: %w",
 			number, errors.ErrUnsupported)
@@ -250,6 +260,21 @@ func (s *AgentSession) putTranscript(ctx context.Context, live *liveSandbox, t r
 	if err != nil {
 		return runnerscripts.Event{}, err
 	}
+	if len(data) > transcriptPiece {
+		pieces, err := s.store.PutBlobs(ctx, s.id, func(yield func(io.Reader, error) bool) {
+			for piece := range slices.Chunk(data, transcriptPiece) {
+				if !yield(bytes.NewReader(piece), nil) {
+					return
+				}
+			}
+		})
+		if err == nil {
+			data, err = json.Marshal(pieces)
+		}
+		if err != nil {
+			return runnerscripts.Event{}, err
+		}
+	}
 	digest, err := store.PutBlob(ctx, s.store, s.id, bytes.NewReader(data))
 	if err != nil {
 		return runnerscripts.Event{}, err
@@ -264,19 +289,37 @@ func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Tra
 	if digest == "" {
 		return nil, nil
 	}
-	r, err := s.store.Blob(ctx, s.id, store.Digest(digest))
-	if err != nil {
-		return nil, fmt.Errorf("read stored transcript: %w", err)
+	data, err := s.readBlobs(ctx, store.Digest(digest))
+	if err == nil && bytes.HasPrefix(data, []byte("[")) { // a long one is in pieces
+		var pieces []store.Digest
+		if err = json.Unmarshal(data, &pieces); err == nil {
+			data, err = s.readBlobs(ctx, pieces...)
+		}
 	}
 	var t runnerscripts.Transcript
-	data, err := io.ReadAll(r) // to its end: only then it is known to be right
-	if err = errors.Join(err, r.Close()); err == nil {
+	if err == nil {
 		err = json.Unmarshal(data, &t)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read stored transcript: %w", err)
 	}
 	return &t, nil
+}
+
+// readBlobs returns the contents of blobs one after the other.
+func (s *AgentSession) readBlobs(ctx context.Context, digests ...store.Digest) ([]byte, error) {
+	var all bytes.Buffer
+	for _, d := range digests {
+		r, err := s.store.Blob(ctx, s.id, d)
+		if err != nil {
+			return nil, err
+		}
+		_, err = all.ReadFrom(r) // to its end: only then it is known to be right
+		if err = errors.Join(err, r.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return all.Bytes(), nil
 }
 
 // beginning is what a new sandbox starts with.

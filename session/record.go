@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"time"
 
@@ -25,7 +26,8 @@ const (
 )
 
 // storedConfig is the part of a configuration that a record holds. Callbacks, loggers,
-// providers of the program's own and the values of Agent.Env are not in it.
+// providers of the program's own, the values of Agent.Env and the credentials in the URLs of
+// repositories are not in it.
 type storedConfig struct {
 	Environment environment.Config `json:"environment"`
 	// Variables are the names of Agent.Env.
@@ -44,6 +46,18 @@ func (c Config) stored() (json.RawMessage, error) {
 	env := c.Environment
 	variables := slices.Sorted(maps.Keys(env.Agent.Env))
 	env.Agent.Env, env.SessionID = nil, ""
+	env.Workspace = slices.Clone(env.Workspace)
+	for i, src := range env.Workspace {
+		if src.Git == nil {
+			continue
+		}
+		if at, err := url.Parse(src.Git.URL); err == nil && at.User != nil {
+			bare := *src.Git
+			at.User = nil
+			bare.URL = at.String()
+			env.Workspace[i].Git = &bare
+		}
+	}
 	data, err := json.Marshal(storedConfig{
 		Environment: env, Variables: variables, PermissionTimeout: env.PermissionTimeout,
 		RejectBusy: c.RejectBusy, MaxQueue: c.MaxQueue, HealthInterval: c.HealthInterval, IdleTimeout: c.IdleTimeout,

@@ -69,10 +69,50 @@ func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSes
 }
 
 // Changes returns what has changed in the workspace from one checkpoint to another, sorted by
-// path: files, links and permissions. A to of zero is the last one; see [AgentSession.Sync]. The
-// errors are those of [AgentSession.Rewind].
+// path: files, links and permissions. A to of zero is State.Checkpoint, which lacks what has
+// changed in the sandbox since; see [AgentSession.Sync]. The errors are those of
+// [AgentSession.Rewind].
 func (s *AgentSession) Changes(ctx context.Context, from, to int) ([]environment.Change, error) {
-	found, _, _, err := s.compare(ctx, from, to)
+	state, err := s.present()
+	if err != nil {
+		return nil, fmt.Errorf("changes: %w", err)
+	}
+	return differences(ctx, blobs{s.store, s.id}, state, from, to)
+}
+
+// Patch writes the changes from one checkpoint to another, as [AgentSession.Changes] finds
+// them, as one patch that "git apply" takes. Without changes nothing is written.
+func (s *AgentSession) Patch(ctx context.Context, w io.Writer, from, to int) error {
+	state, err := s.present()
+	if err == nil {
+		err = patch(ctx, blobs{s.store, s.id}, state, w, from, to)
+	}
+	if err != nil {
+		return fmt.Errorf("patch: %w", err)
+	}
+	return nil
+}
+
+// present returns the state of a session that is open.
+func (s *AgentSession) present() (State, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.clone(), s.checkLocked()
+}
+
+// ReadChanges returns what [AgentSession.Changes] does of a session of a store, which is not
+// opened for it and which a program may drive meanwhile. Its errors are those of Changes and
+// [ReadState].
+func ReadChanges(ctx context.Context, st store.Store, id string, from, to int) ([]environment.Change, error) {
+	state, err := ReadState(ctx, st, id)
+	if err != nil {
+		return nil, fmt.Errorf("changes: %w", err)
+	}
+	return differences(ctx, blobs{st, id}, state, from, to)
+}
+
+func differences(ctx context.Context, in blobs, state State, from, to int) ([]environment.Change, error) {
+	found, _, _, err := compare(ctx, in, state, from, to)
 	if err != nil {
 		return nil, fmt.Errorf("changes: %w", err)
 	}
@@ -94,17 +134,21 @@ func (s *AgentSession) Changes(ctx context.Context, from, to int) ([]environment
 	return changes, nil
 }
 
-// Patch writes the changes from one checkpoint to another, as [AgentSession.Changes] finds
-// them, as one patch that "git apply" takes. Without changes nothing is written.
-func (s *AgentSession) Patch(ctx context.Context, w io.Writer, from, to int) error {
-	if err := s.patch(ctx, w, from, to); err != nil {
+// ReadPatch writes what [AgentSession.Patch] does of a session of a store, which is not opened
+// for it. Its errors are those of [ReadChanges] and of w.
+func ReadPatch(ctx context.Context, st store.Store, id string, w io.Writer, from, to int) error {
+	state, err := ReadState(ctx, st, id)
+	if err == nil {
+		err = patch(ctx, blobs{st, id}, state, w, from, to)
+	}
+	if err != nil {
 		return fmt.Errorf("patch: %w", err)
 	}
 	return nil
 }
 
-func (s *AgentSession) patch(ctx context.Context, w io.Writer, from, to int) (err error) {
-	changes, a, b, err := s.compare(ctx, from, to)
+func patch(ctx context.Context, in blobs, state State, w io.Writer, from, to int) (err error) {
+	changes, a, b, err := compare(ctx, in, state, from, to)
 	if err != nil {
 		return err
 	}
@@ -115,7 +159,7 @@ func (s *AgentSession) patch(ctx context.Context, w io.Writer, from, to int) (er
 	unpack := func(root store.Digest) (state *workspace.Snapshot, err error) {
 		only := func(name string) bool { return changed[name] }
 		err = archive.Pipe(
-			func(w io.Writer) error { return tree.Pack(ctx, s.blobs(), root, only, w) },
+			func(w io.Writer) error { return tree.Pack(ctx, in, root, only, w) },
 			func(r io.Reader) (err error) { state, err = workspace.Read(r, true, nil); return err },
 		)
 		return state, err
@@ -134,27 +178,16 @@ func (s *AgentSession) patch(ctx context.Context, w io.Writer, from, to int) (er
 }
 
 // compare returns what differs between two checkpoints, and their workspaces.
-func (s *AgentSession) compare(ctx context.Context, from, to int) (_ []tree.Change, old, current store.Digest, _ error) {
-	if err := s.check(); err != nil {
-		return nil, "", "", err
-	}
-	old, current, err := s.pair(from, to)
+func compare(ctx context.Context, in blobs, state State, from, to int) (_ []tree.Change, old, current store.Digest, _ error) {
+	a, err := state.withFiles(from)
 	if err != nil {
 		return nil, "", "", err
 	}
-	changes, err := tree.Compare(ctx, s.blobs(), old, current)
+	b, err := state.withFiles(cmp.Or(to, state.Checkpoint))
+	if err != nil {
+		return nil, "", "", err
+	}
+	old, current = store.Digest(a.Workspace), store.Digest(b.Workspace)
+	changes, err := tree.Compare(ctx, in, old, current)
 	return changes, old, current, err
-}
-
-// pair returns the workspaces of two checkpoints.
-func (s *AgentSession) pair(from, to int) (old, current store.Digest, _ error) {
-	s.mu.Lock()
-	to = cmp.Or(to, s.state.Checkpoint)
-	s.mu.Unlock()
-	a, err := s.numbered(from)
-	if err != nil {
-		return "", "", err
-	}
-	b, err := s.numbered(to)
-	return store.Digest(a.Workspace), store.Digest(b.Workspace), err
 }

@@ -33,9 +33,10 @@ func (a *app) newAttachCmd() *cobra.Command {
 end, also when the program that began it was killed; if none runs, what happened in
 the last one. Ctrl-C lets go of it: the query goes on.
 
-With prompts, go on with the conversation of a sandbox that 'envctl run --keep' has
-left. A query whose end was not shown yet comes first. Ctrl-C interrupts. Variables
-that --env gave are stored nowhere: give them again. A sandbox of 'envctl create' takes its
+ID is that of a sandbox, or of a session of 'envctl sessions ls'. With prompts, go on with its
+conversation: in the sandbox if that is there, else in a new one that has the files and the
+conversation of the last checkpoint. A query whose end was not shown yet comes first. Ctrl-C
+interrupts. Variables that --env gave are stored nowhere: give them again. A sandbox of 'envctl create' takes its
 agent from the first --agent, and remembers it. Another --agent continues what the last one
 has begun, with its files: it gets the conversation as well as it can take it, which is said.
 
@@ -74,8 +75,11 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		}
 	}
 	cfg, found, missing := f.locate(ctx, id)
-	if _, wrong := errors.AsType[*exitError](missing); wrong || ctx.Err() != nil {
+	if _, wrong := errors.AsType[*exitError](missing); wrong {
 		return missing
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if err := f.apply(&cfg); err != nil {
 		return err
@@ -95,13 +99,15 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	if missing != nil {
 		sandbox = nil
 	}
-	resumed, err := resume(ctx, id, sandbox, func(st store.Store, rec store.Record, stored session.Config) error {
-		over(&stored.Environment, cfg)
-		if err := f.apply(&stored.Environment); err != nil {
+	resumed, err := resume(ctx, id, sandbox, func(st store.Store, state session.State, stored session.Config) error {
+		if err := f.over(&stored.Environment, cfg); err != nil {
 			return err
 		}
-		stored.Store = st
-		return w.goOn(ctx, rec, stored, prompts)
+		err := w.goOn(ctx, state, stored, prompts)
+		if errors.Is(err, store.ErrLocked) && missing != nil {
+			_, found, missing = f.locate(ctx, state.Environment.ID)
+		}
+		return err
 	})
 	switch {
 	case errors.Is(err, store.ErrLocked) && len(prompts) == 0 && missing == nil:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 
@@ -38,8 +39,8 @@ func parsePoint(arg string) (point, error) {
 // checkpointFlags are those of commands for stored sessions.
 type checkpointFlags struct {
 	target
-	asJSON, stat bool
-	copies       int
+	asJSON bool
+	copies int
 }
 
 // stored finds the session of an ID, or of the ID or name of a sandbox.
@@ -48,7 +49,16 @@ func (f *checkpointFlags) stored(ctx context.Context, id string, use func(st sto
 	err := f.app.withSession(ctx, id, used)
 	if errors.Is(err, store.ErrNotFound) {
 		if _, found, missing := f.locate(ctx, id); missing == nil && found.session != "" {
-			return f.app.withSession(ctx, found.session, used)
+			return f.app.withSession(ctx, found.session, func(st *sqlite.Store, rec store.Record) error {
+				state, err := session.ReadState(ctx, st, rec.ID)
+				if err == nil && state.Environment.ID != found.id {
+					err = fmt.Errorf("the sandbox %s was moved, and what happens in it is not stored any more; name the session instead: %s", found.id, rec.ID)
+				}
+				if err != nil {
+					return err
+				}
+				return use(st, rec.ID)
+			})
 		}
 	}
 	return err
@@ -66,6 +76,7 @@ func (f *checkpointFlags) opened(ctx context.Context, id string, use func(st sto
 			return err
 		}
 		cfg.Environment.Agent.Env, cfg.Environment.Logger = given.Agent.Env, given.Logger
+		cfg.Environment.OnPermission = environment.AnswerLater // requests wait for who attaches
 		s, err := session.Open(ctx, cfg)
 		if err != nil {
 			return err
@@ -210,7 +221,9 @@ func (f *checkpointFlags) handOver(ctx context.Context, st store.Store, id strin
 	if err != nil {
 		return err
 	}
-	over(&cfg.Environment, given)
+	if err := (&attachFlags{target: f.target}).over(&cfg.Environment, given); err != nil {
+		return err
+	}
 	s, err := session.Open(ctx, cfg)
 	if err != nil {
 		return err
@@ -223,8 +236,8 @@ func (a *app) newCompareCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare [flags] ID...",
 		Short: "Compare what sessions have made of the same beginning",
-		Long: `Print for each session what it has changed since its first checkpoint, what it has used
-and what it was asked last: which of the sessions of 'envctl fork' did best.`,
+		Long: `Print for each session what it has changed from its first to its present checkpoint, what it
+has used and what it was asked last: which of the sessions of 'envctl fork' did best.`,
 		Example: `  envctl compare 3f2a 77b0 91cc
   envctl diff 77b0@1`,
 		Args: cobra.MinimumNArgs(1),
@@ -238,23 +251,28 @@ and what it was asked last: which of the sessions of 'envctl fork' did best.`,
 
 // comparison is what compare prints of a session.
 type comparison struct {
-	ID           string  `json:"id"`
-	Agent        string  `json:"agent"`
-	Status       string  `json:"status"`
-	Files        int     `json:"files"` // that changed
-	Added        int     `json:"added"` // lines
-	Removed      int     `json:"removed"`
-	InputTokens  int64   `json:"input_tokens"`
-	OutputTokens int64   `json:"output_tokens"`
-	CostUSD      float64 `json:"cost_usd"`
-	Prompt       string  `json:"prompt"` // the last one
+	ID           string   `json:"id"`
+	Agent        string   `json:"agent"`
+	Status       string   `json:"status"`
+	Changed      *changed `json:"changed,omitempty"` // nil if the files are not stored
+	InputTokens  int64    `json:"input_tokens"`
+	OutputTokens int64    `json:"output_tokens"`
+	CostUSD      float64  `json:"cost_usd"`
+	Prompt       string   `json:"prompt"` // the last one
+}
+
+// changed counts what a session has changed.
+type changed struct {
+	Files   int `json:"files"`
+	Added   int `json:"added"` // lines
+	Removed int `json:"removed"`
 }
 
 func (f *checkpointFlags) compare(ctx context.Context, ids []string) error {
 	var list []comparison
 	for _, id := range ids {
-		err := f.opened(ctx, id, func(st store.Store, s *session.AgentSession) error {
-			c, err := compareOne(ctx, st, s)
+		err := f.stored(ctx, id, func(st store.Store, id string) error {
+			c, err := compareOne(ctx, st, id)
 			list = append(list, c)
 			return err
 		})
@@ -267,41 +285,44 @@ func (f *checkpointFlags) compare(ctx context.Context, ids []string) error {
 	}
 	rows := [][]span{plains("ID", "AGENT", "STATUS", "FILES", "LINES", "TOKENS", "COST", "LAST PROMPT")}
 	for _, c := range list {
-		rows = append(rows, plains(f.app.shortSession(c.ID), c.Agent, firstOf(c.Status, "-"), strconv.Itoa(c.Files), fmt.Sprintf("+%d -%d", c.Added, c.Removed),
+		files, lines := "-", "-"
+		if c.Changed != nil {
+			files, lines = strconv.Itoa(c.Changed.Files), fmt.Sprintf("+%d -%d", c.Changed.Added, c.Changed.Removed)
+		}
+		rows = append(rows, plains(f.app.shortSession(c.ID), c.Agent, firstOf(c.Status, "-"), files, lines,
 			strconv.FormatInt(c.InputTokens+c.OutputTokens, 10), fmt.Sprintf("$%.2f", c.CostUSD), firstOf(c.Prompt, "-")))
 	}
 	return f.app.out.table(rows...)
 }
 
-func compareOne(ctx context.Context, st store.Store, s *session.AgentSession) (comparison, error) {
-	state, err := s.State(ctx)
+func compareOne(ctx context.Context, st store.Store, id string) (comparison, error) {
+	rec, err := st.Load(ctx, id)
 	if err != nil {
 		return comparison{}, err
 	}
-	rec, err := st.Load(ctx, s.ID())
+	state, err := session.ReadState(ctx, st, id)
 	if err != nil {
 		return comparison{}, err
 	}
 	c := comparison{
-		ID: s.ID(), Agent: state.Agent, Status: rec.Status, InputTokens: state.Usage.InputTokens,
+		ID: id, Agent: state.Agent, Status: rec.Status, InputTokens: state.Usage.TotalInput(),
 		OutputTokens: state.Usage.OutputTokens, CostUSD: state.Usage.CostUSD,
 	}
 	if n := len(state.Checkpoints); n > 0 {
 		c.Prompt = state.Checkpoints[n-1].Prompt
 	}
-	if state.Checkpoint == 0 {
-		return c, nil
+	changes, err := session.ReadChanges(ctx, st, id, 1, 0)
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
+		return c, nil // its files are not stored
 	}
-	changes, err := s.Changes(ctx, 1, 0)
 	if err != nil {
 		return c, err
 	}
-	c.Files = len(changes)
 	var lines lineCounter
-	if err := s.Patch(ctx, &lines, 1, 0); err != nil {
+	if err := session.ReadPatch(ctx, st, id, &lines, 1, 0); err != nil {
 		return c, err
 	}
-	c.Added, c.Removed = lines.added, lines.removed
+	c.Changed = &changed{len(changes), lines.added, lines.removed}
 	return c, nil
 }
 
@@ -342,11 +363,11 @@ func (l *lineCounter) line(line []byte) {
 // diffCheckpoints prints what differs between two checkpoints of a session.
 func (f *diffFlags) diffCheckpoints(ctx context.Context, from point, to int) error {
 	c := checkpointFlags{target: f.target}
-	return c.opened(ctx, from.id, func(_ store.Store, s *session.AgentSession) error {
+	return c.stored(ctx, from.id, func(st store.Store, id string) error {
 		if !f.stat && !f.asJSON {
-			return s.Patch(ctx, f.app.out, from.number, to)
+			return session.ReadPatch(ctx, st, id, f.app.out, from.number, to)
 		}
-		changes, err := s.Changes(ctx, from.number, to)
+		changes, err := session.ReadChanges(ctx, st, id, from.number, to)
 		if err != nil {
 			return err
 		}

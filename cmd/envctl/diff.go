@@ -21,8 +21,8 @@ func (a *app) newDiffCmd() *cobra.Command {
 		Long: `Print what changed in the workspace since the sandbox was made, as a patch that
 'git apply' takes at the top of a repository; below it, give --directory.
 
-With a checkpoint of 'envctl log', print what changed in the session since then, or up to a
-second one.`,
+With a checkpoint of 'envctl log', print what changed in the session from there to its present
+checkpoint, or to a second one.`,
 		Example: `  envctl diff 3f2a | git apply
   envctl diff --stat 3f2a
   envctl diff 3f2a@3

@@ -45,7 +45,8 @@ func (a *app) newRunCmd() *cobra.Command {
 
 Each argument is one prompt; they are answered in turn in one conversation. "-"
 reads a prompt from standard input. The sandbox ends with the command, unless
---keep is given. With --in the agent runs in a sandbox that is there, and that stays.
+--keep is given. What was said and the files of the workspace are stored as a session, on this
+machine: 'envctl attach' goes on with it, 'envctl sessions' lists and removes them. With --in the agent runs in a sandbox that is there, and that stays.
 Ctrl-C interrupts the agent and waits for it, a few seconds at most; a second Ctrl-C does
 not wait.
 
@@ -141,16 +142,20 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	answer.printer = show
 	log := &runLog{show: show}
 	cfg.OnPermission, cfg.PermissionTimeout = answer.decide, answer.timeout()
-	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
-	st, closeStore, err := f.app.storeOfRuns(ctx, f.keep)
+	st, closeStore, stored, err := f.app.storeOfRuns(ctx, f.keep)
 	if err != nil {
 		return err
+	}
+	var maxWorkspace int64 // as large as it is by default
+	if !stored {
+		maxWorkspace = -1
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
 	var made atomic.Pointer[environment.Environment] // by the session's own goroutine
 	s, err := session.Open(ctx, session.Config{
 		Environment: cfg,
 		Create: func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
+			cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk // not stored: nobody may be asked later
 			env, err := environment.Create(ctx, cfg)
 			if err != nil {
 				return nil, err
@@ -162,10 +167,11 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 			answer.inside(env)
 			return env, nil
 		},
-		Store: printedStore{st, log.event},
+		Store:        printedStore{st, log.event},
+		MaxWorkspace: maxWorkspace,
 	})
 	if err != nil {
-		return &exitError{code: exitUsage, err: err}
+		return notOpened(ctx, err)
 	}
 	err = f.prompts(ctx, s, prompts)
 	err = errors.Join(err, log.end())
@@ -175,12 +181,15 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 		stop()
 		if f.keep {
 			err = errors.Join(err, f.printKept(cfg.Sandbox, env.ID()))
-		} else if f.app.hurried() {
-			err = errors.Join(err, env.Close()) // the session would wait for the agent
 		}
 	}
-	ended := s.Close()
-	if !f.keep {
+	var ended error
+	if f.keep {
+		ended = s.Close()
+	} else {
+		ended = f.app.closeSession(ctx, s, made.Load())
+	}
+	if !f.keep && stored {
 		f.app.pointToSession(s.ID())
 	}
 	if env := made.Load(); env != nil && err != nil && ctx.Err() == nil {
@@ -229,6 +238,9 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 	cfg.Workspace = append(cfg.Workspace, given...)
 	if len(cfg.Workspace) == 1 && cfg.Workspace[0].Into == "" {
 		f.source = cfg.Workspace[0].Folder
+	}
+	if err := absolute(cfg.Workspace); err != nil {
+		return cfg, err
 	}
 	f.staysOnHost = cfg.Sandbox.Workspace != ""
 	return cfg, f.check(cfg)

@@ -186,13 +186,13 @@ removed. The sandbox of one stays; it is printed, and 'envctl rm' ends it.`,
 			var errs []error
 			for _, id := range ids {
 				errs = append(errs, a.withSession(cmd.Context(), id, func(s *sqlite.Store, r store.Record) error {
-					return a.removeSession(cmd.Context(), s, r)
+					return a.removeSession(cmd.Context(), s, r.ID, nil)
 				}))
 			}
 			return errors.Join(errs...)
 		},
 	}
-	cmd.Flags().DurationVar(&older, "older-than", 0, "those that nothing has happened in for so long and that no program uses, as in 720h")
+	cmd.Flags().DurationVar(&older, "older-than", 0, "those in which nothing has happened for so long and that nothing uses, as in 720h")
 	cmd.ValidArgsFunction = a.completeSessions(-1)
 	return cmd
 }
@@ -203,10 +203,13 @@ func (a *app) removeOlder(ctx context.Context, age time.Duration) error {
 		list, err := records(ctx, s, store.Filter{})
 		errs := []error{err}
 		for _, r := range list {
-			if time.Since(r.UpdatedAt) < age {
+			unused := func(r store.Record) bool {
+				return time.Since(r.UpdatedAt) >= age && (r.Status != "running" || r.Sandbox.ID == "")
+			}
+			if !unused(r) {
 				continue
 			}
-			if err := a.removeSession(ctx, s, r); !errors.Is(err, store.ErrLocked) {
+			if err := a.removeSession(ctx, s, r.ID, unused); !errors.Is(err, store.ErrLocked) {
 				errs = append(errs, err)
 			}
 		}
@@ -218,15 +221,24 @@ func (a *app) removeOlder(ctx context.Context, age time.Duration) error {
 	return err
 }
 
-func (a *app) removeSession(ctx context.Context, s *sqlite.Store, r store.Record) error {
-	unlock, err := s.Lock(ctx, r.ID)
+// removeSession removes a session that no program uses, and for which only is true if it is
+// not nil.
+func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, only func(store.Record) bool) error {
+	unlock, err := s.Lock(ctx, id)
 	if errors.Is(err, store.ErrLocked) {
 		return fmt.Errorf("%w; end that program first", err)
 	}
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.Delete(ctx, r.ID), unlock()); err != nil {
+	r, err := s.Load(ctx, id)
+	if err == nil && only != nil && !only(r) {
+		return unlock() // a program has used it meanwhile
+	}
+	if err == nil {
+		err = s.Delete(ctx, id)
+	}
+	if err = errors.Join(err, unlock()); err != nil {
 		return err
 	}
 	if r.Sandbox.ID != "" {

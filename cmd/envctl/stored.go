@@ -1,12 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
+	"sync/atomic"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
@@ -16,17 +17,25 @@ import (
 )
 
 // storeOfRuns returns the store of this user's sessions. Where there can be none, a run whose
-// sandbox does not stay goes on without.
-func (a *app) storeOfRuns(ctx context.Context, keep bool) (store.Store, func() error, error) {
-	st, err := sessionstore.Open(ctx)
+// sandbox does not stay goes on with one in memory.
+func (a *app) storeOfRuns(ctx context.Context, keep bool) (st store.Store, closeStore func() error, stored bool, err error) {
+	own, err := sessionstore.Open(ctx)
 	switch {
 	case err == nil:
-		return st, st.Close, nil
+		return own, own.Close, true, nil
 	case keep || ctx.Err() != nil:
-		return nil, nil, err
+		return nil, nil, false, err
 	}
-	fmt.Fprintf(a.err, "warn: the session is not stored, and nobody can go on with it later: %v\n", err)
-	return store.NewMemory(), func() error { return nil }, nil
+	fmt.Fprintf(a.err, "warn: the session is not stored, and cannot be gone on with later: %v\n", err)
+	return store.NewMemory(), func() error { return nil }, false, nil
+}
+
+// notOpened is the error of a session that could not be opened.
+func notOpened(ctx context.Context, err error) error {
+	if ctx.Err() == nil && (errors.Is(err, environment.ErrConfig) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, errors.ErrUnsupported)) {
+		return &exitError{code: exitUsage, err: err}
+	}
+	return err
 }
 
 // printedStore prints the events that it has stored.
@@ -57,7 +66,7 @@ func (a *app) pointToSession(id string) {
 
 // resume looks for the stored session of an ID, or of a sandbox that was found and that
 // belongs to the session still, and calls use with it. It reports whether there is one.
-func resume(ctx context.Context, id string, found *location, use func(store.Store, store.Record, session.Config) error) (_ bool, err error) {
+func resume(ctx context.Context, id string, found *location, use func(store.Store, session.State, session.Config) error) (_ bool, err error) {
 	st, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -66,60 +75,103 @@ func resume(ctx context.Context, id string, found *location, use func(store.Stor
 		return false, err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	var rec store.Record
-	if found == nil {
-		rec, err = findSession(ctx, st, id)
+	if found != nil {
+		id = found.session
+	} else if rec, err := findSession(ctx, st, id); err == nil {
+		id = rec.ID
 	} else {
-		rec, err = st.Load(ctx, found.session)
+		return false, unlessMissing(err)
 	}
-	if errors.Is(err, store.ErrNotFound) || err == nil && found != nil && rec.Sandbox.ID != found.id {
-		return false, nil
+	state, err := session.ReadState(ctx, st, id)
+	if err != nil || found != nil && state.Environment.ID != found.id {
+		return false, unlessMissing(err)
 	}
-	if err != nil {
-		return false, err
-	}
-	cfg, err := session.Stored(ctx, st, rec.ID)
+	cfg, err := session.Stored(ctx, st, id)
 	if err != nil || found != nil && !cfg.Environment.Sandbox.Keep {
 		return false, err
 	}
-	return true, use(st, rec, cfg)
+	return true, use(st, state, cfg)
+}
+
+func unlessMissing(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 // over puts what the flags and the file say over a stored configuration.
-func over(stored *environment.Config, given environment.Config) {
-	if given.Agent.Name != "" && (given.Agent.Name != stored.Agent.Name || given.Agent.Command != nil || given.Agent.Config != nil) {
-		stored.Agent = given.Agent
+func (f *attachFlags) over(stored *environment.Config, given environment.Config) error {
+	if typ := given.Sandbox.Type; typ != "" && given.Sandbox.Word() != stored.Sandbox.Word() {
+		return usagef("the session is of the sandbox %q; leave --sandbox out, or move a kept sandbox with 'envctl move'", stored.Sandbox.Word())
 	}
-	stored.Agent.Env = given.Agent.Env
-	stored.Agent.Model = cmp.Or(given.Agent.Model, stored.Agent.Model)
-	stored.Agent.PermissionMode = cmp.Or(given.Agent.PermissionMode, stored.Agent.PermissionMode)
+	if given.Agent.Name != "" && given.Agent.Name != stored.Agent.Name {
+		stored.Agent = environment.Agent{}
+	}
+	for _, part := range []struct{ from, to any }{
+		{given.Agent, &stored.Agent}, {given.Profile, &stored.Profile}, {given.Models, &stored.Models}, {given.Budget, &stored.Budget},
+	} {
+		data, err := json.Marshal(part.from) // what is not set is left out
+		if err == nil {
+			err = json.Unmarshal(data, part.to)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	stored.Agent.Env, stored.Budget.Ask = given.Agent.Env, given.Budget.Ask
 	stored.OnPermission, stored.PermissionTimeout = given.OnPermission, given.PermissionTimeout
 	stored.Logger, stored.Raw = given.Logger, given.Raw
 	stored.Record, stored.Replay = given.Record, given.Replay
-	stored.Budget.Ask = stored.Budget.Ask || given.Budget.Ask
-	if len(given.Credentials) > 0 {
+	stored.Name = "" // a new sandbox gets none: another one may have it now
+	if f.config != "" && given.Credentials != nil {
 		stored.Credentials = given.Credentials
+		return nil
 	}
+	for name, c := range stored.Credentials {
+		if _, inside := given.Agent.Env[c.Env]; inside {
+			delete(stored.Credentials, name) // the agent has it itself
+		}
+	}
+	for name, c := range given.Credentials {
+		if _, known := stored.Credentials[name]; known {
+			continue
+		}
+		if stored.Credentials == nil {
+			stored.Credentials = map[string]environment.Credential{}
+		}
+		stored.Credentials[name] = c
+	}
+	return nil
 }
 
 // goOn goes on with a stored session. Without prompts it shows what happens there.
-func (w *attachment) goOn(ctx context.Context, rec store.Record, cfg session.Config, prompts []string) (err error) {
-	if len(prompts) == 0 && rec.Status != "running" {
-		return w.last(ctx, cfg.Store, rec)
+func (w *attachment) goOn(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
+	if len(prompts) == 0 && state.Query == nil && len(state.Queued) == 0 {
+		return w.last(ctx, cfg.Store, state.ID)
+	}
+	var made atomic.Pointer[environment.Environment]
+	cfg.Create = func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
+		env, err := environment.Create(ctx, cfg)
+		if err == nil {
+			made.Store(env)
+			w.answer.inside(env)
+		}
+		return env, err
 	}
 	s, err := session.Open(ctx, cfg)
 	if err != nil {
-		return &exitError{code: exitUsage, err: err}
+		return notOpened(ctx, err)
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
+	defer func() { err = errors.Join(err, w.app.closeSession(ctx, s, made.Load())) }()
 	turns := s.Turns()
 	if len(turns) == 0 && len(prompts) == 0 {
-		return w.last(ctx, cfg.Store, rec)
+		return w.last(ctx, cfg.Store, state.ID)
 	}
 	for _, turn := range turns {
 		if err := w.print(ctx, whole(ctx, turn)); err != nil {
 			if ctx.Err() != nil {
-				fmt.Fprintf(w.app.err, "the query goes on: follow it with 'envctl attach %s'\n", w.app.shortSession(rec.ID))
+				fmt.Fprintf(w.app.err, "the query goes on: follow it with 'envctl attach %s'\n", w.app.shortSession(state.ID))
 			}
 			return err
 		}
@@ -134,6 +186,20 @@ func (w *attachment) goOn(ctx context.Context, rec store.Record, cfg session.Con
 		}
 	}
 	return nil
+}
+
+// closeSession closes a session. A user without patience ends a sandbox that does not stay,
+// which may be nil: the session would wait for the agent and store the workspace.
+func (a *app) closeSession(ctx context.Context, s *session.AgentSession, env *environment.Environment) error {
+	if env == nil {
+		return s.Close()
+	}
+	patient, stop := a.unhurried(ctx)
+	end := context.AfterFunc(patient, func() { _ = env.Close() }) // the session says what fails
+	err := s.Close()
+	end()
+	stop()
+	return err
 }
 
 // turn prints a query to its end. That of ctx interrupts it.
@@ -165,22 +231,22 @@ func whole(ctx context.Context, turn *session.Turn) iter.Seq2[runnerscripts.Even
 }
 
 // last prints what happened in the last query of a session.
-func (w *attachment) last(ctx context.Context, st store.Store, rec store.Record) error {
+func (w *attachment) last(ctx context.Context, st store.Store, session string) error {
 	id := ""
-	for ev, err := range st.Events(ctx, rec.ID, 1) {
+	for ev, err := range st.Events(ctx, session, 1) {
 		if err != nil {
 			return err
 		}
-		if ev.Type == runnerscripts.TypeQueryStarted {
+		if ev.Type == runnerscripts.TypeQueryStarted || ev.Type == runnerscripts.TypeQueryQueued {
 			id = ev.QueryID
 		}
 	}
 	if id == "" {
-		return usagef("no query has been begun in the session %s that could be shown; give a prompt", w.app.shortSession(rec.ID))
+		return usagef("no query has been begun in the session %s that could be shown; give a prompt", w.app.shortSession(session))
 	}
 	return w.print(ctx, func(yield func(runnerscripts.Event, error) bool) {
 		var failed error
-		for ev, err := range st.Events(ctx, rec.ID, 1) {
+		for ev, err := range st.Events(ctx, session, 1) {
 			if err == nil && ev.QueryID != id {
 				continue
 			}

@@ -46,6 +46,28 @@ func (w *workspaceFlags) sources() ([]environment.Source, error) {
 	return list, nil
 }
 
+// absolute makes the paths of sources absolute, because a stored session may be gone on with
+// elsewhere. It leaves the sources that it is given as they are.
+func absolute(list []environment.Source) (err error) {
+	for i, src := range list {
+		if src.Folder != nil {
+			folder := *src.Folder
+			if folder.Path, err = filepath.Abs(folder.Path); err != nil {
+				return err
+			}
+			list[i].Folder = &folder
+		}
+		if src.Tar != nil && src.Tar.Path != "" {
+			tar := *src.Tar
+			if tar.Path, err = filepath.Abs(tar.Path); err != nil {
+				return err
+			}
+			list[i].Tar = &tar
+		}
+	}
+	return nil
+}
+
 // repository makes the path of a repository on this machine absolute, because
 // git is not run in this program's working directory.
 func repository(url string) string {

@@ -26,6 +26,9 @@ const (
 	maxInline = 64 << 10
 	// maxPending is how many bytes of small blobs are stored in one transaction.
 	maxPending = 4 << 20
+	// mostPending is how many blobs are. Each that is a file is renamed meanwhile, and other
+	// programs wait for the transaction.
+	mostPending = 100
 )
 
 // pendingBlob is a blob that was read and is not stored yet.
@@ -70,7 +73,7 @@ func (s *Store) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.R
 		}
 		pending = append(pending, b)
 		digests = append(digests, store.Digest(hex.EncodeToString(b.digest)))
-		if size += len(b.content); size >= maxPending {
+		if size += len(b.content); size >= maxPending || len(pending) >= mostPending {
 			if err := flush(); err != nil {
 				return nil, err
 			}
