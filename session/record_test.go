@@ -44,6 +44,18 @@ func TestASessionIsOpenedAgainByItsIDAlone(t *testing.T) {
 	}
 }
 
+func TestTheStoredConfigurationHasNoPasswords(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Environment: environment.Config{Workspace: []environment.Source{{Git: &environment.Git{URL: "https://ada:hunter2@example.com/x.git"}}}}}
+	data, err := cfg.stored()
+	if err != nil || strings.Contains(string(data), "hunter2") || !strings.Contains(string(data), "https://example.com/x.git") {
+		t.Errorf("stored: %s, %v", data, err)
+	}
+	if got := cfg.Environment.Workspace[0].Git.URL; !strings.Contains(got, "hunter2") {
+		t.Errorf("the caller's source has become %q", got)
+	}
+}
+
 // The state in the record is the fold of the events: what is not shown of it, too.
 func TestTheStoredStateIsTheFoldOfTheEvents(t *testing.T) {
 	t.Parallel()

@@ -1,12 +1,18 @@
 package session
 
 import (
+	"bytes"
+	"context"
+	"io"
+	"iter"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // warnings are the messages of the log events of level warn.
@@ -119,4 +125,66 @@ func TestTheEndOfASandboxTakesNothingFromTheStoredHistory(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestLongTranscriptsShareTheirPieces(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	text := strings.Repeat("0123456789abcdef", transcriptPiece/8) // two pieces and a little
+	f.recall = func(history string, _ bool) (string, error) { return text + history, nil }
+	st := &countingStore{Store: store.NewMemory()}
+	s := startFake(t, Config{HealthInterval: -1, Store: st}, f)
+	complete(t, prompt(t, s, "one"))
+	if got := stored(t, s); !strings.HasPrefix(got, text) || !strings.HasSuffix(got, "one\n") {
+		t.Errorf("stored %d bytes, which end in %q", len(got), got[max(len(got)-20, 0):])
+	}
+	first := st.bytes()
+	complete(t, prompt(t, s, "two"))
+	if got := stored(t, s); !strings.HasPrefix(got, text) || !strings.Contains(got, "two") {
+		t.Error("the second prompt is not stored")
+	}
+	if more := st.bytes() - first; first < 2*transcriptPiece || more > transcriptPiece {
+		t.Errorf("the first checkpoint took %d bytes, the second %d", first, more)
+	}
+}
+
+// countingStore counts the bytes of different blobs.
+type countingStore struct {
+	store.Store
+	mu    sync.Mutex
+	sizes map[store.Digest]int
+}
+
+func (c *countingStore) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
+	var sizes []int
+	digests, err := c.Store.PutBlobs(ctx, id, func(yield func(io.Reader, error) bool) {
+		for r, err := range contents {
+			var data []byte
+			if err == nil {
+				data, err = io.ReadAll(r)
+			}
+			sizes = append(sizes, len(data))
+			if !yield(bytes.NewReader(data), err) {
+				return
+			}
+		}
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sizes == nil {
+		c.sizes = make(map[store.Digest]int)
+	}
+	for i, d := range digests {
+		c.sizes[d] = sizes[i]
+	}
+	return digests, err
+}
+
+func (c *countingStore) bytes() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, size := range c.sizes {
+		n += size
+	}
+	return n
 }
