@@ -17,11 +17,11 @@ import (
 )
 
 // Rewind returns the conversation and the workspace to a checkpoint of [State]. The next prompt
-// makes a new sandbox that has both as they were then. Events are not removed, and nothing is
-// lost: what the sandbox has now becomes a checkpoint first, to which Rewind can return, too.
+// creates a new sandbox from it. Rewind removes no events and loses nothing: it first takes a
+// checkpoint of the current sandbox, to which a later Rewind can return.
 //
-// It is [ErrBusy] while a query runs or is queued, fs.ErrNotExist for a number that no checkpoint
-// has, and errors.ErrUnsupported if the files of the workspace are not stored: see
+// It returns [ErrBusy] while a query runs or is queued, fs.ErrNotExist for an unknown number,
+// and errors.ErrUnsupported if the files of the workspace are not stored; see
 // Config.MaxWorkspace.
 func (s *AgentSession) Rewind(ctx context.Context, number int) error {
 	if err := s.rewind(ctx, number); err != nil {
@@ -40,20 +40,20 @@ func (s *AgentSession) rewind(ctx context.Context, number int) error {
 	if err := s.TerminateEnvironment(ctx); err != nil {
 		return err
 	}
-	s.promptMu.Lock() // so no query begins
+	s.promptMu.Lock() // no query may start meanwhile
 	defer s.promptMu.Unlock()
 	if err := s.idle(); err != nil {
 		return err
 	}
 	if s.live() != nil {
-		return ErrBusy // a prompt came between
+		return ErrBusy // a prompt was accepted meanwhile
 	}
 	return s.append(ctx, event(runnerscripts.TypeRewound, "", runnerscripts.Rewound{Checkpoint: number}))
 }
 
-// ForkFrom makes n sessions as [AgentSession.Fork] does, which have the conversation and the
-// workspace as they were at a checkpoint. Each makes a sandbox with its first prompt. A query
-// of this session may run meanwhile. The errors are those of Fork and [AgentSession.Rewind].
+// ForkFrom is like [AgentSession.Fork], but the new sessions start from a checkpoint. Each
+// creates a sandbox with its first prompt. A query of this session may run meanwhile. The
+// errors are those of Fork and [AgentSession.Rewind].
 func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSession, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
@@ -68,9 +68,9 @@ func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSes
 	return s.branches(ctx, c.Seq, make([]sandbox, n))
 }
 
-// Changes returns what has changed in the workspace from one checkpoint to another, sorted by
-// path: files, links and permissions. A to of zero is the last one; see [AgentSession.Sync]. The
-// errors are those of [AgentSession.Rewind].
+// Changes returns the changes in the workspace from one checkpoint to another, sorted by path:
+// files, links and permissions. If to is zero, it means the last checkpoint; see
+// [AgentSession.Sync]. The errors are those of [AgentSession.Rewind].
 func (s *AgentSession) Changes(ctx context.Context, from, to int) ([]environment.Change, error) {
 	found, _, _, err := s.compare(ctx, from, to)
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *AgentSession) Changes(ctx context.Context, from, to int) ([]environment
 	return changes, nil
 }
 
-// Patch writes the changes from one checkpoint to another, as [AgentSession.Changes] finds
-// them, as one patch that "git apply" takes. Without changes nothing is written.
+// Patch writes the changes from one checkpoint to another as a patch for "git apply"; see
+// [AgentSession.Changes]. Without changes it writes nothing.
 func (s *AgentSession) Patch(ctx context.Context, w io.Writer, from, to int) error {
 	if err := s.patch(ctx, w, from, to); err != nil {
 		return fmt.Errorf("patch: %w", err)
@@ -133,7 +133,7 @@ func (s *AgentSession) patch(ctx context.Context, w io.Writer, from, to int) (er
 	return workspace.WritePatch(ctx, w, old, current, workspace.Compare(old, current))
 }
 
-// compare returns what differs between two checkpoints, and their workspaces.
+// compare returns the changes between two checkpoints, and both workspaces.
 func (s *AgentSession) compare(ctx context.Context, from, to int) (_ []tree.Change, old, current store.Digest, _ error) {
 	if err := s.check(); err != nil {
 		return nil, "", "", err
