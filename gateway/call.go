@@ -22,8 +22,8 @@ type ModelPolicy struct {
 	Allow []string `json:"allow,omitempty"`
 	// Rewrite replaces models: the agent asks for the key and gets the value.
 	Rewrite map[string]string `json:"rewrite,omitempty"`
-	// Fallback has the model that answers in place of one whose API is overloaded (429) or fails
-	// (500 and above). That of a fallback is not asked.
+	// Fallback maps a model to the model that answers when the first one's API is overloaded
+	// (429) or fails (500 and above). Fallbacks are not chained.
 	Fallback map[string]string `json:"fallback,omitempty"`
 	// ProviderTools are tools that the API runs itself and that agents may use, such as
 	// web_search, web_fetch and code_execution; "*" is all. Others are removed from calls,
@@ -31,12 +31,12 @@ type ModelPolicy struct {
 	ProviderTools []string `json:"provider_tools,omitempty"`
 }
 
-// rules are those of the package that applies them, with other models in place of some.
+// rules returns the rules for package policy, with rewrite as the model replacements.
 func (p ModelPolicy) rules(rewrite map[string]string) policy.Rules {
 	return policy.Rules{ProviderTools: p.ProviderTools, Models: p.Allow, Rewrite: rewrite}
 }
 
-// Check returns an [ErrConfig] for a policy that makes no sense.
+// Check returns an [ErrConfig] if the policy is invalid.
 func (p ModelPolicy) Check() error {
 	if err := p.rules(p.Rewrite).Check(); err != nil {
 		return fmt.Errorf("%w: models: %w", ErrConfig, err)
@@ -44,32 +44,32 @@ func (p ModelPolicy) Check() error {
 	return nil
 }
 
-// maxBuffered is how much of the bodies of requests a gateway holds at once, in bytes.
+// maxBuffered is how many bytes of request bodies a gateway holds at once.
 const maxBuffered = 4 * maxBody
 
-// calls passes on calls of models: it applies the policy and counts.
+// calls applies the policy to model calls and counts them.
 type calls struct {
 	cfg    Config
 	memory *semaphore.Weighted
-	warned atomic.Bool // that tools are removed
+	warned atomic.Bool // a warning about removed tools was logged
 }
 
-// modelCall is a call that is passed on.
+// modelCall is a model call that passed the policy.
 type modelCall struct {
 	policy.Call
 	model  string
-	counts bool // it makes a model write
+	counts bool // the model generates output, so the call counts as usage
 }
 
 type modelCallKey struct{}
 
-// uncounted are the ends of paths that only count tokens.
+// uncounted reports whether a path belongs to a call that only counts tokens.
 func uncounted(path string) bool {
 	return strings.HasSuffix(path, "/count_tokens") || strings.HasSuffix(path, ":countTokens")
 }
 
-// prepare returns the request that is passed on in place of r, and what to call when it has
-// been answered.
+// prepare returns the request to pass on in place of r. The caller must call the returned
+// function after the answer, to release the memory of the body.
 func (c *calls) prepare(r *http.Request, prefix string, up Upstream) (*http.Request, func(), error) {
 	if r.Method != http.MethodPost {
 		return r, func() {}, nil
@@ -119,7 +119,7 @@ func (c *calls) read(r *http.Request, prefix string, up Upstream) (*http.Request
 	return (&modelCall{Call: call, model: model, counts: counts}).request(r, prefix), nil
 }
 
-// request returns r with the call.
+// request returns r with the body, path and context of the call.
 func (m *modelCall) request(r *http.Request, prefix string) *http.Request {
 	out := r.WithContext(context.WithValue(r.Context(), modelCallKey{}, m))
 	at := *r.URL
@@ -129,7 +129,7 @@ func (m *modelCall) request(r *http.Request, prefix string) *http.Request {
 	return out
 }
 
-// count counts what the answer says that the call has used.
+// count adds the usage that the answer reports to the meter.
 func (c *calls) count(up Upstream, resp *http.Response) {
 	call, ok := resp.Request.Context().Value(modelCallKey{}).(*modelCall)
 	if !ok || !call.counts || resp.StatusCode >= 300 {
@@ -139,14 +139,15 @@ func (c *calls) count(up Upstream, resp *http.Response) {
 	resp.Body = written
 	resp.Body = meter.Watch(up.API, resp, func(u meter.Usage, found bool) {
 		if !found {
-			// An agent could leave out what asks for it. Four bytes are about a token.
+			// A call without reported usage is estimated at four bytes a token: an agent could
+			// leave out the option that requests usage.
 			u.InputTokens, u.OutputTokens = int64(len(call.Body)/4), written.n.Load()/4
 		}
 		c.cfg.Meter.count(call.model, u)
 	})
 }
 
-// counter counts what is read.
+// counter counts the bytes that are read.
 type counter struct {
 	io.ReadCloser
 	n atomic.Int64
@@ -158,14 +159,14 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fallback asks another model where the policy has one.
+// fallback retries a failed call with the fallback model of the policy.
 type fallback struct {
 	policy ModelPolicy
 	meter  *Meter
 	send   func(*http.Request) (*http.Response, error)
 }
 
-// RoundTrip asks once more, with the body of the call and the other model.
+// RoundTrip sends the call. If that fails, it sends the body once more with the fallback model.
 func (f fallback) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := f.send(r)
 	call, ok := r.Context().Value(modelCallKey{}).(*modelCall)
@@ -184,7 +185,7 @@ func (f fallback) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.send(again.request(r, strings.TrimSuffix(r.URL.Path, call.Path)))
 }
 
-// refuseCall answers a call that is not passed on.
+// refuseCall answers a call that the gateway refuses.
 func refuseCall(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *policy.RefusedError
 	var tooLarge *http.MaxBytesError
@@ -195,7 +196,7 @@ func refuseCall(w http.ResponseWriter, r *http.Request, err error) {
 		refuse(w, http.StatusForbidden, "billing_error", err.Error())
 	case errors.As(err, &refused):
 		refuse(w, http.StatusForbidden, "permission_error", refused.Error())
-	case r.Context().Err() != nil: // the agent has gone
+	case r.Context().Err() != nil: // the agent disconnected
 	default:
 		refuse(w, http.StatusBadRequest, "invalid_request_error", "the request's body cannot be read: "+err.Error())
 	}

@@ -17,23 +17,23 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Credential says where this machine has the key of a model's API. Exactly one of Env, File,
-// Command and Store is set. The key itself is in no configuration, and never in a sandbox.
+// Credential says where this machine stores the key of a model API. Exactly one of Env, File,
+// Command and Store must be set. The key itself is never in a configuration or a sandbox.
 type Credential struct {
 	// Env names a variable of this program's environment.
 	Env string `json:"env,omitempty"`
-	// File is the path of a file with nothing but the key, which only its owner can read.
+	// File is the path of a file that contains only the key and that only its owner can read.
 	File string `json:"file,omitempty"`
 	// Command prints the key, as ["pass", "show", "anthropic"]. It may take 30 seconds.
 	Command []string `json:"command,omitempty"`
 	// Store names a secret of the encrypted store, see package credentials.
 	Store string `json:"store,omitempty"`
-	// API is the shape of the API: anthropic, openai or gemini. Empty means that the
-	// credential is named after it.
+	// API is the kind of API: anthropic, openai or gemini. Empty means the name of the
+	// credential.
 	API runnerscripts.ModelAPI `json:"api,omitempty"`
-	// URL is the base address of the API, as the agents' own variables have it:
-	// "https://api.anthropic.com", "https://api.openai.com/v1". Empty means that of the
-	// maker.
+	// URL is the base address of the API in the form that the agents' own variables use:
+	// "https://api.anthropic.com", "https://api.openai.com/v1". Empty means the address of the
+	// API's vendor.
 	URL string `json:"url,omitempty"`
 }
 
@@ -42,7 +42,7 @@ const (
 	commandTimeout = 30 * time.Second
 )
 
-// Check returns the error of [Credential.Upstream] that can be found without reading a key.
+// Check returns the errors of [Credential.Upstream] that do not depend on the key.
 func (c Credential) Check(name string) error {
 	sources := 0
 	for _, given := range []bool{c.Env != "", c.File != "", len(c.Command) > 0, c.Store != ""} {
@@ -64,7 +64,8 @@ func (c Credential) api(name string) runnerscripts.ModelAPI {
 	return cmp.Or(c.API, runnerscripts.ModelAPI(name))
 }
 
-// Upstream reads the key. Errors are [ErrConfig] and name the source, never what it says.
+// Upstream reads the key. Errors are [ErrConfig]; they name the source and never contain its
+// content.
 func (c Credential) Upstream(ctx context.Context, name string) (Upstream, error) {
 	if err := c.Check(name); err != nil {
 		return Upstream{}, err
@@ -82,12 +83,12 @@ func (c Credential) Upstream(ctx context.Context, name string) (Upstream, error)
 	return Upstream{API: c.api(name), URL: c.URL, Key: key}, nil
 }
 
-// isKey reports whether a text can be a key in a header.
+// isKey reports whether text is valid as a key in a header.
 func isKey(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r >= 0x7f })
 }
 
-// read returns what the source has.
+// read returns the content of the source.
 func (c Credential) read(ctx context.Context) (string, error) {
 	switch {
 	case c.Store != "":
@@ -113,14 +114,14 @@ func (c Credential) read(ctx context.Context) (string, error) {
 	return c.run(ctx)
 }
 
-// run returns what the command prints.
+// run returns the output of the command.
 func (c Credential) run(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	var out printed
 	var said tail.Buffer
 	cmd := exec.CommandContext(ctx, c.Command[0], c.Command[1:]...)
-	cmd.WaitDelay = time.Second // what it has started may hold its output open
+	cmd.WaitDelay = time.Second // a child of the command may hold the output open
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
 	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
@@ -138,7 +139,7 @@ func (c Credential) run(ctx context.Context) (string, error) {
 	return out.String(), nil
 }
 
-// printed is what a command has printed. Its pipe is closed when that is too much for a key.
+// printed collects the output of a command. It closes the pipe when the output exceeds maxKey.
 type printed struct {
 	strings.Builder
 	tooMuch bool

@@ -36,11 +36,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TokenLife is how long a session token is taken unless [Config] says otherwise.
+// TokenLife is the default lifetime of a session token; see [Config].
 const TokenLife = 24 * time.Hour
 
-// Limits of one gateway. What is more waits, or is refused with the status that HTTP has
-// for it.
+// Limits of one gateway. Requests above a limit wait or get the matching HTTP error.
 const (
 	maxConns    = 256
 	maxRequests = 64       // passed on at once
@@ -50,21 +49,20 @@ const (
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second // between two parts of a request's body
 	idleTimeout   = 2 * time.Minute
-	writeTimeout  = 5 * time.Minute // for one part of an answer, which the agent does not read
+	writeTimeout  = 5 * time.Minute // for one part of an answer that the agent does not read
 )
 
-// ErrConfig is a configuration that makes no sense; the text says what to change. It is an
-// fs.ErrInvalid.
+// ErrConfig is an invalid configuration; the text says what to change. It wraps fs.ErrInvalid.
 var ErrConfig = fmt.Errorf("gateway: %w", fs.ErrInvalid)
 
-// Upstream is a model's API and the key for it.
+// Upstream is a model API and its key.
 type Upstream struct {
-	// API is its shape.
+	// API is the kind of API.
 	API runnerscripts.ModelAPI
-	// URL is its base address, as an agent's own setting for it has it; empty means that of
-	// the maker.
+	// URL is the base address in the form that an agent's own setting uses. Empty means the
+	// address of the API's vendor.
 	URL string
-	// Key is put into requests. It is never logged and never part of an error.
+	// Key is added to requests. It is never logged and never part of an error.
 	Key string
 }
 
@@ -73,36 +71,36 @@ type Config struct {
 	// Upstreams are served below "/" and their name, which has letters, digits, '_', '.'
 	// and '-'.
 	Upstreams map[string]Upstream
-	// Token is that of an earlier gateway of the session, whose agent still has it. Empty
-	// means a new one.
+	// Token is the token of an earlier gateway of this session, which the running agent still
+	// uses. Empty means a new token.
 	Token string
-	// TokenLife is how long the token is taken; zero means TokenLife of the package.
+	// TokenLife is the lifetime of the token; zero means the constant TokenLife.
 	TokenLife time.Duration
-	// Models says which calls are passed on; its zero value lets agents use all models, and no
-	// tools that the API runs itself.
+	// Models is the policy for calls. The zero value allows all models and removes the tools
+	// that the API runs itself.
 	Models ModelPolicy
-	// Meter counts what is used, and says when it is too much. Nil means one without limits.
+	// Meter counts the usage and enforces the budget. Nil means a meter without limits.
 	Meter *Meter
 	// Record takes the calls of models and their answers, without keys and tokens, as lines
 	// of JSON.
 	Record io.Writer
-	// Replay has what Record took: it answers in place of the APIs, and Upstreams are not
-	// used. A call that it lacks ends the query with a [*NoMatchError].
+	// Replay is a recording made with Record. It answers in place of the APIs, and Upstreams
+	// are not used. A call that is not in the recording ends the query with a [*NoMatchError].
 	Replay io.Reader
-	// AllowHosts are hosts that all in the sandbox may reach with the gateway as an HTTP
-	// proxy, by name: "example.com", "*.example.com" (what is below it), "example.com:8443", or "*" for every
-	// one. Without a port it is 80 and 443. Nil means that the gateway is no proxy; an
-	// empty list allows none, until SetAllowHosts does. Addresses that are not of the public
-	// internet are refused, whatever name leads to them.
+	// AllowHosts are hosts that every process in the sandbox may reach by name, with the
+	// gateway as HTTP proxy: "example.com", "*.example.com" (its subdomains),
+	// "example.com:8443", or "*" for all hosts. The default ports are 80 and 443. Nil disables
+	// the proxy; an empty list allows no host until SetAllowHosts does. Addresses outside the
+	// public internet are refused even if an allowed name resolves to them.
 	AllowHosts []string
-	// OnRefused is told of what the proxy has refused, for people. It must return at once, and may
-	// be called from several goroutines.
+	// OnRefused receives a message for the user when the proxy refuses a request. It must
+	// return at once, and may be called from several goroutines.
 	OnRefused func(message string)
-	// Places are paths of the sandbox, and what stands for them in a recording, so that it can be
-	// replayed where they are others.
+	// Places maps paths of the sandbox to placeholders in a recording, so that a sandbox with
+	// other paths can replay it.
 	Places map[string]string
-	// Logger takes what was refused and what failed, without keys, tokens and contents. Nil
-	// is silence.
+	// Logger logs refusals and failures, without keys, tokens and contents. Nil disables
+	// logging.
 	Logger hclog.Logger
 }
 
@@ -113,7 +111,7 @@ type Gateway struct {
 	server    *http.Server
 	transport *http.Transport
 	send      func(*http.Request) (*http.Response, error) // to an upstream
-	// writeTimeout is the constant, but in tests.
+	// writeTimeout is the constant, except in tests.
 	writeTimeout time.Duration
 	recorder     *replay.Recorder // nil for none
 	player       *replay.Player   // nil for none
@@ -128,7 +126,7 @@ type Gateway struct {
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
 
-// makers are the base addresses of the APIs' makers.
+// makers returns the base addresses of the vendors' APIs.
 func makers() map[runnerscripts.ModelAPI]string {
 	return map[runnerscripts.ModelAPI]string{
 		runnerscripts.APIAnthropic: "https://api.anthropic.com",
@@ -137,8 +135,7 @@ func makers() map[runnerscripts.ModelAPI]string {
 	}
 }
 
-// New makes a gateway with a token of its own. The caller closes it. An error is
-// [ErrConfig].
+// New returns a gateway with its own token. The caller must close it. Errors are [ErrConfig].
 func New(cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -214,7 +211,7 @@ func (g *Gateway) Serve(l net.Listener) error {
 	return nil
 }
 
-// At returns what an agent needs to know of a gateway that is served at an address.
+// At returns the settings with which an agent reaches a gateway that is served at address.
 func (g *Gateway) At(address net.Addr) *runnerscripts.Gateway {
 	at := &runnerscripts.Gateway{URL: "http://" + address.String(), Token: g.cfg.Token, Proxy: g.outward.on, APIs: map[runnerscripts.ModelAPI]string{}}
 	for name, up := range g.cfg.Upstreams {
@@ -226,14 +223,14 @@ func (g *Gateway) At(address net.Addr) *runnerscripts.Gateway {
 	return at
 }
 
-// Renew lets the token live on from now.
+// Renew restarts the lifetime of the token.
 func (g *Gateway) Renew() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.expires = time.Now().Add(g.cfg.TokenLife)
 }
 
-// Close revokes the token, ends what is under way and returns when all has ended.
+// Close revokes the token, cancels running requests and returns when all have ended.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.closed = true
@@ -241,7 +238,7 @@ func (g *Gateway) Close() error {
 	err := g.server.Close()
 	g.serving.Wait()
 	g.outward.close()
-	for range maxRequests { // every request gives its place back
+	for range maxRequests { // wait until every request has released its slot
 		g.slots <- struct{}{}
 	}
 	for range maxRequests {
@@ -249,7 +246,7 @@ func (g *Gateway) Close() error {
 	}
 	g.transport.CloseIdleConnections()
 	if errors.Is(err, net.ErrClosed) {
-		err = nil // its listener has ended with the sandbox
+		err = nil // the sandbox has closed the listener
 	}
 	if g.recorder != nil && g.recorder.Err() != nil {
 		err = errors.Join(err, fmt.Errorf("record the session: %w", g.recorder.Err()))
@@ -257,7 +254,7 @@ func (g *Gateway) Close() error {
 	return err
 }
 
-// admit reports whether a token is that of the session.
+// admit reports whether token is the valid token of the session.
 func (g *Gateway) admit(token string) bool {
 	given := sha256.Sum256([]byte(token))
 	g.mu.Lock()
@@ -266,7 +263,7 @@ func (g *Gateway) admit(token string) bool {
 	return subtle.ConstantTimeCompare(given[:], g.digest[:]) == 1 && alive
 }
 
-// enter waits for a place among the requests that are passed on.
+// enter waits for a free request slot. The caller must call leave.
 func (g *Gateway) enter(ctx context.Context) (leave func(), ok bool) {
 	select {
 	case g.slots <- struct{}{}:
@@ -276,7 +273,7 @@ func (g *Gateway) enter(ctx context.Context) (leave func(), ok bool) {
 	}
 }
 
-// baseURL is the address of an upstream.
+// baseURL returns the base address of an upstream.
 func (u Upstream) baseURL(name string) (*url.URL, error) {
 	maker, known := makers()[u.API]
 	if !known {

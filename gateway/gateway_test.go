@@ -380,7 +380,7 @@ func TestOneSandboxDoesNotStarveAnother(t *testing.T) {
 	}
 }
 
-func TestConfigurationsThatMakeNoSense(t *testing.T) {
+func TestInvalidConfigurations(t *testing.T) {
 	for name, up := range map[string]Upstream{
 		"anthropic": {API: "anthropic"}, "a/b": {API: "anthropic", Key: "k"}, "": {API: "openai", Key: "k"}, "x": {API: "soap", Key: "k"},
 		"u": {API: "openai", Key: "k", URL: "ftp://x"}, "p": {API: "openai", Key: "k", URL: "https://user:secret@x"}, "n": {API: "openai", Key: "k\nX-Injected: 1"},

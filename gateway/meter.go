@@ -13,35 +13,35 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Price is what a million tokens of a model cost, in US dollars.
+// Price is the cost of a million tokens of a model, in US dollars.
 type Price = prices.Price
 
-// Limits bound what is used. A zero field is no limit.
+// Limits bound the usage. A zero field means no limit.
 type Limits struct {
 	// USD is in US dollars, at the prices of the [Budget].
 	USD float64 `json:"usd,omitempty"`
-	// Tokens are those that models read and write, those from their caches too.
+	// Tokens bounds the tokens that models read and write, including cached ones.
 	Tokens int64 `json:"tokens,omitempty"`
-	// Requests are calls of models.
+	// Requests bounds the number of model calls.
 	Requests int64 `json:"requests,omitempty"`
-	// Time is how long queries run.
+	// Time bounds the running time of queries.
 	Time time.Duration `json:"time,omitempty"`
 }
 
-// Budget bounds what an agent uses. The call of a model that follows the one that used up a
-// limit is refused, so that more is used by what that one, and those beside it, need.
+// Budget bounds the usage of an agent. The gateway refuses calls after the call that used up a
+// limit, so the usage can exceed the limit by that call and those that run beside it.
 type Budget struct {
 	// Query bounds each query, Session all of them together.
 	Query   Limits `json:"query,omitzero"`
 	Session Limits `json:"session,omitzero"`
-	// Ask holds the call that follows a used up limit, other than time, until the user has
-	// answered: either as much may be used again, or the query ends. False ends it at once.
+	// Ask holds the next call when a limit other than time is used up, until the user answers:
+	// either as much may be used again, or the query ends. If false, the query ends at once.
 	Ask bool `json:"ask,omitempty"`
-	// Prices are those of models that the list of this package lacks, or has otherwise.
+	// Prices adds to or overrides the price list of this package.
 	Prices map[string]Price `json:"prices,omitempty"`
 }
 
-// Used is what queries have used, counted at the gateway.
+// Used is the usage of queries, as counted at the gateway.
 type Used struct {
 	runnerscripts.Usage               // CostUSD is at the prices of the [Budget]; models without a price cost nothing
 	Requests            int64         `json:"requests,omitempty"` // calls of models
@@ -68,8 +68,8 @@ func (e *BudgetError) Error() string {
 	return fmt.Sprintf("the %s's budget of %s is used up; to allow more, raise budget.%[1]s.%[3]s", e.Scope, e.Most, e.Limit)
 }
 
-// over returns the limit that is used up; nil for none. Allowed are the limits that a user has
-// put in their place.
+// over returns a [*BudgetError] for the limit that is used up; nil if none is. allowed are the
+// extended limits that the user has allowed.
 func (l Limits) over(u Used, scope string, allowed Limits) error {
 	fail := func(limit, most string) error { return &BudgetError{Scope: scope, Limit: limit, Most: most, Used: u} }
 	switch {
@@ -85,7 +85,7 @@ func (l Limits) over(u Used, scope string, allowed Limits) error {
 	return nil
 }
 
-// again returns the limits that let as much be used again as l says, of one of its fields.
+// again returns allowed, with one field extended by the amount of the limit l.
 func (l Limits) again(u Used, limit string, allowed Limits) Limits {
 	switch limit {
 	case "usd":
@@ -98,7 +98,7 @@ func (l Limits) again(u Used, limit string, allowed Limits) Limits {
 	return allowed
 }
 
-// Check returns an [ErrConfig] for limits and prices that make no sense.
+// Check returns an [ErrConfig] if a limit or price is invalid.
 func (b Budget) Check() error {
 	for scope, l := range map[string]Limits{"query": b.Query, "session": b.Session} {
 		if l.USD < 0 || math.IsNaN(l.USD) || math.IsInf(l.USD, 0) || l.Tokens < 0 || l.Requests < 0 || l.Time < 0 {
@@ -115,7 +115,7 @@ func (b Budget) Check() error {
 	return nil
 }
 
-// Metered reports whether a limit needs a gateway; time needs none.
+// Metered reports whether a limit needs a gateway. A limit on time does not.
 func (b Budget) Metered() bool {
 	for _, l := range []Limits{b.Query, b.Session} {
 		if l.USD > 0 || l.Tokens > 0 || l.Requests > 0 {
@@ -125,33 +125,33 @@ func (b Budget) Metered() bool {
 	return false
 }
 
-// Meter counts what a session uses and ends the queries that use more than its budget. Its
-// methods may be called from several goroutines.
+// Meter counts the usage of a session and ends queries that exceed the budget. Its methods may
+// be called from several goroutines.
 type Meter struct {
 	budget Budget
 
 	mu             sync.Mutex
 	query, session Used
 	began          time.Time   // of the running query; zero for none
-	exceeded       func(error) // ends it
+	exceeded       func(error) // ends the running query
 	more           func(*BudgetError) bool
-	asked          chan struct{} // closed when more has returned; nil while it is not called
+	asked          chan struct{} // closed when more has returned; nil while more is not running
 
 	allowedQuery, allowedSession Limits // see Limits.over
 }
 
-// NewMeter returns the meter of a session that has used something already.
+// NewMeter returns the meter of a session with the given earlier usage.
 func NewMeter(budget Budget, used Used) *Meter {
 	return &Meter{budget: budget, session: used}
 }
 
-// Query counts from zero for a query. When a limit is used up, exceeded is called once with
-// a [*BudgetError], or with an [ErrConfig] for a model without a price, from a goroutine of its own. The
-// returned function ends the count and returns what the query has used.
+// Query starts counting a query from zero. When a limit is used up, the meter calls exceeded
+// once, on its own goroutine, with a [*BudgetError], or with an [ErrConfig] for a model without
+// a price. The returned function ends the query and returns its usage.
 //
-// With [Budget.Ask], more is called first, one call at a time, from a goroutine of its own. If it
-// returns true, as much as the limit may be used again. It must return soon after the end of the
-// query. The time of a query is not asked for.
+// With [Budget.Ask], the meter first calls more, one call at a time, on its own goroutine. If
+// more returns true, as much as the limit may be used again. more must return soon after the
+// query ends. The meter does not ask about a limit on time.
 func (m *Meter) Query(exceeded func(error), more func(*BudgetError) bool) (end func() Used) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,11 +160,11 @@ func (m *Meter) Query(exceeded func(error), more func(*BudgetError) bool) (end f
 		m.more = more
 	}
 	var timer *time.Timer
-	if left, limited := m.timeLeft(); limited {
+	if left, limited := m.timeLeftLocked(); limited {
 		timer = time.AfterFunc(left, func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			m.fail(m.over())
+			m.failLocked(m.overLocked())
 		})
 	}
 	return sync.OnceValue(func() Used {
@@ -173,14 +173,14 @@ func (m *Meter) Query(exceeded func(error), more func(*BudgetError) bool) (end f
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.query, m.session = m.soFar()
+		m.query, m.session = m.soFarLocked()
 		m.began, m.exceeded, m.more, m.asked = time.Time{}, nil, nil, nil
 		return m.query
 	})
 }
 
-// timeLeft returns how long the query that begins may take. m.mu is held.
-func (m *Meter) timeLeft() (left time.Duration, limited bool) {
+// timeLeftLocked returns how long the new query may take. The caller holds m.mu.
+func (m *Meter) timeLeftLocked() (left time.Duration, limited bool) {
 	left = math.MaxInt64
 	if t := m.budget.Query.Time; t > 0 {
 		left = t
@@ -191,8 +191,9 @@ func (m *Meter) timeLeft() (left time.Duration, limited bool) {
 	return left, left < math.MaxInt64
 }
 
-// soFar returns what the query and the session have used, with the time until now. m.mu is held.
-func (m *Meter) soFar() (query, session Used) {
+// soFarLocked returns the usage of the query and the session, including the elapsed time. The caller
+// holds m.mu.
+func (m *Meter) soFarLocked() (query, session Used) {
 	query, session = m.query, m.session
 	if !m.began.IsZero() {
 		took := time.Since(m.began)
@@ -201,17 +202,17 @@ func (m *Meter) soFar() (query, session Used) {
 	return query, session
 }
 
-// over returns the limit that is used up; nil for none. m.mu is held.
-func (m *Meter) over() error {
-	query, session := m.soFar()
+// overLocked returns the error for the limit that is used up; nil if none is. The caller holds m.mu.
+func (m *Meter) overLocked() error {
+	query, session := m.soFarLocked()
 	if err := m.budget.Query.over(query, "query", m.allowedQuery); err != nil {
 		return err
 	}
 	return m.budget.Session.over(session, "session", m.allowedSession)
 }
 
-// fail ends the query. m.mu is held.
-func (m *Meter) fail(err error) {
+// failLocked ends the query. The caller holds m.mu.
+func (m *Meter) failLocked(err error) {
 	if m.exceeded != nil && err != nil {
 		go m.exceeded(err)
 		m.exceeded = nil
@@ -222,12 +223,12 @@ func (m *Meter) fail(err error) {
 func (m *Meter) Used() Used {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, session := m.soFar()
+	_, session := m.soFarLocked()
 	return session
 }
 
-// admit counts a call of a model, or returns why it is not passed on. While the user is asked
-// for more, it waits.
+// admit counts a model call, or returns why it is refused. It waits while the user is asked for
+// more.
 func (m *Meter) admit(ctx context.Context, model string) error {
 	for {
 		asked, err := m.tryAdmit(model)
@@ -253,7 +254,7 @@ func (m *Meter) ask(limit *BudgetError, more func(*BudgetError) bool, asked chan
 		return
 	case !allowed:
 		m.more = nil
-		m.fail(limit)
+		m.failLocked(limit)
 	case limit.Scope == "query":
 		m.allowedQuery = m.budget.Query.again(m.query, limit.Limit, m.allowedQuery)
 	default:
@@ -262,11 +263,12 @@ func (m *Meter) ask(limit *BudgetError, more func(*BudgetError) bool, asked chan
 	m.asked = nil
 }
 
-// tryAdmit is admit, but returns what is closed when the user has answered.
+// tryAdmit is like admit, but instead of waiting returns a channel that is closed when the user
+// has answered.
 func (m *Meter) tryAdmit(model string) (asked <-chan struct{}, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	err := m.over()
+	err := m.overLocked()
 	if limit, ok := errors.AsType[*BudgetError](err); ok && m.more != nil && limit.Limit != "time" {
 		if m.asked == nil {
 			m.asked = make(chan struct{})
@@ -278,7 +280,7 @@ func (m *Meter) tryAdmit(model string) (asked <-chan struct{}, _ error) {
 		err = fmt.Errorf("%w: the model %q has no known price, and the budget is in US dollars; give budget.prices, as {%q: {input: 3, output: 15}}", ErrConfig, model, model)
 	}
 	if err != nil {
-		m.fail(err)
+		m.failLocked(err)
 		return nil, err
 	}
 	m.query.Requests++
@@ -286,7 +288,7 @@ func (m *Meter) tryAdmit(model string) (asked <-chan struct{}, _ error) {
 	return nil, nil
 }
 
-// count adds what a call has used.
+// count adds the usage of a call.
 func (m *Meter) count(model string, u meter.Usage) {
 	for _, name := range []string{model, u.Model} {
 		if p, ok := prices.Of(m.budget.Prices, name); ok {
@@ -303,10 +305,10 @@ func (m *Meter) count(model string, u meter.Usage) {
 func (m *Meter) end(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.fail(err)
+	m.failLocked(err)
 }
 
-// isBudget reports whether an error is that of a budget.
+// isBudget reports whether err contains a [*BudgetError].
 func isBudget(err error) bool {
 	_, ok := errors.AsType[*BudgetError](err)
 	return ok

@@ -159,7 +159,7 @@ func TestACallThatWaitsForTheUserEndsWithTheQuery(t *testing.T) {
 	}
 }
 
-func TestWhatWasUsedBeforeCounts(t *testing.T) {
+func TestEarlierUsageCounts(t *testing.T) {
 	_, call := metered(t, Config{Meter: NewMeter(Budget{Session: Limits{Requests: 3}}, Used{Requests: 2})}, nil)
 	if status, body := call("m"); status != http.StatusOK {
 		t.Fatal(status, body)
@@ -232,7 +232,7 @@ func TestAnotherModelAnswers(t *testing.T) {
 	}
 }
 
-func TestBudgetsThatMakeNoSense(t *testing.T) {
+func TestInvalidBudgets(t *testing.T) {
 	for _, b := range []Budget{
 		{Query: Limits{USD: -1}},
 		{Query: Limits{USD: math.NaN()}},

@@ -15,9 +15,9 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/egress"
 )
 
-// Limits of what leaves through the proxy of one gateway.
+// Limits of the proxy of one gateway.
 const (
-	maxExchanges  = 128 // requests and tunnels at once: half of maxConns, so that models are still reached
+	maxExchanges  = 128 // requests and tunnels; half of maxConns, so that models stay reachable
 	maxAnswerHead = 256 << 10
 
 	helloTimeout  = 10 * time.Second // for a TLS client's first message
@@ -32,7 +32,7 @@ type outward struct {
 	dialer    egress.Dialer
 	transport *http.Transport
 	forward   *httputil.ReverseProxy
-	// Those of the constants, but in tests.
+	// The constants, except in tests.
 	helloTimeout, tunnelIdle time.Duration
 
 	work sync.WaitGroup // of the exchanges
@@ -43,14 +43,13 @@ type outward struct {
 	exchanges map[*exchange]struct{}
 }
 
-// exchange is a request or a tunnel to an allowed host. What can change is guarded by
-// outward.mu.
+// exchange is a request or a tunnel to an allowed host. outward.mu guards its mutable fields.
 type exchange struct {
 	target egress.Target
 	end    func()
 }
 
-// newOutward makes the proxy. It is off if there is no list of hosts.
+// newOutward returns the proxy. Without a list of hosts, the proxy is disabled.
 func newOutward(g *Gateway) (*outward, error) {
 	o := &outward{gateway: g, on: g.cfg.AllowHosts != nil, helloTimeout: helloTimeout, tunnelIdle: tunnelIdle, exchanges: map[*exchange]struct{}{}}
 	if !o.on {
@@ -72,7 +71,7 @@ func newOutward(g *Gateway) (*outward, error) {
 	}
 	o.forward = &httputil.ReverseProxy{
 		Transport:     o.transport,
-		FlushInterval: -1, // a stream is not delayed
+		FlushInterval: -1, // do not buffer streams
 		ErrorLog:      g.cfg.Logger.StandardLogger(nil),
 		Rewrite:       func(p *httputil.ProxyRequest) { p.Out.Host = p.Out.URL.Host },
 		ErrorHandler:  func(w http.ResponseWriter, r *http.Request, err error) { o.failed(w, targetOf(r), err) },
@@ -80,9 +79,9 @@ func newOutward(g *Gateway) (*outward, error) {
 	return o, nil
 }
 
-// SetAllowHosts replaces Config.AllowHosts. What is under way to a host that is not allowed
-// any more is ended. An error is [ErrConfig] and changes nothing; so is a gateway whose
-// configuration had no list.
+// SetAllowHosts replaces Config.AllowHosts and ends the exchanges with hosts that are no longer
+// allowed. It returns an [ErrConfig], and changes nothing, if a host is invalid or Config had
+// no list.
 func (g *Gateway) SetAllowHosts(hosts []string) error {
 	if !g.outward.on {
 		return fmt.Errorf("%w: allow_hosts: the gateway was made without it; give it a list, which may be empty, from the beginning", ErrConfig)
@@ -106,7 +105,7 @@ func (o *outward) allow(hosts []string) error {
 	return nil
 }
 
-// isOutward reports whether a request is one to a proxy.
+// isOutward reports whether r is a proxy request.
 func isOutward(r *http.Request) bool { return r.Method == http.MethodConnect || r.URL.IsAbs() }
 
 type targetKey struct{}
@@ -116,7 +115,7 @@ func targetOf(r *http.Request) egress.Target {
 	return target
 }
 
-// ServeHTTP decides about a request and passes it on.
+// ServeHTTP checks a proxy request and passes it on.
 func (o *outward) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !o.on {
 		explain(w, http.StatusForbidden, "the gateway of this sandbox is no proxy; to reach hosts through it, give sandbox.allow_hosts a list")
@@ -124,7 +123,7 @@ func (o *outward) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	token, given := proxyToken(r)
 	if !given || !o.gateway.admit(token) {
-		if given { // some clients ask without a token first
+		if given { // some clients send the first request without a token
 			o.gateway.cfg.Logger.Warn("request refused", "reason", "token", "method", r.Method)
 		}
 		w.Header().Set("Proxy-Authenticate", `Basic realm="agentenv"`)
@@ -166,7 +165,7 @@ func proxyToken(r *http.Request) (token string, given bool) {
 	return token, value != ""
 }
 
-// readTarget returns where a request is to go.
+// readTarget returns the target of a request.
 func readTarget(r *http.Request) (target egress.Target, problem string) {
 	var err error
 	switch {
@@ -189,7 +188,7 @@ func readTarget(r *http.Request) (target egress.Target, problem string) {
 	return target, ""
 }
 
-// enter notes an exchange, if its host is allowed and there is a place for it.
+// enter registers an exchange if its host is allowed and the limit of exchanges is not reached.
 func (o *outward) enter(x *exchange) (status int, problem string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -213,7 +212,7 @@ func (o *outward) leave(x *exchange) {
 	o.work.Done()
 }
 
-// close ends all exchanges and returns when they have ended.
+// close ends all exchanges and waits for them.
 func (o *outward) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -227,14 +226,14 @@ func (o *outward) close() {
 	}
 }
 
-// pass passes on a request of plain HTTP.
+// pass forwards a plain HTTP request.
 func (o *outward) pass(w http.ResponseWriter, r *http.Request, target egress.Target) {
 	o.gateway.cfg.Logger.Info("host allowed", "host", target.String(), "method", r.Method)
 	r.URL.Host = target.String()
 	if target.Port == 80 {
 		r.URL.Host = strings.TrimSuffix(r.URL.Host, ":80")
 	}
-	r.Header.Del("Upgrade") // what follows would be no HTTP
+	r.Header.Del("Upgrade") // the upgraded protocol would not be HTTP
 	r.Body = &body{ReadCloser: r.Body, deadline: http.NewResponseController(w).SetReadDeadline}
 	o.forward.ServeHTTP(&answer{ResponseWriter: w, timeout: o.gateway.writeTimeout}, r)
 }
@@ -278,7 +277,8 @@ func (o *outward) connect(w http.ResponseWriter, r *http.Request, x *exchange) {
 	}
 }
 
-// carry copies both ways until the host has sent all, or nothing has come for long.
+// carry copies in both directions until the host has closed its side or the tunnel is idle for
+// too long.
 func (o *outward) carry(near net.Conn, buffered io.Reader, far net.Conn) {
 	idle := time.AfterFunc(o.tunnelIdle, func() { _ = errors.Join(near.Close(), far.Close()) })
 	defer idle.Stop()
@@ -296,7 +296,7 @@ func (o *outward) carry(near net.Conn, buffered io.Reader, far net.Conn) {
 	out.Wait()
 }
 
-// watched puts off a timer with all that is read.
+// watched resets a timer on every read.
 type watched struct {
 	io.Reader
 	timer *time.Timer
@@ -311,7 +311,7 @@ func (r watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// failed answers a request whose host could not be reached, or must not be.
+// failed answers a request whose host is unreachable or forbidden.
 func (o *outward) failed(w http.ResponseWriter, target egress.Target, err error) {
 	if refused, ok := errors.AsType[*egress.AddressError](err); ok {
 		o.refuse(w, target.String(), refused.Error())
@@ -321,13 +321,13 @@ func (o *outward) failed(w http.ResponseWriter, target egress.Target, err error)
 	explain(w, http.StatusBadGateway, fmt.Sprintf("%s cannot be reached: %v", target, err))
 }
 
-// refuse answers a request that is not passed on.
+// refuse answers a refused request.
 func (o *outward) refuse(w http.ResponseWriter, host, reason string) {
 	o.audit(host, reason)
 	explain(w, http.StatusForbidden, host+" is refused: "+reason)
 }
 
-// audit logs a refusal and tells of it.
+// audit logs a refusal and calls OnRefused.
 func (o *outward) audit(host, reason string) {
 	o.gateway.cfg.Logger.Warn("host refused", "host", host, "reason", reason)
 	if tell := o.gateway.cfg.OnRefused; tell != nil {
@@ -335,8 +335,8 @@ func (o *outward) audit(host, reason string) {
 	}
 }
 
-// explain answers with a text for people, also in a header: most clients do not show the body
-// of an answer to CONNECT.
+// explain answers with a message for the user, also in a header: most clients do not show the
+// body of an answer to CONNECT.
 func explain(w http.ResponseWriter, status int, message string) {
 	w.Header().Set("X-Agentenv-Reason", message)
 	http.Error(w, "agentenv: "+message, status)

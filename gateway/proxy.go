@@ -19,8 +19,8 @@ import (
 // routes are the upstreams by name.
 type routes map[string]http.Handler
 
-// ServeHTTP finds the upstream by the first part of the path. Paths that could mean
-// something else to the upstream match none: see allowed.
+// ServeHTTP selects the upstream by the first element of the path. It rejects ambiguous paths:
+// see allowed.
 func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	if h := rs[name]; h != nil {
@@ -30,7 +30,7 @@ func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuse(w, http.StatusNotFound, "not_found_error", "the gateway has no such upstream; name the credential in the configuration")
 }
 
-// endpoint is a method and paths that are passed on.
+// endpoint is an allowed method with its allowed paths.
 type endpoint struct {
 	method string
 	path   *regexp.Regexp
@@ -53,8 +53,8 @@ var endpoints = map[runnerscripts.ModelAPI][]endpoint{
 	},
 }
 
-// allowed reports whether a request is one of an API. The path is compared as it was sent,
-// so that no encoding of it gets through.
+// allowed reports whether a request matches an endpoint of the API. It compares the encoded
+// path, so that an encoding cannot hide a forbidden path.
 func allowed(api runnerscripts.ModelAPI, method, path string) bool {
 	for _, c := range endpoints[api] {
 		if c.method == method && c.path.MatchString(path) {
@@ -79,7 +79,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 	logger := g.cfg.Logger.With("upstream", name)
 	forward := &httputil.ReverseProxy{
 		Transport:     fallback{g.cfg.Models, g.cfg.Meter, g.sender(up, base)},
-		FlushInterval: -1, // a stream of events is not delayed
+		FlushInterval: -1, // do not buffer event streams
 		ErrorLog:      g.cfg.Logger.StandardLogger(nil),
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Path = strings.TrimPrefix(p.In.URL.Path, "/"+name)
@@ -93,7 +93,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() != nil {
-				return // the agent has gone
+				return // the agent disconnected
 			}
 			if missing, ok := errors.AsType[*NoMatchError](err); ok {
 				refuse(w, http.StatusUnprocessableEntity, "invalid_request_error", missing.Error())
@@ -108,7 +108,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 		path := strings.TrimPrefix(r.URL.EscapedPath(), "/"+name)
 		switch {
 		case r.Method == http.MethodHead && strings.Trim(path, "/") == "":
-			return // whether the gateway is there, which some agents ask without a token
+			return // some agents probe the gateway without a token
 		case !g.admit(tokenOf(r)):
 			logger.Warn("request refused", "reason", "token", "method", r.Method)
 			refuse(w, http.StatusUnauthorized, "authentication_error", "the request has no valid token of this session")
@@ -134,12 +134,13 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 	}), nil
 }
 
-// keyHeaders are where agents put keys, and what else of a session must not leave it.
+// keyHeaders returns the headers in which agents send keys, and other headers that must not
+// leave the session.
 func keyHeaders() []string {
 	return []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Cookie", "Proxy-Authorization", "Accept-Encoding", "Forwarded"}
 }
 
-// tokenOf returns what a request has where an agent puts its key.
+// tokenOf returns the token from the header in which the agent sends its key.
 func tokenOf(r *http.Request) string {
 	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return token
@@ -152,7 +153,7 @@ func tokenOf(r *http.Request) string {
 	return r.URL.Query().Get("key")
 }
 
-// sign puts the key where the API wants it, and nothing else of that kind.
+// sign sets the key in the header that the API expects, and removes all other keys.
 func (u Upstream) sign(r *http.Request) {
 	for _, name := range keyHeaders() {
 		r.Header.Del(name)
@@ -170,10 +171,11 @@ func (u Upstream) sign(r *http.Request) {
 	}
 }
 
-// maxErrorBody is how much of an error's body is passed on, in bytes.
+// maxErrorBody is how many bytes of an error body are passed on.
 const maxErrorBody = 1 << 20
 
-// inspect refuses answers that lead elsewhere, and removes the key from those that repeat it.
+// inspect rejects redirects and protocol upgrades, and removes the key from headers and error
+// bodies that repeat it.
 func (u Upstream) inspect(resp *http.Response) error {
 	resp.Header.Del("Set-Cookie")
 	for _, values := range resp.Header {
@@ -198,7 +200,7 @@ func (u Upstream) inspect(resp *http.Response) error {
 	return nil
 }
 
-// body bounds how long the parts of a request's body may take.
+// body limits the time between two parts of a request body.
 type body struct {
 	io.ReadCloser
 	deadline func(time.Time) error
@@ -208,12 +210,12 @@ func (b *body) Read(p []byte) (int, error) {
 	_ = b.deadline(time.Now().Add(bodyTimeout))
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		_ = b.deadline(time.Time{}) // else it would end the answer, too
+		_ = b.deadline(time.Time{}) // otherwise the deadline would also end the answer
 	}
 	return n, err
 }
 
-// answer bounds how long an agent may leave a part of its answer unread.
+// answer limits how long an agent may leave a part of its answer unread.
 type answer struct {
 	http.ResponseWriter
 	timeout time.Duration
@@ -227,7 +229,7 @@ func (a *answer) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController, which flushes.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// refuse answers in a form that all of the APIs' clients understand.
+// refuse answers with an error in a form that the clients of all APIs understand.
 func refuse(w http.ResponseWriter, status int, kind, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Should-Retry", strconv.FormatBool(status >= http.StatusInternalServerError))

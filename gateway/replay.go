@@ -10,10 +10,10 @@ import (
 	"github.com/agentenv-dev/agentenv/gateway/internal/replay"
 )
 
-// NoMatchError is a call of a model that a recording does not have.
+// NoMatchError is a model call that is not in the recording.
 type NoMatchError = replay.NoMatchError
 
-// openReplay opens what is recorded, or replayed.
+// openReplay opens the recorder or the player.
 func (g *Gateway) openReplay() (err error) {
 	switch {
 	case g.cfg.Record != nil && g.cfg.Replay != nil:
@@ -38,7 +38,8 @@ func (g *Gateway) openReplay() (err error) {
 	return nil
 }
 
-// sender returns what sends calls to an upstream: to its API, or to a recording of it.
+// sender returns the function that sends calls to an upstream's API or answers them from a
+// recording.
 func (g *Gateway) sender(up Upstream, base *url.URL) replay.Send {
 	return func(r *http.Request) (*http.Response, error) {
 		var body []byte

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// executor is an agent that answers with what it is told.
+// executor is an agent that answers with its prompt.
 func executor() environment.Agent {
 	return environment.Agent{Name: "command", Command: []string{"/bin/sh", "-c", "cat > told; echo answered"}}
 }

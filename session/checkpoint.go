@@ -18,8 +18,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// workspaceTimeout bounds how long the workspace is read from a sandbox, so that one
-// that hangs does not hang the session.
+// workspaceTimeout bounds reading the workspace from a sandbox, so that a hung sandbox does not
+// hang the session.
 const workspaceTimeout = 10 * time.Minute
 
 // transcriptPiece is the size in bytes of the pieces in which a longer transcript is stored.
@@ -33,9 +33,9 @@ type Checkpoint struct {
 	Time time.Time `json:"time"`
 }
 
-// checkpoint returns a checkpoint by its number; the zero value if there is none.
+// checkpoint returns the checkpoint with this number; the zero value if there is none.
 func (s *State) checkpoint(number int) Checkpoint {
-	// They are numbered from 1 without a gap.
+	// Checkpoints are numbered from 1 without gaps.
 	if number < 1 || number > len(s.Checkpoints) {
 		return Checkpoint{}
 	}
@@ -58,14 +58,15 @@ func (s *State) applyCheckpoint(ev runnerscripts.Event) {
 	}
 }
 
-// head is the checkpoint that a new sandbox starts from; the zero value if there is none.
+// head returns the checkpoint that a new sandbox starts from; the zero value if there is none.
 func (s *AgentSession) head() Checkpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.checkpoint(s.state.Checkpoint)
 }
 
-// numbered returns a checkpoint whose files are stored.
+// numbered returns the checkpoint with this number. It fails if the files of the workspace are
+// not stored.
 func (s *AgentSession) numbered(number int) (Checkpoint, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +91,7 @@ func (s *AgentSession) storesFiles() bool {
 	return s.cfg.MaxWorkspace >= 0 && !inPlace(s.cfg.Environment)
 }
 
-// blobs are those of the session.
+// blobs gives package tree access to the blobs of one session.
 type blobs struct {
 	store store.Store
 	id    string
@@ -106,9 +107,9 @@ func (b blobs) Blob(ctx context.Context, d store.Digest) (io.ReadCloser, error) 
 
 func (s *AgentSession) blobs() blobs { return blobs{s.store, s.id} }
 
-// Sync takes a checkpoint now, also while a query runs, and returns it. Without a sandbox
-// everything is stored already: then it returns the last one, which is the zero value if there
-// is none. What keeps the workspace or the agent's history from being stored is its error.
+// Sync takes a checkpoint now, even while a query runs, and returns it. Without a sandbox
+// everything is already stored, and Sync returns the last checkpoint, or the zero value if
+// there is none. It returns an error if the workspace or the agent's history cannot be stored.
 func (s *AgentSession) Sync(ctx context.Context) (Checkpoint, error) {
 	if err := s.check(); err != nil {
 		return Checkpoint{}, fmt.Errorf("sync: %w", err)
@@ -119,7 +120,7 @@ func (s *AgentSession) Sync(ctx context.Context) (Checkpoint, error) {
 	}
 	if err := s.sync(ctx, live, runnerscripts.CheckpointManual); err != nil && s.live() == live {
 		return Checkpoint{}, fmt.Errorf("sync: %w", err)
-	} // else it was ended meanwhile, and everything was stored before
+	} // otherwise the sandbox ended meanwhile, after everything was stored
 	return s.head(), nil
 }
 
@@ -147,9 +148,9 @@ func (s *AgentSession) sync(ctx context.Context, live *liveSandbox, reason runne
 	return s.append(ctx, changed, *ev)
 }
 
-// takeCheckpoint stores the workspace, and returns the event of a checkpoint of it and of the
-// transcript that was last stored. It returns nil if neither has changed, and no query has ended
-// or user asked. The caller holds saving.
+// takeCheckpoint stores the workspace and returns the event of a checkpoint with it and the
+// last stored transcript. It returns nil if neither has changed, unless a query has ended or
+// the user has asked for the checkpoint. The caller holds saving.
 func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) (*runnerscripts.Event, error) {
 	head := s.head()
 	next := head.Checkpoint
@@ -178,7 +179,7 @@ func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, re
 	return &ev, err
 }
 
-// putWorkspace stores the workspace and notes it in a checkpoint.
+// putWorkspace stores the workspace and adds it to a checkpoint.
 func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox, c *runnerscripts.Checkpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, workspaceTimeout)
 	defer cancel()
@@ -194,8 +195,8 @@ func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox, c *r
 	return nil
 }
 
-// checkpointEvents are the events of a checkpoint, or of what keeps the workspace from being
-// stored. The caller holds saving.
+// checkpointEvents takes a checkpoint and returns its event, and an error event if the
+// workspace could not be stored. The caller holds saving.
 func (s *AgentSession) checkpointEvents(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) []runnerscripts.Event {
 	var events []runnerscripts.Event
 	ev, err := s.takeCheckpoint(ctx, live, reason)
@@ -206,7 +207,7 @@ func (s *AgentSession) checkpointEvents(ctx context.Context, live *liveSandbox, 
 		live.failed = ""
 		return events
 	}
-	if live.failed != err.Error() { // else it was told before
+	if live.failed != err.Error() { // the same error is reported once
 		live.failed = err.Error()
 		events = append(events, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
 			Code:    failure(err).Code,
@@ -216,7 +217,7 @@ func (s *AgentSession) checkpointEvents(ctx context.Context, live *liveSandbox, 
 	return events
 }
 
-// start takes the checkpoint that the session starts with.
+// start takes the first checkpoint of a session.
 func (s *AgentSession) start(ctx context.Context, live *liveSandbox) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
@@ -242,7 +243,7 @@ func (s *AgentSession) periodically(ctx context.Context, live *liveSandbox) {
 	}
 }
 
-// title is the beginning of a prompt, for lists.
+// title returns the start of a prompt, for lists.
 func title(prompt string) string {
 	const most = 80
 	line, _, _ := strings.Cut(strings.TrimSpace(prompt), "\n")
@@ -253,7 +254,7 @@ func title(prompt string) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// putTranscript stores a transcript for the next checkpoint, and returns the event that tells of
+// putTranscript stores a transcript for the next checkpoint and returns the event that reports
 // it. The caller holds saving.
 func (s *AgentSession) putTranscript(ctx context.Context, live *liveSandbox, t runnerscripts.Transcript) (runnerscripts.Event, error) {
 	data, err := json.Marshal(t)
@@ -283,7 +284,7 @@ func (s *AgentSession) putTranscript(ctx context.Context, live *liveSandbox, t r
 	return event(runnerscripts.TypeTranscriptChanged, "", runnerscripts.TranscriptChanged{Size: sizeOf(t)}), nil
 }
 
-// storedTranscript returns that of the last checkpoint; nil if none was stored.
+// storedTranscript returns the transcript of the last checkpoint; nil if none is stored.
 func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Transcript, error) {
 	digest := s.head().Transcript
 	if digest == "" {
@@ -325,9 +326,9 @@ func (s *AgentSession) readBlobs(ctx context.Context, digests ...store.Digest) (
 // beginning is what a new sandbox starts with.
 type beginning struct {
 	transcript *runnerscripts.Transcript
-	workspace  io.ReadCloser // nil if the session places its sources
-	checkpoint Checkpoint    // that both are of
-	// lost says that there was a sandbox of which something was not stored.
+	workspace  io.ReadCloser // nil if the environment fills the workspace from its sources
+	checkpoint Checkpoint    // the checkpoint of both
+	// lost says that an earlier sandbox had state that was not stored.
 	lost bool
 }
 
@@ -352,7 +353,7 @@ func (s *AgentSession) loadBeginning(ctx context.Context) (*beginning, error) {
 	return b, nil
 }
 
-// events tells what a new sandbox starts with, beside what everybody expects.
+// events returns the events that report what was restored, or lost, in a new sandbox.
 func (b *beginning) events(data runnerscripts.SetupData) []runnerscripts.Event {
 	var events []runnerscripts.Event
 	if b.transcript != nil {
@@ -369,8 +370,8 @@ func (b *beginning) events(data runnerscripts.SetupData) []runnerscripts.Event {
 	return events
 }
 
-// close releases the workspace. It was read to its end or not at all; there is
-// nothing left to fail.
+// close releases the workspace. Nothing can fail: the workspace was read to its end or not at
+// all.
 func (b *beginning) close() {
 	if b.workspace != nil {
 		_ = b.workspace.Close()
@@ -389,14 +390,14 @@ func (s *AgentSession) packed(ctx context.Context, root store.Digest) io.ReadClo
 	return p
 }
 
-// packedTree is an archive that a goroutine writes.
+// packedTree is an archive that is written by a goroutine.
 type packedTree struct {
 	*io.PipeReader
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// Close ends the goroutine.
+// Close stops the goroutine.
 func (p *packedTree) Close() error {
 	p.cancel()
 	err := p.PipeReader.Close()

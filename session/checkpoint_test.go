@@ -185,7 +185,7 @@ func awaitFile(t *testing.T, s *AgentSession, name string) {
 	}
 }
 
-func TestALostWorkspaceIsTold(t *testing.T) {
+func TestALostWorkspaceIsReported(t *testing.T) {
 	t.Parallel()
 	s := start(t, scripted(t, steps(say("x")), steps(forever())))
 	converse(t, s, "a")

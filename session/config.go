@@ -21,53 +21,51 @@ const (
 
 // Config says how a session works. Only Environment is required.
 type Config struct {
-	// Environment is the sandbox and the agent, and says with its OnPermission who
-	// answers permission requests: environment.AnswerLater leaves them to
-	// [AgentSession.Respond]. Its SessionID is replaced by the session's. Its From is that of
-	// the last sandbox, so that a less isolated one needs its Trust. A Tar source must
-	// be given by its path, because it may be needed again. Its Logger takes the
-	// session's records, too.
+	// Environment configures the sandbox and the agent. Its OnPermission says who answers
+	// permission requests: environment.AnswerLater leaves them to [AgentSession.Respond]. The
+	// session overrides its SessionID, and sets its From to the isolation of the last sandbox,
+	// so that a less isolated sandbox needs Trust. A Tar source must be given by its path,
+	// because the session may read it again. Its Logger also receives the session's records.
 	//
 	// With Sandbox.Keep the session is durable: its sandbox and the query that runs in it
-	// outlive this program, however that ends. [AgentSession.Close] lets go of both, and
-	// [Open] goes on with them. [AgentSession.TerminateEnvironment],
-	// [AgentSession.Destroy] and IdleTimeout end the sandbox. Where the type of sandbox has
-	// no durable commands, or Scripts has an own ExecuteQuery, the query ends with the program
-	// and only the sandbox stays.
+	// survive the end of this program, even a crash. [AgentSession.Close] detaches from both,
+	// and [Open] reattaches. [AgentSession.TerminateEnvironment], [AgentSession.Destroy] and
+	// IdleTimeout end the sandbox. If the type of sandbox has no durable commands, or Scripts
+	// replaces ExecuteQuery, the query ends with the program and only the sandbox survives.
 	Environment environment.Config
-	// Create makes an environment, for sandboxes that environment.Create does
-	// not know. Closing that environment must end its sandbox, unless it is kept. Nil means
-	// environment.Create.
+	// Create creates an environment, for types of sandboxes that environment.Create does not
+	// support. Closing that environment must end its sandbox, unless the sandbox is kept. Nil
+	// means environment.Create.
 	Create func(ctx context.Context, cfg environment.Config) (*environment.Environment, error)
 
-	// Store keeps the session. Nil means a memory store of its own, which ends
-	// with the session.
+	// Store stores the session. Nil means a private memory store that lives as long as the
+	// session.
 	Store store.Store
-	// ID is a session of the store to go on with. Empty means a new session.
+	// ID is the stored session to continue. Empty means a new session.
 	ID string
 	// Metadata goes into the store's record of a new session.
 	Metadata map[string]string
 
-	// RejectBusy refuses a prompt with ErrBusy while another one is worked on,
-	// instead of queueing it.
+	// RejectBusy refuses a prompt with ErrBusy while another query runs, instead of queueing
+	// it.
 	RejectBusy bool
 	// MaxQueue is how many prompts may wait. Zero means DefaultMaxQueue.
 	MaxQueue int
 
-	// HealthInterval is how often the sandbox is asked whether it still works.
-	// Zero means DefaultHealthInterval, a negative one never.
+	// HealthInterval is the time between health checks of the sandbox. Zero means
+	// DefaultHealthInterval, a negative value no checks.
 	HealthInterval time.Duration
-	// IdleTimeout ends the sandbox when no query has run for so long; what the
-	// agent left running in it ends too. Zero means never.
+	// IdleTimeout ends the sandbox, and all processes in it, when no query has run for this
+	// long. Zero means never.
 	IdleTimeout time.Duration
 	// MaxWorkspace is the size in bytes up to which a [Checkpoint] stores the workspace, so
 	// that a new sandbox starts with it. Zero means DefaultMaxWorkspace; a negative one stores
 	// none, and a new sandbox then starts with the sources of the Environment. A workspace
 	// that is a folder of the user is used as it is, and never stored.
 	//
-	// A checkpoint is taken when the first sandbox is ready, after each query and when a
-	// sandbox ends. It reads and stores only what has changed since the last one. All of them
-	// stay until the session is removed, in a store in memory, too.
+	// The session takes a checkpoint when the first sandbox is ready, after each query and when
+	// a sandbox ends. A checkpoint reads and stores only the changes since the last one. All
+	// checkpoints stay until the session is removed, even in a memory store.
 	MaxWorkspace int64
 	// CheckpointInterval is how often a checkpoint is also taken while a query runs. Zero
 	// means DefaultCheckpointInterval, a negative one never.
@@ -77,8 +75,7 @@ type Config struct {
 	WatchWorkspace *environment.FilesOptions
 }
 
-// withDefaults returns the configuration with every zero replaced by what it
-// means.
+// withDefaults returns the configuration with zero values replaced by their defaults.
 func (c Config) withDefaults() (Config, error) {
 	if c.Environment.Agent.Name == "" {
 		return c, fmt.Errorf("%w: Environment.Agent.Name is empty; name an agent, for example %q", fs.ErrInvalid, "claude")
@@ -104,8 +101,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// check refuses an environment that environment.Create would refuse without making a
-// sandbox. A session of the store may not need the sources of the workspace again.
+// check returns the errors that environment.Create would return before it creates a sandbox. It
+// does not require the sources of the workspace for a stored session.
 func (c Config) check(ctx context.Context) error {
 	if c.Create != nil {
 		return nil

@@ -11,10 +11,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Conversation is what the events of a session fold into: what was said and
-// done, in order. [Conversation.Apply] takes events in, as they come, read from
-// the log, or read back from the agent's history; the same events give the same
-// conversation.
+// Conversation is the fold of a session's events: what was said and done, in order.
+// [Conversation.Apply] accepts live events, stored events and the agent's own history; the same
+// events give the same conversation.
 //
 // The zero value is not usable; see [NewConversation]. It must not be used by
 // several goroutines at once; [Conversation.Clone] makes a copy for another one.
@@ -22,21 +21,19 @@ type Conversation struct {
 	State
 	// Blocks is the conversation with the agent itself.
 	Blocks []*Block `json:"blocks,omitempty"`
-	// Subagents are those that the agent started, in the order in which they
-	// were first heard of.
+	// Subagents are the subagents of the agent, in the order of their first events.
 	Subagents []*Subagent `json:"subagents,omitempty"`
 	// Queries are the prompts and how they ended, oldest first.
 	Queries []*Query `json:"queries,omitempty"`
-	// Files is the last change of every file that has changed and still
-	// exists, by its path, without content.
+	// Files maps the path of each changed file that still exists to its last change, without
+	// content.
 	Files map[string]runnerscripts.FileChange `json:"files,omitempty"`
-	// Unreadable counts the events of known types whose payload could not be
-	// read. They are left out.
+	// Unreadable counts skipped events: their type is known but their payload is invalid.
 	Unreadable int `json:"unreadable,omitempty"`
 
 	index  map[blockKey]*Block
 	agents map[string]*Subagent // by tool call
-	marks  []int                // the number of Blocks at each checkpoint
+	marks  []int                // len(Blocks) at each checkpoint
 }
 
 // NewConversation returns an empty conversation.
@@ -62,15 +59,14 @@ func Reduce(events iter.Seq2[runnerscripts.Event, error]) (*Conversation, error)
 // kind.
 type Block struct {
 	Kind BlockKind `json:"kind"`
-	// ID is the block's own: of a tool call its id, of a message that of its
-	// chunks. Unique among the blocks of its kind in one conversation.
+	// ID is the ID of the tool call, or of the message chunks. It is unique among the blocks of
+	// its kind in one conversation.
 	ID      string `json:"id,omitempty"`
 	QueryID string `json:"query_id,omitempty"`
-	// Time is that of the block's first event.
+	// Time is the time of the block's first event.
 	Time time.Time `json:"time"`
 
-	// Text is what a message or a thought says so far, or the message of an
-	// error.
+	// Text is the text of a message or a thought so far, or the message of an error.
 	Text string `json:"text,omitempty"`
 	// Content is what a message holds beside its text.
 	Content []runnerscripts.Content `json:"content,omitempty"`
@@ -79,7 +75,7 @@ type Block struct {
 	Plan *runnerscripts.Plan       `json:"plan,omitempty"`
 	Code runnerscripts.FailureCode `json:"code,omitempty"` // of an error
 
-	// text grows without being copied for every chunk; Text is its content.
+	// text accumulates chunks without copying; Text is its content.
 	text *strings.Builder
 }
 
@@ -126,7 +122,7 @@ type Query struct {
 	ID     string      `json:"id"`
 	Prompt string      `json:"prompt"`
 	Status QueryStatus `json:"status"`
-	// Time is when it was accepted or, when it has started, that.
+	// Time is when the query started, or was accepted if it has not started.
 	Time time.Time `json:"time"`
 	// StopReason is set when it has completed, Failure when it has failed.
 	StopReason runnerscripts.StopReason   `json:"stop_reason,omitempty"`
@@ -146,7 +142,7 @@ const (
 	QueryFailed    QueryStatus = "failed"
 )
 
-// Clone returns a conversation that shares nothing that Apply changes.
+// Clone returns a deep copy of everything that Apply changes.
 func (c *Conversation) Clone() *Conversation {
 	n := *c
 	n.State = c.clone()
@@ -172,7 +168,7 @@ func cloneBlocks(blocks []*Block) []*Block {
 	out := make([]*Block, len(blocks))
 	for i, b := range blocks {
 		cp := *b
-		cp.text = nil // both would write to the same memory
+		cp.text = nil // a copied builder would share its memory
 		cp.Content = slices.Clone(b.Content)
 		if b.Tool != nil {
 			t := *b.Tool
@@ -201,7 +197,7 @@ func (b *Block) set(text string) {
 	b.Text, b.text, b.Content = text, nil, nil
 }
 
-// merge takes in the fields of an update that are set.
+// merge copies the set fields of an update into t.
 func merge(t *runnerscripts.ToolCall, u runnerscripts.ToolCall) {
 	setIf(&t.Title, u.Title)
 	setIf(&t.Name, u.Name)
@@ -221,7 +217,7 @@ func merge(t *runnerscripts.ToolCall, u runnerscripts.ToolCall) {
 	}
 }
 
-// isSet reports whether a raw field says anything; a null is no change.
+// isSet reports whether a raw field has a value. A null does not change a field.
 func isSet(raw []byte) bool {
 	return len(raw) > 0 && !bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
 }

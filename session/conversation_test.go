@@ -97,7 +97,7 @@ func TestEventsThatWereSeenChangeNothing(t *testing.T) {
 	}
 }
 
-func TestACloneGoesItsOwnWay(t *testing.T) {
+func TestACloneIsIndependent(t *testing.T) {
 	t.Parallel()
 	events := golden(t)
 	want := shown(t, fold(events))
@@ -167,7 +167,7 @@ func TestHowTextIsCutIntoChunksDoesNotMatter(t *testing.T) {
 	}
 }
 
-func TestTheUsualWaysInWhichConversationsGoWrong(t *testing.T) {
+func TestCommonFailuresOfConversations(t *testing.T) {
 	t.Parallel()
 	t.Run("a thought and a message with one id stay apart", func(t *testing.T) {
 		c := fold([]runnerscripts.Event{

@@ -31,7 +31,7 @@
 //
 // Where to look: session.go opens a session and rebuilds its state; turn.go and worker.go run
 // prompts; sandbox.go creates the sandbox, also a new one for an old conversation, from what
-// snapshot.go and transcript.go have stored; log.go numbers and stores events; state.go and
+// checkpoint.go and transcript.go have stored; log.go numbers and stores events; state.go and
 // reduce.go fold them; permission.go and interrupt.go answer the agent.
 //
 // The package is for programs that build on conversations. To run

@@ -14,12 +14,12 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// A durable session has a sandbox that is kept. A program lets go of it, or dies, and the
-// next one goes on: the log says what was accepted and how far the query was, and the sandbox
-// has what the agent has said since.
+// A durable session keeps its sandbox when the program detaches or dies. The next program
+// continues: the log says which prompts were accepted and how far the query was, and the
+// sandbox has the agent's output since then.
 
-// Turns returns the queries that run or wait, in their order. After [Open] these are those
-// that an earlier program has left.
+// Turns returns the running and queued queries, in order. After [Open] these are the queries of
+// the earlier program.
 func (s *AgentSession) Turns() []*Turn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -30,7 +30,7 @@ func (s *AgentSession) Turns() []*Turn {
 	return append(turns, s.queue...)
 }
 
-// readopt goes on with the sandbox and the queries that an earlier program has left.
+// readopt continues with the sandbox and the queries of an earlier program.
 func (s *AgentSession) readopt(ctx context.Context) error {
 	sb, err := s.reattach(ctx)
 	if err != nil {
@@ -38,14 +38,14 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 	}
 	open := s.state.Queued
 	asked := slices.Clone(s.state.hosts)
-	for _, id := range asked { // the program that asked has gone
+	for _, id := range asked { // requests of the earlier program itself: nobody waits for their answers
 		if err := s.append(ctx, event(runnerscripts.TypePermissionResolved, "", runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})); err != nil {
 			return err
 		}
 	}
 	if sb == nil {
 		left := s.state
-		left.Queued = nil // they run in a new sandbox
+		left.Queued = nil // queued prompts run in a new sandbox
 		if err := s.append(ctx, leftovers(left, reasonExpired)...); err != nil {
 			return err
 		}
@@ -65,17 +65,17 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 	return nil
 }
 
-// reopen makes a turn of a query of an earlier program.
+// reopen returns a turn for a query of an earlier program.
 func (s *AgentSession) reopen(q QueryState, begun bool) *Turn {
 	return &Turn{
 		session: s, id: q.ID, prompt: q.Prompt, seq: q.Seq, index: q.Index, begun: begun, reopened: true, done: make(chan struct{}),
 	}
 }
 
-// awaitRequests makes Respond wait for the requests that are found in the sandbox again.
+// awaitRequests makes Respond wait until the sandbox reports its pending requests again.
 func (s *AgentSession) awaitRequests() {
 	if s.cfg.Environment.OnPermission == nil {
-		return // they are rejected
+		return // the environment rejects them
 	}
 	s.reopening = make(map[string]chan struct{})
 	for _, p := range s.state.Pending {
@@ -83,15 +83,16 @@ func (s *AgentSession) awaitRequests() {
 	}
 }
 
-// reopens returns a channel that is closed when a request that an earlier program has left can
-// be answered or has ended; nil if it can or has.
+// reopens returns a channel that is closed when a pending request of an earlier program can be
+// answered or has ended; nil if that has already happened, or the request is not from an
+// earlier program.
 func (s *AgentSession) reopens(id string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reopening[id]
 }
 
-// reopenedLocked lets go of those who wait for requests that have ended.
+// reopenedLocked wakes the callers that wait for requests that have ended.
 func (s *AgentSession) reopenedLocked() {
 	for id, opened := range s.reopening {
 		if !slices.ContainsFunc(s.state.Pending, func(p runnerscripts.PermissionRequest) bool { return p.ID == id }) {
@@ -101,7 +102,7 @@ func (s *AgentSession) reopenedLocked() {
 	}
 }
 
-// opening makes a callback tell that its request can be answered.
+// opening wraps a permission callback so that it marks its request as ready for an answer.
 func (s *AgentSession) opening(
 	on func(context.Context, environment.PermissionRequest) environment.PermissionDecision,
 ) func(context.Context, environment.PermissionRequest) environment.PermissionDecision {
@@ -119,7 +120,7 @@ func (s *AgentSession) opening(
 	}
 }
 
-// reattach returns the sandbox that an earlier program has left; nil if there is none.
+// reattach returns the sandbox of an earlier program; nil if there is none.
 func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
 	cfg := s.environmentConfig(&beginning{})
 	switch s.state.Environment.Status {
@@ -130,7 +131,7 @@ func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
 	default:
 		return nil, nil
 	}
-	cfg.Used = environment.Used{} // this machine remembers what was used in it
+	cfg.Used = environment.Used{} // this machine has recorded the usage of the sandbox
 	env, err := environment.Attach(ctx, cfg, s.state.Environment.ID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, environment.ErrConfig), errors.Is(err, primitives.ErrTerminated):
@@ -142,9 +143,9 @@ func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
 	return environmentSandbox{env}, nil
 }
 
-// removeUnfinished ends a sandbox that a program was making when it died. No prompt was
-// given to it. An engine may finish it after the program's death: it is looked for again after
-// the first query.
+// removeUnfinished ends an orphaned sandbox: its program died while it created the sandbox,
+// before the sandbox got a prompt. An engine may finish it later, so the session looks for it
+// again after the first query.
 func (s *AgentSession) removeUnfinished(ctx context.Context) error {
 	box, present := s.cfg.Environment.Sandbox, ""
 	s.mu.Lock()
@@ -157,8 +158,8 @@ func (s *AgentSession) removeUnfinished(ctx context.Context) error {
 		return fmt.Errorf("look for the sandbox that was being made: %w", err)
 	}
 	for _, info := range made {
-		// Copies of the session's sandboxes may bear its ID; they are older. Engines count in
-		// seconds.
+		// Sandboxes that were copied from this session's may bear its ID, but are older.
+		// Engines count in seconds.
 		if info.SessionID != s.id || info.ID == present || info.Created.Before(s.unfinished.Add(-time.Second)) {
 			continue
 		}
@@ -169,7 +170,8 @@ func (s *AgentSession) removeUnfinished(ctx context.Context) error {
 	return nil
 }
 
-// lookForUnfinished ends a sandbox that was finished late; see removeUnfinished.
+// lookForUnfinished ends an orphaned sandbox that the engine finished late; see
+// removeUnfinished.
 func (s *AgentSession) lookForUnfinished(ctx context.Context) {
 	if s.unfinished.IsZero() {
 		return
@@ -180,8 +182,8 @@ func (s *AgentSession) lookForUnfinished(ctx context.Context) {
 	s.unfinished = time.Time{}
 }
 
-// repeats reports whether an event of a query that goes on is stored: what the host has
-// said of the end of a permission request, which it says again.
+// repeats reports whether an event of a continued query is already stored: the environment
+// reports the end of a permission request again.
 func (s *AgentSession) repeats(t *Turn, ev runnerscripts.Event) bool {
 	if !t.reopened || ev.Type != runnerscripts.TypePermissionResolved {
 		return false
@@ -192,8 +194,8 @@ func (s *AgentSession) repeats(t *Turn, ev runnerscripts.Event) bool {
 	return ok && !slices.ContainsFunc(s.state.Pending, func(open runnerscripts.PermissionRequest) bool { return open.ID == p.ID })
 }
 
-// executing returns the context of a query in a sandbox. Of a durable session it ends when the
-// query must be let go of; what interrupts the query does not end it.
+// executing returns the context of a query in a sandbox. In a durable session it ends when the
+// session detaches from the query; an interrupt does not end it.
 func (s *AgentSession) executing(ctx context.Context, a *activeTurn, live *liveSandbox) (context.Context, func()) {
 	if !a.detached {
 		return ctx, func() {}
@@ -201,7 +203,7 @@ func (s *AgentSession) executing(ctx context.Context, a *activeTurn, live *liveS
 	query, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		if s.isInterrupted(a) {
-			_ = live.Interrupt(query) // how the query ends says whether it was
+			_ = live.Interrupt(query) // the end of the query says whether it was interrupted
 			return
 		}
 		cancel(context.Cause(ctx))
@@ -215,21 +217,21 @@ func (s *AgentSession) isInterrupted(a *activeTurn) bool {
 	return errors.Is(a.stopped, errInterrupted) && !s.destroy
 }
 
-// staysOpen reports whether the session is closed without ending anything.
+// staysOpen reports whether the session closes without ending its query and sandbox.
 func (s *AgentSession) staysOpen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.durable && s.closing && !s.destroy
 }
 
-// letsGo reports whether a query that has not ended goes on without this program.
+// letsGo reports whether an unfinished query goes on without this program.
 func (s *AgentSession) letsGo(a *activeTurn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return a.detached && s.closing && !s.destroy && a.stopped == nil
 }
 
-// leaveTurn lets go of a query. Nothing is stored: it has not ended.
+// leaveTurn detaches from a query. It stores nothing, because the query has not ended.
 func (s *AgentSession) leaveTurn(a *activeTurn, err error) {
 	s.mu.Lock()
 	s.active = nil
@@ -241,7 +243,7 @@ func (s *AgentSession) leaveTurn(a *activeTurn, err error) {
 	a.turn.finish(runnerscripts.QueryCompleted{}, err)
 }
 
-// leaveSandbox lets go of the sandbox.
+// leaveSandbox detaches from the sandbox.
 func (s *AgentSession) leaveSandbox() error {
 	s.mu.Lock()
 	live := s.sandbox

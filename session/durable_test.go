@@ -168,9 +168,9 @@ func TestARequestThatWaitsIsAnsweredAfterTheSessionWasReopened(t *testing.T) {
 	}
 }
 
-func TestADurableSessionWhoseSandboxHasGone(t *testing.T) {
+func TestADurableSessionWithoutItsSandbox(t *testing.T) {
 	t.Parallel()
-	cfg := lasting(t, steps(say("before"), ask(run("true")))) // of which the new sandbox knows nothing
+	cfg := lasting(t, steps(say("before"), ask(run("true")))) // unknown to the new sandbox
 	s := start(t, cfg)
 	first := prompt(t, s, "first")
 	prompt(t, s, "second")

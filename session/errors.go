@@ -6,19 +6,18 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// What can go wrong, beside the errors of the store and of the environment,
-// which are in the chain of what the methods return.
+// The errors of a session, besides those of the store and the environment, which the methods
+// wrap.
 var (
 	// ErrClosed: the session was closed.
 	ErrClosed = errors.New("session is closed; open it again by its id")
-	// ErrBusy: the session takes no prompt now, because a query runs and
-	// Config.RejectBusy is set, or because the queue is full.
+	// ErrBusy: the session does not accept a prompt, because a query runs and Config.RejectBusy
+	// is set, or because the queue is full.
 	ErrBusy = errors.New("session is busy; wait for the running query or interrupt it")
-	// ErrNotPending: the permission request is answered or withdrawn, or never
-	// was. It is environment.ErrNotPending.
+	// ErrNotPending: the permission request is answered, withdrawn or unknown. It is
+	// environment.ErrNotPending.
 	ErrNotPending = environment.ErrNotPending
-	// ErrNoEnvironment: the session has no sandbox at the moment. The next
-	// prompt makes one.
+	// ErrNoEnvironment: the session has no sandbox. The next prompt creates one.
 	ErrNoEnvironment = errors.New("session has no running environment; the next prompt makes one")
 )
 

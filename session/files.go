@@ -44,10 +44,10 @@ func (s *AgentSession) WriteFile(ctx context.Context, name string, r io.Reader, 
 	return s.lost("write file", live, live.Files().WriteFile(ctx, name, r, opts))
 }
 
-// SetOptions changes the model or the permission mode, now and for every sandbox
-// to come. It does not wait for the agent: one that refuses says so in an error event
-// when it reads of it, and fails the prompts of later sandboxes until another value is
-// set. Without a sandbox the agent sees the options when the next one is made.
+// SetOptions changes the model or the permission mode, now and for later sandboxes. It does not
+// wait for the agent: an agent that refuses reports an error event later, and prompts in later
+// sandboxes fail until another value is set. Without a sandbox the options apply to the next
+// one.
 func (s *AgentSession) SetOptions(ctx context.Context, o Options) error {
 	if err := s.check(); err != nil {
 		return fmt.Errorf("set options: %w", err)
@@ -66,7 +66,7 @@ func (s *AgentSession) SetOptions(ctx context.Context, o Options) error {
 		runnerscripts.OptionsChanged{Model: o.Model, Mode: o.Mode}))
 }
 
-// set gives options to the agent of a sandbox.
+// set passes options to the agent of a sandbox.
 func set(ctx context.Context, sb sandbox, o Options) error {
 	if o.Model != "" {
 		if err := sb.SetModel(ctx, o.Model); err != nil {
@@ -81,7 +81,7 @@ func set(ctx context.Context, sb sandbox, o Options) error {
 	return nil
 }
 
-// running returns the sandbox, or why there is none.
+// running returns the sandbox, or an error that says why there is none.
 func (s *AgentSession) running(op string) (*liveSandbox, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
@@ -93,7 +93,8 @@ func (s *AgentSession) running(op string) (*liveSandbox, error) {
 	return live, nil
 }
 
-// lost explains an error that comes from the sandbox being ended meanwhile.
+// lost adds op to err, and replaces an error of a sandbox that was ended meanwhile with
+// ErrNoEnvironment.
 func (s *AgentSession) lost(op string, live *liveSandbox, err error) error {
 	switch {
 	case err == nil:

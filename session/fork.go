@@ -14,22 +14,21 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// Fork makes n sessions that have the conversation and the workspace of this one as
-// they are now, and go separate ways from then on: each with an ID of its own, with
-// the events up to here under the same numbers, and with store.Record.Parent set to
-// this session. They are open, they share the store and the configuration, and the
-// caller must Close each. This session goes on with its sandbox.
+// Fork creates n sessions with the current conversation and workspace of this session. Each has
+// its own ID, the events up to here under the same numbers, and store.Record.Parent set to this
+// session. They are open and share the store and the configuration; the caller must Close each.
+// This session continues with its sandbox.
 //
-// If there is a sandbox, each gets a copy of it; see environment.Environment.Fork. If
-// there is none, or it cannot be copied, each makes a sandbox with its first prompt,
-// with the workspace that was stored, as far as Config.MaxWorkspace allows. A
-// workspace that is a folder of the user is copied, too, and the copies leave that
-// folder alone; this needs a sandbox: [ErrNoEnvironment].
+// If there is a sandbox, each session gets a copy of it; see environment.Environment.Fork. If
+// there is none, or it cannot be copied, each session creates a sandbox with its first prompt,
+// from the stored workspace, as far as Config.MaxWorkspace allows. If the workspace is a folder
+// of the user, the sessions get copies of it and do not change the folder; this needs a
+// sandbox: [ErrNoEnvironment].
 //
-// It makes all of them or none. It is [ErrBusy] while a query runs or is queued, and
+// Fork creates all n sessions or none. It returns [ErrBusy] while a query runs or is queued;
 // prompts wait while it works. n below 1 is fs.ErrInvalid.
 func (s *AgentSession) Fork(ctx context.Context, n int) ([]*AgentSession, error) {
-	s.promptMu.Lock() // so no query begins
+	s.promptMu.Lock() // no query may start meanwhile
 	defer s.promptMu.Unlock()
 	if err := s.idle(); err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
@@ -44,8 +43,8 @@ func (s *AgentSession) Fork(ctx context.Context, n int) ([]*AgentSession, error)
 	return s.branches(ctx, s.lastSeq(), sandboxes)
 }
 
-// branches puts a copy of the session as it was after the event last into the store for each
-// of these sandboxes, which may be nil, and opens them all. It makes all of them or none.
+// branches adds a copy of the session up to the event last to the store for each of the
+// sandboxes, which may be nil, and opens the copies. It creates all of them or none.
 func (s *AgentSession) branches(ctx context.Context, last uint64, sandboxes []sandbox) ([]*AgentSession, error) {
 	made := make([]*AgentSession, 0, len(sandboxes))
 	for i, sb := range sandboxes {
@@ -68,24 +67,23 @@ func (s *AgentSession) branches(ctx context.Context, last uint64, sandboxes []sa
 	return made, nil
 }
 
-// idle returns why the session cannot be forked now, or nil. The caller holds
-// promptMu.
+// idle returns nil if the session can be forked now, else why not. The caller holds promptMu.
 func (s *AgentSession) idle() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.checkLocked(); err != nil {
 		return err
 	}
-	// The state, not the worker: for a reader of the events a query is over with its
-	// last event.
+	// Check the state, not the worker: for readers of the events a query ends with its last
+	// event.
 	if s.state.Query != nil || len(s.state.Queued) > 0 {
 		return ErrBusy
 	}
 	return nil
 }
 
-// copySandbox returns n copies of the sandbox, or n times nothing if there is none
-// and what is needed is stored.
+// copySandbox returns n copies of the sandbox, or n nils if there is no sandbox and the store
+// has everything that the copies need.
 func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
@@ -105,21 +103,20 @@ func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error
 	return copies, s.lost("fork", live, err)
 }
 
-// branch is a session that Fork has put into the store.
+// branch is a session that Fork has added to the store.
 type branch struct {
 	parent  string
 	sandbox sandbox // may be nil
 }
 
-// events tells where the session comes from.
+// events returns the events that say where the session comes from.
 func (b *branch) events() []runnerscripts.Event {
 	return []runnerscripts.Event{event(runnerscripts.TypeLog, "", runnerscripts.Log{
 		Level: "info", Message: "what follows is another session's than what came before: " + b.parent,
 	})}
 }
 
-// branchOff puts a copy of the session as it was after the event last into the
-// store and opens it.
+// branchOff adds a copy of the session up to the event last to the store and opens it.
 func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (*AgentSession, error) {
 	cfg := s.cfg
 	cfg.ID = uuid.NewString()
@@ -127,7 +124,7 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 		cfg.ID = sb.SessionID()
 	}
 	cfg.Environment.Sandbox = withoutFolder(cfg.Environment.Sandbox)
-	cfg.Environment.Name = "" // which only one sandbox can have
+	cfg.Environment.Name = "" // a name is unique to one sandbox
 	rec, err := s.store.Load(ctx, s.id)
 	if err != nil {
 		return nil, err
@@ -143,8 +140,8 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 	return c, nil
 }
 
-// withoutFolder has a sandbox work in a folder of its own: the user's belongs to
-// another session.
+// withoutFolder replaces the user's folder, which belongs to another session, with a folder of
+// the sandbox.
 func withoutFolder(box environment.Sandbox) environment.Sandbox {
 	box.Workspace, box.WorkspacePath = "", ""
 	return box

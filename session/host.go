@@ -15,20 +15,20 @@ import (
 // HostConfig says how a [Host] works. Only Store is required.
 type HostConfig struct {
 	Store store.Store
-	// Session has what a record cannot hold of the sessions that are opened: see [Open]. It
-	// names no agent.
+	// Session has the settings of opened sessions that their records cannot hold; see [Open].
+	// It must not name an agent.
 	Session Config
-	// Idle closes a session that nobody reads and that has had no query for so long. It stays in
-	// the store, and Open opens it again. Zero means never.
+	// Idle closes a session that has had no reader and no query for this long. The session
+	// stays in the store, and Open opens it again. Zero means never.
 	Idle time.Duration
 }
 
-// Host keeps the sessions of a store open that are in use. A session belongs to one host: the
-// lease of the store says which. Its methods may be called from several goroutines at once.
+// Host keeps the sessions in use open. The lease in the store ensures that a session belongs to
+// one host. The methods may be called from several goroutines.
 type Host struct {
 	cfg  HostConfig
 	stop chan struct{}
-	done chan struct{} // closed when no more sessions are closed for being idle
+	done chan struct{} // closed when the goroutine that closes idle sessions has ended
 
 	mu     sync.Mutex
 	closed bool
@@ -37,7 +37,7 @@ type Host struct {
 
 // hosted is a session that is open or is being opened.
 type hosted struct {
-	ready   chan struct{} // closed when the others are set
+	ready   chan struct{} // closed when the other fields are set
 	session *AgentSession
 	err     error
 }
@@ -52,7 +52,7 @@ func NewHost(cfg HostConfig) (*Host, error) {
 	return h, nil
 }
 
-// Create starts a new session of the host's store.
+// Create starts a new session in the host's store.
 func (h *Host) Create(ctx context.Context, cfg Config) (*AgentSession, error) {
 	cfg.Store, cfg.ID = h.cfg.Store, ""
 	s, err := Open(ctx, cfg)
@@ -73,9 +73,9 @@ func (h *Host) Create(ctx context.Context, cfg Config) (*AgentSession, error) {
 	return s, nil
 }
 
-// Open returns the session of an ID, and opens it as its record says unless it is open. All
-// callers get the same one. The errors are those of the function Open. A session that was
-// closed, by its Close or by the host, is opened again.
+// Open returns the session with this ID. If it is not open, or was closed, Open opens it with
+// the stored configuration. All callers get the same session. The errors are those of the
+// function Open.
 func (h *Host) Open(ctx context.Context, id string) (*AgentSession, error) {
 	for {
 		h.mu.Lock()
@@ -100,13 +100,13 @@ func (h *Host) Open(ctx context.Context, id string) (*AgentSession, error) {
 		switch {
 		case e.err == nil && e.session.check() == nil:
 			return e.session, nil
-		case e.err == nil: // it is closed, or about to be
+		case e.err == nil: // the session is closed or about to close
 			<-e.session.done
 			h.forget(id, e)
 		case mine || !errors.Is(e.err, context.Canceled) && !errors.Is(e.err, context.DeadlineExceeded):
 			return nil, e.err
 		}
-		// The caller that opened it has gone: this one tries.
+		// The caller that was opening the session gave up, so this one tries.
 	}
 }
 
@@ -122,7 +122,7 @@ func (h *Host) load(ctx context.Context, id string, e *hosted) {
 	closed := h.closed
 	h.mu.Unlock()
 	if closed && e.err == nil {
-		_ = e.session.Close() // Shutdown waits for it, and has its error
+		_ = e.session.Close() // Shutdown waits for the session and reports its error
 	}
 }
 
@@ -134,12 +134,12 @@ func (h *Host) forget(id string, e *hosted) {
 	}
 }
 
-// List returns the records of the store that match, open or not.
+// List returns the matching records of the store, of open sessions and others.
 func (h *Host) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
 	return h.cfg.Store.List(ctx, f)
 }
 
-// Unload closes the session of an ID, if it is open; see [AgentSession.Close].
+// Unload closes the session with this ID if it is open; see [AgentSession.Close].
 func (h *Host) Unload(ctx context.Context, id string) error {
 	h.mu.Lock()
 	e := h.open[id]
@@ -153,15 +153,15 @@ func (h *Host) Unload(ctx context.Context, id string) error {
 		return context.Cause(ctx)
 	}
 	if e.err != nil {
-		return nil // it could not be opened
+		return nil // the session could not be opened
 	}
 	err := e.session.Close()
 	h.forget(id, e)
 	return err
 }
 
-// Shutdown closes all sessions, and returns when that is done, or ctx is. Nothing can be
-// opened afterwards.
+// Shutdown closes all sessions and waits until they are closed or ctx is done. Afterwards no
+// session can be opened.
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.mu.Lock()
 	if !h.closed {
@@ -192,7 +192,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	}
 }
 
-// unloadIdle closes sessions that are idle.
+// unloadIdle closes idle sessions.
 func (h *Host) unloadIdle() {
 	defer close(h.done)
 	if h.cfg.Idle == 0 {
@@ -219,7 +219,7 @@ func (h *Host) unloadIdle() {
 		}
 		h.mu.Unlock()
 		for id, e := range idle {
-			// What could not be ended is in the log of the session.
+			// Errors are in the log of the session.
 			_ = e.session.Close()
 			h.forget(id, e)
 		}
@@ -228,7 +228,7 @@ func (h *Host) unloadIdle() {
 
 var errHostClosed = errors.New("the host of sessions is shut down")
 
-// idleFor returns how long nobody has read the session and it has had no query.
+// idleFor returns how long the session has had neither a reader nor a query.
 func (s *AgentSession) idleFor() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +238,7 @@ func (s *AgentSession) idleFor() time.Duration {
 	return time.Since(s.quiet)
 }
 
-// reading counts a reader until the function that it returns is called.
+// reading registers a reader until done is called.
 func (s *AgentSession) reading() (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

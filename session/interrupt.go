@@ -6,16 +6,15 @@ import (
 	"slices"
 )
 
-// Interrupt stops the running query, which then completes with
-// runnerscripts.StopCancelled, and withdraws its permission requests. Queued
-// prompts stay. It does not wait for the end of the query; an agent that does not
-// stop within 5 seconds (runnerscripts.DefaultInterruptGrace) is killed. Without a query it
-// does nothing.
+// Interrupt stops the running query, which then completes with runnerscripts.StopCancelled, and
+// withdraws its permission requests. Queued prompts stay. Interrupt does not wait for the end
+// of the query. An agent that does not stop within 5 seconds
+// (runnerscripts.DefaultInterruptGrace) is killed. Without a query Interrupt does nothing.
 func (s *AgentSession) Interrupt(ctx context.Context) error {
 	return s.interrupt(ctx, nil)
 }
 
-// interrupt stops one turn; nil means the one that is running, or about to.
+// interrupt stops one turn; nil means the current one.
 func (s *AgentSession) interrupt(ctx context.Context, t *Turn) error {
 	s.mu.Lock()
 	if err := s.checkLocked(); err != nil {
@@ -40,10 +39,10 @@ func (s *AgentSession) interrupt(ctx context.Context, t *Turn) error {
 	return nil
 }
 
-// TerminateEnvironment interrupts the running query, stores the workspace and
-// ends the sandbox. The session stays open: the next prompt, a queued one too,
-// makes a new sandbox in which the agent remembers. Without a sandbox it does
-// nothing. When ctx is done it returns, and the sandbox is ended nevertheless.
+// TerminateEnvironment interrupts the running query, stores the workspace and ends the sandbox.
+// The session stays open: the next prompt, even a queued one, creates a new sandbox with the
+// agent's memory restored. Without a sandbox it does nothing. If ctx is done it returns early,
+// and the sandbox still ends.
 func (s *AgentSession) TerminateEnvironment(ctx context.Context) error {
 	reply := make(chan error, 1)
 	s.mu.Lock()

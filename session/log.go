@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// event makes an event of the session. The payloads are all structs of plain
+// event returns an event of the session. It needs no error: payloads are structs of plain
 // fields, which always have a JSON form.
 func event(typ runnerscripts.EventType, queryID string, payload any) runnerscripts.Event {
 	data, err := json.Marshal(payload)
@@ -25,8 +25,8 @@ func event(typ runnerscripts.EventType, queryID string, payload any) runnerscrip
 	}
 }
 
-// append numbers events, stores them, and only then publishes them. After
-// a failure nothing can be appended any more: the log would have a gap.
+// append numbers events, stores them, and only then publishes them. After a failure it refuses
+// further events: the log would have a gap.
 func (s *AgentSession) append(ctx context.Context, events ...runnerscripts.Event) error {
 	if len(events) == 0 {
 		return nil
@@ -35,7 +35,7 @@ func (s *AgentSession) append(ctx context.Context, events ...runnerscripts.Event
 	defer s.logMu.Unlock()
 	err := s.appendLocked(ctx, events)
 	for _, ev := range events {
-		if err == nil && ev.Source == runnerscripts.SourceSession { // others are in the environment's records
+		if err == nil && ev.Source == runnerscripts.SourceSession { // the environment logs other events
 			eventlog.Write(s.log, ev)
 		}
 	}
@@ -60,7 +60,7 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 			events[i].Time = time.Now()
 		}
 	}
-	// What has happened is written down even if the one who caused it has gone.
+	// Record what has happened even if the caller's context is done.
 	err := s.store.Append(context.WithoutCancel(ctx), s.id, events...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,12 +76,12 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 		s.state.apply(ev)
 	}
 	s.reopenedLocked()
-	s.grown()
+	s.wakeReadersLocked()
 	return nil
 }
 
-// grown wakes the readers of the log. The caller holds s.mu.
-func (s *AgentSession) grown() {
+// wakeReadersLocked wakes the readers of the log. The caller holds s.mu.
+func (s *AgentSession) wakeReadersLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

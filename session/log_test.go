@@ -122,7 +122,7 @@ func TestEventsEndWithTheContext(t *testing.T) {
 	}
 }
 
-// brittle is a store whose Append fails when it is told to.
+// brittle is a store whose Append can be made to fail.
 type brittle struct {
 	store.Store
 	broken atomic.Bool

@@ -9,15 +9,15 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// A sandbox is given up when it is known to be gone, or when it has not answered
-// so many times in a row: one lost answer is no reason to end what works.
+// unhealthyAfter is how many probes in a row must fail before the session gives up the sandbox:
+// a single lost answer must not end a working sandbox. A sandbox known to be gone is given up at
+// once.
 const unhealthyAfter = 3
 
 // probeTimeout is how long a sandbox may take to answer.
 const probeTimeout = 10 * time.Second
 
-// look starts the goroutines that look after a sandbox. They end when the
-// sandbox is ended.
+// look starts the goroutines that monitor a sandbox. They end with the sandbox.
 func (s *AgentSession) look(ctx context.Context, live *liveSandbox) {
 	ctx, live.cancel = context.WithCancel(ctx)
 	if s.cfg.HealthInterval > 0 {
@@ -35,7 +35,7 @@ func (s *AgentSession) look(ctx context.Context, live *liveSandbox) {
 	live.wg.Go(func() { s.watch(ctx, changes) })
 }
 
-// probe asks the sandbox again and again whether it works.
+// probe checks the health of the sandbox periodically.
 func (s *AgentSession) probe(ctx context.Context, live *liveSandbox) {
 	tick := time.NewTicker(s.cfg.HealthInterval)
 	defer tick.Stop()
@@ -68,16 +68,16 @@ func (s *AgentSession) probe(ctx context.Context, live *liveSandbox) {
 	}
 }
 
-// report tells a change of the sandbox's health. Without a change there is no
-// event: a session would otherwise consist of them.
+// report stores an event for a change of the sandbox's health. Unchanged health gets no event,
+// which would flood the log.
 func (s *AgentSession) report(ctx context.Context, live *liveSandbox, status, message string) {
-	// If it fails the session has ended, and says so itself.
+	// If append fails the session has ended and reports it.
 	_ = s.append(ctx, event(runnerscripts.TypeEnvironmentHealth, "", runnerscripts.EnvironmentInfo{
 		ID: live.ID(), Backend: live.backend, Status: status, Message: message,
 	}))
 }
 
-// giveUp leaves the sandbox to the worker, which ends it.
+// giveUp marks the sandbox as dead, so that the worker ends it.
 func (s *AgentSession) giveUp(live *liveSandbox) {
 	live.die()
 	s.mu.Lock()
@@ -102,9 +102,9 @@ func (s *AgentSession) watch(ctx context.Context, changes iter.Seq2[runnerscript
 	}
 }
 
-// unwatched tells that changes in the workspace cannot be seen.
+// unwatched reports that changes in the workspace cannot be observed.
 func (s *AgentSession) unwatched(ctx context.Context, err error) {
-	// If it fails the session has ended, and says so itself.
+	// If append fails the session has ended and reports it.
 	_ = s.append(ctx, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
 		Code: failure(err).Code, Message: fmt.Sprintf("changes in the workspace are not reported: %v", err),
 	}))

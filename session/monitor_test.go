@@ -126,7 +126,7 @@ func TestOneLostAnswerDoesNotEndASandbox(t *testing.T) {
 	})
 }
 
-func TestASandboxThatKeepsSilentIsGivenUp(t *testing.T) {
+func TestAnUnresponsiveSandboxIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -9,10 +9,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Respond answers a permission request by its ID. The first answer wins: later
-// ones, and those to a request that was withdrawn, are [ErrNotPending]. A
-// decision that the request does not offer, or that makes no sense, is
-// fs.ErrInvalid, and the request goes on waiting.
+// Respond answers a permission request by its ID. The first answer wins: later answers, and
+// answers to a withdrawn request, return [ErrNotPending]. A decision that is invalid or that
+// the request does not offer returns fs.ErrInvalid, and the request stays pending.
 func (s *AgentSession) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
 	if err := s.check(); err != nil {
 		return fmt.Errorf("respond: %w", err)
@@ -26,7 +25,7 @@ func (s *AgentSession) Respond(ctx context.Context, id string, d runnerscripts.P
 		err := live.Respond(ctx, id, d)
 		none := errors.Is(err, environment.ErrNoQuery) || errors.Is(err, environment.ErrClosed)
 		if opened != nil && (none || errors.Is(err, ErrNotPending)) {
-			select { // it waits in the sandbox, and is about to be found there
+			select { // the request is pending in the sandbox, and will be reported again
 			case <-opened:
 			case <-s.done:
 			case <-ctx.Done():

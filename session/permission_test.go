@@ -129,7 +129,7 @@ func TestTheFirstAnswerWins(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatMakesNoSenseLeavesTheRequestWaiting(t *testing.T) {
+func TestAnInvalidAnswerLeavesTheRequestPending(t *testing.T) {
 	t.Parallel()
 	s := start(t, scripted(t, steps(ask(write("f", "yes")))))
 	turn := prompt(t, s, "a")
@@ -155,7 +155,7 @@ func TestAnAnswerThatMakesNoSenseLeavesTheRequestWaiting(t *testing.T) {
 	}
 }
 
-func TestNobodyAnsweringIsARejection(t *testing.T) {
+func TestAnUnansweredRequestIsRejected(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(ask(write("f", "yes"))))
 	cfg.Environment.PermissionTimeout = 20 * time.Millisecond

@@ -14,15 +14,14 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// The record of a session holds what opens it again without a word about it: its
-// configuration, and where it stands. The log decides: what the record says of the state is
-// only faster to read.
+// The record of a session holds its configuration and its state, so that its ID is enough to
+// open it again. The log is authoritative: the state in the record only saves reading it.
 
 // The values of store.Record.Status.
 const (
 	statusIdle    = "idle"
 	statusRunning = "running"
-	statusFailed  = "failed" // the last query
+	statusFailed  = "failed" // the last query failed
 )
 
 // storedConfig is the part of a configuration that a record holds. Callbacks, loggers,
@@ -69,7 +68,7 @@ func (c Config) stored() (json.RawMessage, error) {
 	return data, nil
 }
 
-// recalled returns the configuration that a record holds, with what c gives that a record
+// recalled returns the stored configuration, completed with the fields of c that a record
 // cannot hold.
 func (c Config) recalled(data json.RawMessage) (Config, error) {
 	var from storedConfig
@@ -94,8 +93,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	return c, nil
 }
 
-// recall fills in the configuration of a stored session for a caller that names the session
-// only.
+// recall fills in the stored configuration if the caller named only the session.
 func (c Config) recall(ctx context.Context) (Config, error) {
 	if c.ID == "" || c.Environment.Agent.Name != "" || c.Store == nil {
 		return c, nil
@@ -107,9 +105,9 @@ func (c Config) recall(ctx context.Context) (Config, error) {
 	return c.recalled(rec.Config)
 }
 
-// Stored returns the configuration with which a session of a store was opened last, for a
-// program that changes it before it opens the session with it. What is not stored is missing;
-// see [Open]. Its errors are those of store.Store.Load.
+// Stored returns the configuration with which a session was last opened, so that a program can
+// change it before it opens the session. Fields that are not stored are missing; see [Open].
+// The errors are those of store.Store.Load.
 func Stored(ctx context.Context, st store.Store, id string) (Config, error) {
 	cfg, err := Config{Store: st, ID: id}.recall(ctx)
 	if err != nil {
@@ -118,7 +116,7 @@ func Stored(ctx context.Context, st store.Store, id string) (Config, error) {
 	return cfg, nil
 }
 
-// storeConfig replaces the configuration in the record by the present one.
+// storeConfig replaces the configuration in the record with the current one.
 func (s *AgentSession) storeConfig(ctx context.Context) error {
 	config, err := s.cfg.stored()
 	if err != nil {
@@ -127,7 +125,7 @@ func (s *AgentSession) storeConfig(ctx context.Context) error {
 	return s.store.Update(ctx, s.id, func(r *store.Record) { r.Config = config })
 }
 
-// savedState is a state with what is not shown of it.
+// savedState is a state including its unexported fields.
 type savedState struct {
 	State
 	ReadySeq uint64    `json:"ready_seq,omitempty"`
@@ -136,8 +134,8 @@ type savedState struct {
 	Failed   bool      `json:"failed,omitempty"`
 }
 
-// ReadState returns where a session of a store stands, without opening it: for one that a
-// program drives, where it stood a moment ago. Its errors are those of store.Store.Load and
+// ReadState returns the state of a session without opening it. If a program drives the session,
+// the state may be slightly out of date. The errors are those of store.Store.Load and
 // store.Store.Events.
 func ReadState(ctx context.Context, st store.Store, id string) (State, error) {
 	rec, err := st.Load(ctx, id)
@@ -149,8 +147,8 @@ func ReadState(ctx context.Context, st store.Store, id string) (State, error) {
 	return state, err
 }
 
-// load takes the state out of a record, and what has happened since out of the log. If that of
-// the record cannot be used the state is folded from all events.
+// load reads the state from a record and applies the later events of the log. If the stored
+// state is unusable, load folds all events.
 func (s *State) load(ctx context.Context, st store.Store, rec store.Record) error {
 	var saved savedState
 	if rec.StateSeq != 0 && rec.StateSeq <= rec.LastSeq && json.Unmarshal(rec.State, &saved) == nil && saved.LastSeq == rec.StateSeq {
@@ -169,7 +167,7 @@ func (s *State) load(ctx context.Context, st store.Store, rec store.Record) erro
 	return nil
 }
 
-// note writes into the record where the session stands.
+// note writes the current state into the record.
 func (s *AgentSession) note(ctx context.Context, status string) {
 	s.mu.Lock()
 	st := s.state.clone()
@@ -186,12 +184,12 @@ func (s *AgentSession) note(ctx context.Context, status string) {
 			r.State, r.StateSeq = data, st.LastSeq
 		})
 	}
-	if err != nil { // the log has it all
+	if err != nil { // not fatal: the log is complete
 		s.log.Warn("the record of the session is out of date", eventlog.Error, err)
 	}
 }
 
-// statusNow is the status beside a query that begins.
+// statusNow returns the status of the session for its record.
 func (s *AgentSession) statusNow() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

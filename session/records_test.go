@@ -121,9 +121,9 @@ func busyEngine(t *testing.T) string {
 	return "unix://" + l.Addr().String()
 }
 
-// TestWhatHappensIsLogged is the table of what an operator finds in the records: the
+// TestEventsAreLogged is the table of what an operator finds in the records: the
 // message, its level and its keys.
-func TestWhatHappensIsLogged(t *testing.T) {
+func TestEventsAreLogged(t *testing.T) {
 	t.Parallel()
 	const secret = "hush-hush-0123"
 	var written records

@@ -6,16 +6,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// blockKey finds a block again. The kind is part of it, so that a thought and a
-// message with the same id stay apart.
+// blockKey identifies a block. It includes the kind, so that a thought and a message with the
+// same ID stay apart.
 type blockKey struct {
 	conversation string
 	kind         BlockKind
 	id           string
 }
 
-// Apply takes one event in. Events whose Seq it has seen already are left out,
-// and so are types that it does not know.
+// Apply applies one event. It skips events whose Seq it has already seen, and events of unknown
+// types.
 func (c *Conversation) Apply(ev runnerscripts.Event) {
 	if ev.Seq != 0 && ev.Seq <= c.LastSeq {
 		return
@@ -50,7 +50,7 @@ func (c *Conversation) Apply(ev runnerscripts.Event) {
 			c.marks = append(c.marks, len(c.Blocks))
 		}
 	case runnerscripts.TypeRewound:
-		// What was said after the checkpoint is no longer part of the conversation.
+		// Drop the messages after the checkpoint.
 		if n := c.Checkpoint; n > 0 && n <= len(c.marks) {
 			c.Blocks = c.Blocks[:min(c.marks[n-1], len(c.Blocks))]
 			c.index = nil
@@ -58,7 +58,7 @@ func (c *Conversation) Apply(ev runnerscripts.Event) {
 	}
 }
 
-// read decodes a payload and counts what cannot be.
+// read decodes a payload, and counts invalid ones.
 func read[T any](c *Conversation, ev runnerscripts.Event) (T, bool) {
 	v, ok := decode[T](ev)
 	if !ok {
@@ -99,8 +99,7 @@ func (c *Conversation) applyTool(ev runnerscripts.Event) {
 	merge(b.Tool, p)
 }
 
-// applyPlan replaces the plan, unless the user has said something since: then a
-// new one begins.
+// applyPlan replaces the plan. After a user message it starts a new one.
 func (c *Conversation) applyPlan(ev runnerscripts.Event) {
 	p, ok := read[runnerscripts.Plan](c, ev)
 	if !ok {
@@ -146,7 +145,7 @@ func (c *Conversation) applySubagent(ev runnerscripts.Event) {
 	}
 }
 
-// applyEnd takes in how far a query is.
+// applyEnd updates the status of a query.
 func (c *Conversation) applyEnd(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeQueryQueued, runnerscripts.TypeQueryStarted:
@@ -196,10 +195,10 @@ func (c *Conversation) applyFile(ev runnerscripts.Event) {
 	c.Files[p.Path] = p
 }
 
-// block returns the block that an event adds to, and makes it if there is none.
+// block returns the block that an event extends, and creates it if necessary.
 func (c *Conversation) block(ev runnerscripts.Event, kind BlockKind, id string) *Block {
 	if id == "" {
-		// Without an id only what follows at once can belong together.
+		// Without an ID, only consecutive events belong together.
 		blocks := *c.thread(ev)
 		if n := len(blocks); n > 0 && blocks[n-1].Kind == kind && blocks[n-1].ID == "" && blocks[n-1].QueryID == ev.QueryID {
 			return blocks[n-1]
@@ -229,7 +228,7 @@ func (c *Conversation) add(ev runnerscripts.Event, kind BlockKind, id string) *B
 	return b
 }
 
-// drop removes a block that was taken back.
+// drop removes a withdrawn block.
 func (c *Conversation) drop(ev runnerscripts.Event, kind BlockKind, id string) {
 	thread := c.thread(ev)
 	if id == "" {
@@ -253,7 +252,7 @@ func (c *Conversation) drop(ev runnerscripts.Event, kind BlockKind, id string) {
 	}
 }
 
-// reindex finds the blocks of a conversation that was cloned or decoded.
+// reindex rebuilds the index of a cloned or decoded conversation.
 func (c *Conversation) reindex() {
 	c.index = make(map[blockKey]*Block)
 	note := func(conversation string, blocks []*Block) {
@@ -277,7 +276,7 @@ func (c *Conversation) thread(ev runnerscripts.Event) *[]*Block {
 	return &c.subagent(ev.ConversationID).Blocks
 }
 
-// subagent returns a subagent, also one whose start was not told yet.
+// subagent returns a subagent, and creates it if its start was not reported yet.
 func (c *Conversation) subagent(toolCallID string) *Subagent {
 	if c.agents == nil {
 		c.agents = make(map[string]*Subagent)

@@ -155,7 +155,7 @@ func TestTerminatingStopsTheQueryAndLetsQueuedOnesGoOnInANewSandbox(t *testing.T
 		runnerscripts.TypeEnvironmentTerminated, runnerscripts.TypeEnvironmentReady, runnerscripts.TypeQueryCompleted)
 }
 
-func TestAWorkspaceThatIsTooBigIsToldAndNotStored(t *testing.T) {
+func TestAWorkspaceThatIsTooLargeIsReportedAndNotStored(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(write("big", strings.Repeat("x", 100_000))))
 	cfg.MaxWorkspace = 50_000
@@ -292,7 +292,7 @@ func TestOpeningEndsWhatADeadProgramLeftOpen(t *testing.T) {
 	}
 }
 
-func TestASessionThatSomebodyElseContinuesEnds(t *testing.T) {
+func TestASessionEndsWhenAnotherProgramContinuesIt(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(say("x")))
 	cfg.Store = store.NewMemory()

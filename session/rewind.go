@@ -17,11 +17,11 @@ import (
 )
 
 // Rewind returns the conversation and the workspace to a checkpoint of [State]. The next prompt
-// makes a new sandbox that has both as they were then. Events are not removed, and nothing is
-// lost: what the sandbox has now becomes a checkpoint first, to which Rewind can return, too.
+// creates a new sandbox from it. Rewind removes no events and loses nothing: it first takes a
+// checkpoint of the current sandbox, to which a later Rewind can return.
 //
-// It is [ErrBusy] while a query runs or is queued, fs.ErrNotExist for a number that no checkpoint
-// has, and errors.ErrUnsupported if the files of the workspace are not stored: see
+// It returns [ErrBusy] while a query runs or is queued, fs.ErrNotExist for an unknown number,
+// and errors.ErrUnsupported if the files of the workspace are not stored; see
 // Config.MaxWorkspace.
 func (s *AgentSession) Rewind(ctx context.Context, number int) error {
 	if err := s.rewind(ctx, number); err != nil {
@@ -40,20 +40,20 @@ func (s *AgentSession) rewind(ctx context.Context, number int) error {
 	if err := s.TerminateEnvironment(ctx); err != nil {
 		return err
 	}
-	s.promptMu.Lock() // so no query begins
+	s.promptMu.Lock() // no query may start meanwhile
 	defer s.promptMu.Unlock()
 	if err := s.idle(); err != nil {
 		return err
 	}
 	if s.live() != nil {
-		return ErrBusy // a prompt came between
+		return ErrBusy // a prompt was accepted meanwhile
 	}
 	return s.append(ctx, event(runnerscripts.TypeRewound, "", runnerscripts.Rewound{Checkpoint: number}))
 }
 
-// ForkFrom makes n sessions as [AgentSession.Fork] does, which have the conversation and the
-// workspace as they were at a checkpoint. Each makes a sandbox with its first prompt. A query
-// of this session may run meanwhile. The errors are those of Fork and [AgentSession.Rewind].
+// ForkFrom is like [AgentSession.Fork], but the new sessions start from a checkpoint. Each
+// creates a sandbox with its first prompt. A query of this session may run meanwhile. The
+// errors are those of Fork and [AgentSession.Rewind].
 func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSession, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("fork: %w", err)

@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/internal/tree"
 )
 
-// sandbox is what a session needs of an environment.
+// sandbox is the part of an environment that a session uses.
 type sandbox interface {
 	ID() string
 	SessionID() string
@@ -42,14 +42,15 @@ type sandbox interface {
 	Files() primitives.Files
 	// Pack returns the workspace as a tar archive.
 	Pack(ctx context.Context) (io.ReadCloser, error)
-	// Fork makes copies, each with a SessionID of its own.
+	// Fork returns n copies, each with its own SessionID.
 	Fork(ctx context.Context, n int) ([]sandbox, error)
 }
 
-// environmentSandbox makes an environment a sandbox.
+// environmentSandbox adapts an environment to the sandbox interface.
 type environmentSandbox struct{ *environment.Environment }
 
-// Isolation returns that of the sandbox. One that does not say counts as the strongest.
+// Isolation returns the isolation of the sandbox. If the sandbox does not report it, the
+// strongest is assumed.
 func (e environmentSandbox) Isolation() primitives.Isolation {
 	return cmp.Or(e.Primitive().Capabilities().Isolation, primitives.IsolationFull)
 }
@@ -82,7 +83,7 @@ func environmentCreator(create func(context.Context, environment.Config) (*envir
 	}
 }
 
-// Why a sandbox ended, as runnerscripts.EnvironmentTerminated says it.
+// The reasons of runnerscripts.EnvironmentTerminated.
 const (
 	reasonManual    = "manual"
 	reasonIdle      = "idle"
@@ -91,29 +92,28 @@ const (
 	reasonForked    = "forked"
 )
 
-// liveSandbox is the sandbox that the session has at the moment, with what looks
-// after it.
+// liveSandbox is the current sandbox of a session, with the goroutines that monitor it.
 type liveSandbox struct {
 	sandbox
 	backend string
-	used    time.Time // when the last query ended; the worker's alone
+	used    time.Time // when the last query ended; used by the worker only
 
-	// What checkpoints have stored of it, guarded by AgentSession.saving.
+	// What the checkpoints have stored of the sandbox. AgentSession.saving guards it.
 	index           tree.Index
-	transcript      string // its blob; empty for none
-	saved           int64  // size of the transcript, at least 1; zero for none
+	transcript      string // the digest of its blob; empty if none is stored
+	saved           int64  // size of the stored transcript, at least 1; zero if none is stored
 	queryID, prompt string // of the last query
-	failed          string // why the workspace was not stored, if it was not
-	unreadable      bool   // some files were not
+	failed          string // the last error of storing the workspace; empty if it was stored
+	unreadable      bool   // some files could not be read
 
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
-	died   chan struct{} // closed when it does not answer any more
+	died   chan struct{} // closed when the sandbox is found dead
 	once   sync.Once
 }
 
-// explain adds to the error of a query that the sandbox is gone, if it is: what
-// the dying runner says is no reason by itself.
+// explain adds the end of the sandbox to the error of a query, if the sandbox is gone: the error
+// of a dying runner does not name the cause.
 func (l *liveSandbox) explain(ctx context.Context, err error) error {
 	if err == nil || gone(err) {
 		return err
@@ -137,7 +137,7 @@ func (l *liveSandbox) isDead() bool {
 	}
 }
 
-// gone reports whether an error means that the sandbox does not exist any more.
+// gone reports whether err means that the sandbox no longer exists.
 func gone(err error) bool {
 	return errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, primitives.ErrTerminated) ||
 		errors.Is(err, environment.ErrClosed)
@@ -150,9 +150,9 @@ func (s *AgentSession) live() *liveSandbox {
 	return s.sandbox
 }
 
-// ensureSandbox returns the sandbox, and makes one if there is none. Only the
-// worker calls it, so there is never a second one. A failure leaves nothing
-// behind: the next query tries again from the start.
+// ensureSandbox returns the sandbox, and creates it if there is none. Only the worker calls it,
+// so there is never a second sandbox. A failed creation leaves nothing behind: the next query
+// tries again.
 func (s *AgentSession) ensureSandbox(ctx context.Context) (*liveSandbox, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -187,15 +187,15 @@ func (s *AgentSession) ensureSandbox(ctx context.Context) (*liveSandbox, error) 
 	return live, s.start(ctx, live)
 }
 
-// options are those that SetOptions has set.
+// options returns the options set with SetOptions.
 func (s *AgentSession) options() Options {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.Options
 }
 
-// adopt makes a sandbox the session's. made are the options that it was made with, or
-// older ones.
+// adopt makes sb the session's sandbox. made are the options with which it was created; adopt
+// applies newer ones.
 func (s *AgentSession) adopt(ctx context.Context, sb sandbox, made Options) error {
 	s.optionsMu.Lock()
 	defer s.optionsMu.Unlock()
@@ -207,7 +207,7 @@ func (s *AgentSession) adopt(ctx context.Context, sb sandbox, made Options) erro
 	return s.take(ctx, sb, runnerscripts.TypeEnvironmentReady, "")
 }
 
-// take makes a sandbox the session's, and tells it with an event.
+// take makes sb the session's sandbox and stores an event that reports it.
 func (s *AgentSession) take(ctx context.Context, sb sandbox, typ runnerscripts.EventType, message string) error {
 	info := runnerscripts.EnvironmentInfo{
 		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Isolation: sb.Isolation(), Status: string(primitives.StatusRunning),
@@ -225,8 +225,8 @@ func (s *AgentSession) take(ctx context.Context, sb sandbox, typ runnerscripts.E
 	return nil
 }
 
-// makeSandbox makes a sandbox in which the agent remembers, and returns the
-// events that tell what was restored.
+// makeSandbox creates a sandbox, restores the agent's memory in it, and returns the events that
+// report what was restored.
 func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscripts.Event, error) {
 	from, err := s.loadBeginning(ctx)
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 	return sb, from.events(data), nil
 }
 
-// environmentConfig is the configured environment as it is now wanted.
+// environmentConfig returns the configuration for a new sandbox.
 func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	cfg := s.cfg.Environment
 	cfg.SessionID = s.id
@@ -256,7 +256,7 @@ func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	case from.workspace != nil:
 		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: from.workspace}}}
 	case inPlace(cfg) && s.state.Environment.Starts > 0:
-		cfg.Workspace = nil // the agent has changed the folder since
+		cfg.Workspace = nil // the agent may have changed the user's folder since
 	}
 	setIf(&cfg.Agent.Model, s.state.Options.Model)
 	setIf(&cfg.Agent.PermissionMode, s.state.Options.Mode)
@@ -264,14 +264,14 @@ func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	return cfg
 }
 
-// inPlace reports whether the workspace is a folder of the user, which outlives
-// the sandbox and needs neither to be stored nor to be filled again.
+// inPlace reports whether the workspace is a folder of the user. Such a folder outlives the
+// sandbox, and is neither stored nor restored.
 func inPlace(cfg environment.Config) bool {
 	return cfg.Sandbox.Workspace != ""
 }
 
-// endSandbox ends the sandbox, if there is one, for the given reason. It first stores what
-// a new sandbox needs, unless this one is dead or the session is being destroyed.
+// endSandbox ends the current sandbox for the given reason. It first stores the state that a
+// new sandbox needs, unless this sandbox is dead or the session is being destroyed.
 func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 	s.mu.Lock()
 	live, destroy := s.sandbox, s.destroy
@@ -288,13 +288,13 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 		s.saving.Lock()
 		events = s.saveLastWords(ctx, live)
 		events = append(events, s.checkpointEvents(ctx, live, runnerscripts.CheckpointEnd)...)
-		_ = s.append(ctx, events...) // if this fails the session is broken, and says so itself
+		_ = s.append(ctx, events...) // if append fails the session has ended and reports it
 		s.saving.Unlock()
 		events = nil
 	}
 	err := live.Terminate(ctx)
 	if reason == reasonUnhealthy {
-		// It is dead; that it cannot be ended in good order is no news.
+		// Errors of closing a dead sandbox are expected.
 		err = nil
 	}
 	events = append(events, event(runnerscripts.TypeEnvironmentTerminated, "", runnerscripts.EnvironmentTerminated{Reason: reason}))
@@ -305,7 +305,7 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 	return errors.Join(err, s.append(ctx, events...))
 }
 
-// failure returns what a query_failed event says of an error.
+// failure returns the payload of a query_failed event for err.
 func failure(err error) runnerscripts.QueryFailed {
 	if err == nil {
 		return runnerscripts.QueryFailed{Code: runnerscripts.FailInternal, Message: "the query ended without saying how"}
@@ -319,8 +319,8 @@ func failure(err error) runnerscripts.QueryFailed {
 	return runnerscripts.QueryFailed{Code: failureCode(err), Message: err.Error()}
 }
 
-// misnamed reports whether a sandbox cannot be made because what its configuration
-// names is not there, as an image or a user, or is there already.
+// misnamed reports whether a sandbox cannot be created because its configuration names
+// something that is missing, such as an image or a user, or that already exists.
 func misnamed(err error) bool {
 	failed, ok := errors.AsType[*primitives.Error](err)
 	if !ok || failed.Op != "create" {
@@ -329,7 +329,7 @@ func misnamed(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, primitives.ErrUnknownUser)
 }
 
-// failureCode is the kind of an error that no script has told.
+// failureCode returns the code of an error that did not come from a script.
 func failureCode(err error) runnerscripts.FailureCode {
 	switch {
 	case gone(err):

@@ -16,93 +16,93 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// AgentSession is one conversation with an agent. Its methods may be called from
-// several goroutines at once; after Close they return [ErrClosed].
+// AgentSession is a conversation with an agent. Its methods may be called from several
+// goroutines at once; after Close they return [ErrClosed].
 //
-// A session holds its state in memory and not its events: those are the store's.
-// It belongs to the program that has opened it until it is closed, or the program ends: to
-// open it meanwhile is store.ErrLocked.
+// A session keeps its state in memory and its events in the store. It belongs to the program
+// that opened it until it is closed or the program ends. Opening it elsewhere meanwhile returns
+// store.ErrLocked.
 type AgentSession struct {
 	id     string
 	cfg    Config
 	store  store.Store
 	create createFunc
-	unlock func() error // gives up the lease of the session
+	unlock func() error // releases the lease of the session
 	// durable says that the sandbox outlives the program.
 	durable bool
 	log     hclog.Logger
 
-	// logMu keeps the events in order: it is held while they are numbered,
-	// stored and folded into the state.
+	// logMu orders the events: it is held while they are numbered, stored and folded into the
+	// state.
 	logMu sync.Mutex
-	// optionsMu keeps options from being set between the making of a sandbox and
-	// its being the session's. It is held before logMu, too.
+	// optionsMu prevents SetOptions from running between the creation of a sandbox and its
+	// adoption. Lock it before logMu.
 	optionsMu sync.Mutex
-	// saving keeps checkpoints in the order of what they have stored. It is held before logMu.
+	// saving orders checkpoints. Lock it before logMu.
 	saving sync.Mutex
-	// promptMu keeps the queue in the order of the events. It is held before
-	// logMu, and logMu before mu.
+	// promptMu keeps the queue in the order of the events. Lock it before logMu, and logMu
+	// before mu.
 	promptMu sync.Mutex
 
 	mu      sync.Mutex
 	state   State
-	changed chan struct{} // closed and replaced when the log has grown or ended
-	ended   bool          // the log grows no more
-	broken  error         // why the log cannot grow any more
+	changed chan struct{} // closed and replaced when the log grows or ends
+	ended   bool          // the log is closed
+	broken  error         // why appending to the log failed
 	closing bool
 	destroy bool
 
-	// reopening are the permission requests that waited when the session was opened: each
-	// is closed when it can be answered in this program, or has ended.
+	// reopening are the permission requests that were pending when the session was opened. A
+	// channel is closed when this program can answer the request, or when the request has
+	// ended.
 	reopening    map[string]chan struct{}
-	unfinished   time.Time // since when a sandbox may be left that a program was making; the worker's alone
-	readers      int       // of the events
-	quiet        time.Time // since when there is neither a query nor a reader, if there is none
+	unfinished   time.Time // creation time of a sandbox that a dead program may have left unfinished; used by the worker only
+	readers      int       // number of readers of the events
+	quiet        time.Time // since when there is neither a query nor a reader
 	queue        []*Turn
 	active       *activeTurn
 	sandbox      *liveSandbox
 	terminations []chan error
 
-	wake   chan struct{} // has room for one: something for the worker to look at
+	wake   chan struct{} // buffered signal that the worker has work
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the worker has ended
-	err    error         // of closing; readable when done is closed
+	err    error         // error of closing; valid after done is closed
 }
 
-// Open starts a new session, or goes on with the one of cfg.ID: with an id that
-// the store does not have the error is store.ErrNotFound, and store.ErrLocked if it is open,
-// in this or another program. Where cfg.Environment.Agent names no agent, the configuration is
-// the stored one, as it was when the session was opened last. What is not stored is taken from cfg: the values
-// of Agent.Env, OnPermission, the Logger, Progress, Trust, Sandbox.Provider and Create. No sandbox is made
-// before the first prompt; what environment.Config.Check refuses is refused here.
+// Open starts a new session, or continues the session cfg.ID. It returns store.ErrNotFound if
+// the store has no such session, and store.ErrLocked if the session is open in this or another
+// program. If cfg.Environment.Agent names no agent, Open uses the configuration with which the
+// session was last opened. Fields that are not stored come from cfg: the values of Agent.Env,
+// OnPermission, Logger, Progress, Trust, Sandbox.Provider and Create. Open returns the errors
+// of environment.Config.Check, but the sandbox is created with the first prompt.
 //
-// Another agent than the one of the session continues its conversation, with the files as
-// they are; an event of the type transcript_restored says how it got what was said.
+// If cfg names another agent, that agent continues the conversation with the current files. A
+// transcript_restored event says how it received the conversation.
 //
-// Going on with a session whose program died first closes what was left open:
-// queries that were running or queued are reported as failed, permission requests
-// as withdrawn, its sandbox as terminated.
+// If the program of the session died, Open first closes what was left open: running and queued
+// queries as failed, permission requests as withdrawn, the sandbox as terminated.
 //
-// A durable session, see [Config].Environment, goes on instead: its sandbox is attached to, the
-// query that runs there is followed from the first event that is not stored, permission
-// requests wait for [AgentSession.Respond] or the new OnPermission, whose timeouts begin again, and
-// prompts that were queued run; [AgentSession.Turns] returns them all. A prompt runs once,
-// whenever the program died. Only if the sandbox has gone are the running query and its requests
-// closed as above, and queued prompts run in a new sandbox.
+// A durable session continues instead; see [Config].Environment. Open attaches to its sandbox
+// and follows the running query from the first event that is not stored. Pending permission
+// requests wait for [AgentSession.Respond] or the new OnPermission, and their timeouts restart.
+// Queued prompts run. [AgentSession.Turns] returns all of these queries. Each prompt runs once,
+// whenever the program died. Only if the sandbox is gone, Open closes the running query and its
+// requests as above, and queued prompts run in a new sandbox.
 //
 // ctx covers the opening only. The caller must Close the session.
 func Open(ctx context.Context, cfg Config) (*AgentSession, error) {
 	return open(ctx, cfg, nil)
 }
 
-// createFunc makes a sandbox; tests put in one of their own.
+// createFunc creates a sandbox; tests replace it.
 type createFunc func(ctx context.Context, cfg environment.Config) (sandbox, error)
 
 func open(ctx context.Context, cfg Config, create createFunc) (*AgentSession, error) {
 	return openBranch(ctx, cfg, create, nil)
 }
 
-// openBranch opens a session, with b one that Fork has put into the store.
+// openBranch opens a session; b is nil unless Fork has added the session to the store.
 func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (*AgentSession, error) {
 	cfg, err := cfg.recall(ctx)
 	if err == nil {
@@ -147,7 +147,7 @@ func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (
 	return s, nil
 }
 
-// setLog makes the logger of the session, which is that of its environments.
+// setLog sets the logger of the session and its environments.
 func (s *AgentSession) setLog() {
 	cfg := s.cfg.Environment
 	s.log = cfg.SafeLogger().With(eventlog.Session, s.id, eventlog.Agent, cfg.Agent.Name)
@@ -172,7 +172,7 @@ func (s *AgentSession) begin(ctx context.Context) error {
 	return s.lock(ctx)
 }
 
-// lock takes the lease of the session.
+// lock acquires the lease of the session.
 func (s *AgentSession) lock(ctx context.Context) error {
 	unlock, err := s.store.Lock(ctx, s.id)
 	if err == nil {
@@ -181,8 +181,8 @@ func (s *AgentSession) lock(ctx context.Context) error {
 	return err
 }
 
-// resume rebuilds the state from the log and ends what the last program, or the
-// session that it is a branch of, has open.
+// resume rebuilds the state from the log, and ends what the last program, or the parent of a
+// fork, left open.
 func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 	return s.append(ctx, leftovers(s.state, reasonExpired)...)
 }
 
-// changeAgent notes in the log and in the record that another agent than before goes on.
+// changeAgent records in the log and in the record that another agent continues.
 func (s *AgentSession) changeAgent(ctx context.Context) error {
 	was, is := s.state.Agent, s.cfg.Environment.Agent.Name
 	if was == is {
@@ -225,8 +225,8 @@ func (s *AgentSession) changeAgent(ctx context.Context) error {
 	return s.store.Update(ctx, s.id, func(r *store.Record) { r.Agent = is })
 }
 
-// leftovers returns the events that end what a state still has open; reason is why
-// there is no sandbox.
+// leftovers returns the events that end the open items of a state. reason says why there is no
+// sandbox.
 func leftovers(st State, reason string) []runnerscripts.Event {
 	var events []runnerscripts.Event
 	for _, p := range st.Pending {
@@ -250,31 +250,31 @@ func leftovers(st State, reason string) []runnerscripts.Event {
 	return events
 }
 
-// ID returns the session's id, under which the store has it.
+// ID returns the session's ID in the store.
 func (s *AgentSession) ID() string { return s.id }
 
-// State returns where the session stands. It works after Close, too.
+// State returns the state of the session, even after Close.
 func (s *AgentSession) State(context.Context) (State, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.clone(), nil
 }
 
-// Close interrupts the running query, withdraws the queued prompts, stores the
-// workspace and ends the sandbox, and returns when all of it is done. The session
-// stays in the store; [Open] goes on with it. Closing again returns the same.
+// Close interrupts the running query, withdraws the queued prompts, stores the workspace, ends
+// the sandbox, and returns when all of this is done. The session stays in the store; [Open]
+// continues it. Later calls return the same error.
 //
-// Of a durable session Close ends nothing: the query goes on, queued prompts stay queued,
-// and the sandbox stays, for [Open]; their turns return [ErrClosed]. Without a program the
-// agent's permission requests are rejected after a minute.
+// In a durable session Close ends nothing: the query continues, queued prompts stay queued, and
+// the sandbox stays for [Open]; their turns return [ErrClosed]. While no program is attached,
+// the agent's permission requests are rejected after a minute.
 func (s *AgentSession) Close() error {
 	s.shut(false)
 	<-s.done
 	return s.err
 }
 
-// Destroy closes the session without storing its workspace, ends its sandbox, and removes it from
-// the store. It may be called after Close, and more than once.
+// Destroy closes the session without storing its workspace, ends its sandbox, and removes the
+// session from the store. It may be called after Close, and more than once.
 func (s *AgentSession) Destroy(ctx context.Context) error {
 	s.shut(true)
 	<-s.done
@@ -293,7 +293,7 @@ func (s *AgentSession) shut(destroy bool) {
 	s.cancel()
 }
 
-// check returns why the session takes no calls.
+// check returns an error if the session does not accept calls.
 func (s *AgentSession) check() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,7 +310,7 @@ func (s *AgentSession) checkLocked() error {
 	return nil
 }
 
-// signal makes the worker look again.
+// signal wakes the worker.
 func (s *AgentSession) signal() {
 	select {
 	case s.wake <- struct{}{}:

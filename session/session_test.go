@@ -99,7 +99,7 @@ func TestPromptsRunOneAfterTheOtherInOneSandbox(t *testing.T) {
 	}
 }
 
-func TestASecondPromptIsRefusedWhereThatIsWanted(t *testing.T) {
+func TestRejectBusyRefusesASecondPrompt(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(forever()), steps(say("second")))
 	cfg.RejectBusy = true

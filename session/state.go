@@ -10,26 +10,26 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// State is the state of a session. It is the fold of the session's events, so a
-// program that has the events can compute it.
+// State is the state of a session: the fold of its events. A program that has the events can
+// compute it.
 type State struct {
 	ID    string `json:"id,omitempty"`
 	Agent string `json:"agent,omitempty"`
-	// Title is what the session is about: what the agent calls it, else the first prompt, as a
-	// line of at most 80 characters. Empty before the first prompt.
+	// Title is the agent's title for the session, else the first prompt, as one line of at most
+	// 80 characters. Empty before the first prompt.
 	Title string `json:"title,omitempty"`
-	// Summary is what the agent says that was done; empty if it says nothing.
+	// Summary is the agent's summary of its work; empty if it provides none.
 	Summary string `json:"summary,omitempty"`
 	// Tools are the names of the tools that the agent offers to its model, and Models the
-	// models that can be chosen with SetOptions. Empty if the agent does not say: the tools
-	// those of codex, gemini and acp, the models those of claude and codex.
+	// models that SetOptions accepts. They are empty if the agent does not report them: codex,
+	// gemini and acp do not report tools, claude and codex do not report models.
 	Tools  []string              `json:"tools,omitempty"`
 	Models []runnerscripts.Model `json:"models,omitempty"`
-	// Model and Mode are what the agent says is in force, if it says so.
+	// Model and Mode are the current values as reported by the agent; empty if it does not
+	// report them.
 	Model string `json:"model,omitempty"`
 	Mode  string `json:"mode,omitempty"`
-	// Options is what was asked for with SetOptions; it holds in later
-	// sandboxes, too.
+	// Options are the values set with SetOptions. They also apply to later sandboxes.
 	Options Options `json:"options,omitzero"`
 
 	Environment EnvironmentState `json:"environment"`
@@ -37,57 +37,56 @@ type State struct {
 	Query *QueryState `json:"query,omitempty"`
 	// Queued are the accepted prompts that have not started, oldest first.
 	Queued []QueryState `json:"queued,omitempty"`
-	// Pending are the permission requests that wait for an answer, oldest
-	// first.
+	// Pending are the permission requests without an answer, oldest first.
 	Pending []runnerscripts.PermissionRequest `json:"pending,omitempty"`
 	// Usage is the sum over all queries.
 	Usage runnerscripts.Usage `json:"usage,omitzero"`
-	// ContextUsed and ContextSize are how full the model's context is, in
-	// tokens; zero if the agent does not say.
+	// ContextUsed and ContextSize are the use and the size of the model's context in tokens;
+	// zero if the agent does not report them.
 	ContextUsed int64 `json:"context_used,omitempty"`
 	ContextSize int64 `json:"context_size,omitempty"`
 	// LastSeq is the Seq of the last event.
 	LastSeq uint64 `json:"last_seq"`
 
-	// Checkpoints are the points that the session can return to, oldest first.
+	// Checkpoints are the session's checkpoints, oldest first.
 	Checkpoints []Checkpoint `json:"checkpoints,omitempty"`
-	// Checkpoint is the number of the one that a new sandbox starts from; zero if there is
-	// none.
+	// Checkpoint is the number of the checkpoint that a new sandbox starts from; zero if there
+	// is none.
 	Checkpoint int `json:"checkpoint,omitempty"`
-	// Unsaved says that a query has begun since that one was taken.
+	// Unsaved says that a query has started since that checkpoint.
 	Unsaved bool `json:"unsaved,omitempty"`
 
-	// hosts are the permission requests that wait and that no agent has asked: those of the
-	// program's own, which ask no more when that has ended.
+	// hosts are the pending permission requests that the program itself made, not the agent.
+	// They end with the program.
 	hosts []string
-	// failed says that the last query did.
+	// failed says that the last query failed.
 	failed bool
 }
 
-// Options are what can be changed in a session. An empty field is left as it is.
+// Options are the mutable settings of a session. An empty field is not changed.
 type Options struct {
 	Model string `json:"model,omitempty"`
-	Mode  string `json:"mode,omitempty"` // the permission mode, as the agent names it
+	Mode  string `json:"mode,omitempty"` // the permission mode, by the agent's own name
 }
 
-// EnvironmentState is what is known of the session's sandbox.
+// EnvironmentState is the state of the session's sandbox.
 type EnvironmentState struct {
 	Status EnvironmentStatus `json:"status"`
 	ID     string            `json:"id,omitempty"`
 	// Backend is the kind of sandbox.
 	Backend string `json:"backend,omitempty"`
-	// Isolation is that of the last sandbox that was ready; empty if there was none.
+	// Isolation is the isolation of the last ready sandbox; empty if there was none.
 	Isolation primitives.Isolation `json:"isolation,omitempty"`
-	// Message is the error, or the reason of the end.
+	// Message is the error, or why the sandbox ended.
 	Message string `json:"message,omitempty"`
-	// Starts counts the sandboxes so far; those after the first are restarts.
+	// Starts counts the sandboxes so far, including the first.
 	Starts int `json:"starts,omitempty"`
 
-	readySeq uint64    // of the event that told that it was ready
-	creating time.Time // of the event that told that it was being made
+	readySeq uint64    // Seq of the environment_ready event
+	creating time.Time // time of the environment_creating event
 }
 
-// EnvironmentStatus is the life of a session's sandbox in one word.
+// EnvironmentStatus is the lifecycle state of a session's sandbox.
 type EnvironmentStatus string
 
 // The statuses.
@@ -95,7 +94,7 @@ const (
 	EnvironmentNone       EnvironmentStatus = "none" // no prompt yet
 	EnvironmentCreating   EnvironmentStatus = "creating"
 	EnvironmentReady      EnvironmentStatus = "ready"
-	EnvironmentError      EnvironmentStatus = "error" // could not be made; the next prompt tries again
+	EnvironmentError      EnvironmentStatus = "error" // creation failed; the next prompt tries again
 	EnvironmentTerminated EnvironmentStatus = "terminated"
 )
 
@@ -103,9 +102,9 @@ const (
 type QueryState struct {
 	ID     string `json:"id"`
 	Prompt string `json:"prompt"`
-	// Time is when it was accepted or, of a running one, when it started.
+	// Time is when the query started, or was accepted if it has not started.
 	Time time.Time `json:"time"`
-	// Seq is that of its first event, and Index the last Index of its events.
+	// Seq is the Seq of its first event, and Index the last Index of its events.
 	Seq   uint64 `json:"seq,omitempty"`
 	Index int    `json:"index,omitempty"`
 }
@@ -114,7 +113,7 @@ func newState() State {
 	return State{Environment: EnvironmentState{Status: EnvironmentNone}}
 }
 
-// clone returns a state that shares nothing that changes.
+// clone returns a copy that shares no mutable data.
 func (s State) clone() State {
 	s.Queued = slices.Clone(s.Queued)
 	s.Pending, s.hosts = slices.Clone(s.Pending), slices.Clone(s.hosts)
@@ -136,7 +135,7 @@ func decode[T any](ev runnerscripts.Event) (T, bool) {
 	return v, err == nil
 }
 
-// apply takes one event in. What it does not understand it leaves out.
+// apply applies one event. It ignores events that it does not understand.
 func (s *State) apply(ev runnerscripts.Event) {
 	if ev.Seq != 0 {
 		s.LastSeq = ev.Seq
@@ -210,7 +209,7 @@ func (s *State) applyOptions(ev runnerscripts.Event) {
 	if !ok {
 		return
 	}
-	if ev.Source == runnerscripts.SourceSession { // asked for: the agent may refuse
+	if ev.Source == runnerscripts.SourceSession { // the user's request: the agent may refuse it
 		setIf(&s.Options.Model, p.Model)
 		setIf(&s.Options.Mode, p.Mode)
 		return
@@ -250,7 +249,7 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 	}
 }
 
-// query returns the query of an ID that is queued or runs; nil if there is none.
+// query returns the queued or running query with this ID; nil if there is none.
 func (s *State) query(id string) *QueryState {
 	if s.Query != nil && s.Query.ID == id {
 		return s.Query
@@ -270,7 +269,7 @@ func (s *State) name(prompt string) {
 	}
 }
 
-// line makes a text one line that is not long.
+// line shortens a text to one line of at most 80 characters.
 func line(text string) string {
 	const most = 80
 	words := []rune(strings.Join(strings.Fields(text), " "))
@@ -309,7 +308,7 @@ func (e *EnvironmentState) apply(ev runnerscripts.Event) {
 		}
 	case runnerscripts.TypeEnvironmentError:
 		p, _ := decode[runnerscripts.ErrorInfo](ev)
-		// An error of a sandbox that works on is no end of it.
+		// An error does not end a sandbox that works on.
 		if e.Status == EnvironmentCreating {
 			e.Status = EnvironmentError
 		}

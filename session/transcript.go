@@ -10,19 +10,18 @@ import (
 )
 
 const (
-	// transcriptTimeout bounds how long a transcript is read from a sandbox, so that
-	// one that hangs does not hang the session.
+	// transcriptTimeout bounds reading a transcript from a sandbox, so that a hung sandbox does
+	// not hang the session.
 	transcriptTimeout = time.Minute
-	// An agent may write its history a moment after it says that it is done: the
-	// transcript is read again, lateTranscripts times, after lateTranscript and then
-	// twice as long each time, 1.5 s in all.
+	// An agent may write its history a moment after it reports the end of a query. So the
+	// transcript is read again lateTranscripts times, first after lateTranscript and then after
+	// twice the previous pause, 1.5 s in all.
 	lateTranscript  = 100 * time.Millisecond
 	lateTranscripts = 4
 )
 
-// Transcript returns the conversation as the agent itself keeps it: from the
-// sandbox if there is one, else as it was stored after the last query. It is
-// empty if there is none yet.
+// Transcript returns the agent's own history of the conversation: from the sandbox if there is
+// one, else as stored after the last query. It is empty if there is none yet.
 func (s *AgentSession) Transcript(ctx context.Context) (runnerscripts.Transcript, error) {
 	if err := s.check(); err != nil {
 		return runnerscripts.Transcript{}, fmt.Errorf("transcript: %w", err)
@@ -32,7 +31,7 @@ func (s *AgentSession) Transcript(ctx context.Context) (runnerscripts.Transcript
 		if err == nil || s.live() == live {
 			return t, err
 		}
-		// It was ended meanwhile, and everything was stored before.
+		// The sandbox ended meanwhile, after everything was stored.
 	}
 	t, err := s.storedTranscript(ctx)
 	if err != nil || t == nil {
@@ -41,11 +40,11 @@ func (s *AgentSession) Transcript(ctx context.Context) (runnerscripts.Transcript
 	return *t, nil
 }
 
-// saveTranscript stores the transcript as it is now in the sandbox and returns the
-// event that tells of it, or that it failed. It is called before the query's last event
-// is stored: a query that is known to be done is one that the agent remembers. prompt is
-// that of a query that has completed; if the agent has not written it down, a warning
-// follows. The caller holds saving, and takes a checkpoint.
+// saveTranscript stores the current transcript of the sandbox and returns the event that
+// reports it, or its failure. It must be called before the query's last event is stored, so
+// that the agent remembers every query known to be done. prompt is the prompt of a completed
+// query; if the transcript lacks it, a warning event follows. The caller holds saving, and
+// takes a checkpoint afterwards.
 func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, prompt string) ([]runnerscripts.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
 	defer cancel()
@@ -71,12 +70,12 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, pr
 	return events, nil
 }
 
-// saveLastWords stores what the agent has written down since its last query, if that is
-// more than before. It ends the agent first, which may write its last records then. The
-// caller holds saving, and takes a checkpoint.
+// saveLastWords ends the agent, which may write its last records then, and stores its
+// transcript if it has grown since the last query. The caller holds saving, and takes a
+// checkpoint afterwards.
 func (s *AgentSession) saveLastWords(ctx context.Context, live *liveSandbox) []runnerscripts.Event {
 	if live.saved == 0 {
-		return nil // no query was saved that could have more to say
+		return nil // no query was saved, so there is nothing to add
 	}
 	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
 	defer cancel()
@@ -92,7 +91,7 @@ func (s *AgentSession) saveLastWords(ctx context.Context, live *liveSandbox) []r
 			return []runnerscripts.Event{changed}
 		}
 	}
-	if err == nil || gone(err) { // what was stored before stays
+	if err == nil || gone(err) { // the stored transcript stays
 		return nil
 	}
 	return []runnerscripts.Event{unsaved(err)}
@@ -114,9 +113,9 @@ func sizeOf(t runnerscripts.Transcript) int64 {
 	return int64(size)
 }
 
-// recalls reports whether a transcript holds a prompt. Agents escape text in different
-// ways and some wrap it, so that only the longest word of ASCII letters and digits
-// counts; without one, only that there is a transcript.
+// recalls reports whether a transcript contains a prompt. Agents escape and wrap text in
+// different ways, so recalls searches only for the longest word of ASCII letters and digits;
+// without such a word any transcript matches.
 func recalls(t runnerscripts.Transcript, prompt string) bool {
 	if prompt == "" {
 		return true
@@ -132,7 +131,7 @@ func recalls(t runnerscripts.Transcript, prompt string) bool {
 	return t.Main != "" && strings.Contains(t.Main, longest)
 }
 
-// pause waits, unless ctx is done before.
+// pause waits for d and reports whether ctx was not done before.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

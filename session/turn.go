@@ -12,16 +12,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Turn is one accepted prompt and what comes of it.
+// Turn is an accepted prompt and its query.
 type Turn struct {
 	session *AgentSession
 	id      string
 	prompt  string
 	seq     uint64 // of its first event
-	// begun says that the agent had the prompt before the session was opened, and reopened
-	// that the prompt was accepted before.
+	// begun says that the agent had the prompt before the session was opened, reopened that the
+	// prompt was accepted before.
 	begun, reopened bool
-	index           int // of its last event; the worker's alone
+	index           int // Index of its last event; used by the worker only
 
 	failure lastfailure.Keeper
 
@@ -30,12 +30,11 @@ type Turn struct {
 	err    error
 }
 
-// Prompt gives the agent something to do. It returns when the prompt is accepted:
-// its query_queued event is stored, and the query runs as soon as those before it
-// have ended. ctx covers the acceptance, not the query; see
-// [AgentSession.Interrupt].
+// Prompt sends a prompt to the agent. It returns when the prompt is accepted: its query_queued
+// event is stored, and the query runs when those before it have ended. ctx covers the
+// acceptance, not the query; see [AgentSession.Interrupt].
 //
-// An empty prompt is fs.ErrInvalid; [ErrBusy] is described there.
+// An empty prompt is fs.ErrInvalid. See [ErrBusy] for when the session accepts no prompt.
 func (s *AgentSession) Prompt(ctx context.Context, text string) (*Turn, error) {
 	if text == "" {
 		return nil, fmt.Errorf("prompt: %w: the prompt is empty", fs.ErrInvalid)
@@ -50,8 +49,8 @@ func (s *AgentSession) Prompt(ctx context.Context, text string) (*Turn, error) {
 	return t, nil
 }
 
-// accept stores the prompt and queues it. Prompts are accepted one after the
-// other, so that they run in the order of their events.
+// accept stores and queues the prompt. Prompts are accepted one at a time, so that they run in
+// the order of their events.
 func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 	s.promptMu.Lock()
 	defer s.promptMu.Unlock()
@@ -85,12 +84,12 @@ func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 // ID returns the query's id: Event.QueryID of its events.
 func (t *Turn) ID() string { return t.id }
 
-// Events returns the events from the acceptance of the prompt to the end of its
-// query: the query's own events and those that belong to no query, such as the
-// sandbox's; not those of earlier queries. The last one is query_completed
-// or query_failed. File events belong to no query and come a moment after the change, so
-// those of a query's last changes can come after it: [AgentSession.Events] has all. The sequence yields an error, and ends, only if the events cannot be
-// read; the last event and [Turn.Wait] say how the query ended.
+// Events returns the events from the acceptance of the prompt to the end of its query: the
+// query's own events and events without a query, such as the sandbox's, but no events of other
+// queries. The last event is query_completed or query_failed. The sequence yields an error, and
+// ends, only if the events cannot be read; the last event and [Turn.Wait] say how the query
+// ended. File events have no query and come a moment after the change, so those of a query's
+// last changes may come after its end: [AgentSession.Events] has all.
 //
 // Leaving the loop does not stop the query. The events can be read more than
 // once, until the session is closed.
@@ -118,12 +117,12 @@ func endOf(queryID string, ev runnerscripts.Event) bool {
 		(ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
 }
 
-// Wait returns how the query ended. An interrupted one has completed with
-// runnerscripts.StopCancelled; one that did not complete is a [*QueryError].
+// Wait waits for the end of the query and returns its result. An interrupted query completes
+// with runnerscripts.StopCancelled; a query that did not complete returns a [*QueryError].
 //
-// When ctx is done first Wait returns the context's cause, and the query goes on. If the
-// agent has reported a failure of the model's API that it had not overcome, that is a
-// [*runnerscripts.ScriptFailure] in the error's chain.
+// If ctx is done first, Wait returns the context's cause, and the query continues. If the agent
+// has reported a failure of the model's API and not recovered from it, the error wraps a
+// [*runnerscripts.ScriptFailure].
 func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
 	select {
 	case <-t.done:
@@ -138,8 +137,8 @@ func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
 	}
 }
 
-// Interrupt stops this query, or withdraws its prompt if it is still queued. One
-// that has ended is left as it is.
+// Interrupt stops this query, or withdraws its prompt if it is still queued. If the query has
+// ended, it does nothing.
 func (t *Turn) Interrupt(ctx context.Context) error {
 	return t.session.interrupt(ctx, t)
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// activeTurn is the query that the worker is at. Its fields are guarded by the
-// session's mu, but for those that say otherwise.
+// activeTurn is the query that the worker runs. The session's mu guards its fields unless
+// noted.
 type activeTurn struct {
 	turn   *Turn                   // never changes
 	cancel context.CancelCauseFunc // never changes
-	taken  bool                    // the agent has begun with the prompt; the worker's alone
-	// detached says that the query can go on without this program; the worker's alone.
+	taken  bool                    // the agent has started on the prompt; used by the worker only
+	// detached says that the query can continue without this program; used by the worker only.
 	detached bool
 	// stopped is why the query was stopped, if it was.
 	stopped error
 }
 
-// stop ends the making of the sandbox, or has the environment interrupt the query. The
+// stop cancels the creation of the sandbox, or makes the environment interrupt the query. The
 // caller holds the session's mu.
 func (a *activeTurn) stop(cause error) {
 	if a.stopped == nil {
@@ -31,12 +31,12 @@ func (a *activeTurn) stop(cause error) {
 	a.cancel(cause)
 }
 
-// work runs the queries one after the other and alone makes and ends sandboxes.
+// work runs the queries one at a time. It is the only creator and terminator of sandboxes.
 func (s *AgentSession) work(ctx context.Context) {
 	defer close(s.done)
 	idle := time.NewTimer(time.Hour)
 	defer idle.Stop()
-	var left error // of sandboxes that could not be ended, for Close to return
+	var left error // errors of sandboxes that could not be ended, for Close
 	for {
 		if ctx.Err() != nil {
 			s.shutdown(context.WithoutCancel(ctx), left)
@@ -72,8 +72,8 @@ func (s *AgentSession) work(ctx context.Context) {
 	}
 }
 
-// terminate ends the sandbox for those who asked for it, and reports whether
-// there were any.
+// terminate ends the sandbox for the callers of TerminateEnvironment, and reports whether there
+// were any.
 func (s *AgentSession) terminate(ctx context.Context) bool {
 	s.mu.Lock()
 	waiting := s.terminations
@@ -102,14 +102,14 @@ func (s *AgentSession) next(ctx context.Context) (context.Context, *activeTurn) 
 	return qctx, s.active
 }
 
-// runTurn takes one query from the queue to its last event.
+// runTurn runs one query to its last event.
 func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 	defer a.cancel(nil)
 	s.note(ctx, statusRunning)
 	live, last, err := s.attempt(ctx, a)
 	if live != nil && gone(err) && !a.taken && !s.isStopped(a) {
-		// The sandbox had ended since the last query, and the agent has not
-		// seen the prompt.
+		// The sandbox ended after the last query, and the agent has not seen the prompt: try
+		// again in a new one.
 		_ = s.endSandbox(ctx, reasonUnhealthy)
 		live, last, err = s.attempt(ctx, a)
 	}
@@ -120,8 +120,8 @@ func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 	s.conclude(context.WithoutCancel(ctx), a, live, last, err)
 }
 
-// attempt gives the prompt to the agent and stores what it says. It returns the
-// query's last event, which is not stored yet, if there was one.
+// attempt gives the prompt to the agent and stores its events. It returns the query's last
+// event, if any, which is not stored yet.
 func (s *AgentSession) attempt(ctx context.Context, a *activeTurn) (*liveSandbox, *runnerscripts.Event, error) {
 	live, err := s.ensureSandbox(ctx)
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 		}
 		if a.detached && !told && s.isInterrupted(a) {
 			told = true
-			_ = live.Interrupt(ctx) // the first one may have come before the query began
+			_ = live.Interrupt(ctx) // the first interrupt may have come before the query started
 		}
 		if s.repeats(a.turn, ev) {
 			continue
@@ -182,8 +182,7 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 	return last, nil
 }
 
-// conclude stores what the agent remembers, then the query's last event, and
-// makes room for the next one.
+// conclude stores the transcript, then the query's last event, and clears the active turn.
 func (s *AgentSession) conclude(
 	ctx context.Context, a *activeTurn, live *liveSandbox, last *runnerscripts.Event, err error,
 ) {
@@ -193,13 +192,13 @@ func (s *AgentSession) conclude(
 		stopped = errInterrupted
 	}
 	s.mu.Unlock()
-	s.saving.Lock() // to the end of the query, so that its checkpoint follows it
+	s.saving.Lock() // until the query ends, so that its checkpoint follows
 	dead := live != nil && (live.isDead() || gone(err))
 	var events, saved []runnerscripts.Event
 	if live != nil && !dead {
 		live.queryID, live.prompt = a.turn.id, a.turn.prompt
 		var saveErr error
-		completed := "" // the prompt that the agent should remember
+		completed := "" // the prompt that the transcript must contain
 		if ranToEnd(last) {
 			completed = a.turn.prompt
 		}
@@ -240,7 +239,7 @@ func (s *AgentSession) conclude(
 	a.turn.finish(result, err)
 }
 
-// ranToEnd reports whether the agent finished the query, rather than being cut off.
+// ranToEnd reports whether the agent itself finished the query.
 func ranToEnd(last *runnerscripts.Event) bool {
 	if last == nil || last.Type != runnerscripts.TypeQueryCompleted {
 		return false
@@ -249,7 +248,7 @@ func ranToEnd(last *runnerscripts.Event) bool {
 	return ok && done.StopReason != runnerscripts.StopCancelled
 }
 
-// ending returns the event that ends a query, and what its turn returns.
+// ending returns the last event of a query and the result of its turn.
 func ending(
 	t *Turn, last *runnerscripts.Event, stopped, err error,
 ) (runnerscripts.Event, runnerscripts.QueryCompleted, error) {
@@ -262,8 +261,7 @@ func ending(
 	if last != nil {
 		failed, _ = decode[runnerscripts.QueryFailed](*last)
 	}
-	// A query that was stopped may end in any way; what counts is that it was
-	// stopped.
+	// A stopped query may end with any error; report that it was stopped.
 	if stopped != nil && !errors.Is(stopped, errUnhealthy) {
 		done = runnerscripts.QueryCompleted{
 			StopReason: runnerscripts.StopCancelled, DurationMS: failed.DurationMS, Usage: failed.Usage,
@@ -277,10 +275,10 @@ func ending(
 	return *last, done, &QueryError{QueryID: t.id, Failure: failed, Err: err}
 }
 
-// shutdown ends everything when the session is closed. left is what could not be
-// ended before.
+// shutdown ends everything when the session closes. left is the error of sandboxes that could
+// not be ended before.
 func (s *AgentSession) shutdown(ctx context.Context, left error) {
-	s.promptMu.Lock() // no prompt is between being accepted and being queued
+	s.promptMu.Lock() // no prompt may be between acceptance and the queue
 	s.mu.Lock()
 	s.closing = true
 	queued := s.queue
@@ -314,10 +312,10 @@ func (s *AgentSession) shutdown(ctx context.Context, left error) {
 	if s.err == nil {
 		s.err = s.broken
 	}
-	s.grown()
+	s.wakeReadersLocked()
 }
 
-// drop ends a prompt that was not begun.
+// drop ends a prompt that has not started.
 func (s *AgentSession) drop(ctx context.Context, t *Turn) {
 	done := runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}
 	err := s.append(ctx, event(runnerscripts.TypeQueryCompleted, t.id, done))

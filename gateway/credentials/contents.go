@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// contents are the store in plain text, by name. They exist in memory only.
+// contents maps names to the decrypted secrets of the store. They exist in memory only.
 type contents map[string]stored
 
 type stored struct {
@@ -22,12 +22,12 @@ type document struct {
 }
 
 func (c contents) encode() []byte {
-	data, _ := json.Marshal(document{format, c}) // texts and years of four digits, which it takes
+	data, _ := json.Marshal(document{format, c}) // cannot fail: texts, and years of four digits
 	return data
 }
 
-// decode reports whether data is the plain text of a store. The errors of encoding/json quote
-// what they refuse, so there are none.
+// decode reports whether data is the plain text of a store. It returns no error because errors
+// of encoding/json quote their input.
 func decode(data []byte) (contents, bool) {
 	var d document
 	if json.Unmarshal(data, &d) != nil || d.Format != format {

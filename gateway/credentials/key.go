@@ -20,7 +20,7 @@ const (
 	maxKeyFile      = 64 << 10 // bytes
 )
 
-// errNoKeyFile is the missing file in the user's configuration folder.
+// errNoKeyFile means that the user's configuration folder has no key file.
 var errNoKeyFile = fmt.Errorf("%w", ErrKey)
 
 // findKey returns the key. Every error is [ErrKey].
@@ -55,8 +55,8 @@ func defaultKeyFile() (string, error) {
 	return filepath.Join(config, "agentenv", "credentials.key"), nil
 }
 
-// parseKey takes what age-keygen writes: one identity, and comments. Errors of package age
-// quote characters of it, so they are not passed on.
+// parseKey parses the output of age-keygen: one identity and comments. It does not wrap the
+// errors of package age, which quote parts of the key.
 func parseKey(source, text string) (*age.X25519Identity, error) {
 	var key *age.X25519Identity
 	for line := range strings.Lines(text) {
@@ -76,8 +76,8 @@ func parseKey(source, text string) (*age.X25519Identity, error) {
 	return key, nil
 }
 
-// makeKey makes the file in the user's configuration folder, as a whole or not at all. It never
-// replaces one.
+// makeKey atomically creates the key file in the user's configuration folder. It never replaces
+// an existing file.
 func makeKey() (path string, err error) {
 	if path, err = defaultKeyFile(); err != nil {
 		return "", err

@@ -27,12 +27,12 @@ import (
 )
 
 var (
-	// ErrNotFound is a name without a secret.
+	// ErrNotFound means that no secret has this name.
 	ErrNotFound = errors.New("no such credential")
-	// ErrKey is a missing key, an unusable one, or one that does not open the store.
+	// ErrKey means that the key is missing, invalid, or not the key of the store.
 	ErrKey = errors.New("key of the store")
-	// ErrDamaged is a store that its key opens, or that is no store at all, and that cannot
-	// be read. It stays as it is.
+	// ErrDamaged means that the store cannot be read although its key opens it, or that the
+	// file is not a store. The file is left unchanged.
 	ErrDamaged = errors.New("the store of credentials is damaged")
 )
 
@@ -177,7 +177,7 @@ func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if len(name) > maxName { // perhaps it is a secret
+	if len(name) > maxName { // the name may be a secret, so it must not be quoted
 		name = ""
 	}
 	return &Error{Op: op, Name: name, Err: err}
@@ -189,7 +189,7 @@ func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	return flock.Lock(ctx, filepath.Join(s.root.Name(), lockFile), nil)
 }
 
-// change replaces the contents, one program at a time.
+// change edits the contents. Only one program at a time edits them.
 func (s *Store) change(ctx context.Context, edit func(contents) error) error {
 	unlock, err := s.lock(ctx)
 	if err != nil {
@@ -206,7 +206,7 @@ func (s *Store) change(ctx context.Context, edit func(contents) error) error {
 	return s.write(c)
 }
 
-// read returns the contents, which are replaced as a whole and need no lock.
+// read returns the contents. It needs no lock because write replaces the file atomically.
 func (s *Store) read() (contents, error) {
 	f, err := input.OpenIn(s.root, storeFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -5,9 +5,8 @@ import (
 	"fmt"
 )
 
-// What can go wrong beside fs.ErrExist, fs.ErrNotExist, fs.ErrInvalid and the
-// errors of a context. A full disk is syscall.ENOSPC, and one that cannot be written
-// fs.ErrPermission.
+// The errors of a store, besides fs.ErrExist, fs.ErrNotExist, fs.ErrInvalid and the errors of a
+// context. A full disk is syscall.ENOSPC, a read-only one fs.ErrPermission.
 var (
 	// ErrNotFound: the store has no such session.
 	ErrNotFound = errors.New("no such session")

@@ -17,19 +17,17 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// DefaultMaxLog is how many bytes of the events of one session [Memory] holds: 256
-// MiB.
+// DefaultMaxLog is how many bytes of events [Memory] holds for one session: 256 MiB.
 const DefaultMaxLog = 256 << 20
 
-// Memory is a [Store] in the memory of this program. It holds the latest events of
-// every session until the session is deleted, and nothing survives the program.
-// A session whose first events were dropped goes on, and cannot be opened again or
-// forked.
-// The zero value is not usable; see [NewMemory].
+// Memory is a [Store] in memory. It holds the latest events of every session until the session
+// is deleted; nothing survives the program. A session whose first events were dropped
+// continues, but cannot be opened again or forked. The zero value is not usable; see
+// [NewMemory].
 type Memory struct {
-	// MaxLog is how many bytes of memory the events of one session take. With
-	// more the oldest ones are dropped; the latest one stays. Zero means
-	// DefaultMaxLog, a negative number any size. It is set before the first use.
+	// MaxLog bounds the memory for the events of one session, in bytes. Above it the oldest
+	// events are dropped; the latest event always stays. Zero means DefaultMaxLog, a negative
+	// number no bound. Set it before the first use.
 	MaxLog int64
 
 	emit func(runnerscripts.Event) error // of a stream, which keeps no events
@@ -48,10 +46,9 @@ func NewMemory() *Memory {
 	return &Memory{sessions: make(map[string]*memorySession), blobs: make(map[Digest]*memoryBlob)}
 }
 
-// NewStream returns a store that hands every event to emit, in order and one at a
-// time, and keeps none of them. What the caller does with an event takes the session
-// its time: a slow caller slows the sandbox. An error of emit is that of Append, and
-// ends the session. emit must not call methods of the session.
+// NewStream returns a store that passes every event to emit, in order and one at a time, and
+// keeps no events. A slow emit slows the session and its sandbox. An error of emit is returned
+// by Append and ends the session. emit must not call methods of the session.
 func NewStream(emit func(runnerscripts.Event) error) *Memory {
 	m := NewMemory()
 	m.emit = emit
@@ -122,7 +119,7 @@ func (m *Memory) Update(ctx context.Context, id string, change func(*Record)) er
 	return nil
 }
 
-// List returns the records that match, the one whose log has grown last first.
+// List returns the matching records, most recently extended log first.
 func (m *Memory) List(ctx context.Context, f Filter) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, r := range m.matching(f) {
@@ -277,7 +274,7 @@ func (m *Memory) Append(ctx context.Context, id string, events ...runnerscripts.
 	return nil
 }
 
-// keep adds events, and drops the oldest ones of more than limit bytes.
+// keep adds events, and drops the oldest events above limit bytes.
 func (s *memorySession) keep(events []runnerscripts.Event, limit int64) {
 	for _, ev := range events {
 		ev.Payload = bytes.Clone(ev.Payload)
@@ -327,11 +324,11 @@ func (m *Memory) Events(ctx context.Context, id string, from uint64) iter.Seq2[r
 	}
 }
 
-// readAhead is how many bytes of events a reader holds beside the next one, so that
-// it does not keep what is dropped.
+// readAhead is how many bytes of events a reader holds besides the next one. The bound keeps a
+// reader from retaining dropped events.
 const readAhead = 64 << 10
 
-// some returns events from one on, at least that one.
+// some returns at least one event, starting at from.
 func (s *memorySession) some(from, last uint64) ([]runnerscripts.Event, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -367,7 +364,7 @@ func (s *memorySession) snapshot() Record {
 	return s.record.clone()
 }
 
-// Lock makes the caller the one that drives a session.
+// Lock acquires the lease of a session.
 func (m *Memory) Lock(ctx context.Context, id string) (unlock func() error, err error) {
 	s, err := m.session(ctx, "lock", id)
 	if err != nil {

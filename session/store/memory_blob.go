@@ -11,10 +11,10 @@ import (
 	"iter"
 )
 
-// memoryBlob is content that sessions share.
+// memoryBlob is content shared by sessions.
 type memoryBlob struct {
 	data     []byte
-	sessions int // that have it
+	sessions int // how many sessions have it
 }
 
 // PutBlobs stores contents for a session.
@@ -56,7 +56,7 @@ func (m *Memory) keepBlob(ctx context.Context, id string, d Digest, data []byte)
 	}
 	s.blobs[d] = true
 	if m.blobs[d] == nil {
-		m.blobs[d] = &memoryBlob{data: bytes.Clone(data)} // without the room that ReadAll leaves
+		m.blobs[d] = &memoryBlob{data: bytes.Clone(data)} // without the spare capacity of ReadAll
 	}
 	m.blobs[d].sessions++
 	return nil
@@ -93,7 +93,7 @@ func (m *Memory) RemoveBlobs(ctx context.Context, id string, digests ...Digest) 
 	return nil
 }
 
-// release takes a blob from one session. The caller holds mu.
+// release removes a blob from one session. The caller holds mu.
 func (m *Memory) release(d Digest) {
 	b := m.blobs[d]
 	if b.sessions--; b.sessions == 0 {

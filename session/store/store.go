@@ -12,106 +12,102 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Store keeps sessions. All methods may be called from several goroutines at
-// once, and from several programs if the store is shared by them.
+// Store stores sessions. All methods may be called from several goroutines at once, and from
+// several programs if they share the store.
 //
-// What a method has acknowledged with a nil error survives whatever the store
-// claims to survive: for a store on disk, a crash of the program right after. A
-// method that fails has changed nothing, unless it says otherwise. When ctx is done
-// before the change is made the method fails with the context's error.
+// Changes acknowledged with a nil error survive the failures that the store claims to survive:
+// for a store on disk, a crash of the program right after. A method that fails has changed
+// nothing, unless it says otherwise. If ctx is done before the change is made, the method fails
+// with the context's error.
 //
-// Errors are an [*Error] around a sentinel. Every method but Create and List returns
-// [ErrNotFound] for an id that was not created or is deleted.
+// Errors are an [*Error] around a sentinel. Every method except Create and List returns
+// [ErrNotFound] for an unknown or deleted ID.
 type Store interface {
-	// Create adds a session without events. An id that is there already, and
-	// an empty one, are refused: fs.ErrExist, fs.ErrInvalid. LastSeq of the
-	// record is ignored, and so is UpdatedAt.
+	// Create adds a session without events. An existing ID is fs.ErrExist, an empty one
+	// fs.ErrInvalid. Create ignores LastSeq and UpdatedAt of the record.
 	Create(ctx context.Context, r Record) error
 
 	// Load returns one session's record.
 	Load(ctx context.Context, id string) (Record, error)
 
-	// Update calls change with the session's record and stores what it makes of it,
-	// as one step: no other Update comes between. What change does to ID, Parent,
-	// CreatedAt, UpdatedAt and LastSeq is ignored. change must not call the store.
+	// Update atomically calls change with the session's record and stores the result: no other
+	// Update comes between. It ignores changes to ID, Parent, CreatedAt, UpdatedAt and LastSeq.
+	// change must not call the store.
 	Update(ctx context.Context, id string, change func(*Record)) error
 
-	// List returns the records that match, without their State. The session whose last
-	// event, or creation, was stored last comes first, whatever the clocks said.
+	// List returns the matching records, without their State. They are ordered by when their
+	// last event, or their creation, was stored, latest first, whatever the clocks said.
 	List(ctx context.Context, f Filter) iter.Seq2[Record, error]
 
 	// Delete removes a session and everything that belongs to it.
 	Delete(ctx context.Context, id string) error
 
-	// Fork adds a session with the record r, the events of the session from up to
-	// the one whose Seq is last, and all of its blobs, as one step. Events that name
-	// the session from name the new one. Parent of the record is from. The errors
-	// are those of Create, fs.ErrInvalid for a last beyond the log, and [ErrDropped].
+	// Fork atomically adds a session with the record r, the events of the session from up to
+	// the event whose Seq is last, and all of its blobs. Events that name the session from name
+	// the new one. Parent of the record is set to from. The errors are those of Create,
+	// fs.ErrInvalid for a last beyond the log, and [ErrDropped].
 	Fork(ctx context.Context, from string, last uint64, r Record) error
 
-	// Append adds events to the session's log, all of them or none. Their Seq
-	// continues the log without a gap; if it does not, because another program
-	// has written to the session, nothing is added: [ErrConflict]. So two
-	// programs cannot drive one session. The store does not
-	// keep a reference to the payloads.
+	// Append adds all events to the session's log, or none. Their Seq must continue the log
+	// without a gap; otherwise another program has written to the session, and Append returns
+	// [ErrConflict]. So two programs cannot drive one session. The store does not retain the
+	// payloads.
 	Append(ctx context.Context, id string, events ...runnerscripts.Event) error
 
-	// Events returns the log from the event whose Seq is from (zero means 1)
-	// to the last event that was there when the loop began, in order, with
-	// every field as it was appended, the payload byte by byte. A from beyond
-	// the last event is an empty sequence, not an error. Payloads must not be
-	// modified. A slow loop does not block Append. A store
-	// that bounds its logs drops the oldest events, and
-	// returns [ErrDropped] when the next one is gone.
+	// Events returns the log from the event whose Seq is from (zero means 1) to the last event
+	// at the start of the loop, in order. Every field is as it was appended, the payload byte
+	// by byte. A from beyond the last event is an empty sequence, not an error. Payloads must
+	// not be modified. A slow loop does not block Append. A store that bounds its logs drops
+	// the oldest events, and Events returns [ErrDropped] when the next event was dropped.
 	Events(ctx context.Context, id string, from uint64) iter.Seq2[runnerscripts.Event, error]
 
-	// PutBlobs stores contents for a session and returns the digest of each, in
-	// order. It reads each to its end before it takes the next one, and ends with the
-	// first error. Then nothing is acknowledged, and every blob is there whole or
-	// not at all. The same content is stored once, over all sessions. A store never
-	// waits for a reader with other sessions waiting for the store.
+	// PutBlobs stores contents for a session and returns the digest of each, in order. It reads
+	// each content to its end before it takes the next, and stops at the first error. Then it
+	// acknowledges nothing, and every blob is stored whole or not at all. Equal contents are
+	// stored once, across all sessions. A store must not block other sessions while it waits
+	// for a reader.
 	PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]Digest, error)
 
-	// Blob returns the content of a blob of the session; fs.ErrNotExist if it has no
-	// such blob. If the stored content does not have this digest any more, Blob or a
-	// Read fails with [ErrCorrupt], and never is io.EOF returned: use nothing before
-	// it. The caller closes the reader, which works even if the blob is removed
-	// meanwhile.
+	// Blob returns the content of a blob of the session, or fs.ErrNotExist. If the stored
+	// content does not match its digest, Blob or a Read fails with [ErrCorrupt] and io.EOF is
+	// never returned: do not use the data before io.EOF. The caller must close the reader,
+	// which works even if the blob is removed meanwhile.
 	Blob(ctx context.Context, id string, d Digest) (io.ReadCloser, error)
 
-	// RemoveBlobs removes blobs of the session. One that it does not have is no error.
+	// RemoveBlobs removes blobs of the session. Unknown blobs are not an error.
 	RemoveBlobs(ctx context.Context, id string, digests ...Digest) error
 
-	// Lock makes the caller the one that drives the session, until it calls unlock,
-	// which may be called more than once, or its program ends in whatever way. The
-	// other methods do not ask for it. While another one has the lock, in this program
-	// or in another one, the error is [ErrLocked] and names it.
+	// Lock acquires the lease of the session until unlock is called or the program ends in any
+	// way. unlock may be called more than once. The other methods do not check the lease. If
+	// another owner, in this or another program, has it, Lock returns an [ErrLocked] that names
+	// the owner.
 	Lock(ctx context.Context, id string) (unlock func() error, err error)
 }
 
 // Digest names the content of a blob: its SHA-256 in lower-case hexadecimal digits.
 type Digest string
 
-// Record is what a store knows of a session beside its log and its blobs.
+// Record is the metadata of a session, besides its log and its blobs.
 type Record struct {
 	ID string `json:"id"`
 	// Agent is the name of the agent that drives the conversation.
 	Agent string `json:"agent,omitempty"`
-	// Parent is the session that it began as a copy of; empty if it is none.
+	// Parent is the session that this one was forked from; empty if none.
 	Parent string `json:"parent,omitempty"`
-	// Title is one line, and Summary a few, on what the session is about; empty if
-	// nothing has said so.
+	// Title is one line, and Summary a few lines, on what the session is about; empty if
+	// unknown.
 	Title   string `json:"title,omitempty"`
 	Summary string `json:"summary,omitempty"`
-	// Status says in one word where the session stands.
+	// Status is the state of the session in one word.
 	Status string `json:"status,omitempty"`
-	// Metadata is the application's own: an owner, a ticket.
+	// Metadata is free for the application: an owner, a ticket.
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Usage is the sum over all queries.
 	Usage runnerscripts.Usage `json:"usage,omitzero"`
 	// Sandbox is the last sandbox.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
-	// Config is what the session was opened with, and never the value of a secret.
+	// Config is the configuration with which the session was opened. It never contains the
+	// value of a secret.
 	Config json.RawMessage `json:"config,omitempty"`
 
 	CreatedAt time.Time `json:"created_at"`
@@ -120,9 +116,9 @@ type Record struct {
 	// LastSeq is the Seq of the last event; zero if there is none.
 	LastSeq uint64 `json:"last_seq"`
 
-	// State is the fold of the events up to StateSeq, in a form of the session's own,
-	// so that opening the session reads only the events after it. Zero means that
-	// there is none.
+	// State is the fold of the events up to StateSeq, in a private format of package session,
+	// so that opening a session reads only the later events. A zero StateSeq means that there
+	// is none.
 	State    json.RawMessage `json:"state,omitempty"`
 	StateSeq uint64          `json:"state_seq,omitempty"`
 }
@@ -133,7 +129,7 @@ type Sandbox struct {
 	ID   string `json:"id,omitempty"`
 }
 
-// Filter chooses records. An empty field matches every record.
+// Filter selects records. An empty field matches every record.
 type Filter struct {
 	Agent, Status, Parent string
 	// Metadata are the keys and values that a record must have.
@@ -144,7 +140,7 @@ type Filter struct {
 	Limit int
 }
 
-// Matches reports whether the filter chooses a record, whatever Limit is.
+// Matches reports whether the filter selects a record, ignoring Limit.
 func (f Filter) Matches(r Record) bool {
 	for k, v := range f.Metadata {
 		if got, ok := r.Metadata[k]; !ok || got != v {
@@ -164,7 +160,7 @@ func PutBlob(ctx context.Context, s Store, id string, content io.Reader) (Digest
 	return digests[0], nil
 }
 
-// clone returns a record that shares nothing with this one.
+// clone returns a deep copy of a record.
 func (r Record) clone() Record {
 	r.Metadata = maps.Clone(r.Metadata)
 	r.Config, r.State = bytes.Clone(r.Config), bytes.Clone(r.State)

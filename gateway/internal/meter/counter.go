@@ -8,19 +8,19 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// counter adds up what the values of an answer say.
+// counter sums the usage in the values of an answer.
 type counter struct {
 	api   runnerscripts.ModelAPI
 	usage Usage
 	found bool
 
-	// Of the event that is read: its model counts only if it tells usage, since
-	// most of those that do not are never looked at.
+	// The fields below describe the current event. Its model counts only if the event reports
+	// usage: most events without usage are skipped unread.
 	model string
 	told  bool
 }
 
-// value takes a value that a [picker] has found.
+// value processes a value that a [picker] has found.
 func (c *counter) value(key string, value []byte) {
 	gemini := key == "usageMetadata" || key == "modelVersion"
 	if gemini != (c.api == runnerscripts.APIGemini) {
@@ -35,7 +35,7 @@ func (c *counter) value(key string, value []byte) {
 	var w wire
 	err := json.Unmarshal(value, &w)
 	if _, other := errors.AsType[*json.UnmarshalTypeError](err); err != nil && !other {
-		return // a field of another type does not spoil the others
+		return // a field of an unexpected type must not invalidate the others
 	}
 	if w.told() {
 		c.told, c.found = true, true
@@ -52,7 +52,7 @@ func (c *counter) commit() {
 	c.model, c.told = "", false
 }
 
-// wire is the usage as the APIs write it, all of them in one.
+// wire is the union of the usage objects of all APIs.
 type wire struct {
 	// Anthropic Messages and OpenAI Responses. The input includes the cached tokens
 	// for OpenAI only.
@@ -63,8 +63,8 @@ type wire struct {
 	Written    struct {
 		Hour tokens `json:"ephemeral_1h_input_tokens"`
 	} `json:"cache_creation"`
-	// Iterations are the parts of an Anthropic call that the provider has divided, such
-	// as the one that summarizes a long conversation. The fields above leave that one out.
+	// Iterations are the parts into which Anthropic has divided a call, such as the part that
+	// summarizes a long conversation. The fields above do not include that part.
 	Iterations   []wire  `json:"iterations"`
 	InputDetails details `json:"input_tokens_details"`
 
@@ -87,7 +87,7 @@ type details struct {
 	Written tokens `json:"cache_write_tokens"`
 }
 
-// told reports whether there is any number.
+// told reports whether any count is present.
 func (w wire) told() bool {
 	for _, t := range []tokens{
 		w.Input, w.Output, w.CacheWrite, w.CacheRead, w.Prompt, w.Completion,
@@ -100,7 +100,7 @@ func (w wire) told() bool {
 	return false
 }
 
-// usage returns the usage of a call; before is what its earlier events told.
+// usage returns the usage of a call; before is the usage from its earlier events.
 func (w wire) usage(api runnerscripts.ModelAPI, before runnerscripts.Usage) runnerscripts.Usage {
 	switch {
 	case api == runnerscripts.APIAnthropic:
@@ -108,8 +108,7 @@ func (w wire) usage(api runnerscripts.ModelAPI, before runnerscripts.Usage) runn
 		for _, part := range w.Iterations {
 			sum = sum.Add(part.own())
 		}
-		// The counts of later events include those of earlier ones, but not each event
-		// has all of them.
+		// Later events repeat the counts of earlier ones, but may omit some.
 		return larger(before, larger(w.own(), sum))
 	case api == runnerscripts.APIGemini:
 		return split(w.PromptCount.n+w.ToolCount.n, w.CandidatesCount.n+w.ThoughtsCount.n, details{Cached: w.CachedCount})
@@ -120,7 +119,7 @@ func (w wire) usage(api runnerscripts.ModelAPI, before runnerscripts.Usage) runn
 	}
 }
 
-// own are Anthropic's counts without the iterations.
+// own returns Anthropic's counts without the iterations.
 func (w wire) own() runnerscripts.Usage {
 	return runnerscripts.Usage{
 		InputTokens: w.Input.n, OutputTokens: w.Output.n,
@@ -128,7 +127,7 @@ func (w wire) own() runnerscripts.Usage {
 	}
 }
 
-// hour is how many tokens are written for an hour, in all iterations.
+// hour returns how many tokens all iterations write to the one-hour cache.
 func (w wire) hour() int64 {
 	var sum int64
 	for _, part := range w.Iterations {
@@ -137,7 +136,7 @@ func (w wire) hour() int64 {
 	return max(sum, w.Written.Hour.n)
 }
 
-// split takes the cached tokens out of the input.
+// split subtracts the cached tokens from the input.
 func split(input, output int64, d details) runnerscripts.Usage {
 	return runnerscripts.Usage{
 		InputTokens: max(input-d.Cached.n-d.Written.n, 0), OutputTokens: output,
@@ -158,13 +157,13 @@ func larger(a, b runnerscripts.Usage) runnerscripts.Usage {
 // maxTokens is more than any call has.
 const maxTokens = 1_000_000_000
 
-// tokens is a count.
+// tokens is a token count that may be absent.
 type tokens struct {
 	n    int64 // zero if the number is negative or more than maxTokens
-	told bool  // it is there
+	told bool  // a number is present
 }
 
-// UnmarshalJSON accepts everything; what is no number is not there.
+// UnmarshalJSON accepts any value; a value that is not a number counts as absent.
 func (t *tokens) UnmarshalJSON(data []byte) error {
 	n, err := strconv.ParseFloat(string(data), 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {

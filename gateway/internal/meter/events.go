@@ -4,16 +4,16 @@ import "bytes"
 
 const (
 	field = "data:"
-	// word stands in every event that tells usage, for all of the APIs.
+	// word occurs in every event that reports usage, in all APIs.
 	word = "usage"
 )
 
-// events reads server-sent events that come in pieces. It wants their data only.
+// events parses server-sent events that arrive in pieces. It uses only their data.
 type events struct {
 	data    picker
-	open    bool // the event has data already
+	open    bool // the event already has data
 	begun   bool // the line has bytes other than a carriage return
-	matched int  // so many bytes of the line are those of field; -1 if it is another one
+	matched int  // how many bytes of the line match field; -1 for another field
 }
 
 // write reads the next bytes.
@@ -32,8 +32,8 @@ func (e *events) write(b []byte, to *counter) {
 	}
 }
 
-// skippable returns the length of a line, or of a whole event, at the start of b that
-// cannot tell usage. Most events of an answer are such ones, and are not looked at closely.
+// skippable returns the length of a line, or of a whole event, at the start of b that cannot
+// report usage. Most events cannot, so skipping them saves parsing.
 func (e *events) skippable(b []byte) int {
 	if e.open || e.begun {
 		return 0

@@ -18,10 +18,10 @@ type Usage struct {
 	HourWriteTokens     int64  // of CacheWriteTokens, those that the cache keeps for an hour
 }
 
-// Watch returns the body of an answer with a reader that finds the usage as the body is
+// Watch returns the body of an answer with a reader that extracts the usage while the body is
 // read. It calls done once, when the body ends, fails or is closed, from the goroutine that
-// reads or closes; done must not block. Found is false where the answer has no usage or is
-// encoded. An answer that is cut has the usage that it told so far.
+// reads or closes; done must not block. Found is false if the answer has no usage or is
+// encoded. A truncated answer has the usage reported so far.
 //
 // The bytes are passed on as they come. Whatever the size of the answer, the reader keeps
 // at most the bytes of one usage object.
@@ -85,8 +85,8 @@ func (w *watcher) end() {
 	}
 }
 
-// see counts what a part of the answer says. The first character decides the shape, since
-// no field of a server-sent event starts with a bracket.
+// see processes a part of the answer. The first character decides the shape, because no field
+// of a server-sent event starts with a bracket.
 func (w *watcher) see(b []byte) {
 	if w.shape == unknown {
 		b = bytes.TrimLeft(b, " \t\r\n\uFEFF")

@@ -3,15 +3,15 @@ package meter
 import "slices"
 
 const (
-	// maxKey is longer than every key that is looked for, in bytes with its quotes.
+	// maxKey is an upper bound on the length of the wanted keys, in bytes with quotes.
 	maxKey = 32
-	// maxValue is more than every value that is looked for has, in bytes.
+	// maxValue is an upper bound on the size of the wanted values, in bytes.
 	maxValue = 64 << 10
 )
 
-// picker finds the values of some keys in JSON that comes in pieces, without keeping the
-// rest. It knows the structure alone: what is not JSON finds nothing, or something that
-// does not decode.
+// picker finds the values of some keys in JSON that arrives in pieces, without keeping the
+// rest. It tracks the structure only: in invalid JSON it finds nothing, or a value that does
+// not decode.
 //
 // The keys are those of the outermost object, of the objects of an outermost array, and of
 // the objects "message" and "response" in these.

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// object is a JSON object whose values are as they were written.
+// object is a JSON object that preserves the bytes of its values.
 type object struct {
 	whole   []byte
 	members []member
@@ -19,8 +19,8 @@ type member struct {
 	value json.RawMessage
 }
 
-// parse returns the members of an object. Two of one name are refused, since the API could
-// read the other one.
+// parse returns the members of an object. It refuses duplicate names: the API could read the
+// other member.
 func parse(data []byte) (object, error) {
 	o := object{whole: data}
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -66,7 +66,7 @@ func (o *object) value(name string) json.RawMessage {
 	return nil
 }
 
-// set replaces the value of a member that is there.
+// set replaces the value of an existing member.
 func (o *object) set(name string, value json.RawMessage) {
 	if i := o.index(name); i >= 0 {
 		o.members[i].value, o.changed = value, true
@@ -79,7 +79,7 @@ func (o *object) remove(name string) {
 	}
 }
 
-// bytes returns the object: as it was, if nothing has changed.
+// bytes returns the object, byte for byte as it was if nothing changed.
 func (o *object) bytes() []byte {
 	if !o.changed {
 		return o.whole

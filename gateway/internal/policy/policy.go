@@ -1,7 +1,7 @@
-// Package policy decides about calls of models and removes from them the tools that the API
-// would run itself. It looks at what it must only, and leaves all other bytes as they are.
+// Package policy decides which model calls are allowed and removes the tools that the API would
+// run itself. It parses only what it needs and preserves all other bytes.
 //
-// An API may still fetch what a message names, such as the address of an image.
+// An API may still fetch a resource that a message names, such as an image URL.
 package policy
 
 import (
@@ -15,13 +15,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Rules say what of a call is passed on.
+// Rules say which calls are passed on, and how they are changed.
 type Rules struct {
 	// ProviderTools are the tools that an API may run itself, by the names of [canonical]; "*" is all.
 	ProviderTools []string
 	// Models are patterns of path.Match; none means that all may be used.
 	Models []string
-	// Rewrite has the model that is used in place of another.
+	// Rewrite maps a model to the model that replaces it.
 	Rewrite map[string]string
 }
 
@@ -32,7 +32,7 @@ type Call struct {
 	Body []byte
 }
 
-// RefusedError is why a call is not passed on.
+// RefusedError says why a call is refused.
 type RefusedError struct {
 	Message string // with advice
 }
@@ -41,7 +41,7 @@ func (r *RefusedError) Error() string { return r.Message }
 
 func refuse(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
-// Check returns the error of a pattern.
+// Check returns an error if a pattern is invalid.
 func (r Rules) Check() error {
 	for _, pattern := range r.Models {
 		if _, err := path.Match(pattern, ""); err != nil {
@@ -54,8 +54,8 @@ func (r Rules) Check() error {
 // geminiModel finds the model in a path of Gemini's API.
 var geminiModel = regexp.MustCompile(`^(/v1[a-z]*/models/)([^:/]+)(:[A-Za-z]+)$`)
 
-// Apply returns the call that is passed on, its model, and the tools that were removed. An
-// error is a [*RefusedError].
+// Apply returns the call to pass on, its model, and the removed tools. Errors are a
+// [*RefusedError].
 func (r Rules) Apply(c Call) (out Call, model string, removed []string, err error) {
 	body, err := parse(c.Body)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r Rules) Apply(c Call) (out Call, model string, removed []string, err erro
 	return c, model, removed, nil
 }
 
-// model returns the model of a call and puts in the one that is used in place of it.
+// model returns the model of a call after it has applied Rewrite.
 func (r Rules) model(c *Call, body *object) (model string, err error) {
 	at := geminiModel.FindStringSubmatch(c.Path)
 	if c.API == runnerscripts.APIGemini {
@@ -122,7 +122,7 @@ func (r Rules) allows(tool string) bool {
 // web_search_preview_2025_03_11.
 var dated = regexp.MustCompile(`(_preview)?(_20\d\d_?\d\d_?\d\d)?$`)
 
-// canonical is the name that a tool has in the configuration, whatever the API calls it.
+// canonical returns the name of a tool in the configuration for an API's tool type.
 func canonical(kind string) string {
 	kind = dated.ReplaceAllString(kind, "")
 	switch kind {
@@ -138,7 +138,7 @@ func canonical(kind string) string {
 	return kind
 }
 
-// local reports whether a tool of this type is run by the agent, or reaches nothing.
+// local reports whether the agent runs a tool of this type, or the tool accesses nothing.
 func local(api runnerscripts.ModelAPI, kind string) bool {
 	base := dated.ReplaceAllString(kind, "")
 	switch api {
@@ -152,7 +152,7 @@ func local(api runnerscripts.ModelAPI, kind string) bool {
 	return false
 }
 
-// tools removes the tools that the API would run itself, and what asks for them.
+// tools removes the tools that the API would run itself, and the fields that select them.
 func (r Rules) tools(api runnerscripts.ModelAPI, body *object) (removed []string, err error) {
 	for _, m := range []struct{ member, tool string }{{"mcp_servers", "mcp"}, {"container", "code_execution"}, {"web_search_options", "web_search"}} {
 		if body.value(m.member) != nil && !r.allows(m.tool) {
@@ -197,7 +197,8 @@ func (r Rules) choosesOne(choice json.RawMessage, gone []string) bool {
 	return slices.Contains(gone, canonical(c.Type)) || c.Type == "tool" && slices.Contains(gone, canonical(c.Name)) || c.Type == "allowed_tools"
 }
 
-// filter returns the tools of a list that stay, as they are, and the names of the others.
+// filter returns the tools of a list that are kept, unchanged, and the names of the removed
+// ones.
 func (r Rules) filter(api runnerscripts.ModelAPI, raw json.RawMessage) (stay []json.RawMessage, gone []string, err error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
@@ -234,7 +235,7 @@ func (r Rules) filter(api runnerscripts.ModelAPI, raw json.RawMessage) (stay []j
 	return stay, gone, nil
 }
 
-// keeps reports whether a tool stays.
+// keeps reports whether a tool is kept.
 func (r Rules) keeps(api runnerscripts.ModelAPI, tool *object) (kind string, keep bool, err error) {
 	if raw := tool.value("type"); raw != nil && string(raw) != "null" {
 		if json.Unmarshal(raw, &kind) != nil {
@@ -246,7 +247,7 @@ func (r Rules) keeps(api runnerscripts.ModelAPI, tool *object) (kind string, kee
 		case "namespace": // a group of others
 			_, gone, err := r.filter(api, tool.value("tools"))
 			return strings.Join(gone, ","), len(gone) == 0, err
-		case "shell": // of the agent, unless it runs in a container of the API
+		case "shell": // run by the agent, unless it runs in a container of the API
 			var at struct {
 				Type string `json:"type"`
 			}

@@ -19,18 +19,17 @@ type Price struct {
 	Output     float64 `json:"output"`
 	CacheRead  float64 `json:"cache_read,omitempty"`
 	CacheWrite float64 `json:"cache_write,omitempty"`
-	// CacheWriteHour is for what the cache keeps for an hour; zero means CacheWrite.
+	// CacheWriteHour is the price of writes to the one-hour cache; zero means CacheWrite.
 	CacheWriteHour float64 `json:"cache_write_hour,omitempty"`
 
-	// long are the prices of a call with more tokens of input than over; nil if they
-	// are the same.
+	// long are the prices of a call with more than over input tokens; nil if they are the same.
 	long *Price
 	over int64
 }
 
-// Cost returns what one call costs, in US dollars; hour is how many of the tokens that it writes into
-// the cache are kept for an hour. The usage is that of one call and not a
-// sum of calls, since a call with a long input is dearer for some models.
+// Cost returns the cost of one call in US dollars; hour is how many of the cache write tokens
+// go to the one-hour cache. The usage must be that of one call, not a sum of calls: some models
+// charge more for a long input.
 func (p Price) Cost(u runnerscripts.Usage, hour int64) float64 {
 	hour = min(hour, u.CacheWriteTokens)
 	if p.long != nil && u.TotalInput() > p.over {
@@ -44,9 +43,9 @@ func (p Price) Cost(u runnerscripts.Usage, hour int64) float64 {
 		float64(hour)*cmp.Or(p.CacheWriteHour, write)) / 1e6
 }
 
-// Of returns the price of a model: own first, then the table. The name may have a date at its
-// end, as those in answers have, or the API's or the vendor's name before it. Ok is false if
-// no price is known.
+// Of returns the price of a model: own first, then the table. The name may end with a date, as
+// in answers, or start with the name of the API or the vendor. Ok is false if no price is
+// known.
 func Of(own map[string]Price, model string) (p Price, ok bool) {
 	for _, list := range []map[string]Price{own, table().models} {
 		for _, name := range names(model) {
@@ -58,7 +57,8 @@ func Of(own map[string]Price, model string) (p Price, ok bool) {
 	return Price{}, false
 }
 
-// AsOf returns the date of the table, as in 2006-01-02: no price in it was checked before.
+// AsOf returns the date of the table in the form 2006-01-02. Every price was checked on or
+// after that date.
 func AsOf() string { return table().asOf }
 
 // datePattern is the date at the end of a model's name.
@@ -96,7 +96,7 @@ var table = sync.OnceValue(func() prices {
 		} `json:"models"`
 	}
 	if err := json.Unmarshal(data, &file); err != nil {
-		panic("prices.json: " + err.Error()) // a test reads it
+		panic("prices.json: " + err.Error()) // cannot happen: a test reads the file
 	}
 	t := prices{asOf: file.AsOf, models: map[string]Price{}}
 	for name, m := range file.Models {

@@ -22,7 +22,7 @@ type Player struct {
 	played    map[int]bool
 }
 
-// NoMatchError is a call that a recording does not have.
+// NoMatchError is a call that is not in the recording.
 type NoMatchError struct {
 	Call    string // the method, the API and the path
 	Nearest string // around the first difference, the recorded text; empty if the recording has no such call
@@ -60,7 +60,7 @@ func Open(r io.Reader, places Places) (*Player, error) {
 		}
 		err := json.Unmarshal(lines.Bytes(), &line)
 		if err == nil && line.Format == format && line.Version == version {
-			continue // a program has gone on with it
+			continue // the header of a program that has continued the recording
 		}
 		e := line.exchange
 		if err != nil || e.Call == "" || e.Status < 100 || e.Status > 999 {
@@ -74,8 +74,8 @@ func Open(r io.Reader, places Places) (*Player, error) {
 	return p, nil
 }
 
-// Send answers a call: with the first answer to such a call that was not given yet, else with the last
-// one, since agents ask again. An error is a [*NoMatchError].
+// Send answers a call with the first answer to this call that it has not used yet, or with the
+// last answer if all are used, since agents retry. Errors are a [*NoMatchError].
 func (p *Player) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request) (*http.Response, error) {
 	call, form := req.Method+" "+string(api)+path, formOf(body, p.places, p.masks)
 	p.mu.Lock()
@@ -96,7 +96,7 @@ func (p *Player) Send(api runnerscripts.ModelAPI, path string, body []byte, req 
 	return answerWith(req, p.exchanges[last], p.places), nil
 }
 
-// noMatch finds the recorded call with the longest common beginning.
+// noMatch finds the recorded call with the longest common prefix.
 func (p *Player) noMatch(call, form string) error {
 	err := &NoMatchError{Call: call}
 	most := -1
@@ -112,7 +112,7 @@ func (p *Player) noMatch(call, form string) error {
 	return err
 }
 
-// common returns how many bytes two texts begin with in common.
+// common returns the length of the common prefix of two texts, in bytes.
 func common(a, b string) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {

@@ -35,7 +35,7 @@ func NewRecorder(w io.Writer, places Places, secrets []string) (*Recorder, error
 	return r, r.write(header{Format: format, Version: version, Masks: r.masks})
 }
 
-// write writes one line at once, so that a file is whole up to its last line.
+// write writes a line with one write, so that a crash damages at most the last line.
 func (r *Recorder) write(line any) error {
 	data, err := json.Marshal(line)
 	if err != nil {
@@ -49,14 +49,14 @@ func (r *Recorder) write(line any) error {
 	return r.err
 }
 
-// Err returns why nothing more could be written; nil if all was.
+// Err returns why recording stopped; nil if everything was written.
 func (r *Recorder) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
 }
 
-// fail notes why nothing more is written.
+// fail stores the error that stops the recording.
 func (r *Recorder) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,8 +68,8 @@ func (r *Recorder) fail(err error) {
 // errTooLarge ends a recording.
 var errTooLarge = fmt.Errorf("an answer of a model has more than %d MiB, and the recording ends before it", maxAnswer>>20)
 
-// Send sends a call and writes it when its answer was read to its end. One that the agent has
-// not read is not written, and neither is one that the API could not answer.
+// Send sends a call and records it when the answer was read to its end. It does not record an
+// answer that the agent abandoned, or a call that the API could not answer.
 func (r *Recorder) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request, next Send) (*http.Response, error) {
 	resp, err := next(req)
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *Recorder) clean(text string) string {
 	return text
 }
 
-// recorded keeps what is read of an answer.
+// recorded buffers an answer while the agent reads it.
 type recorded struct {
 	io.ReadCloser
 	kept     bytes.Buffer
@@ -118,7 +118,7 @@ func (b *recorded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close writes a stream whose last event was read: agents do not wait for what comes after it.
+// Close records a stream whose last event was read: agents do not read past it.
 func (b *recorded) Close() error {
 	tail := b.kept.Bytes()[max(0, b.kept.Len()-64<<10):]
 	for _, last := range []string{"event: message_stop", "data: [DONE]", "event: response.completed"} {

@@ -1,9 +1,9 @@
-// Package replay writes the calls of models of a session to a file, and answers from it.
+// Package replay records the model calls of a session in a file, and answers calls from it.
 //
-// The file has one JSON value on each line: a header, and the calls in the order in which
-// their answers ended. A call is found again by its form: the model and the
-// conversation, with everything masked that differs from run to run. What agents say of themselves, their
-// system prompt and tools, is no part of it.
+// The file has one JSON value on each line: a header, then the calls in the order in which
+// their answers ended. A call is matched by its form: the model and the conversation, with
+// everything masked that differs between runs. The form excludes the agent's system prompt and
+// tools.
 package replay
 
 import (
@@ -27,7 +27,7 @@ const (
 	maxAnswer = 64 << 20  // that is recorded, in bytes
 )
 
-// ErrFile is a file that is no recording, or that of another version. It is an fs.ErrInvalid.
+// ErrFile is a file that is not a recording of this version. It wraps fs.ErrInvalid.
 var ErrFile = fmt.Errorf("replay: %w", fs.ErrInvalid)
 
 // header is the first line.
@@ -37,7 +37,7 @@ type header struct {
 	Masks   []Mask `json:"masks"`
 }
 
-// Mask replaces what differs from run to run in the text of a call.
+// Mask replaces the parts of a call that differ between runs.
 type Mask struct {
 	Pattern string `json:"pattern"` // of package regexp
 	With    string `json:"with"`
@@ -54,13 +54,13 @@ type exchange struct {
 	Answer      string `json:"answer"`
 }
 
-// months and days as agents and ls print them.
+// The names of months and days as agents and ls print them.
 const (
 	months = `(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*`
 	days   = `(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*`
 )
 
-// standard are the masks of a new recording. The text is JSON, in which a line break is \n.
+// standard returns the masks of a new recording. They match JSON, in which a line break is \n.
 func standard() []Mask {
 	var masks []Mask
 	for _, block := range []string{"system-reminder", "environment_context", "env", "session_context", "permissions instructions"} {
@@ -80,7 +80,7 @@ func standard() []Mask {
 	)
 }
 
-// compile makes the masks ready.
+// compile compiles the patterns of the masks.
 func compile(masks []Mask) error {
 	for i := range masks {
 		var err error
@@ -91,16 +91,16 @@ func compile(masks []Mask) error {
 	return nil
 }
 
-// Places are paths of the sandbox, and the names that stand for them in a file. Calls are
-// recorded with the names, and answers are replayed with the paths of the new sandbox.
+// Places maps paths of the sandbox to placeholders. A recording contains the placeholders; a
+// replayed answer contains the paths of the new sandbox.
 type Places map[string]string
 
-// ordered returns the paths, longer ones first, since one may lie in another.
+// ordered returns the paths, longest first, because one may contain another.
 func (p Places) ordered() []string {
 	return slices.SortedFunc(maps.Keys(p), func(a, b string) int { return len(b) - len(a) })
 }
 
-// mask puts the names in.
+// mask replaces the paths with their placeholders.
 func (p Places) mask(text string) string {
 	for _, path := range p.ordered() {
 		text = strings.ReplaceAll(text, path, p[path])
@@ -108,7 +108,7 @@ func (p Places) mask(text string) string {
 	return text
 }
 
-// unmask puts the paths in.
+// unmask replaces the placeholders with the paths.
 func (p Places) unmask(text string) string {
 	for _, path := range p.ordered() {
 		text = strings.ReplaceAll(text, p[path], path)
@@ -116,7 +116,7 @@ func (p Places) unmask(text string) string {
 	return text
 }
 
-// formOf returns by what a call is found.
+// formOf returns the form of a call; see the package comment.
 func formOf(body []byte, places Places, masks []Mask) string {
 	var call map[string]any
 	dec := json.NewDecoder(bytes.NewReader(body))

@@ -9,15 +9,16 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// Change is a file or link that differs between two states. Old is nil for a new one, New for
-// one that is gone.
+// Change is a file or link that differs between two states. Old is nil for a created file, New
+// for a removed one.
 type Change struct {
 	Path     string
 	Old, New *Entry
 }
 
-// Compare returns what has changed from one state to another, sorted by path: contents,
-// permissions and links, but neither times nor empty directories. What both share is not read.
+// Compare returns the changes from one state to another, sorted by path. It compares contents,
+// permissions and links, but neither times nor empty directories. It does not read directories
+// that both states share.
 func Compare(ctx context.Context, blobs Blobs, from, to store.Digest) ([]Change, error) {
 	c := comparing{blobs: blobs}
 	if err := c.dirs(ctx, from, to, "", 0); err != nil {
@@ -32,7 +33,7 @@ type comparing struct {
 	changes []Change
 }
 
-// dirs compares two directories; an empty digest is one that does not exist.
+// dirs compares two directories; an empty digest means that the directory does not exist.
 func (c *comparing) dirs(ctx context.Context, from, to store.Digest, dir string, depth int) error {
 	if from == to {
 		return nil
@@ -73,7 +74,7 @@ func (c *comparing) list(ctx context.Context, d store.Digest) (map[string]*Entry
 	return byName, err
 }
 
-// entries compares what has one name; nil is what does not exist.
+// entries compares two entries with the same name; nil means that the entry does not exist.
 func (c *comparing) entries(ctx context.Context, was, is *Entry, name string, depth int) error {
 	oldDir, oldFile := split(was)
 	newDir, newFile := split(is)

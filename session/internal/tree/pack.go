@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// Pack writes a state as an uncompressed tar archive, as primitives.Pack does. With only, it
-// writes the files and links alone for whose paths that is true.
+// Pack writes a state as an uncompressed tar archive, as primitives.Pack does. If only is not
+// nil, Pack writes just the files and links for whose paths only returns true.
 func Pack(ctx context.Context, blobs Blobs, root store.Digest, only func(path string) bool, w io.Writer) error {
 	out := tar.NewWriter(w)
 	p := packing{blobs: blobs, only: only, out: out}
@@ -78,6 +78,6 @@ func (p *packing) content(ctx context.Context, e Entry) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	_, err = io.Copy(p.out, r) // to its end: only then the content is known to be right
+	_, err = io.Copy(p.out, r) // the content is verified at its end
 	return err
 }

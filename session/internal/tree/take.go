@@ -30,25 +30,26 @@ type Workspace interface {
 	Pack(ctx context.Context) (io.ReadCloser, error)
 }
 
-// Index remembers what the last Take of a workspace has found, so that the next one reads
-// only files that have changed since. The zero value remembers nothing. It is used by one
-// goroutine at a time, and for one sandbox.
+// Index caches the result of the last Take of a workspace, so that the next Take reads only
+// files that have changed since. The zero value is empty. It must be used by one goroutine at a
+// time, and for one sandbox only.
 type Index struct {
 	files map[string]indexed
 	dirs  map[store.Digest]bool // the listings of the last state
 }
 
-// indexed is a file as it was last read.
+// indexed is a file as of the last read.
 type indexed struct {
 	revision string
 	size     int64
 	digest   store.Digest
-	// recent says that it was changed so shortly before that a later change may have the same
-	// revision: the clock of a file system has ticks. It is read once more.
+	// recent says that the file changed just before it was read. A later change within the same
+	// clock tick of the file system would have the same revision, so the next Take reads the
+	// file again.
 	recent bool
 }
 
-// recently is longer than the ticks of all file systems that stamp revisions.
+// recently exceeds the clock tick of every file system.
 const recently = 2 * time.Second
 
 // State is a stored state of a workspace.
@@ -57,20 +58,20 @@ type State struct {
 	Files int          // regular files
 	Bytes int64        // of all files
 	Read  int          // files whose content was read
-	// Unreadable are files that could not be read, and so are not in the state. At most 10
-	// are named.
+	// Unreadable names at most 10 of the files that could not be read and are missing in the
+	// state.
 	Unreadable []string
 }
 
 const maxUnreadable = 10
 
-// manyReads is how many files are read one by one. For more, the workspace is read in one
-// stream.
+// manyReads is the number of files up to which Take reads files one by one. For more, it reads
+// the whole workspace as one stream.
 const manyReads = 16
 
-// Take stores the state of a workspace. More than limit bytes are [primitives.ErrLimit], and
-// nothing is read. A file that is changed meanwhile has one of its contents, or that of a
-// moment between; the next Take reads it again.
+// Take stores the state of a workspace. If the workspace has more than limit bytes, Take reads
+// nothing and returns [primitives.ErrLimit]. A file that changes meanwhile is stored with one
+// of its contents, or a mix; the next Take reads it again.
 func (x *Index) Take(ctx context.Context, ws Workspace, blobs Blobs, limit int64) (State, error) {
 	started := time.Now()
 	infos, err := ws.Files().List(ctx, ".", primitives.ListOptions{Depth: -1})
@@ -117,7 +118,7 @@ type taking struct {
 	state   State
 }
 
-// read stores the contents of the files that have changed. Those changed after since are
+// read stores the contents of the changed files. Files that changed after since are marked
 // recent.
 func (t *taking) read(ctx context.Context, ws Workspace, since time.Time) error {
 	if len(t.changed) == 0 {
@@ -176,7 +177,7 @@ func (t *taking) oneByOne(ctx context.Context, files primitives.Files, read *[]p
 			r, err := files.Open(ctx, info.Path)
 			switch {
 			case errors.Is(err, fs.ErrNotExist), errors.Is(err, primitives.ErrNotRegular), errors.Is(err, primitives.ErrIsDirectory):
-				continue // it has just been replaced
+				continue // the file was just replaced
 			case errors.Is(err, fs.ErrPermission):
 				t.unreadable(info.Path)
 				continue
@@ -185,7 +186,7 @@ func (t *taking) oneByOne(ctx context.Context, files primitives.Files, read *[]p
 				return
 			}
 			*read = append(*read, info)
-			// A file that grows while it is read has no end.
+			// A file that grows while it is read might never end.
 			more := yield(io.LimitReader(r, info.Size+maxGrowth), nil)
 			if err := r.Close(); err != nil && more {
 				yield(nil, err)
@@ -198,7 +199,7 @@ func (t *taking) oneByOne(ctx context.Context, files primitives.Files, read *[]p
 	}
 }
 
-// maxGrowth is how many bytes more than its listing said a file may have.
+// maxGrowth is how many bytes a file may have beyond its listed size.
 const maxGrowth = 64 << 20
 
 // packed reads the whole workspace in one stream.
@@ -238,7 +239,7 @@ func (t *taking) packed(ctx context.Context, ws Workspace, read *[]primitives.Fi
 		if err = errors.Join(err, packed.Close()); err != nil && !left {
 			yield(nil, err)
 		}
-		for name := range want { // gone, or not to be read
+		for name := range want { // the file is gone or unreadable
 			t.unreadable(name)
 		}
 	}

@@ -1,6 +1,6 @@
-// Package tree keeps states of a workspace as trees of blobs. A blob is the content of one
-// file, or the listing of one directory, which names the digests of what is in it: two states
-// share every file and directory that is the same in both.
+// Package tree stores states of a workspace as trees of blobs. A blob is the content of a file
+// or the listing of a directory. A listing names the digests of the directory's entries, so two
+// states share all files and directories that are equal in both.
 //
 // take.go stores the state of a workspace and reads only what has changed since the last one.
 // pack.go writes a stored state as an archive. compare.go finds what differs between two.
@@ -80,7 +80,7 @@ func encode(entries []Entry) []byte {
 
 var errMalformed = errors.New("the stored listing of a directory is malformed")
 
-// decode reads what encode has written.
+// decode parses the output of encode.
 func decode(r io.Reader) ([]Entry, error) {
 	var entries []Entry
 	in := bufio.NewReader(io.LimitReader(r, maxListing))
@@ -142,7 +142,7 @@ func cutQuoted(s string) (text, rest string, ok bool) {
 	return text, s[len(quoted):], err == nil
 }
 
-// validName reports whether a name is one of a file in a directory.
+// validName reports whether name is valid for a directory entry.
 func validName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
@@ -157,9 +157,9 @@ func list(ctx context.Context, blobs Blobs, d store.Digest) (_ []Entry, err erro
 	return decode(r)
 }
 
-// errTooDeep ends a walk through listings that would never end.
+// errTooDeep stops the walk through cyclic or too deeply nested listings.
 var errTooDeep = fmt.Errorf("%w: its folders are nested more than %d deep", primitives.ErrLimit, maxDepth)
 
-// maxDepth is how deep the directories of a state may be nested. A path of the kernel has at
-// most 4096 bytes.
+// maxDepth is how deep the directories of a state may be nested. The kernel limits a path to
+// 4096 bytes.
 const maxDepth = 4096

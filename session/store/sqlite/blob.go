@@ -21,8 +21,8 @@ import (
 const (
 	blobFolder = "blobs"
 	tmpFolder  = "tmp"
-	// maxInline is the size of the largest blob that is in the database, which is faster
-	// with small ones than a file system is.
+	// maxInline is the size up to which blobs are stored in the database, which is faster than
+	// a file system for small blobs.
 	maxInline = 64 << 10
 	// maxPending is how many bytes of small blobs are stored in one transaction.
 	maxPending = 4 << 20
@@ -31,7 +31,7 @@ const (
 	mostPending = 100
 )
 
-// pendingBlob is a blob that was read and is not stored yet.
+// pendingBlob is a blob that was read but not stored yet.
 type pendingBlob struct {
 	digest  []byte
 	content []byte // nil if it is a file
@@ -92,7 +92,7 @@ func remove(name string) error {
 	return os.Remove(name)
 }
 
-// readBlob reads a blob to its end, a large one into a file.
+// readBlob reads a blob to its end, into a file if it is large.
 func (s *Store) readBlob(r io.Reader) (pendingBlob, error) {
 	var head bytes.Buffer
 	sum := sha256.New()
@@ -117,8 +117,8 @@ func (s *Store) readBlob(r io.Reader) (pendingBlob, error) {
 	return pendingBlob{digest: sum.Sum(nil), tmp: f.Name()}, nil
 }
 
-// putPending stores blobs. Files get their names within the transaction: whoever removes
-// files has one, too, so that none is removed that another session has just put.
+// putPending stores blobs. It renames files within the transaction, as removeBlobs removes them
+// within one, so that no session removes a file that another session has just added.
 func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) error {
 	return s.write(ctx, "put", id, func(ctx context.Context, tx *sql.Tx) error {
 		n, _, err := find(ctx, tx, id)
@@ -127,7 +127,7 @@ func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) 
 		}
 		for _, b := range blobs {
 			if b.tmp != "" {
-				// It replaces one that is there, which may be damaged.
+				// Replace an existing file, which may be damaged.
 				if err := rename(b.tmp, s.file(b.digest)); err != nil {
 					return err
 				}
@@ -146,13 +146,13 @@ func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) 
 	})
 }
 
-// file is where a large blob is.
+// file returns the path of a large blob.
 func (s *Store) file(digest []byte) string {
 	name := hex.EncodeToString(digest)
 	return filepath.Join(s.dir, blobFolder, name[:2], name[2:])
 }
 
-// rename gives a file its name so that a power cut takes away neither.
+// rename renames a file durably: a power failure loses neither the name nor the content.
 func rename(from, to string) error {
 	folder := filepath.Dir(to)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -168,7 +168,7 @@ func rename(from, to string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// rawDigest is a digest as the database has it; nil if it is none.
+// rawDigest returns a digest as stored in the database; nil if d is invalid.
 func rawDigest(d store.Digest) []byte {
 	raw, err := hex.DecodeString(string(d))
 	if err != nil || len(raw) != sha256.Size || hex.EncodeToString(raw) != string(d) {
@@ -223,14 +223,14 @@ func (s *Store) openFile(d store.Digest) (io.ReadCloser, error) {
 	return &checkedFile{File: f, sum: sha256.New(), digest: d}, nil
 }
 
-// checkedFile is a file that ends only if it has the right content.
+// checkedFile is a file that returns io.EOF only if its content matches its digest.
 type checkedFile struct {
 	*os.File
 	sum    hash.Hash
 	digest store.Digest
 }
 
-// Read reads; what it read counts when it has returned io.EOF.
+// Read reads the file. The data is verified only when Read returns io.EOF.
 func (f *checkedFile) Read(p []byte) (int, error) {
 	n, err := f.File.Read(p)
 	f.sum.Write(p[:n])
@@ -240,7 +240,7 @@ func (f *checkedFile) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteTo is that of Read, and not that of the file.
+// WriteTo uses Read, so that the promoted WriteTo of the file cannot skip the check.
 func (f *checkedFile) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{f})
 }
@@ -269,8 +269,8 @@ func (s *Store) RemoveBlobs(ctx context.Context, id string, digests ...store.Dig
 	return s.release(ctx, "remove", id, blobs)
 }
 
-// release removes those of the blobs that no session has any more. It has a transaction of
-// its own: if it fails after files were removed, these are needed by no session.
+// release removes the given blobs that belong to no session any more. It runs in its own
+// transaction: if it fails after it has removed files, no session needs these.
 func (s *Store) release(ctx context.Context, op, id string, blobs []int64) error {
 	if len(blobs) == 0 {
 		return nil
@@ -285,8 +285,8 @@ func (s *Store) release(ctx context.Context, op, id string, blobs []int64) error
 	})
 }
 
-// removeBlobs removes the blobs that no session has, of those for which the condition holds,
-// and returns their names. remove removes a file.
+// removeBlobs removes the blobs that belong to no session and match the condition, and returns
+// their names. remove removes a file.
 func (s *Store) removeBlobs(
 	ctx context.Context, tx *sql.Tx, remove func(string) error, condition string, args ...any,
 ) (removed []string, err error) {

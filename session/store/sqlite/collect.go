@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// abandoned is how long nothing was written to a file in tmp/ that its program has left.
+// abandoned is the age at which an unchanged file in tmp/ is orphaned.
 const abandoned = time.Hour
 
-// errDry ends the transaction of a collection that only looks.
+// errDry rolls back a dry collection.
 var errDry = errors.New("only looked")
 
-// Collect removes what programs that were killed have left: blobs that no session has, and
-// files that are being written by none. It gives the space of what was removed back to the
-// file system, and returns the names of the blobs and files. With dry it removes nothing.
+// Collect removes the orphans of killed programs: blobs without a session, and temporary files
+// without a writer. It returns the freed space to the file system, and the names of the blobs
+// and files to the caller. With dry it removes nothing.
 func (s *Store) Collect(ctx context.Context, dry bool) (removed []string, err error) {
 	remove := os.Remove
 	if dry {
@@ -33,7 +33,7 @@ func (s *Store) Collect(ctx context.Context, dry bool) (removed []string, err er
 		if err := s.eachUnknown(ctx, tx, func(name string) error {
 			digest := filepath.Base(filepath.Dir(name)) + filepath.Base(name)
 			if slices.Contains(removed, digest) {
-				return nil // a blob that was only looked at
+				return nil // found by the dry run
 			}
 			removed = append(removed, digest)
 			return remove(name)
@@ -57,7 +57,7 @@ func (s *Store) Collect(ctx context.Context, dry bool) (removed []string, err er
 	return removed, nil
 }
 
-// eachUnknown calls f with the files that the database does not know.
+// eachUnknown calls f for each file that is not in the database.
 func (s *Store) eachUnknown(ctx context.Context, tx *sql.Tx, f func(name string) error) error {
 	folders, err := os.ReadDir(filepath.Join(s.dir, blobFolder))
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Store) eachUnknown(ctx context.Context, tx *sql.Tx, f func(name string)
 		for _, file := range files {
 			digest, err := hex.DecodeString(folder.Name() + file.Name())
 			if err != nil {
-				continue // is not the store's
+				continue // not a file of the store
 			}
 			var known bool
 			err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM blob WHERE digest = ?)", digest).Scan(&known)
@@ -86,7 +86,7 @@ func (s *Store) eachUnknown(ctx context.Context, tx *sql.Tx, f func(name string)
 	return nil
 }
 
-// eachAbandoned calls f with the files in tmp/ that no program writes any more.
+// eachAbandoned calls f for each orphaned file in tmp/.
 func (s *Store) eachAbandoned(f func(name string) error) error {
 	files, err := os.ReadDir(filepath.Join(s.dir, tmpFolder))
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Store) eachAbandoned(f func(name string) error) error {
 		if err == nil && time.Since(info.ModTime()) > abandoned {
 			err = f(filepath.Join(s.dir, tmpFolder, file.Name()))
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // else it was stored meanwhile
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a missing file was stored meanwhile
 			return err
 		}
 	}

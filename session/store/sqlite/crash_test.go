@@ -178,7 +178,7 @@ func TestTwoProgramsShareAStore(t *testing.T) {
 	check(t, s, 2*shared)
 }
 
-func TestTheDeathOfTheOwnerFreesTheLock(t *testing.T) {
+func TestTheLockIsReleasedWhenItsOwnerDies(t *testing.T) {
 	s, dir := withSession(t)
 	cmd := childCommand(t, "lock", dir)
 	in, err := cmd.StdinPipe()

@@ -40,7 +40,7 @@ func execute(t *testing.T, s *Store, statement string, args ...any) {
 	}
 }
 
-func TestADamagedPageIsToldAndNeverReadAsSomethingElse(t *testing.T) {
+func TestADamagedPageIsReportedAndNeverReturned(t *testing.T) {
 	s, dir := withSession(t)
 	const events = 100
 	fill(t, s, events)
@@ -113,7 +113,7 @@ func corrupt(t *testing.T, err error) bool {
 	return true
 }
 
-func TestADamagedBlobIsToldAndCanBePutAgain(t *testing.T) {
+func TestADamagedBlobIsReportedAndCanBeReplaced(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, file string){
 		"a byte is another one": func(t *testing.T, file string) {
 			data, err := os.ReadFile(file)
@@ -160,7 +160,7 @@ func TestADamagedBlobIsToldAndCanBePutAgain(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoDatabaseOrOfANewerVersionIsRefused(t *testing.T) {
+func TestAFileThatIsNoDatabaseOrNewerIsRefused(t *testing.T) {
 	s, dir := withSession(t)
 	fill(t, s, 3)
 	execute(t, s, "PRAGMA user_version = 99")
@@ -202,7 +202,7 @@ func TestAnOlderVersionIsMigrated(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatOthersHoldIsBusyAndThenGoesOn(t *testing.T) {
+func TestALockedDatabaseIsBusyUntilItIsReleased(t *testing.T) {
 	s, dir := withSession(t)
 	fill(t, s, 1)
 	short, err := open(t.Context(), dir, 10*time.Millisecond, migrations)
@@ -234,7 +234,7 @@ func TestADatabaseThatOthersHoldIsBusyAndThenGoesOn(t *testing.T) {
 	check(t, s, 2)
 }
 
-func TestCollectRemovesWhatACrashHasLeft(t *testing.T) {
+func TestCollectRemovesOrphans(t *testing.T) {
 	s, dir := withSession(t)
 	kept := put(t, s, content(3))
 	// Killed between the name of the file and the end of the transaction.

@@ -6,11 +6,11 @@
 // being written, and locks/ a file for each session that a program drives. The folder must
 // be on a local disk: network file systems lack what SQLite's write-ahead log needs.
 //
-// What a method has acknowledged survives the death of the program, by SIGKILL too. The
-// operating system writes it to the disk some moments later (synchronous=NORMAL): a
-// power cut can lose the last of it, and never its order or what is older. A large blob
-// is on the disk when it is acknowledged.
+// Acknowledged changes survive the death of the program, even by SIGKILL. The operating system
+// writes them to the disk some moments later (synchronous=NORMAL): a power failure can lose the
+// latest changes, but not older ones or their order. A large blob is on the disk when it is
+// acknowledged.
 //
-// Every event has a checksum, and every blob is named by one: what the disk has damaged
-// is store.ErrCorrupt, never wrong data.
+// Every event has a checksum, and every blob is named by its digest, so damaged data is
+// reported as store.ErrCorrupt and never returned.
 package sqlite

@@ -19,12 +19,12 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// lockFolder holds the files whose locks are those of sessions.
+// lockFolder holds the lock files of the sessions.
 const lockFolder = "locks"
 
-// A process that was being started when its program died has the program's files, and so
-// its locks, until it executes. inheritedLock is how long that may take, and
-// inheritedPause the time between looks.
+// A child that was being forked when its program died holds the program's files, and so its
+// locks, until it calls exec. inheritedLock bounds that time, and inheritedPause is the time
+// between checks.
 const (
 	inheritedLock  = 5 * time.Second
 	inheritedPause = 5 * time.Millisecond
@@ -33,8 +33,7 @@ const (
 // maxOwner is how many bytes of a lock file are read.
 const maxOwner = 1 << 10
 
-// Lock makes the caller the one that drives a session. The lock is one of a file, so it
-// ends with the program.
+// Lock acquires the lease of a session. It locks a file, so the lease ends with the program.
 func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err error) {
 	f, err := s.lock(ctx, id)
 	if err != nil {
@@ -45,7 +44,7 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
-		// Not only by closing: a process that is being started may have the file, too.
+		// Closing is not enough: a child that is being started may hold the file, too.
 		err = errors.Join(err, unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
 		if err != nil {
 			return &store.Error{Op: "unlock", ID: id, Err: err}
@@ -94,7 +93,7 @@ func (s *Store) lock(ctx context.Context, id string) (*os.File, error) {
 		if err = errors.Join(err, f.Close()); err != nil {
 			return nil, err
 		}
-		// It was removed by the one who had the lock.
+		// The previous owner removed the file.
 	}
 	return nil, ctx.Err()
 }
@@ -125,12 +124,12 @@ func isPresent(f *os.File) (bool, error) {
 	return err == nil && os.SameFile(is, named), err
 }
 
-// ownedBy begins what is written down of the one who has the lock.
+// ownedBy is the format of the owner in a lock file.
 const ownedBy = "process %d"
 
-// own writes down who has the lock.
+// own writes the owner into the lock file.
 func own(f *os.File) error {
-	host, _ := os.Hostname() // empty is unknown
+	host, _ := os.Hostname() // empty means unknown
 	text := fmt.Sprintf(ownedBy+" (%s) on %s since %s", os.Getpid(), filepath.Base(os.Args[0]), host, time.Now().Format(time.RFC3339))
 	err := f.Truncate(0)
 	if err == nil {
@@ -139,14 +138,14 @@ func own(f *os.File) error {
 	return err
 }
 
-// ownerDied reports whether the program that has the lock is known to be dead.
+// ownerDied reports whether the owner of the lock is known to be dead.
 func ownerDied(f *os.File) bool {
 	pid := 0
 	_, err := fmt.Sscanf(owner(f), ownedBy, &pid)
 	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
-// owner reads who has the lock.
+// owner reads the owner from the lock file.
 func owner(f *os.File) string {
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, maxOwner))
 	if text = bytes.TrimSpace(text); err != nil || len(text) == 0 {

@@ -16,7 +16,7 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum is that of an event.
+// checksum returns the checksum of an event.
 func checksum(seq uint64, envelope string, payload []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, binary.BigEndian.AppendUint64(nil, seq))
 	sum = crc32.Update(sum, castagnoli, []byte(envelope))
@@ -82,7 +82,7 @@ func (s *Store) Events(ctx context.Context, id string, from uint64) iter.Seq2[ru
 		}
 		for next := max(from, 1); err == nil && next <= last; {
 			var events []runnerscripts.Event
-			// The database is left before the caller gets them, who may take any time.
+			// Finish the database read before yielding: the caller may take any time.
 			events, err = readEvents(ctx, s.r, n, id, next, last)
 			for i := 0; i < len(events) && err == nil; i++ {
 				if err = ctx.Err(); err == nil && !yield(events[i], nil) {
@@ -97,7 +97,7 @@ func (s *Store) Events(ctx context.Context, id string, from uint64) iter.Seq2[ru
 	}
 }
 
-// readEvents returns events from one on, at least that one.
+// readEvents returns at least one event, starting at from.
 func readEvents(
 	ctx context.Context, q querier, n int64, id string, from, last uint64,
 ) (events []runnerscripts.Event, err error) {
@@ -133,7 +133,7 @@ func readEvents(
 	return nil, gone(ctx, q, id, from)
 }
 
-// gone says why an event that was there is not.
+// gone returns the error for a missing event.
 func gone(ctx context.Context, q querier, id string, seq uint64) error {
 	if _, _, err := find(ctx, q, id); err != nil {
 		return err

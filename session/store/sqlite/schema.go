@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// migrations bring a database from each version to the next one. The version of a
-// database is how many it has had. One that was released never changes.
+// migrations bring a database from each version to the next. The version of a database is the
+// number of applied migrations. A released migration never changes.
 var migrations = []string{`
 CREATE TABLE session (
 	n         INTEGER PRIMARY KEY AUTOINCREMENT, -- is never used again
@@ -48,26 +48,26 @@ CREATE TABLE session_blob (
 CREATE INDEX session_blob_blob ON session_blob (blob);
 `}
 
-// migrate brings the database to the present version.
+// migrate brings the database to the current version.
 func (s *Store) migrate(ctx context.Context, migrations []string) error {
 	version, err := versionOf(ctx, s.w)
 	if err != nil || version == len(migrations) {
 		return err
 	}
-	// Programs that make it at once would disturb each other.
+	// Serialize programs that open the store at the same time.
 	unlock, err := flock.Lock(ctx, filepath.Join(s.dir, lockFolder, "open"), nil)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	if version == 0 {
-		// Both can only be set outside of a transaction, and both stay.
+		// Both can be set only outside of a transaction, and both persist.
 		if _, err := s.w.ExecContext(ctx, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL"); err != nil {
 			return err
 		}
 	}
 	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		version, err := versionOf(ctx, tx) // another program may have done it
+		version, err := versionOf(ctx, tx) // another program may have migrated it
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// columns are those of scanRecord.
+// columns are the columns that scanRecord reads.
 const columns = "n, id, parent, created, updated, last_seq, record, config, state_seq"
 
 func scanRecord(row interface{ Scan(...any) error }, more ...any) (n int64, r store.Record, err error) {
@@ -55,7 +55,7 @@ func find(ctx context.Context, q querier, id string) (int64, store.Record, error
 	return n, r, err
 }
 
-// rest is what of a record has no column of its own.
+// rest returns the JSON of the record fields without their own column.
 func rest(r store.Record) (string, error) {
 	r.ID, r.Parent, r.LastSeq, r.Config, r.State, r.StateSeq = "", "", 0, nil, nil, 0
 	r.CreatedAt, r.UpdatedAt = time.Time{}, time.Time{}
@@ -65,7 +65,7 @@ func rest(r store.Record) (string, error) {
 
 func stamp(t time.Time) string { return t.Format(time.RFC3339Nano) }
 
-// nextStored is the next number of the order of List.
+// nextStored is the SQL for the next number in the order of List.
 const nextStored = "(SELECT coalesce(max(stored), 0) + 1 FROM session)"
 
 // insert adds a session and returns its number.
@@ -92,7 +92,7 @@ func insert(ctx context.Context, tx *sql.Tx, r store.Record) (int64, error) {
 	return done.LastInsertId()
 }
 
-// bytesOf is raw JSON as the driver takes it.
+// bytesOf converts raw JSON to a type that the driver accepts.
 func bytesOf(raw json.RawMessage) []byte { return raw }
 
 // Create adds a session.
@@ -113,10 +113,10 @@ func (s *Store) Load(ctx context.Context, id string) (store.Record, error) {
 	return r, nil
 }
 
-// failed is the error of a method that only reads.
+// failed returns the error of a read-only method.
 func (s *Store) failed(ctx context.Context, op, id string, err error) error {
 	if done := ctx.Err(); done != nil {
-		err = done // the database says only that it was interrupted
+		err = done // the database reports only an interrupt
 	}
 	return &store.Error{Op: op, ID: id, Err: translate(err)}
 }
@@ -139,11 +139,10 @@ func (s *Store) Update(ctx context.Context, id string, change func(*store.Record
 	})
 }
 
-// List returns the records that match, the one whose log has grown last first.
+// List returns the matching records, most recently extended log first.
 func (s *Store) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
 	return func(yield func(store.Record, error) bool) {
-		// All are read before the first one is yielded: the loop may take its time,
-		// and write.
+		// Read all records before the first is yielded: the loop may take its time, and write.
 		records, err := s.matching(ctx, f)
 		if err != nil {
 			yield(store.Record{}, s.failed(ctx, "list", "", err))
@@ -190,7 +189,7 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 		if blobs, err = numbers(ctx, tx, "SELECT blob FROM session_blob WHERE session = ?", n); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "DELETE FROM session WHERE n = ?", n) // and what refers to it
+		_, err = tx.ExecContext(ctx, "DELETE FROM session WHERE n = ?", n) // deletes all rows that refer to it
 		return err
 	})
 	if err != nil {
@@ -238,7 +237,7 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// numbers returns the one column of a query.
+// numbers returns the single column of a query.
 func numbers(ctx context.Context, tx *sql.Tx, query string, args ...any) (all []int64, err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {

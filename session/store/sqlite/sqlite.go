@@ -21,26 +21,26 @@ import (
 const (
 	// Database is the name of the database in the folder of a store.
 	Database = "agentenv.db"
-	// busyTimeout is how long a method waits for another program that writes.
+	// busyTimeout is how long a method waits for another program's write.
 	busyTimeout = 10 * time.Second
-	// readers is how many methods read at once.
+	// readers is how many methods may read at once.
 	readers = 4
 )
 
 // Store is a [store.Store] in a folder. See [Open].
 type Store struct {
 	dir string
-	// w is the one connection that writes, so that the goroutines of this program wait for
-	// each other here, where a context ends the wait.
+	// w has a single connection, so that writing goroutines queue for it here, where a context
+	// can end the wait.
 	w, r *sql.DB
 }
 
 var _ store.Store = (*Store)(nil)
 
-// Open opens the store of a folder, and makes both if they are missing, with modes that
-// let only this user in. A database of a newer version is store.ErrNewer, a file that is
-// no database store.ErrCorrupt, a folder that cannot be written fs.ErrPermission. The
-// caller closes the store after its sessions.
+// Open opens the store in a folder and creates both if they are missing, accessible to this
+// user only. A database of a newer version is store.ErrNewer, a file that is not a database
+// store.ErrCorrupt, a read-only folder fs.ErrPermission. The caller must close the sessions
+// before the store.
 func Open(ctx context.Context, dir string) (*Store, error) {
 	s, err := open(ctx, dir, busyTimeout, migrations)
 	if err != nil {
@@ -60,7 +60,7 @@ func open(ctx context.Context, dir string, busy time.Duration, migrations []stri
 		}
 	}
 	name := filepath.Join(dir, Database)
-	// SQLite gives its other files the mode of this one.
+	// SQLite copies the mode of this file to its other files.
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func open(ctx context.Context, dir string, busy time.Duration, migrations []stri
 	return s, nil
 }
 
-// connect opens a database without looking at it.
+// connect opens a database without accessing it.
 func connect(name string, busy time.Duration, conns int) (*sql.DB, error) {
 	pragmas := url.Values{"_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()),
@@ -96,7 +96,7 @@ func connect(name string, busy time.Duration, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-// Close releases the files. A method that is called afterwards fails.
+// Close closes the database. Later calls fail.
 func (s *Store) Close() error {
 	var errs []error
 	for _, db := range []*sql.DB{s.r, s.w} {
@@ -107,7 +107,8 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// write runs f in a transaction. ctx ends the wait for it, and f runs to its end.
+// write runs f in a transaction. ctx ends the wait for the connection, but does not interrupt
+// f.
 func (s *Store) write(ctx context.Context, op, id string, f func(ctx context.Context, tx *sql.Tx) error) error {
 	err := s.transact(ctx, f)
 	if err != nil {
@@ -131,7 +132,7 @@ func (s *Store) transact(ctx context.Context, f func(ctx context.Context, tx *sq
 		err = f(work, tx)
 	}
 	if err != nil {
-		// What the database itself has rolled back, as on a full disk, is over.
+		// The database may have rolled back by itself, as on a full disk.
 		if back := tx.Rollback(); !errors.Is(back, sql.ErrTxDone) && !over(back) {
 			err = errors.Join(err, back)
 		}
@@ -140,13 +141,13 @@ func (s *Store) transact(ctx context.Context, f func(ctx context.Context, tx *sq
 	return tx.Commit()
 }
 
-// over reports whether a rollback failed because there was nothing to roll back.
+// over reports whether a rollback failed because the transaction had already ended.
 func over(err error) bool {
 	failed, ok := errors.AsType[*sqlite.Error](err)
 	return ok && failed.Code()&0xff == sqlite3.SQLITE_ERROR
 }
 
-// translate adds what the contract calls an error of the database or the file system.
+// translate adds the sentinel of the contract to an error of the database or the file system.
 func translate(err error) error {
 	if errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("%w: %w", fs.ErrPermission, err)

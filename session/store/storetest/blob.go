@@ -54,7 +54,7 @@ func lacks(t *testing.T, s store.Store, id, content string) {
 	want(t, "blob of session "+id, err, fs.ErrNotExist)
 }
 
-// binary is more than any buffer, and every byte there is.
+// binary returns content that exceeds any buffer and contains every byte.
 func binary() string {
 	var b bytes.Buffer
 	for i := range 3 << 20 {
@@ -63,12 +63,12 @@ func binary() string {
 	return b.String()
 }
 
-// contents are of sizes that a store may keep in different ways.
+// contents have sizes that a store may handle in different ways.
 func contents() []string {
 	return []string{"", "small", strings.Repeat("x", 1<<16), binary(), "small again"}
 }
 
-// readers yields what the contents are, in pieces.
+// readers yields readers that return the contents in pieces.
 func readers(contents ...string) iter.Seq2[io.Reader, error] {
 	return func(yield func(io.Reader, error) bool) {
 		for _, c := range contents {
@@ -106,7 +106,7 @@ func putNothing(t *testing.T, s store.Store) {
 	}
 }
 
-// halves are what is cut off in putBroken, small and large.
+// halves are the truncated contents for putBroken, small and large.
 func halves() []string { return []string{"half", binary()} }
 
 func putBroken(t *testing.T, s store.Store) {
@@ -131,7 +131,7 @@ func noHalves(t *testing.T, s store.Store) {
 	holds(t, s, "s", "old")
 }
 
-// putWaiting puts a blob whose reader does not go on before other sessions have written.
+// putWaiting puts a blob whose reader blocks until other sessions have written.
 func putWaiting(t *testing.T, s store.Store) {
 	create(t, s, "s")
 	create(t, s, "other")
@@ -169,8 +169,8 @@ func putShared(t *testing.T, s store.Store) {
 	getExact(t, s)
 }
 
-// putRace puts and removes the same contents in two sessions at once: neither takes
-// away what the other one has.
+// putRace puts and removes the same contents in two sessions at once: neither may remove the
+// other's blobs.
 func putRace(t *testing.T, s store.Store) {
 	const rounds = 10
 	var wg sync.WaitGroup

@@ -29,7 +29,7 @@ func forkRecord() store.Record {
 func fork(t *testing.T, s store.Store) {
 	original(t, s)
 	r := forkRecord()
-	r.LastSeq, r.UpdatedAt, r.Parent = 7, at(50), "x" // are the store's own
+	r.LastSeq, r.UpdatedAt, r.Parent = 7, at(50), "x" // set by the store
 	must(t, s.Fork(t.Context(), "s", 3, r))
 	forked(t, s)
 	appendN(t, s, "f", 4, 4)
@@ -108,7 +108,7 @@ func forkRefused(t *testing.T, s store.Store) {
 	lacks(t, s, "other", "in common")
 }
 
-// lock takes a lock that is free.
+// lock acquires a free lease.
 func lock(t *testing.T, s store.Store, id string) func() error {
 	t.Helper()
 	unlock, err := s.Lock(t.Context(), id)

@@ -39,8 +39,7 @@ func read(t *testing.T, s store.Store, id string, from uint64) []runnerscripts.E
 	return events
 }
 
-// exact are events with all fields, and with payloads that survive only if they
-// are kept byte by byte.
+// exact returns events with all fields set, and with payloads that must be kept byte by byte.
 func exact() []runnerscripts.Event {
 	return []runnerscripts.Event{
 		{
@@ -96,7 +95,7 @@ func appendAtomic(t *testing.T, s store.Store) {
 
 func readFirstThree(t *testing.T, s store.Store) { readFirst(t, s, 3) }
 
-// readFirstFour is for the store that readFirstThree has left.
+// readFirstFour reads the store that readFirstThree has left.
 func readFirstFour(t *testing.T, s store.Store) { readFirst(t, s, 4) }
 
 func readFirst(t *testing.T, s store.Store, n int) {
@@ -129,7 +128,7 @@ func appendOwned(t *testing.T, s store.Store) {
 	create(t, s, "s")
 	ev := numbered(1)
 	must(t, s.Append(t.Context(), "s", ev))
-	copy(ev.Payload, "XXXXXXXX") // the caller's buffer is used for the next line
+	copy(ev.Payload, "XXXXXXXX") // the caller reuses its buffer for the next line
 	if got := read(t, s, "s", 1); !bytes.Equal(got[0].Payload, numbered(1).Payload) {
 		t.Errorf("payload %s", got[0].Payload)
 	}
@@ -205,7 +204,7 @@ func eventsSlow(t *testing.T, s store.Store) {
 		}
 		next++
 		if ev.Seq <= 3 {
-			appendN(t, s, "s", ev.Seq+3, ev.Seq+3) // while the loop stands here
+			appendN(t, s, "s", ev.Seq+3, ev.Seq+3) // while the loop runs
 		}
 	}
 	if next != 4 {
@@ -216,7 +215,7 @@ func eventsSlow(t *testing.T, s store.Store) {
 func eventsLeave(t *testing.T, s store.Store) {
 	create(t, s, "s")
 	appendN(t, s, "s", 1, 3)
-	for range 50 { // a store that leaks what it reads with runs out of it
+	for range 50 { // a store that leaks its connections runs out of them
 		for _, err := range s.Events(t.Context(), "s", 1) {
 			must(t, err)
 			break

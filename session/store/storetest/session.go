@@ -52,7 +52,7 @@ func created() store.Record {
 
 func createLoad(t *testing.T, s store.Store) {
 	r := created()
-	r.LastSeq, r.UpdatedAt = 7, at(9) // are the store's own
+	r.LastSeq, r.UpdatedAt = 7, at(9) // set by the store
 	must(t, s.Create(t.Context(), r))
 	loadCreated(t, s)
 }
@@ -100,7 +100,7 @@ func loadOwned(t *testing.T, s store.Store) {
 	}
 }
 
-// changed is what updateAll makes of a record.
+// changed returns the record that updateAll must produce.
 func changed() store.Record {
 	r := created()
 	r.Agent, r.Title, r.Summary, r.Status = "codex", "new", "", "failed"
@@ -117,7 +117,7 @@ func updateAll(t *testing.T, s store.Store) {
 			t.Errorf("the record to be changed is %+v", r)
 		}
 		*r = changed()
-		r.ID, r.Parent, r.CreatedAt, r.UpdatedAt, r.LastSeq = "x", "x", at(30), at(31), 99 // are the store's own
+		r.ID, r.Parent, r.CreatedAt, r.UpdatedAt, r.LastSeq = "x", "x", at(30), at(31), 99 // set by the store
 	}))
 	updatedAll(t, s)
 }
@@ -226,7 +226,7 @@ func listLeave(t *testing.T, s store.Store) {
 		must(t, err)
 		break
 	}
-	create(t, s, "c") // nothing is held any more
+	create(t, s, "c") // nothing may be locked any more
 }
 
 func deleteAll(t *testing.T, s store.Store) {

@@ -1,5 +1,5 @@
-// Package storetest is the contract suite of package store: a store that passes
-// [Run] keeps what sessions rely on. It is for those who write a store.
+// Package storetest is the contract suite of package store: a store that passes [Run] satisfies
+// the assumptions of package session. It is for authors of stores.
 package storetest
 
 import (
@@ -8,12 +8,11 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// Open makes an empty store for one test, and cleans up with t.Cleanup.
+// Open returns an empty store for one test, and cleans up with t.Cleanup.
 //
-// Reopen, if it is not nil, returns another handle on the same data, as a program
-// would get it that starts after the first one has crashed: without anything of
-// the first handle being flushed or closed. A store that survives its program
-// must return one; only a store in memory returns nil.
+// If Reopen is not nil, it returns another handle on the same data, like that of a program that
+// starts after the first one has crashed: nothing of the first handle is flushed or closed. A
+// store that survives its program must return one; only a store in memory returns nil.
 type Open func(t *testing.T) (s store.Store, reopen func() store.Store)
 
 // Run checks a store against the contract of store.Store, one subtest for each
@@ -36,7 +35,7 @@ func Run(t *testing.T, open Open) {
 type rule struct {
 	name  string
 	check func(t *testing.T, s store.Store)
-	// again looks at what check left, after a crash.
+	// again checks the state that check left, after a crash.
 	again func(t *testing.T, s store.Store)
 }
 

@@ -308,7 +308,7 @@ func TestModeAndModelAreSetTheWayThatTheAgentOffers(t *testing.T) {
 // inner is the conversation whose record is kept.
 func inner(c agent.Conversation) *conversation { return c.(recorded).Conversation.(*conversation) }
 
-func TestSilenceIsNotWaitedForForEver(t *testing.T) {
+func TestASilentProgramIsEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
 	f.driver.silence = 20 * time.Second // a busy machine may take long to begin

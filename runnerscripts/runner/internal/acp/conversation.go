@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// startTime is far above what a busy machine takes: agents that run on Node
-	// start for seconds.
+	// startTime is far above what agents need on a busy machine: those that run on Node start
+	// for seconds.
 	startTime   = 5 * time.Minute
 	silenceTime = 15 * time.Minute
 	cancelTime  = 20 * time.Second
-	// cancelAgain is how often an interrupt is sent: an agent that takes messages
-	// at the same time may lose one that follows its prompt closely.
+	// cancelAgain is how often an interrupt is repeated: an agent that reads messages
+	// concurrently may lose one that closely follows its prompt.
 	cancelAgain = time.Second
 )
 
-// conversation is a session of an agent: one process at a time, which stays
-// between prompts and is started again if it has ended.
+// conversation is a session of an agent. It has one process at a time, which stays between
+// prompts and is restarted if it has ended.
 type conversation struct {
 	cfg       Config
 	translate *translator
 
-	starting sync.Mutex // held while a process is looked for or started
+	starting sync.Mutex // held while a process is started
 	life     agent.Life
 	sending  sync.WaitGroup // answers and interrupts
-	stopping sync.WaitGroup // interrupts alone; no prompt of the user is sent meanwhile
+	stopping sync.WaitGroup // interrupts only; they must be sent before the next prompt
 
 	permissions agent.Permissions[*question]
 	asked       atomic.Int64 // counts questions, for their ids
@@ -44,24 +44,24 @@ type conversation struct {
 	mu       sync.Mutex
 	peer     *peer
 	over     bool // no process may be started any more
-	loading  bool // the agent repeats the conversation so far
-	repeated int  // updates of it so far
+	loading  bool // the agent repeats the old conversation
+	repeated int  // number of repeated updates so far
 	progress chan struct{}
 	query    *query
-	stopped  []*question                     // rejected with an interrupt, which the answer follows
+	stopped  []*question                     // rejected by an interrupt that must be sent before the answer
 	always   map[runnerscripts.ToolKind]bool // allowed for the session; see Config.KeepsAlways
-	mode     string                          // as the user chose it; empty: the agent's own choice
+	mode     string                          // the user's choice; empty means the agent's default
 	model    string
 }
 
-// query is a prompt that is worked on.
+// query is a running prompt.
 type query struct {
 	cancelled bool          // it was interrupted
-	stop      chan struct{} // closed then
+	stop      chan struct{} // closed when it is interrupted
 }
 
-// Start starts an agent and its session; one that has a history goes on. ctx
-// covers the life of the conversation.
+// Start starts an agent and its session, which continues if it has a history. ctx covers the
+// life of the conversation.
 func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 	cfg.StartTime = cmp.Or(cfg.StartTime, startTime)
 	cfg.Silence = cmp.Or(cfg.Silence, silenceTime)
@@ -110,7 +110,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	c.translate.prompt(text)
 	reply, err := c.ask(ctx, p, q, text)
 	c.mu.Lock()
-	c.query = nil // nothing is asked any more
+	c.query = nil // no more permission requests
 	c.mu.Unlock()
 	c.withdrawAll()
 	cancelled := err == nil && reply.StopReason == acpsdk.StopReasonCancelled
@@ -150,7 +150,7 @@ func knownStop(r runnerscripts.StopReason) bool {
 	return false
 }
 
-// ask sends a prompt and waits for its end, whatever that is.
+// ask sends a prompt and waits for any end of it.
 func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) (acpsdk.PromptResponse, error) {
 	type outcome struct {
 		reply acpsdk.PromptResponse
@@ -162,7 +162,7 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 	p.heard.Store(time.Now().UnixNano())
 	prompted := make(chan struct{})
 	go func() {
-		c.stopping.Wait() // what was to stop the last one must not stop this
+		c.stopping.Wait() // an interrupt of the last query must not stop this one
 		var o outcome
 		o.err = p.Call(asking, jsonrpc.Request{
 			Method: acpsdk.AgentMethodSessionPrompt,
@@ -192,14 +192,13 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 			again = repeat.C
 		case <-again:
 		case <-late:
-			// The agent ignores the interrupt; the next prompt resumes the
-			// conversation.
+			// The agent ignores the interrupt. The next prompt resumes the conversation.
 			p.Kill()
 			<-result
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
 		case <-watch.C:
 			if c.waits() {
-				p.heard.Store(time.Now().UnixNano()) // its silence begins when it need not wait any more
+				p.heard.Store(time.Now().UnixNano()) // restart the silence timer when the agent need not wait any more
 				continue
 			}
 			if p.silence() > c.cfg.Silence {
@@ -214,13 +213,13 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 			<-result
 			return acpsdk.PromptResponse{}, context.Cause(ctx)
 		}
-		if sent == nil && stop == nil { // it must not overtake the prompt
+		if sent == nil && stop == nil { // an interrupt must not overtake the prompt
 			c.sendInterrupt(ctx, p)
 		}
 	}
 }
 
-// sendInterrupt does not wait: that may take until the program reads its input.
+// sendInterrupt sends in the background: the program may not read its input.
 func (c *conversation) sendInterrupt(ctx context.Context, p *peer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,12 +229,12 @@ func (c *conversation) sendInterrupt(ctx context.Context, p *peer) {
 	c.stopping.Add(1)
 	c.sending.Go(func() {
 		defer c.stopping.Done()
-		_ = p.Notify(acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session}) // if it has ended, it needs none
-		c.withdrawAll()                                                                                // not before: the agent would go on with the answer
+		_ = p.Notify(acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session}) // an ended program needs no interrupt
+		c.withdrawAll()                                                                                // after the interrupt: otherwise the agent would go on with the answer
 	})
 }
 
-// outcome says how a query ended.
+// outcome returns how a query ended.
 func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acpsdk.PromptResponse, err error) (acpsdk.PromptResponse, error) {
 	c.mu.Lock()
 	cancelled := q.cancelled
@@ -248,7 +247,7 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 		return reply, context.Cause(ctx)
 	}
 	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		if cancelled { // some agents answer so
+		if cancelled { // some agents report an interrupt as an error
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
 		}
 		return reply, c.failure(agent.FailedQuery, "%s ended the query with an error: %s", rpc)
@@ -259,9 +258,9 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 	return reply, err
 }
 
-// failure makes an error of one that the agent answered with: other makes those that say
-// neither that the model's API failed nor that the agent is not logged in. format has the
-// agent's name and its words.
+// failure converts an error reply of the agent. other converts errors that report neither a
+// failure of the model's API nor a missing login. format takes the agent's name and its
+// message.
 func (c *conversation) failure(other func(string, ...any) error, format string, err *jsonrpc.Error) error {
 	if c.cfg.Failure != nil {
 		if f := c.cfg.Failure(err); f != nil {
@@ -278,7 +277,7 @@ func (c *conversation) failure(other func(string, ...any) error, format string, 
 	return other(format, c.cfg.Program, words(err))
 }
 
-// words is what an agent says with an error.
+// words returns the message of an error reply.
 func words(err *jsonrpc.Error) string {
 	if len(err.Data) == 0 || string(err.Data) == "null" {
 		return err.Message
@@ -286,12 +285,12 @@ func words(err *jsonrpc.Error) string {
 	return fmt.Sprintf("%s: %s", err.Message, err.Data)
 }
 
-// waits reports whether the query waits for something other than the agent's model.
+// waits reports whether the query waits for anything but the model.
 func (c *conversation) waits() bool {
 	return len(c.permissions.Pending()) > 0 || c.translate.busy()
 }
 
-// usage is what a query cost.
+// usage returns the usage of a query.
 func (c *conversation) usage(reply acpsdk.PromptResponse) runnerscripts.Usage {
 	var u runnerscripts.Usage
 	if r := reply.Usage; r != nil {
@@ -316,8 +315,7 @@ func number(n *int) int64 {
 	return int64(*n)
 }
 
-// Interrupt stops the running query. One that comes before the prompt is sent is
-// kept until it is.
+// Interrupt stops the running query. If the prompt is not sent yet, the interrupt follows it.
 func (c *conversation) Interrupt(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -325,7 +323,7 @@ func (c *conversation) Interrupt(context.Context) error {
 	return nil
 }
 
-// interrupt stops a query, if it is still the one that runs. c.mu is held.
+// interrupt stops a query if it is still running. The caller holds c.mu.
 func (c *conversation) interrupt(q *query) {
 	if q == nil || q != c.query || q.cancelled {
 		return
@@ -334,7 +332,7 @@ func (c *conversation) interrupt(q *query) {
 	close(q.stop)
 }
 
-// giveUp lets no program start any more, and returns the last one; busy while a prompt runs.
+// giveUp prevents further starts and returns the last process; busy says that a prompt runs.
 func (c *conversation) giveUp() (p *peer, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -342,13 +340,13 @@ func (c *conversation) giveUp() (p *peer, busy bool) {
 	return c.peer, c.query != nil
 }
 
-// kill ends the program at once.
+// kill kills the program.
 func (c *conversation) kill() {
 	p, _ := c.giveUp()
 	p.Kill()
 }
 
-// Close ends the program, politely first.
+// Close ends the program gracefully.
 func (c *conversation) Close() error {
 	c.life.Close(func() {
 		p, busy := c.giveUp()

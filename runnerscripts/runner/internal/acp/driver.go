@@ -19,8 +19,8 @@ const name = "acp"
 // Driver drives the agent that agent.command of a session starts. The zero value
 // is ready to use.
 type Driver struct {
-	// How long the program may take to start, to be silent, and to stop after an
-	// interrupt; zero means startTime, silenceTime and cancelTime.
+	// The limits for start, silence and interrupt; zero means startTime, silenceTime and
+	// cancelTime.
 	patience, silence, cancel time.Duration
 }
 
@@ -33,8 +33,7 @@ type settings struct {
 	AuthMethod string `json:"auth_method,omitempty"`
 }
 
-// check decodes agent.config, and refuses what this driver cannot do instead of
-// ignoring it.
+// check decodes agent.config, and refuses unsupported settings instead of ignoring them.
 func check(s runnerscripts.Session) (settings, error) {
 	var set settings
 	a := s.Agent
@@ -57,10 +56,9 @@ func check(s runnerscripts.Session) (settings, error) {
 	return set, nil
 }
 
-// Recipe says that nothing can be installed: the program is the user's choice. What
-// it supports is what ACP has; an agent may offer less of it, and is refused the rest
-// by name. It goes on in a new process, but not in another sandbox: its memory
-// is in files that only the agent knows.
+// Recipe installs nothing: the user provides the program. It lists the features of ACP; if an
+// agent lacks one, the driver refuses it by name. A new process can resume a session, but
+// another sandbox cannot: the agent's memory is in files that the driver does not know.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent: name,
@@ -118,7 +116,7 @@ func environment(s runnerscripts.Session) []string {
 	return child.Environ(map[string]string{"HOME": s.Paths.Home}, agent.GatewayVariables(s), s.Agent.Env)
 }
 
-// Start starts the program; a session that has a record goes on, if the agent can.
+// Start starts the program, and resumes a recorded session if the agent can.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	set, err := check(req.Session)
 	if err != nil {
@@ -151,7 +149,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	return recorded{Conversation: conv, recorder: rec}, nil
 }
 
-// Transcript reads what was recorded of the session.
+// Transcript reads the record of the session.
 func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
 	if _, err := check(req.Session); err != nil {
 		return runnerscripts.Transcript{}, err

@@ -119,7 +119,7 @@ func (s *slowSink) EmitAt(at time.Time, conv string, typ runnerscripts.EventType
 	s.Recorder.EmitAt(at, conv, typ, payload)
 }
 
-func TestFloodIsReadAsFastAsItIsTaken(t *testing.T) {
+func TestFloodIsReadAtTheSpeedOfItsReader(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
 	c, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, &slowSink{Recorder: f.out})
@@ -156,7 +156,7 @@ func TestLongMessages(t *testing.T) {
 	}
 }
 
-func TestAgentThatDoesNotHeedAnInterruptIsEnded(t *testing.T) {
+func TestAgentThatIgnoresAnInterruptIsKilled(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
 	f.driver.cancel = 500 * time.Millisecond

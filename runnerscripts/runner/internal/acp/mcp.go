@@ -14,10 +14,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// mcpServers returns the configured MCP servers in the agent's form. It reports and
-// leaves out a server whose program is missing: some agents make no session with it.
+// mcpServers returns the configured MCP servers in ACP's form. It reports and omits servers
+// whose program is missing, because some agents fail to create a session with one.
 func (c *conversation) mcpServers(caps acpsdk.McpCapabilities, env []string) ([]acpsdk.McpServer, error) {
-	servers := []acpsdk.McpServer{} // ACP wants a list
+	servers := []acpsdk.McpServer{} // ACP requires a list, not null
 	for _, m := range c.cfg.MCPServers {
 		if m.URL != "" {
 			if !caps.Http {
@@ -46,8 +46,7 @@ func (c *conversation) mcpServers(caps acpsdk.McpCapabilities, env []string) ([]
 	return servers, nil
 }
 
-// absolute returns argv with a path of its program that does not depend on where
-// the runner works.
+// absolute returns argv with the program's path resolved against dir.
 func absolute(argv []string, dir string) []string {
 	if !strings.Contains(argv[0], "/") || filepath.IsAbs(argv[0]) {
 		return argv
@@ -55,7 +54,7 @@ func absolute(argv []string, dir string) []string {
 	return append([]string{filepath.Join(dir, argv[0])}, argv[1:]...)
 }
 
-// pairs is a map as a list in the order of its keys.
+// pairs converts a map to a list sorted by key.
 func pairs[T any](values map[string]string, pair func(key, value string) T) []T {
 	list := []T{}
 	for _, key := range slices.Sorted(maps.Keys(values)) {

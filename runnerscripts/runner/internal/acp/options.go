@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// options are the modes and models that a session offers: in fields of their own,
-// or as configuration options of those categories.
+// options are the modes and models of a session. An agent reports them in their own fields or
+// as configuration options.
 type options struct {
 	modes  *acpsdk.SessionModeState
 	models *acpsdk.SessionModelState
@@ -26,7 +26,7 @@ const (
 	categoryModel = "model"
 )
 
-// mode is the mode that the session began with.
+// mode returns the initial mode of the session.
 func (o options) mode() string {
 	if o.modes != nil {
 		return string(o.modes.CurrentModeId)
@@ -37,7 +37,7 @@ func (o options) mode() string {
 	return ""
 }
 
-// model is the model that the session began with.
+// model returns the initial model of the session.
 func (o options) model() string {
 	if o.models != nil {
 		return string(o.models.CurrentModelId)
@@ -48,7 +48,7 @@ func (o options) model() string {
 	return ""
 }
 
-// modelList are the models on offer.
+// modelList returns the available models.
 func (o options) modelList() []runnerscripts.Model {
 	var list []runnerscripts.Model
 	if o.models != nil {
@@ -65,7 +65,7 @@ func (o options) modelList() []runnerscripts.Model {
 	return list
 }
 
-// selector is the configuration option of a category.
+// selector returns the configuration option of a category.
 func (o options) selector(category string) *acpsdk.SessionConfigOptionSelect {
 	for _, opt := range o.config {
 		if s := opt.Select; s != nil && s.Category != nil && string(*s.Category) == category {
@@ -75,12 +75,12 @@ func (o options) selector(category string) *acpsdk.SessionConfigOptionSelect {
 	return nil
 }
 
-// askingModes are the ids of modes that are known to ask before the agent acts: those of
-// the adapters for Claude Code and Codex, and of Gemini CLI.
+// askingModes are the IDs of modes known to ask before the agent acts, in the adapters for
+// Claude Code and Codex, and in Gemini CLI.
 var askingModes = []string{"default", "ask", "manual", "read-only"}
 
-// modeThatAsks is the mode for a session without a choice of one: empty if the agent is in a
-// mode that asks, or offers none at all.
+// modeThatAsks returns the mode for a session without a chosen one: empty if the agent's mode
+// already asks, or the agent has no modes.
 func (c *conversation) modeThatAsks(o options) (string, error) {
 	names := o.modeNames()
 	if len(names) == 0 || slices.Contains(askingModes, o.mode()) {
@@ -95,15 +95,15 @@ func (c *conversation) modeThatAsks(o options) (string, error) {
 		c.cfg.Program, o.mode(), names)
 }
 
-// hasMode reports whether a mode is on offer; it is if the agent does not list
-// its modes.
+// hasMode reports whether a mode is available. It returns true if the agent does not list its
+// modes.
 func (o options) hasMode(mode string) bool {
 	return o.modes == nil || slices.ContainsFunc(o.modes.AvailableModes, func(m acpsdk.SessionMode) bool {
 		return string(m.Id) == mode
 	})
 }
 
-// modeNames are the modes on offer.
+// modeNames returns the available modes.
 func (o options) modeNames() []string {
 	var names []string
 	if o.modes != nil {
@@ -131,8 +131,7 @@ func (o options) modeNames() []string {
 	return names
 }
 
-// applyOptions sets the mode and the model that the user chose, at each start. Without a
-// choice the mode is one that asks.
+// applyOptions sets the user's mode and model at each start. The default mode is one that asks.
 func (c *conversation) applyOptions(ctx context.Context, p *peer) error {
 	c.mu.Lock()
 	mode, model := c.mode, c.model
@@ -155,7 +154,7 @@ func (c *conversation) applyOptions(ctx context.Context, p *peer) error {
 	return nil
 }
 
-// applyMode sets a mode; one that the driver keeps sets the mode below it.
+// applyMode sets a mode. For a mode that the driver implements, it sets the underlying mode.
 func (c *conversation) applyMode(ctx context.Context, p *peer, mode string) error {
 	if below, own := c.cfg.Modes[mode]; own {
 		mode = below
@@ -194,7 +193,7 @@ func (c *conversation) applySelector(ctx context.Context, p *peer, category, val
 	return c.unset(p, err)
 }
 
-// unset is the error of an option that the agent does not take.
+// unset returns the error for a rejected option.
 func (c *conversation) unset(p *peer, err error) error {
 	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return agent.Invalid("ask %s for something that it offers: %s", c.cfg.Program, words(rpc))
@@ -211,7 +210,7 @@ func (c *conversation) SetMode(ctx context.Context, mode string) error {
 	if err != nil {
 		return err
 	}
-	// Noted first: what the agent tells of its own mode meanwhile is no news then.
+	// Store the mode first, so that the agent's notification is not reported as a change.
 	before := c.noteMode(mode)
 	if err := c.applyMode(ctx, p, mode); err != nil {
 		c.noteMode(before)
@@ -239,7 +238,7 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
-// noteMode notes the mode that is in force, and returns the one before.
+// noteMode stores the current mode and returns the previous one.
 func (c *conversation) noteMode(mode string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,8 +251,8 @@ func (c *conversation) tellMode(mode string) {
 	c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeModeUpdate, runnerscripts.ModeUpdate{CurrentModeID: mode})
 }
 
-// agentMode takes a mode that the agent tells. One below the mode that the driver
-// keeps is no news.
+// agentMode handles a mode change by the agent. It ignores the underlying mode of a mode that
+// the driver implements.
 func (c *conversation) agentMode(mode string) {
 	c.mu.Lock()
 	below, kept := c.cfg.Modes[c.mode]

@@ -16,12 +16,11 @@ import (
 
 // peer is one run of the agent's program.
 //
-// Its lines are handled in their order, on the goroutine that reads them: so the agent
-// waits while the reader of events is slow, and a reply comes after all that was said before
-// it.
+// It handles lines in order, on the goroutine that reads them: a slow reader of events blocks
+// the agent, and a reply is handled after all earlier messages.
 type peer struct {
 	*jsonrpc.Peer
-	// heard is when the agent last said something, in nanoseconds.
+	// heard is the time of the agent's last message, in nanoseconds.
 	heard *atomic.Int64
 
 	// Set before the peer is used.
@@ -32,7 +31,7 @@ type peer struct {
 	options options
 }
 
-// dial starts the program. What it sends is for c.
+// dial starts the program. Its messages go to c.
 func (c *conversation) dial(cmd child.Command) (*peer, error) {
 	heard := &atomic.Int64{}
 	heard.Store(time.Now().UnixNano())
@@ -49,7 +48,7 @@ func (c *conversation) dial(cmd child.Command) (*peer, error) {
 // cancelRequest withdraws a request of the agent.
 const cancelRequest = "$/cancel_request"
 
-// read takes one line of the program.
+// read handles one line of the program.
 func (c *conversation) read(p *jsonrpc.Peer, line []byte) {
 	c.raw(line)
 	var m jsonrpc.Message
@@ -71,7 +70,7 @@ func (c *conversation) read(p *jsonrpc.Peer, line []byte) {
 	}
 }
 
-// silence is how long the agent has said nothing.
+// silence returns the time since the agent's last message.
 func (p *peer) silence() time.Duration {
 	return time.Since(time.Unix(0, p.heard.Load()))
 }
@@ -92,7 +91,7 @@ func call[T any](ctx context.Context, p *peer, method string, params any) (reply
 	return reply, err
 }
 
-// crash says how the program ended.
+// crash describes how the program ended.
 func (p *peer) crash(program string) error {
 	p.Close()
 	return agent.Failed("send the prompt again, which resumes the conversation: %s crashed: %s", program, p.Crash())

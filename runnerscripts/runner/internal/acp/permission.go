@@ -15,23 +15,22 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// question is a permission request that waits for its answer.
+// question is a pending permission request.
 type question struct {
 	peer      *jsonrpc.Peer
 	requestID json.RawMessage
 	call      runnerscripts.ToolCall
 	options   []runnerscripts.PermissionOption
-	why       string // it is refused
+	why       string // why it is refused
 }
 
-// permissionRequest is what the agent asks, in the shape of this project's own
-// payloads, which is ACP's.
+// permissionRequest is the agent's request. ACP's form is also that of this project's payloads.
 type permissionRequest struct {
 	ToolCall json.RawMessage                  `json:"toolCall"` // a runnerscripts.ToolCall
 	Options  []runnerscripts.PermissionOption `json:"options"`
 }
 
-// requested takes a request of the agent.
+// requested handles a request of the agent.
 func (c *conversation) requested(p *jsonrpc.Peer, m jsonrpc.Message) {
 	q := &question{peer: p, requestID: bytes.Clone(m.ID)}
 	if m.Method != acpsdk.ClientMethodSessionRequestPermission {
@@ -56,12 +55,12 @@ func (c *conversation) requested(p *jsonrpc.Peer, m jsonrpc.Message) {
 	c.permission(q)
 }
 
-// reply sends an answer. It does not wait: that may take until the program reads its input.
+// reply sends an answer in the background: the program may not read its input.
 func (c *conversation) reply(send func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.over { // else the program ends
-		c.sending.Go(func() { _ = send() }) // Done tells better that it has ended
+	if !c.over { // otherwise the program is ending
+		c.sending.Go(func() { _ = send() }) // if the program has ended, Done says so
 	}
 }
 
@@ -70,7 +69,7 @@ func (c *conversation) answer(q *question, answer acpsdk.RequestPermissionRespon
 	c.reply(func() error { return q.peer.Answer(q.requestID, answer) })
 }
 
-// withdrawn takes the agent's word that it needs no answer to a request any more.
+// withdrawn handles the agent's withdrawal of a request.
 func (c *conversation) withdrawn(p *jsonrpc.Peer, params json.RawMessage) {
 	var r struct {
 		RequestID json.RawMessage `json:"requestId"`
@@ -86,7 +85,8 @@ func (c *conversation) withdrawn(p *jsonrpc.Peer, params json.RawMessage) {
 	}
 }
 
-// toolCall is the tool call of a permission request, with what it shows.
+// toolCall returns the tool call of a permission request, with the content that the request
+// shows.
 func (c *conversation) toolCall(raw json.RawMessage) (runnerscripts.ToolCall, error) {
 	var said runnerscripts.ToolCall
 	if err := json.Unmarshal(raw, &said); err != nil {
@@ -110,8 +110,8 @@ func cancelled() acpsdk.RequestPermissionResponse {
 	return acpsdk.RequestPermissionResponse{Outcome: acpsdk.NewRequestPermissionOutcomeCancelled()}
 }
 
-// permission answers by the guard or the mode, or asks. Some agents do not tell of the
-// tool call otherwise.
+// permission answers a request by the guard or the mode, or asks the user. It reports the tool
+// call, since some agents report it only here.
 func (c *conversation) permission(q *question) {
 	call := q.call
 	if reason, refused := c.cfg.Guard.Refuses(c.translate.wholeCall(call)); refused {
@@ -134,14 +134,14 @@ func (c *conversation) permission(q *question) {
 	}
 }
 
-// asks reports whether a query runs that may ask.
+// asks reports whether a query runs that may ask the user.
 func (c *conversation) asks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.over && c.query != nil && !c.query.cancelled
 }
 
-// refuse rejects a tool call without asking.
+// refuse rejects a tool call without asking the user.
 func (c *conversation) refuse(call runnerscripts.ToolCall, options []runnerscripts.PermissionOption, reason string) acpsdk.RequestPermissionResponse {
 	call.Status = runnerscripts.ToolPending
 	c.translate.asked(call)
@@ -153,7 +153,7 @@ func (c *conversation) refuse(call runnerscripts.ToolCall, options []runnerscrip
 	return withMessage(selected(o), reason)
 }
 
-// optionOf is the first option of a kind.
+// optionOf returns the first option of a kind.
 func optionOf(options []runnerscripts.PermissionOption, kind runnerscripts.PermissionKind) (runnerscripts.PermissionOption, bool) {
 	i := slices.IndexFunc(options, func(o runnerscripts.PermissionOption) bool { return o.Kind == kind })
 	if i < 0 {
@@ -162,7 +162,7 @@ func optionOf(options []runnerscripts.PermissionOption, kind runnerscripts.Permi
 	return options[i], true
 }
 
-// withMessage adds words for the agent, for which ACP has no other place.
+// withMessage adds a message to the agent, which ACP does not provide for.
 func withMessage(answer acpsdk.RequestPermissionResponse, message string) acpsdk.RequestPermissionResponse {
 	if message != "" {
 		answer.Meta = map[string]any{"message": message}
@@ -170,7 +170,7 @@ func withMessage(answer acpsdk.RequestPermissionResponse, message string) acpsdk
 	return answer
 }
 
-// allowed reports whether the mode or an earlier decision that the driver keeps allows a
+// allowed reports whether the mode, or an earlier "always" that the driver remembers, allows a
 // tool call, and by which option.
 func (c *conversation) allowed(call runnerscripts.ToolCall, options []runnerscripts.PermissionOption) (runnerscripts.PermissionOption, bool) {
 	call = c.translate.wholeCall(call)
@@ -206,8 +206,8 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 	return nil
 }
 
-// decided returns the option that the agent gets for the one that was chosen, unless it gets
-// none before an interrupt.
+// decided returns the option to send for the user's choice, unless an interrupt must be sent
+// first.
 func (c *conversation) decided(q *question, o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (chosen runnerscripts.PermissionOption, answers bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,8 +218,8 @@ func (c *conversation) decided(q *question, o runnerscripts.PermissionOption, d 
 		}
 	}
 	if d.Interrupt && !o.Kind.Allows() && c.query != nil {
-		// It gets its answer only after the interrupt, with the withdrawn ones: it might
-		// end its turn as if it had not been stopped.
+		// The answer must follow the interrupt, with the withdrawn requests: otherwise the
+		// agent might end its turn as if it were not stopped.
 		q.why = d.Message
 		c.stopped = append(c.stopped, q)
 		c.interrupt(c.query)
@@ -228,7 +228,8 @@ func (c *conversation) decided(q *question, o runnerscripts.PermissionOption, d 
 	return chosen, true
 }
 
-// withdrawAll ends the questions of a query that ends, also those whose rejection ends it.
+// withdrawAll withdraws the requests of an ending query, including those whose rejection ends
+// it.
 func (c *conversation) withdrawAll() {
 	list := c.permissions.WithdrawAll()
 	c.mu.Lock()

@@ -9,14 +9,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
-// madeSession is a note of a session that the agent has made.
+// madeSession notes in the record that the agent has created a session.
 type madeSession struct {
 	SessionID string `json:"session_id"`
 	Agent     string `json:"agent"`
 	Version   string `json:"version,omitempty"`
 }
 
-// recorded is a conversation whose record is closed with it.
+// recorded closes the record together with the conversation.
 type recorded struct {
 	agent.Conversation
 	recorder *record.Recorder
@@ -24,7 +24,7 @@ type recorded struct {
 
 func (r recorded) Close() error { return errors.Join(r.Conversation.Close(), r.recorder.Close()) }
 
-// readHistory tells what there is to go on with.
+// readHistory reads the conversation to continue.
 func readHistory(s runnerscripts.Session) (History, error) {
 	var h History
 	text, err := agent.ReadIfExists(record.File(s))
@@ -50,7 +50,7 @@ func readHistory(s runnerscripts.Session) (History, error) {
 		}
 	}
 	if h.Prompts == 0 {
-		h.SessionID = "" // nothing was said: agents do not keep such a session
+		h.SessionID = "" // agents do not store a session without messages
 	}
 	return h, nil
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// repeatTime is how long the agent may pause while it repeats the conversation.
+// repeatTime is how long the agent may pause while it repeats the old conversation.
 const repeatTime = 3 * time.Second
 
-// running returns the peer, started again if it has ended.
+// running returns the peer, and restarts it if it has ended.
 func (c *conversation) running(ctx context.Context) (*peer, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
@@ -70,7 +70,7 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 	defer cancel()
 	if err := c.open(ctx, p, h, cmd.Env); err != nil {
 		if errors.Is(err, jsonrpc.ErrEnded) {
-			p.Close() // as it likes: how it ended is the reason
+			p.Close() // ignore the error: the cause is how the program ended
 			err = c.startFailure(errors.New(p.Crash()))
 		}
 		p.Kill()
@@ -83,7 +83,7 @@ func (c *conversation) startFailure(err error) error {
 	return agent.Failed("check that the program in agent.command is %s for this platform: %v", c.cfg.Program, err)
 }
 
-// open shakes hands and makes or loads the session. env is the agent's environment.
+// open performs the handshake and creates or loads the session. env is the agent's environment.
 func (c *conversation) open(ctx context.Context, p *peer, h History, env []string) error {
 	var err error
 	p.init, err = call[acpsdk.InitializeResponse](ctx, p, acpsdk.AgentMethodInitialize, acpsdk.InitializeRequest{
@@ -121,7 +121,7 @@ func (c *conversation) open(ctx context.Context, p *peer, h History, env []strin
 	return c.applyOptions(ctx, p)
 }
 
-// newSession makes a new session.
+// newSession creates a session.
 func (c *conversation) newSession(ctx context.Context, p *peer, name string) error {
 	s, err := call[acpsdk.NewSessionResponse](ctx, p, acpsdk.AgentMethodSessionNew, acpsdk.NewSessionRequest{
 		Cwd: c.cfg.Workspace, McpServers: p.servers,
@@ -136,8 +136,7 @@ func (c *conversation) newSession(ctx context.Context, p *peer, name string) err
 	return nil
 }
 
-// loadSession goes on with a session, by the shorter of the ways that the agent
-// offers: without a repetition of the conversation so far.
+// loadSession loads a session, if possible without the agent repeating the old conversation.
 func (c *conversation) loadSession(ctx context.Context, p *peer, h History) error {
 	p.session = acpsdk.SessionId(h.SessionID)
 	const format = "see that the agent's own files are in this sandbox, or begin a new session: %s cannot go on: %s"
@@ -172,8 +171,8 @@ func (c *conversation) loadSession(ctx context.Context, p *peer, h History) erro
 	return nil
 }
 
-// awaitRepetition waits until the agent has repeated so many updates, or pauses:
-// a version may repeat fewer.
+// awaitRepetition waits until the agent has repeated the given number of updates, or pauses:
+// some versions repeat fewer.
 func (c *conversation) awaitRepetition(ctx context.Context, p *peer, updates int) error {
 	timer := time.NewTimer(repeatTime)
 	defer timer.Stop()
@@ -197,7 +196,7 @@ func (c *conversation) awaitRepetition(ctx context.Context, p *peer, updates int
 	}
 }
 
-// refused is the error of a start that the agent does not take part in.
+// refused returns the error for a start that the agent refuses.
 func (c *conversation) refused(err error, format string) error {
 	rpc, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
@@ -209,7 +208,7 @@ func (c *conversation) refused(err error, format string) error {
 // authRequired is ACP's code for an agent that is not logged in.
 const authRequired = -32000
 
-// lost is the error of a session that the agent does not find.
+// lost returns the error for a session that the agent does not find.
 func (c *conversation) lost(err error, format string) error {
 	rpc, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok || rpc.Code == authRequired {
@@ -220,7 +219,7 @@ func (c *conversation) lost(err error, format string) error {
 	}
 }
 
-// raw passes a line of the agent on, if that is asked for.
+// raw emits a line of the agent, if raw events are enabled.
 func (c *conversation) raw(line []byte) {
 	if c.cfg.Query.Raw {
 		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeRaw, agent.RawLine(line))
@@ -231,7 +230,7 @@ func (c *conversation) unreadable(line []byte, err error) {
 	agent.EmitUnreadable(c.cfg.Out, c.cfg.Program, line, err)
 }
 
-// notified takes a notification. It runs on the reader's goroutine.
+// notified handles a notification. It runs on the reader's goroutine.
 func (c *conversation) notified(method string, params json.RawMessage) {
 	var n struct {
 		SessionID string          `json:"sessionId"`
@@ -241,7 +240,7 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 		Kind string `json:"sessionUpdate"`
 	}
 	if strings.HasPrefix(method, "_") {
-		return // an extension, which ACP allows to ignore
+		return // an extension, which ACP allows clients to ignore
 	}
 	if method != acpsdk.ClientMethodSessionUpdate || json.Unmarshal(params, &n) != nil ||
 		json.Unmarshal(n.Update, &head) != nil || head.Kind == "" {
@@ -264,8 +263,8 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 	}
 }
 
-// isRunners reports whether a kind of update has the name of an event that only the
-// runner or the environment emits: the end of a query, for example.
+// isRunners reports whether a kind of update has the name of an event that only the runner or
+// the environment may emit, such as the end of a query.
 func isRunners(kind string) bool {
 	switch runnerscripts.EventType(kind) {
 	case runnerscripts.TypePermissionRequest, runnerscripts.TypePermissionResolved,
@@ -277,7 +276,7 @@ func isRunners(kind string) bool {
 	return slices.Contains([]string{"query", "environment", "file", "transcript", "subagent"}, family)
 }
 
-// said takes an update of the session.
+// said handles an update of the session.
 func (c *conversation) said(u Update) error {
 	if runnerscripts.EventType(u.Kind) != runnerscripts.TypeModeUpdate {
 		return c.translate.update(u)
@@ -290,7 +289,7 @@ func (c *conversation) said(u Update) error {
 	return nil
 }
 
-// repeats reports whether an update is one of a conversation that is loaded.
+// repeats reports whether an update belongs to the old conversation of a loading session.
 func (c *conversation) repeats(u Update) bool {
 	switch runnerscripts.EventType(u.Kind) {
 	case runnerscripts.TypeUserMessage, runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought,

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
-// translator makes events of updates.
+// translator converts updates to events.
 type translator struct {
 	out           agent.Sink
 	wholeThoughts bool
@@ -27,13 +27,13 @@ type translator struct {
 	spent    float64 // of the query that runs
 }
 
-// knownCall is a tool call that the agent has told.
+// knownCall is a reported tool call.
 type knownCall struct {
 	open bool                   // it has not ended
-	call runnerscripts.ToolCall // what the guard needs of it
+	call runnerscripts.ToolCall // the fields that the guard needs
 }
 
-// draft is a block of an answer that is being made.
+// draft is an unfinished block of an answer.
 type draft struct {
 	id  string
 	typ runnerscripts.EventType
@@ -43,14 +43,14 @@ func newTranslator(out agent.Sink, wholeThoughts bool) *translator {
 	return &translator{out: out, wholeThoughts: wholeThoughts, calls: map[string]knownCall{}}
 }
 
-// goOn takes what there is to go on with.
+// goOn continues an earlier conversation.
 func (t *translator) goOn(h History) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.prompts, t.cost = max(t.prompts, h.Prompts), max(t.cost, h.Cost)
 }
 
-// prompt reports words of the user, which start a query.
+// prompt reports a user message, which starts a query.
 func (t *translator) prompt(text string) {
 	t.mu.Lock()
 	t.prompts++
@@ -63,7 +63,7 @@ func (t *translator) prompt(text string) {
 	})
 }
 
-// update reports what the agent says.
+// update reports an update of the agent.
 func (t *translator) update(u Update) error {
 	switch runnerscripts.EventType(u.Kind) {
 	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
@@ -82,11 +82,11 @@ func (t *translator) update(u Update) error {
 	case runnerscripts.TypeUsageUpdate:
 		return t.usage(u)
 	}
-	// Also those that only the reader of events may know.
+	// Pass on unknown kinds: the reader of events may know them.
 	return pass[map[string]json.RawMessage](t, u)
 }
 
-// pass passes an update on in the shape of its payload.
+// pass emits an update with its payload decoded as T.
 func pass[T any](t *translator, u Update) error {
 	var payload T
 	if err := json.Unmarshal(u.Raw, &payload); err != nil {
@@ -120,8 +120,8 @@ func (t *translator) chunk(typ runnerscripts.EventType, raw json.RawMessage) err
 	return nil
 }
 
-// toolCall reports a tool call or an update of one. The first that is heard of a
-// call is its start, whatever the agent calls it.
+// toolCall reports a tool call or its update. The first mention of a call is its start,
+// whatever the agent calls it.
 func (t *translator) toolCall(call runnerscripts.ToolCall) {
 	typ := runnerscripts.TypeToolCallUpdate
 	t.mu.Lock()
@@ -142,13 +142,13 @@ func (t *translator) toolCall(call runnerscripts.ToolCall) {
 	t.out.Emit(runnerscripts.MainConversation, typ, call)
 }
 
-// with is what is known of a call after an update of it.
+// with returns a call merged with an update.
 func (k knownCall) with(update runnerscripts.ToolCall) runnerscripts.ToolCall {
 	call := k.call
 	if update.Title != "" {
 		call.Title = update.Title
 	}
-	// A question about a tool may say less of it than what was told before.
+	// A permission request may know less of a tool than an earlier update.
 	if update.Kind != "" && (call.Kind == "" || update.Kind != runnerscripts.ToolOther) {
 		call.Kind = update.Kind
 	}
@@ -166,15 +166,15 @@ func (k knownCall) with(update runnerscripts.ToolCall) runnerscripts.ToolCall {
 	return call
 }
 
-// wholeCall is a tool call with what the agent told of it before.
+// wholeCall returns a tool call merged with the agent's earlier reports of it.
 func (t *translator) wholeCall(call runnerscripts.ToolCall) runnerscripts.ToolCall {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.calls[call.ToolCallID].with(call)
 }
 
-// asked reports a tool call that needs permission. What the request shows beside
-// a change of files is a remark on it, and not the call's content.
+// asked reports a tool call that needs permission. Content of the request other than a file
+// change is a remark, not the call's content.
 func (t *translator) asked(call runnerscripts.ToolCall) {
 	call.Content = slices.DeleteFunc(slices.Clone(call.Content), func(c runnerscripts.ToolCallContent) bool {
 		return c.Type == "content"
@@ -182,7 +182,7 @@ func (t *translator) asked(call runnerscripts.ToolCall) {
 	t.toolCall(call)
 }
 
-// busy reports whether a tool call has not ended.
+// busy reports whether a tool call is open.
 func (t *translator) busy() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,7 +194,7 @@ func (t *translator) busy() bool {
 	return false
 }
 
-// endCalls ends the tool calls that the agent leaves open.
+// endCalls ends the open tool calls.
 func (t *translator) endCalls() {
 	t.mu.Lock()
 	var ids []string
@@ -213,8 +213,7 @@ func (t *translator) endCalls() {
 	}
 }
 
-// takeBackPrompt takes back a prompt to which nothing was said, and reports whether
-// that is so.
+// takeBackPrompt withdraws a prompt that got no answer, and reports whether it did.
 func (t *translator) takeBackPrompt() bool {
 	t.mu.Lock()
 	id, silent := record.BlockID(t.promptID, 0), t.blocks == 1
@@ -231,7 +230,7 @@ func (t *translator) takeBackPrompt() bool {
 }
 
 // takeBack empties the blocks of an answer that the agent does not remember, and reports
-// whether there are any.
+// whether there were any.
 func (t *translator) takeBack() bool {
 	t.mu.Lock()
 	blocks := t.draft
@@ -254,7 +253,7 @@ type usageUpdate struct {
 	} `json:"cost,omitempty"`
 }
 
-// dollars is the cost of the session so far, if it is known.
+// dollars returns the cost of the session so far, if known.
 func (u usageUpdate) dollars() (float64, bool) {
 	if u.Cost == nil || u.Cost.Currency != "USD" {
 		return 0, false
@@ -278,7 +277,7 @@ func (t *translator) usage(u Update) error {
 	return nil
 }
 
-// costOfQuery is what the agent said that the query cost so far, in dollars.
+// costOfQuery returns the cost of the query so far as reported by the agent, in dollars.
 func (t *translator) costOfQuery() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package agent is the small interface between the runner, which speaks the
-// protocol of package runnerscripts, and the drivers. Each driver knows one
-// agent.
+// Package agent defines the interface between the runner, which speaks the protocol of package
+// runnerscripts, and the drivers, each of which supports one agent.
 package agent
 
 import (
@@ -10,11 +9,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Driver knows one kind of agent. Errors that a user can act on are a
-// *runnerscripts.ScriptFailure; any other is reported as FailInternal.
+// Driver supports one kind of agent. Errors that a user can act on are a
+// *runnerscripts.ScriptFailure; all others are reported as FailInternal.
 type Driver interface {
-	// Recipe says what the agent needs in a sandbox, at the versions that the
-	// driver was tested with.
+	// Recipe returns what the agent needs in a sandbox, at the versions with which the driver
+	// was tested.
 	Recipe() runnerscripts.Recipe
 
 	// Setup writes what the agent needs into the session's folders and
@@ -34,8 +33,8 @@ type Driver interface {
 	Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out Sink) (runnerscripts.Transcript, error)
 
 	// Replay emits the conversation of a transcript of this agent, every event with its
-	// recorded time. The session may be that of another agent, which is to continue it: only
-	// its paths count.
+	// recorded time. The session may belong to another agent that will continue it: Replay uses
+	// only its paths.
 	Replay(ctx context.Context, s runnerscripts.Session, t runnerscripts.Transcript, out Sink) error
 }
 
@@ -53,8 +52,8 @@ type Conversation interface {
 	// end. Without a running query it does nothing.
 	Interrupt(ctx context.Context) error
 
-	// Respond answers a permission request that was emitted. An id that is not
-	// waiting (any more) is FailInvalidRequest.
+	// Respond answers an emitted permission request. An ID that is not pending is
+	// FailInvalidRequest.
 	Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error
 
 	// SetMode and SetModel change the permission mode and the model from the
@@ -67,11 +66,11 @@ type Conversation interface {
 	Close() error
 }
 
-// Sink takes events. It fills in session, query and source; it may be called
-// from several goroutines, and blocks while the reader is slow.
+// Sink receives events. It fills in session, query and source. It may be called from several
+// goroutines, and blocks while the reader is slow.
 type Sink interface {
-	// Emit reports an event of a conversation that happened now.
+	// Emit reports an event that happens now.
 	Emit(conversation string, typ runnerscripts.EventType, payload any)
-	// EmitAt reports one that happened at another time.
+	// EmitAt reports an event that happened at another time.
 	EmitAt(at time.Time, conversation string, typ runnerscripts.EventType, payload any)
 }

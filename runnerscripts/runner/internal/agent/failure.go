@@ -12,24 +12,24 @@ func Invalid(format string, args ...any) error {
 	return fail(runnerscripts.FailInvalidRequest, format, args)
 }
 
-// Unsupported returns a FailUnsupported: what an agent cannot do is refused by
-// name, never ignored.
+// Unsupported returns a FailUnsupported: drivers refuse unsupported features by name instead of
+// ignoring them.
 func Unsupported(format string, args ...any) error {
 	return fail(runnerscripts.FailUnsupported, format, args)
 }
 
-// Failed returns a FailAgent: the agent has crashed, or cannot be understood.
+// Failed returns a FailAgent: the agent has crashed, or its output is invalid.
 func Failed(format string, args ...any) error { return fail(runnerscripts.FailAgent, format, args) }
 
-// FailedQuery returns a FailQuery: the agent itself has ended the query with an error.
-// The conversation goes on.
+// FailedQuery returns a FailQuery: the agent ended the query with an error, and the
+// conversation continues.
 func FailedQuery(format string, args ...any) error {
 	return fail(runnerscripts.FailQuery, format, args)
 }
 
-// APIFailure returns a FailAPI with the words of the agent and an advice that fits the
-// status with which the model's API answered: zero if it did not, or is not known. key is
-// how the agent gets a key for the API. An advice that is not empty replaces the usual one.
+// APIFailure returns a FailAPI with the agent's message and advice for the HTTP status of the
+// model's API; zero means no answer or an unknown status. key says how the agent gets a key for
+// the API. A non-empty advice replaces the default one.
 func APIFailure(status int, said, key, advice string) error {
 	fact := said
 	if status != 0 {
@@ -41,7 +41,7 @@ func APIFailure(status int, said, key, advice string) error {
 	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailAPI, HTTPStatus: status, Message: fact + "; " + advice}
 }
 
-// statusOverloaded is Anthropic's own.
+// statusOverloaded is a status that only Anthropic uses.
 const statusOverloaded = 529
 
 func apiAdvice(status int, key string) string {

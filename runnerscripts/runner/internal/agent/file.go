@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 )
 
-// RestoreFile writes a whole file of a transcript or nothing, and the folders
-// above it.
+// RestoreFile atomically writes a file of a transcript, and creates its parent folders.
 func RestoreFile(file, text string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
@@ -28,7 +27,7 @@ func RestoreFile(file, text string) error {
 	return nil
 }
 
-// ReadIfExists reads a file of a transcript; one that is not there is empty.
+// ReadIfExists reads a file of a transcript; a missing file is empty.
 func ReadIfExists(file string) (string, error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

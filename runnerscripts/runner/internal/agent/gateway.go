@@ -18,8 +18,8 @@ var modelVariables = map[runnerscripts.ModelAPI]struct {
 	runnerscripts.APIGemini:    {"GOOGLE_GEMINI_BASE_URL", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
 }
 
-// Gateway returns the base addresses at which the session's agent reaches the models of each
-// API without a key. An API whose key is in Agent.Env is not among them.
+// Gateway returns the base addresses at which the session's agent reaches each API without a
+// key. It omits APIs whose key is in Agent.Env.
 func Gateway(s runnerscripts.Session) map[runnerscripts.ModelAPI]string {
 	found := map[runnerscripts.ModelAPI]string{}
 	if s.Gateway == nil {
@@ -38,11 +38,11 @@ func Gateway(s runnerscripts.Session) map[runnerscripts.ModelAPI]string {
 	return found
 }
 
-// KeyVariable is the variable that holds the token for an API.
+// KeyVariable returns the variable that holds the token for an API.
 func KeyVariable(api runnerscripts.ModelAPI) string { return modelVariables[api].keys[0] }
 
-// GatewayVariables returns the variables by which agents, and what they run, find the gateway:
-// its APIs and its proxy. No proxy is asked for the gateway itself.
+// GatewayVariables returns the environment variables that point agents and their commands to
+// the gateway's APIs and its proxy. Requests to the gateway itself bypass the proxy.
 func GatewayVariables(s runnerscripts.Session) map[string]string {
 	vars := s.Gateway.ProxyVariables()
 	for api, base := range Gateway(s) {

@@ -11,21 +11,19 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// mostLinks is how many symbolic links a path may lead through.
+// mostLinks bounds the symbolic links in a path.
 const mostLinks = 255
 
-// Guard keeps an agent's tools for files inside of the workspace, where the agent
-// asks before it uses them. It decides by path, with symbolic links resolved at
-// the time of the question. NewGuard makes one; the zero value refuses nothing. It
-// may be used by several goroutines.
+// Guard confines an agent's file tools to the workspace, for calls about which the agent asks.
+// It decides by path, and resolves symbolic links at the time of the question. Use NewGuard;
+// the zero value refuses nothing. It may be used by several goroutines.
 type Guard struct {
-	workspace string // empty: anything goes
+	workspace string // empty: no limit
 	readable  []string
 }
 
-// NewGuard returns the guard of a session, which lets the files below the readable
-// folders be read, such as those of the profile's skills. Relative ones are in the
-// session's home.
+// NewGuard returns the guard of a session. It also allows reads below the readable folders,
+// such as those of the profile's skills. Relative folders are in the session's home.
 func NewGuard(s runnerscripts.Session, readable ...string) Guard {
 	if s.Agent.AllowOutside {
 		return Guard{}
@@ -40,9 +38,9 @@ func NewGuard(s runnerscripts.Session, readable ...string) Guard {
 	return g
 }
 
-// Refuses reports whether a tool call must not run, and the reason as a message for the
-// agent. It refuses calls on a file outside the workspace, or possibly outside.
-// It does not refuse calls of other kinds, such as commands.
+// Refuses reports whether a tool call must not run, with the reason as a message for the agent.
+// It refuses calls on files that are, or may be, outside the workspace. It does not refuse
+// other kinds of calls, such as commands.
 func (g Guard) Refuses(call runnerscripts.ToolCall) (string, bool) {
 	if g.workspace == "" {
 		return "", false
@@ -64,7 +62,7 @@ func (g Guard) Refuses(call runnerscripts.ToolCall) (string, bool) {
 	return "", false
 }
 
-// paths are those that a tool call says it works on.
+// paths returns the paths on which a tool call works.
 func paths(call runnerscripts.ToolCall) []string {
 	var list []string
 	for _, l := range call.Locations {
@@ -78,9 +76,8 @@ func paths(call runnerscripts.ToolCall) []string {
 	return list
 }
 
-// holds reports whether a path stays inside, both for the system, which follows
-// links before "..", and for agents, which often remove ".." first, and take "~"
-// for the home.
+// holds reports whether a path stays inside, both for the system, which follows links before
+// "..", and for agents, many of which remove ".." first and expand "~" to the home.
 func (g Guard) holds(name string, reads bool) bool {
 	if name == "~" || strings.HasPrefix(name, "~/") {
 		return false
@@ -132,7 +129,7 @@ func resolve(name string) (string, error) {
 		info, err := os.Lstat(next)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			// What is below it cannot be a link.
+			// Nothing below a missing element can be a link.
 		case err != nil:
 			return "", err
 		case info.Mode()&fs.ModeSymlink != 0:
@@ -154,7 +151,7 @@ func resolve(name string) (string, error) {
 	return done, nil
 }
 
-// EmitRefused tells that a guard has refused a tool call.
+// EmitRefused reports a tool call that a guard has refused.
 func EmitRefused(out Sink, conversation string, call runnerscripts.ToolCall, reason string) {
 	out.Emit(conversation, runnerscripts.TypeLog, runnerscripts.Log{
 		Level:   "warn",

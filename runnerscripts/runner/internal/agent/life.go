@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// Life ends a conversation once: by its Close, and at once when its context ends. The zero
-// value is ready to use.
+// Life ends a conversation once: by Close, or immediately when its context ends. The zero value
+// is ready to use.
 type Life struct {
 	ending  sync.Once
 	unwatch func()
 }
 
-// Watch calls kill when ctx ends, unless Close was called before. The driver's Start calls it
-// once, before the conversation is used.
+// Watch calls kill when ctx ends before Close is called. The driver's Start calls it once,
+// before the conversation is used.
 func (l *Life) Watch(ctx context.Context, kill func()) {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -27,8 +27,8 @@ func (l *Life) Watch(ctx context.Context, kill func()) {
 	}
 }
 
-// Close ends the watch, waits for a kill that has begun, and calls end. Again it waits for
-// the first call and does nothing.
+// Close stops the watch, waits for a running kill, and calls end. Later calls wait for the
+// first and do nothing.
 func (l *Life) Close(end func()) {
 	l.ending.Do(func() {
 		l.unwatch()
@@ -36,5 +36,5 @@ func (l *Life) Close(end func()) {
 	})
 }
 
-// Closed is the error of a use of a conversation that is closed.
+// Closed returns the error for using a closed conversation.
 func Closed() error { return Invalid("start the conversation again: it is closed") }

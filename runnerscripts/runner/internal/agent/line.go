@@ -17,8 +17,8 @@ func RawLine(line []byte) json.RawMessage {
 	return data
 }
 
-// EmitUnreadable reports a line that a driver does not understand, which is never
-// an error: the agent may be of a newer version. program is its name for people.
+// EmitUnreadable reports a line that a driver cannot parse. It is not an error: the agent may
+// be newer than the driver. program is its name in messages.
 func EmitUnreadable(out Sink, program string, line []byte, err error) {
 	const most = 1024
 	shown := string(bytes.ToValidUTF8(line[:min(len(line), most)], []byte("\uFFFD")))

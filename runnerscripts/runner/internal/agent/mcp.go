@@ -20,11 +20,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// installTime is how long the install command of one server may take.
+// installTime limits the install command of one server.
 const installTime = 15 * time.Minute
 
-// Servers returns the MCP servers of a profile as the agent is to start them: the
-// command of one that brings files is run in the folder of those.
+// Servers returns the MCP servers of a profile as the agent must start them: a server with
+// files runs in the folder of these files.
 func Servers(s runnerscripts.Session, p runnerscripts.Profile) []runnerscripts.MCPServer {
 	servers := slices.Clone(p.MCPServers)
 	for i, m := range servers {
@@ -35,13 +35,13 @@ func Servers(s runnerscripts.Session, p runnerscripts.Profile) []runnerscripts.M
 	return servers
 }
 
-// Variable is a variable of the agent's environment in a value of a server's own
-// environment or headers: ${NAME}, with the name as its group.
+// Variable matches a reference ${NAME} to the agent's environment in the environment or headers
+// of a server. Its group is the name.
 var Variable = Pattern{Expr: `\$\{([A-Za-z_][A-Za-z0-9_]*)\}`}
 
-// Expand returns servers with the variables that their environments and headers name
-// replaced by those of env, the agent's environment. It is for agents that get
-// their servers over a pipe: no file may have the values.
+// Expand returns servers with the variables in their environments and headers replaced by their
+// values in env, the agent's environment. It is for agents that receive their servers over a
+// pipe: the values must not be written to a file.
 func Expand(servers []runnerscripts.MCPServer, env []string) ([]runnerscripts.MCPServer, error) {
 	vars := map[string]string{}
 	for _, kv := range env {
@@ -79,8 +79,8 @@ func serverFolder(s runnerscripts.Session, m runnerscripts.MCPServer) string {
 	return filepath.Join(s.Paths.Home, filepath.FromSlash(ownFolder), "mcp", m.Name)
 }
 
-// InstallServers writes the files of the MCP servers that bring some, and runs
-// their install commands, once for each content. env is the agent's environment.
+// InstallServers writes the files of MCP servers that have some, and runs their install
+// commands, once for each content. env is the agent's environment.
 func InstallServers(ctx context.Context, s runnerscripts.Session, p runnerscripts.Profile, env []string) error {
 	for _, m := range p.MCPServers {
 		if len(m.Files) == 0 && m.Install == "" {
@@ -104,7 +104,7 @@ func installServer(ctx context.Context, s runnerscripts.Session, m runnerscripts
 	if done, err := os.ReadFile(stamp); err == nil && string(done) == hex.EncodeToString(sum[:]) {
 		return nil
 	}
-	// What an earlier version or a failure left would be in the way.
+	// Remove the files of an earlier version or of a failed install.
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return fmt.Errorf("write the MCP server %q: %w", m.Name, err)
 	}

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// Pattern is a regular expression that is compiled when it is first needed. Package
-// level variables are Patterns: the same program is the guest of every sandbox, which
-// needs none of them, and compiling them all takes it a quarter of its memory.
+// Pattern is a regular expression that is compiled on first use. Package-level patterns use it:
+// the guest of every sandbox contains this code, and compiling all patterns would take a
+// quarter of its memory.
 type Pattern struct {
-	// Expr is the expression; one that is none panics when it is needed.
+	// Expr is the expression. An invalid one panics on first use.
 	Expr string
 
 	once     sync.Once

@@ -8,7 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Choose finds the option of a permission request that a decision means.
+// Choose returns the option of a permission request that a decision selects.
 func Choose(options []runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (runnerscripts.PermissionOption, error) {
 	i := slices.IndexFunc(options, func(o runnerscripts.PermissionOption) bool {
 		if d.OptionID != "" {
@@ -27,14 +27,14 @@ func Choose(options []runnerscripts.PermissionOption, d runnerscripts.Permission
 	return o, nil
 }
 
-// Permissions are the permission requests of a conversation that wait for a decision, each
-// with what its driver needs for the answer. A request ends once: it is answered or
-// withdrawn. Its events come in their order, and have come when a method returns. The
-// methods may be called from several goroutines; the zero value with Out is ready to use.
+// Permissions are the pending permission requests of a conversation, each with the data that
+// its driver needs to answer it. A request ends once: by an answer or a withdrawal. Its events
+// are emitted in order, before the method returns. The methods may be called from several
+// goroutines; a zero value with Out set is ready to use.
 type Permissions[Q any] struct {
-	Out Sink // must not call the methods: they wait until it returns
+	Out Sink // must not call the methods: they block until it returns
 
-	telling sync.Mutex // held until an event is emitted, which may wait for the reader
+	telling sync.Mutex // held while an event is emitted, which may block on the reader
 	mu      sync.Mutex
 	pending map[string]pendingPermission[Q]
 }
@@ -44,8 +44,9 @@ type pendingPermission[Q any] struct {
 	question     Q
 }
 
-// Request emits a request and keeps it, unless live, called first, returns false. No request
-// is kept whose live ran after a WithdrawAll that ended the query. Nil means that it lives.
+// Request calls live; unless it returns false, Request emits and stores the request. A request
+// whose live runs after the WithdrawAll of its ended query is never stored. A nil live means
+// true.
 func (p *Permissions[Q]) Request(conversation string, r runnerscripts.PermissionRequest, q Q, live func() bool) bool {
 	p.telling.Lock()
 	defer p.telling.Unlock()
@@ -62,8 +63,9 @@ func (p *Permissions[Q]) Request(conversation string, r runnerscripts.Permission
 	return true
 }
 
-// Answer ends a request by the option that choose returns, which the driver passes on then.
-// After an error the request waits on; one that does not wait is FailInvalidRequest.
+// Answer ends a request with the option that choose returns; the driver then sends it to the
+// agent. After an error the request stays pending. A request that is not pending is
+// FailInvalidRequest.
 func (p *Permissions[Q]) Answer(id string, choose func(Q) (runnerscripts.PermissionOption, error)) (Q, runnerscripts.PermissionOption, error) {
 	p.telling.Lock()
 	defer p.telling.Unlock()
@@ -81,7 +83,7 @@ func (p *Permissions[Q]) Answer(id string, choose func(Q) (runnerscripts.Permiss
 	return w.question, o, nil
 }
 
-// Withdraw ends the requests that fit, and returns their questions.
+// Withdraw ends the matching requests and returns their questions.
 func (p *Permissions[Q]) Withdraw(fits func(id string, q Q) bool) []Q {
 	p.telling.Lock()
 	defer p.telling.Unlock()
@@ -98,10 +100,10 @@ func (p *Permissions[Q]) Withdraw(fits func(id string, q Q) bool) []Q {
 	return list
 }
 
-// WithdrawAll ends all requests, as those of a query that ends.
+// WithdrawAll ends all requests, for the end of a query.
 func (p *Permissions[Q]) WithdrawAll() []Q { return p.Withdraw(func(string, Q) bool { return true }) }
 
-// end ends a request with p.telling held.
+// end ends a request. The caller holds p.telling.
 func (p *Permissions[Q]) end(id string, w pendingPermission[Q], resolved runnerscripts.PermissionResolved) {
 	p.mu.Lock()
 	delete(p.pending, id)
@@ -109,8 +111,8 @@ func (p *Permissions[Q]) end(id string, w pendingPermission[Q], resolved runners
 	p.Out.Emit(w.conversation, runnerscripts.TypePermissionResolved, resolved)
 }
 
-// Pending returns the questions of the requests that wait. It does not wait for the reader
-// of Out.
+// Pending returns the questions of the pending requests. It does not block on the reader of
+// Out.
 func (p *Permissions[Q]) Pending() []Q {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,8 +123,7 @@ func (p *Permissions[Q]) Pending() []Q {
 	return list
 }
 
-// NotWaiting is the error of an answer to a permission request that does not wait
-// for one.
+// NotWaiting returns the error for an answer to a request that is not pending.
 func NotWaiting(id string) error {
 	return Invalid("answer a permission request that waits: there is none with the id %q (any more)", id)
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// WithProfile returns the agent with what the profile says and the agent does not
-// say itself.
+// WithProfile returns the agent completed with the fields of the profile that it does not set.
 func WithProfile(a runnerscripts.Agent, p runnerscripts.Profile) runnerscripts.Agent {
 	if a.Model == "" {
 		a.Model = p.Model
@@ -26,7 +25,8 @@ func WithProfile(a runnerscripts.Agent, p runnerscripts.Profile) runnerscripts.A
 	return a
 }
 
-// CheckFeatures refuses by name what an agent is asked for and does not support.
+// CheckFeatures returns an error that names a requested feature that the agent does not
+// support.
 func CheckFeatures(r runnerscripts.Recipe, a runnerscripts.Agent, p runnerscripts.Profile) error {
 	stdio := func(m runnerscripts.MCPServer) bool { return len(m.Command) > 0 }
 	http := func(m runnerscripts.MCPServer) bool { return m.URL != "" }
@@ -59,8 +59,8 @@ func CheckFeatures(r runnerscripts.Recipe, a runnerscripts.Agent, p runnerscript
 	return nil
 }
 
-// CheckFrontmatter refuses by name the keys of a part of the profile that a program
-// would ignore. where is the part, such as "profile.commands[0]".
+// CheckFrontmatter returns an error that names the frontmatter keys that a program would
+// ignore. where is the part of the profile, such as "profile.commands[0]".
 func CheckFrontmatter(program, where string, front map[string]any, known ...string) error {
 	for _, key := range slices.Sorted(maps.Keys(front)) {
 		if !slices.Contains(known, key) {

@@ -14,13 +14,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// ownFolder is where drivers keep what is theirs and not the agent's, below the
-// session's home.
+// ownFolder holds the drivers' own files, below the session's home.
 const ownFolder = ".config/agentenv"
 
-// WriteProfile writes the files of a profile, by paths relative to the session's
-// home, and removes those which an earlier profile of that agent had there. Nothing
-// outside the home is touched.
+// WriteProfile writes the files of a profile, by paths relative to the session's home, and
+// removes the files of the agent's previous profile. It touches nothing outside the home.
 func WriteProfile(s runnerscripts.Session, files []runnerscripts.WorkspaceFile) error {
 	if err := checkApart(files); err != nil {
 		return err
@@ -54,7 +52,7 @@ func WriteProfile(s runnerscripts.Session, files []runnerscripts.WorkspaceFile) 
 	if data, err = json.Marshal(written); err != nil {
 		return err
 	}
-	// The list first: what it names and is not there does no harm.
+	// Write the list first: naming a missing file does no harm.
 	for _, f := range slices.Concat([]runnerscripts.WorkspaceFile{{Path: list, Content: data, Mode: 0o600}}, files) {
 		if err := writeBelow(root, f); err != nil {
 			return fmt.Errorf("write %s of the profile: %w", f.Path, err)
@@ -85,7 +83,7 @@ func checkApart(files []runnerscripts.WorkspaceFile) error {
 	return nil
 }
 
-// writeBelow replaces a file, whatever it was.
+// writeBelow replaces a file of any type.
 func writeBelow(root *os.Root, f runnerscripts.WorkspaceFile) error {
 	mode := f.Mode.Perm()
 	if mode == 0 {
@@ -100,7 +98,7 @@ func writeBelow(root *os.Root, f runnerscripts.WorkspaceFile) error {
 	if err := root.WriteFile(f.Path, f.Data(), mode); err != nil {
 		return err
 	}
-	return root.Chmod(f.Path, mode) // whatever the umask
+	return root.Chmod(f.Path, mode) // independent of the umask
 }
 
 // SkillFiles are the files of skills in the Agent Skills format, each skill in a
@@ -150,8 +148,7 @@ func Markdown(name string, front map[string]any, body string) runnerscripts.Work
 	return runnerscripts.WorkspaceFile{Path: name, Text: b.String()}
 }
 
-// Rules joins the rules of a profile into one text, for agents that read one file
-// of them.
+// Rules joins the rules of a profile into one text, for agents that read a single file.
 func Rules(rules []runnerscripts.Rule) string {
 	texts := make([]string, len(rules))
 	for i, r := range rules {

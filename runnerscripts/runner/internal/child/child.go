@@ -1,6 +1,6 @@
-// Package child runs the program of an agent as a child process: its output is
-// read line by line, JSON lines are written to its input, and it is ended by one
-// ladder of steps, politely first, with all that it started.
+// Package child runs an agent's program as a child process. It reads the output line by line,
+// writes JSON lines to the input, and ends the program and its descendants in steps, gracefully
+// first.
 package child
 
 import (
@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// grace is how long a program may take for each step of its end.
+	// grace limits each step of ending a program.
 	grace = 3 * time.Second
-	// drainTime is how long more of its output is awaited after its end, in case a
-	// process that it left behind holds the pipe.
+	// drainTime is how long output is read after the program's end, in case an orphan holds the
+	// pipe.
 	drainTime = 2 * time.Second
-	// mostLeft is how much output a program can leave in the pipe: the largest that
-	// Linux gives to everybody.
+	// mostLeft is the most output that can remain in the pipe: the largest pipe that Linux
+	// grants without privileges.
 	mostLeft = 1 << 20
-	// tailSize is how much of the end of standard error is kept.
+	// tailSize is how many of the last bytes of standard error are kept.
 	tailSize = 16 << 10
 )
 
@@ -40,39 +40,37 @@ type Command struct {
 	// MaxLine is the longest line of output, in bytes; zero means
 	// runnerscripts.DefaultMaxLine. A longer one ends the program.
 	MaxLine int
-	// Read, if not nil, reads the output instead of a handler of lines, for
-	// programs whose empty lines matter. An error of it ends the program.
+	// Read, if not nil, reads the output instead of the line handler, for programs whose empty
+	// lines matter. An error ends the program.
 	Read func(io.Reader) error
-	// Stderr, if not nil, gets each line of standard error, valid during the call,
-	// and says whether it may be among what Crash shows. Done waits for it.
+	// Stderr, if not nil, receives each line of standard error, valid during the call, and
+	// reports whether Crash may show it. Done waits for it.
 	Stderr func(line []byte) bool
-	// Ended, if not nil, removes what a program leaves behind that is killed. It
-	// is called with its id, when it has ended and what is left of its process group
-	// was killed.
+	// Ended, if not nil, cleans up after a program, which may have been killed. It receives the
+	// process ID, after the program has ended and the rest of its process group was killed.
 	Ended func(pid int)
 }
 
-// Process is one run of a program in a process group of its own. Its output is
-// read on a goroutine of its own, which waits while the handler of lines is slow:
-// so does the program. The methods may be called at any time from any goroutine.
+// Process is one run of a program in its own process group. A separate goroutine reads its
+// output; a slow line handler blocks the program. The methods may be called at any time from
+// any goroutine.
 type Process struct {
 	cmd    *exec.Cmd
-	reap   func() error // waits for the program; again it has the same answer
+	reap   func() error // waits for the program; later calls return the same error
 	stderr *tail.Buffer
 	done   chan struct{}
 
 	signalling sync.Mutex
-	over       bool // what was left is ended, and the id may be another one's
+	over       bool // the group has ended, and its ID may be reused
 
 	writing sync.Mutex
 	stdin   io.WriteCloser
 
-	exit error // valid after done; why reading ended it, else how it ended
+	exit error // valid after done; why reading ended, else how the program ended
 }
 
-// Start starts a program. handle gets each line of its output that is not empty,
-// one at a time, valid during the call. [Process.Close] or [Process.Kill] must
-// follow.
+// Start starts a program. handle receives each non-empty line of its output, one at a time,
+// valid during the call. The caller must call [Process.Close] or [Process.Kill].
 func Start(c Command, handle func(line []byte)) (*Process, error) {
 	p := &Process{
 		cmd:    exec.Command(c.Args[0], c.Args[1:]...), //nolint:noctx // it is ended by Close and Kill, politely first
@@ -112,11 +110,11 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	return p, nil
 }
 
-// output is what a program prints. A late reader still gets what the program left in
-// the pipe; output does not wait for a survivor that holds the pipe.
+// output is the output of a program. A slow reader still gets what remains in the pipe after
+// the program's end, but output does not wait for an orphan that holds the pipe.
 type output struct {
 	r    *os.File
-	left int // how much is read without waiting, once the deadline has passed
+	left int // bytes to read without blocking after the deadline
 }
 
 func newOutput(r *os.File) *output { return &output{r: r, left: mostLeft} }
@@ -130,8 +128,8 @@ func (o *output) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readNow takes what is there although the time is over: a reader that stood still
-// finds both.
+// readNow reads the available data after the deadline: a blocked reader may find both expired
+// deadline and data.
 func (o *output) readNow(p []byte) (n int, err error) {
 	raw, err := o.r.SyscallConn()
 	if err != nil {
@@ -153,23 +151,23 @@ func (o *output) readNow(p []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// end says that the program has ended. A read deadline works on pipes; without it a
-// survivor that holds the pipe would keep the reader for ever.
+// end is called when the program has ended. It sets a read deadline, because an orphan that
+// holds the pipe would block the reader forever.
 func (o *output) end() { _ = o.r.SetReadDeadline(time.Now().Add(drainTime)) }
 
-// read reads the output until it ends. It returns nil at its end, or when a
-// survivor holds it open for too long.
+// read reads the output to its end. It returns nil at the end, or when an orphan holds the pipe
+// open for too long.
 func (p *Process) read(r io.Reader, from func(io.Reader) error) error {
 	err := from(r)
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
-	p.Signal(syscall.SIGKILL) // its output cannot be followed any more
+	p.Signal(syscall.SIGKILL) // the program is useless without a reader
 	_, _ = io.Copy(io.Discard, r)
 	return fmt.Errorf("its output cannot be read: %w", err)
 }
 
-// readLines hands the lines over.
+// readLines passes the lines to handle.
 func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 	lines := runnerscripts.NewLineReader(r, maxLine)
 	for {
@@ -184,8 +182,8 @@ func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 	}
 }
 
-// wait ends the program's descendants, and reaps it. Until it is reaped no other process
-// gets its id, which is that of the group: wait signals the group before.
+// wait ends the program's descendants, and reaps the program. It signals the group before it
+// reaps: afterwards another process may get the ID.
 func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct{}, ended func(int)) {
 	defer close(p.done)
 	awaitExit(p.cmd.Process.Pid, p.reap)
@@ -213,8 +211,8 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed when the program has ended and its output is read.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Send writes v as one JSON line. An error means mostly that the program has
-// ended, which Done and Crash tell better.
+// Send writes v as one JSON line. An error usually means that the program has ended, which Done
+// and Crash report better.
 func (p *Process) Send(v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -228,19 +226,18 @@ func (p *Process) Send(v any) error {
 	return nil
 }
 
-// CloseInput ends the input of the program, which may work on; again it does
-// nothing.
+// CloseInput closes the program's input; the program may work on. Later calls do nothing.
 func (p *Process) CloseInput() {
 	p.writing.Lock()
 	defer p.writing.Unlock()
 	_ = p.stdin.Close() // an error means that the program has ended
 }
 
-// Err returns how the program ended, nil for the exit status 0; only after Done.
+// Err returns how the program ended, nil for exit status 0. It is valid after Done.
 func (p *Process) Err() error { return p.exit }
 
-// Signal sends a signal to the program and its process group, unless it has
-// ended: its id may be another one's by then.
+// Signal sends a signal to the program's process group, unless the program has ended and its ID
+// may be reused.
 func (p *Process) Signal(sig syscall.Signal) {
 	p.signalling.Lock()
 	defer p.signalling.Unlock()
@@ -249,7 +246,7 @@ func (p *Process) Signal(sig syscall.Signal) {
 	}
 }
 
-// endGroup ends what the program left behind in its process group.
+// endGroup kills the orphans in the program's process group.
 func (p *Process) endGroup() {
 	p.signalling.Lock()
 	defer p.signalling.Unlock()
@@ -257,9 +254,9 @@ func (p *Process) endGroup() {
 	p.over = true
 }
 
-// awaitGroup waits for the end of the process group. It polls, because the system has no
-// notification for the end of a group; it waits for a process that is never reaped no
-// longer than for the output.
+// awaitGroup waits for the end of the process group. It polls, because the system cannot notify
+// about the end of a group. It stops waiting with the output, in case a process is never
+// reaped.
 func (p *Process) awaitGroup() {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -270,8 +267,8 @@ func (p *Process) awaitGroup() {
 	}
 }
 
-// Close ends the program: politely by the end of its input, then by signals. It
-// returns when it has ended; again it does nothing.
+// Close ends the program: gracefully by closing its input, then by signals. It returns when the
+// program has ended; later calls do nothing.
 func (p *Process) Close() {
 	_ = p.stdin.Close()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
@@ -287,14 +284,14 @@ func (p *Process) Close() {
 	<-p.done
 }
 
-// Kill ends the program at once and returns when it has ended.
+// Kill kills the program and waits for its end.
 func (p *Process) Kill() {
 	p.Signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// Crash says how the program ended and what it last said on standard error; only
-// after Done.
+// Crash describes how the program ended, with the end of its standard error. It is valid after
+// Done.
 func (p *Process) Crash() string {
 	how := "it ended"
 	if p.exit != nil {

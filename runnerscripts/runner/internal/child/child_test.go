@@ -114,7 +114,7 @@ func TestStandardErrorIsReadByASlowReaderToo(t *testing.T) {
 	}
 }
 
-func TestCloseEndsAProgramThatHeedsNeitherItsInputNorTerm(t *testing.T) {
+func TestCloseKillsAProgramThatIgnoresEndOfInputAndTerm(t *testing.T) {
 	t.Parallel()
 	p, lines := shell(t, Command{}, "trap '' TERM INT HUP; sleep 600 & echo ready; while :; do sleep 1; done")
 	<-lines
@@ -134,7 +134,7 @@ func TestCloseEndsAProgramThatHeedsNeitherItsInputNorTerm(t *testing.T) {
 	}
 }
 
-func TestSurvivorThatHoldsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
+func TestOrphanThatHoldsTheOutputDoesNotBlockTheEnd(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("setsid"); err != nil {
 		t.Fatalf("install setsid (util-linux), which this test needs: %v", err)
@@ -156,7 +156,7 @@ func TestSurvivorThatHoldsTheOutputDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-func TestSurvivorThatGoesOnPrintingDoesNotHoldUpTheEnd(t *testing.T) {
+func TestOrphanThatKeepsPrintingDoesNotBlockTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, prints := range map[string]string{
 		"a flood":           "while echo x; do :; done",

@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitExit waits until a child has exited and leaves it to be reaped, unless the system
-// refuses that.
+// awaitExit waits until a child has exited, without reaping it if the system allows that.
 func awaitExit(pid int, reap func() error) {
 	err := error(unix.EINTR)
 	for errors.Is(err, unix.EINTR) {

@@ -2,6 +2,6 @@
 
 package child
 
-// awaitExit waits until a child has exited, and reaps it: to wait alone is done differently
-// by each system. What has got its number since may be signalled then, as a group.
+// awaitExit waits until a child has exited, and reaps it: waiting without reaping is not
+// portable. Its ID may then be reused, so a signal to the group may hit another one.
 func awaitExit(_ int, reap func() error) { _ = reap() }

@@ -15,12 +15,12 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/tail"
 )
 
-// versionTime is far above what programs take to tell their version.
+// versionTime is far above what programs need to print their version.
 const versionTime = 2 * time.Minute
 
-// Find returns argv with the absolute path of its program, which is looked for in
-// the PATH of env, as the agent would. Relative folders in PATH are left out: the
-// program starts in the workspace, which may have a file of that name.
+// Find returns argv with the absolute path of its program, looked up in the PATH of env. It
+// skips relative folders in PATH: the program starts in the workspace, which may contain a file
+// of that name.
 func Find(argv, env []string) ([]string, error) {
 	file, err := lookPath(argv[0], env)
 	if err == nil {
@@ -47,8 +47,8 @@ func lookPath(name string, env []string) (string, error) {
 	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
 }
 
-// Version returns what a program prints when it is asked for its --version, which
-// also shows that it can run here.
+// Version returns the output of the program for --version, which also shows that it can run
+// here.
 func Version(ctx context.Context, argv, env []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTime)
 	defer cancel()
@@ -62,13 +62,12 @@ func Version(ctx context.Context, argv, env []string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// packageDepth is how many folders below its package a program is at the most: Codex is in
+// packageDepth is how deep a program may be below its package's folder: Codex is in
 // vendor/TRIPLE/bin.
 const packageDepth = 3
 
-// PackagedVersion returns the version of the npm package of a program, which takes less
-// time than to start the program. It returns "" for a program that is in no package with a
-// name that begins with name.
+// PackagedVersion returns the version of a program's npm package, which is faster than starting
+// the program. It returns "" if the program is not in a package whose name starts with name.
 func PackagedVersion(argv []string, name string) string {
 	file, err := filepath.EvalSymlinks(argv[0])
 	if err != nil || len(argv) > 1 {
@@ -86,9 +85,8 @@ func PackagedVersion(argv []string, name string) string {
 	return ""
 }
 
-// Environ is the runner's own environment, which the sandbox has already reduced
-// to what it was given, with the variables of each map over those before it. It
-// is in order, each variable once.
+// Environ returns the runner's environment, which the sandbox has already filtered, overridden
+// by each map in order. The result is sorted, without duplicates.
 func Environ(over ...map[string]string) []string {
 	vars := map[string]string{}
 	for _, kv := range os.Environ() {

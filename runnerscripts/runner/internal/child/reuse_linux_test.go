@@ -18,7 +18,7 @@ import (
 const apartVariable = "AGENTENV_TEST_CHILD_APART"
 
 // The bystander gets the id of the program as soon as the system gives it away.
-func TestNobodyElseIsEndedWhoGetsTheProgramsID(t *testing.T) {
+func TestAnotherProcessWithAReusedIDIsNotKilled(t *testing.T) {
 	t.Parallel()
 	testneed.Root(t, "only root may say which id is next")
 	if os.Getenv(apartVariable) == "" {

@@ -5,8 +5,7 @@ import (
 	"io"
 )
 
-// keepEnd reads standard error and keeps the end of it, without the lines that keep, if
-// there is one, does not want to have kept.
+// keepEnd reads standard error and keeps its end. keep, if not nil, selects the lines.
 func keepEnd(end io.Writer, r io.Reader, keep func(line []byte) bool) {
 	if keep == nil {
 		_, _ = io.Copy(end, r)
@@ -17,7 +16,7 @@ func keepEnd(end io.Writer, r io.Reader, keep func(line []byte) bool) {
 	lines.flush()
 }
 
-// longestLine is where a line of standard error is cut in two, in bytes.
+// longestLine is the size at which a line of standard error is split, in bytes.
 const longestLine = 64 << 10
 
 // lineFilter passes on the lines that keep selects.
@@ -42,7 +41,7 @@ func (f *lineFilter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush passes on a last line without an end.
+// flush passes on an unterminated last line.
 func (f *lineFilter) flush() {
 	if len(f.line) > 0 {
 		f.pass()
@@ -51,7 +50,7 @@ func (f *lineFilter) flush() {
 
 func (f *lineFilter) pass() {
 	if f.keep(bytes.TrimSuffix(f.line, []byte("\n"))) {
-		_, _ = f.out.Write(f.line) // a tail takes everything
+		_, _ = f.out.Write(f.line) // a tail never fails
 	}
 	f.line = f.line[:0]
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// settingsReply is the reply to get_settings: what the program took.
+// settingsReply is the reply to get_settings: the effective settings.
 type settingsReply struct {
 	Effective settings `json:"effective"`
 	Errors    []struct {
@@ -20,9 +20,9 @@ type settingsReply struct {
 	} `json:"errors"`
 }
 
-// accepted refuses a profile that the program did not take as a whole. The program
-// silently ignores what it does not understand, such as rules of permission and events
-// of hooks, and a rule that denies must not be lost.
+// accepted returns an error if the program did not accept the whole profile. The program
+// silently ignores what it does not understand, such as permission rules and hook events, and a
+// deny rule must not get lost.
 func (c *conversation) accepted(ctx context.Context, p *child.Process, init initialized) error {
 	if err := acceptedNames(c.profile, init); err != nil {
 		return err

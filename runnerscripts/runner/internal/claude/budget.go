@@ -10,9 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// The program has a limit of its own for what it costs, but one for the life of
-// the process: it would end the queries that follow at once. So the cost is asked
-// for during a query, and the query stopped.
+// The program has its own cost limit, but for the life of the process: it would end all later
+// queries at once. So the driver asks for the cost during a query, and stops the query.
 
 // usageReply is the reply to get_usage.
 type usageReply struct {
@@ -25,7 +24,7 @@ func usageRequest() map[string]any {
 	return map[string]any{"subtype": "get_usage", "skip_behaviors": true}
 }
 
-// openBudget notes what the session had cost before a query.
+// openBudget stores the cost of the session before a query.
 func (c *conversation) openBudget(ctx context.Context, p *child.Process) error {
 	if c.profile.BudgetUSD == 0 {
 		return nil
@@ -44,8 +43,8 @@ func (c *conversation) openBudget(ctx context.Context, p *child.Process) error {
 	return nil
 }
 
-// checkBudget stops what the program works on if it has cost too much since the last
-// query began. It runs on the reader's goroutine, after each message.
+// checkBudget stops the program's work if the cost since the start of the last query is too
+// high. It runs on the reader's goroutine, after each message.
 func (c *conversation) checkBudget() {
 	if c.profile.BudgetUSD == 0 {
 		return
@@ -61,17 +60,17 @@ func (c *conversation) checkBudget() {
 	})
 }
 
-// keepBudget notes the cost of the session after a turn.
+// keepBudget stores the cost of the session after a turn.
 func (c *conversation) keepBudget(turn int, total float64) {
 	limit := c.profile.BudgetUSD
 	c.mu.Lock()
 	spent, p := total-c.costBefore, c.process
 	what, works := "the query", true
 	if c.query == nil {
-		// A reply that comes after the turn's result must not end the next one.
+		// A reply after the turn's result must not end the next turn.
 		what, works = "what a command in the background has led to", c.state != stateIdle && turn == c.turns
 	}
-	stop := spent >= limit && works && c.breakOff()
+	stop := spent >= limit && works && c.breakOffLocked()
 	c.mu.Unlock()
 	if !stop {
 		return
@@ -82,9 +81,9 @@ func (c *conversation) keepBudget(turn int, total float64) {
 	})
 }
 
-// breakOff notes that what the program works on is over its budget; false if that is
-// nothing, or known. c.mu is held.
-func (c *conversation) breakOff() bool {
+// breakOffLocked marks the current work as over budget. It returns false if there is none, or it is
+// already marked. The caller holds c.mu.
+func (c *conversation) breakOffLocked() bool {
 	over := &c.unasked.overBudget
 	if q := c.query; q != nil {
 		if !q.started || q.finished {

@@ -19,7 +19,7 @@ func (c *conversation) request(ctx context.Context, p *child.Process, body any) 
 	id, reply := rand.Text(), make(chan controlResponse, 1)
 	c.expect(id, func(r controlResponse) { reply <- r })
 	defer c.expect(id, nil)
-	// A write error means that the program has ended; p.Done() tells it better.
+	// A write error means that the program has ended; p.Done() reports that better.
 	_ = p.Send(controlLine{Type: "control_request", RequestID: id, Request: raw})
 	select {
 	case r := <-reply:
@@ -29,7 +29,7 @@ func (c *conversation) request(ctx context.Context, p *child.Process, body any) 
 		return nil, context.Cause(ctx)
 	}
 	select {
-	case r := <-reply: // its last words
+	case r := <-reply: // the last reply of an ended program
 		return r.result()
 	default:
 		return nil, &runnerscripts.ScriptFailure{
@@ -39,7 +39,7 @@ func (c *conversation) request(ctx context.Context, p *child.Process, body any) 
 	}
 }
 
-// result is what a request was answered.
+// result returns the result of a reply.
 func (r controlResponse) result() (json.RawMessage, error) {
 	if r.Subtype != "success" {
 		return nil, agent.Invalid("ask Claude Code for something that it can do: %s", r.Error)
@@ -47,8 +47,8 @@ func (r controlResponse) result() (json.RawMessage, error) {
 	return r.Response, nil
 }
 
-// requestLater sends a control request; the reply, if it is a success, is handled
-// on the reader's goroutine. A program that has ended does not reply.
+// requestLater sends a control request without waiting. handle receives a successful reply on
+// the reader's goroutine. A program that has ended does not reply.
 func (c *conversation) requestLater(body any, handle func(json.RawMessage)) {
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *conversation) expect(id string, take func(controlResponse)) {
 	c.replies[id] = take
 }
 
-// replied passes a reply on to who waits for it, once.
+// replied passes a reply to its waiting request.
 func (c *conversation) replied(l controlLine) {
 	if l.Response == nil {
 		return

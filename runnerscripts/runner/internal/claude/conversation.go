@@ -13,66 +13,66 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// conversation is a session of Claude Code: one process at a time, which stays
-// between prompts and is started again if it has crashed.
+// conversation is a session of Claude Code. It has one process at a time, which stays between
+// prompts and is restarted after a crash.
 type conversation struct {
 	session runnerscripts.Session
 	profile runnerscripts.Profile
 	guard   agent.Guard
 	raw     bool
 	out     agent.Sink
-	// patience is how long the program may take to start.
+	// patience limits the start of the program.
 	patience time.Duration
 
-	starting sync.Mutex // held while a process is looked for or started
+	starting sync.Mutex // held while a process is started
 	life     agent.Life
 
 	permissions agent.Permissions[question]
 
-	// Of the reader's goroutine only, or while there is none.
+	// Used by the reader's goroutine, or while there is none.
 	translate   *translator
 	meter       meter
 	extras      extras
-	apiError    string // why the model's API refused, in the program's words
+	apiError    string // the program's message about a refusal by the model's API
 	initialized bool
 	resumed     bool
 
 	mu        sync.Mutex
 	process   *child.Process
 	over      bool                             // no process may be started any more
-	replies   map[string]func(controlResponse) // by the request; called on the reader's goroutine
+	replies   map[string]func(controlResponse) // by request ID; called on the reader's goroutine
 	query     *query
 	unasked   unasked
-	turns     int    // results so far
-	model     string // empty: the program's own choice
+	turns     int    // number of results so far
+	model     string // empty: the program's default
 	mode      string
-	hasStates bool // the program tells its states
+	hasStates bool // the program reports its states
 	state     string
-	// costBefore is what the session had cost before the last query, in US dollars, if
-	// the profile has a budget.
+	// costBefore is the cost of the session before the last query in US dollars, if the profile
+	// has a budget.
 	costBefore float64
 }
 
-// query is a prompt that is worked on.
+// query is a running prompt.
 type query struct {
-	uuid       string // of the message that asks it
-	started    bool   // the program works on it: an interrupt reaches it
-	interrupt  bool   // an interrupt came before that
+	uuid       string // of the user message
+	started    bool   // the program works on it, so an interrupt reaches it
+	interrupt  bool   // an interrupt came before it started
 	cancelled  bool   // it was interrupted
-	answered   bool   // the program has said that it is done with the message
+	answered   bool   // the program has reported the message as done
 	finished   bool
-	overBudget bool        // it was stopped for what it had cost
-	refused    int         // the HTTP status for which it was stopped; zero for none
+	overBudget bool        // it was stopped because of its cost
+	refused    int         // the HTTP status that stopped it; zero for none
 	result     *resultLine // the last turn's
 	usage      runnerscripts.Usage
 	done       chan struct{}
 }
 
-// unasked is what the program does between queries: a command that a query has left in
-// the background wakes it up when it ends.
+// unasked is the program's work between queries: the end of a background command of a query
+// triggers a new turn.
 type unasked struct {
 	usage      runnerscripts.Usage // reported with the next query
-	overBudget bool                // it is stopped: the budget of the last query holds on
+	overBudget bool                // it was stopped: the budget of the last query still applies
 }
 
 // Prompt runs one query to its end.
@@ -87,7 +87,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.query = nil
 		c.mu.Unlock()
 	}()
-	// An interrupt reaches the query from here on, also while this takes time.
+	// From here on an interrupt reaches the query, even while this call takes time.
 	p, err := c.running(ctx)
 	if err != nil {
 		return c.completed(q), err
@@ -98,7 +98,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: blockID(q.uuid, 0), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
-	// A write error means that the program has ended; p.Done() tells it better.
+	// A write error means that the program has ended; p.Done() reports that better.
 	_ = p.Send(userLine{Type: "user", Message: userMessage{Role: "user", Content: text}, UUID: q.uuid})
 	select {
 	case <-q.done:
@@ -134,14 +134,14 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	return done, err
 }
 
-// completed is what is known of a query's end without its outcome.
+// completed returns the result of a query without its outcome.
 func (c *conversation) completed(q *query) runnerscripts.QueryCompleted {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return runnerscripts.QueryCompleted{Usage: q.usage}
 }
 
-// running returns the process, started again if it has ended.
+// running returns the process, and restarts it if it has ended.
 func (c *conversation) running(ctx context.Context) (*child.Process, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
@@ -182,7 +182,7 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 		init["appendSystemPrompt"] = s
 	}
 	if cmd.resumes {
-		// Else it goes on with the system prompt that the conversation began with.
+		// Otherwise the conversation keeps its first system prompt.
 		init["systemPromptSnapshot"] = false
 	}
 	late := startFailure(fmt.Errorf("it did not answer within %v", c.patience))
@@ -194,7 +194,7 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 		return nil, err
 	}
 	var can initialized
-	_ = json.Unmarshal(reply, &can) // one that cannot be read offers nothing
+	_ = json.Unmarshal(reply, &can) // an unreadable reply offers nothing
 	if err := c.accepted(ctx, p, can); err != nil {
 		p.Kill()
 		return nil, err
@@ -203,7 +203,7 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 	return p, nil
 }
 
-// startProcess makes a new process the conversation's, unless that is closed.
+// startProcess starts a process for the conversation, unless that is closed.
 func (c *conversation) startProcess(cmd command) (*child.Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,7 +225,7 @@ func startFailure(err error) error {
 	}
 }
 
-// offerCommands tells the slash commands, in the shape of ACP.
+// offerCommands reports the slash commands in ACP's form.
 func (c *conversation) offerCommands(r initialized) {
 	if len(r.Commands) == 0 {
 		return
@@ -249,8 +249,8 @@ func (c *conversation) offerCommands(r initialized) {
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeCommands, map[string]any{"availableCommands": list})
 }
 
-// Interrupt stops the running query. One that comes before the program works on
-// the prompt is kept until it does.
+// Interrupt stops the running query. If the program does not work on the prompt yet, the
+// interrupt is sent when it does.
 func (c *conversation) Interrupt(context.Context) error {
 	c.mu.Lock()
 	q, p := c.query, c.process
@@ -282,7 +282,7 @@ func (c *conversation) SetMode(ctx context.Context, mode string) error {
 	return nil
 }
 
-// modeIs notes the mode that is in force, and tells a new one.
+// modeIs stores the current mode, and reports a change.
 func (c *conversation) modeIs(mode string) {
 	c.mu.Lock()
 	changed := mode != "" && mode != c.mode
@@ -311,7 +311,7 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
-// giveUp lets no program start any more, and returns the last one; busy while a prompt runs.
+// giveUp prevents further starts and returns the last process; busy says that a prompt runs.
 func (c *conversation) giveUp() (p *child.Process, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -319,13 +319,13 @@ func (c *conversation) giveUp() (p *child.Process, busy bool) {
 	return c.process, c.query != nil
 }
 
-// kill ends the program at once.
+// kill kills the program.
 func (c *conversation) kill() {
 	p, _ := c.giveUp()
 	p.Kill()
 }
 
-// Close ends the program, politely first.
+// Close ends the program gracefully.
 func (c *conversation) Close() error {
 	c.life.Close(func() {
 		p, busy := c.giveUp()

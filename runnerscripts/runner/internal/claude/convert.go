@@ -11,7 +11,7 @@ import (
 
 var _ handoff.Converter = Driver{}
 
-// Convert writes the conversation of another agent as a transcript of this program.
+// Convert writes another agent's conversation as a transcript of this program.
 func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnerscripts.Transcript, error) {
 	w := &writer{session: s, ids: handoff.NewIDs(s.SessionID, c), agent: c.Agent}
 	for i, it := range c.Items {
@@ -31,17 +31,17 @@ func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnersc
 // Restores says converted: the driver writes the files of the program.
 func (Driver) Restores() runnerscripts.Restored { return runnerscripts.RestoredConverted }
 
-// writer is a transcript that is being written.
+// writer builds a transcript.
 type writer struct {
 	session runnerscripts.Session
 	ids     handoff.IDs
 	agent   string
 	turn    int
-	parent  string // the id of the last record
+	parent  string // the ID of the last record
 	text    strings.Builder
 }
 
-// add writes a record; more are further fields of it.
+// add writes a record; more are additional fields.
 func (w *writer) add(i int, it handoff.Item, typ string, message any, more map[string]any) {
 	id := w.ids.UUID(typ, i)
 	fields := map[string]any{
@@ -73,8 +73,8 @@ func (w *writer) answer(i int, it handoff.Item, stop string, block map[string]an
 	}, map[string]any{"apiBlockIndex": 0})
 }
 
-// call writes a tool call and its result: a command as one of the program's own tool for
-// that.
+// call writes a tool call and its result. A command becomes a call of the program's own command
+// tool.
 func (w *writer) call(i int, it handoff.Item) {
 	id := "toolu_" + w.ids.Hex("call", i, 24)
 	name, input := it.Call.Name, it.Call.Input

@@ -1,6 +1,5 @@
-// Package claude drives Claude Code. It is the only place that knows this
-// program: its flags, its stream-json control protocol, and the format of its
-// transcripts. Facts about it that shape the code:
+// Package claude drives Claude Code. Only this package knows the program: its flags, its
+// stream-json control protocol, and the format of its transcripts. Facts that shape the code:
 //
 //   - One message of the model comes as several "assistant" lines, one for each
 //     content block, all with the id of the message. The number of the block in

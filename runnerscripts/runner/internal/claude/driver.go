@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// startTime is far above the second that the program takes to start.
+// startTime is far above the second that the program needs to start.
 const startTime = 90 * time.Second
 
 // Driver drives Claude Code. The zero value is ready to use.
@@ -19,8 +19,8 @@ type Driver struct {
 
 var _ agent.Driver = Driver{}
 
-// Setup writes the profile and restores the transcript into the session's own
-// folders. It writes nothing that makes the agent trust the workspace.
+// Setup writes the profile and restores the transcript into the session's own folders. It never
+// makes the agent trust the workspace.
 func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	if err := check(req.Session); err != nil {
 		return runnerscripts.SetupData{}, err
@@ -45,7 +45,7 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	return data, restore(req.Session, *req.Transcript)
 }
 
-// writeProfile writes a profile in place of the last one.
+// writeProfile replaces the written profile.
 func writeProfile(ctx context.Context, s runnerscripts.Session, p runnerscripts.Profile) error {
 	files, err := profileFiles(s, p)
 	if err != nil {
@@ -60,7 +60,7 @@ func writeProfile(ctx context.Context, s runnerscripts.Session, p runnerscripts.
 	return installPlugins(ctx, s, p)
 }
 
-// Start starts the program; a session that has a transcript goes on.
+// Start starts the program; a session with a transcript resumes.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if err := check(req.Session); err != nil {
 		return nil, err

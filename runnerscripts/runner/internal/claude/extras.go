@@ -8,22 +8,23 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// extras watches what the program starts beside itself, and tells once what does
-// not work. It is of the reader's goroutine, or used while there is none.
+// extras tracks the MCP servers and plugins of the program, and reports each failure once. It
+// is used by the reader's goroutine, or while there is none.
 type extras struct {
 	told map[string]bool // servers and plugins
-	// unsettled says that an MCP server is on its way, or what it lacks is not known.
+	// unsettled says that an MCP server is still starting, or that the cause of its failure is
+	// unknown.
 	unsettled bool
 }
 
-// serverStatus is how an MCP server is.
+// serverStatus is the status of an MCP server.
 type serverStatus struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // "connected", "pending", "failed", "needs-auth", "disabled"
 	Error  string `json:"error"`
 }
 
-// pluginError is why a plugin is not there.
+// pluginError says why a plugin is missing.
 type pluginError struct {
 	Plugin  string `json:"plugin"`
 	Message string `json:"message"`
@@ -36,7 +37,7 @@ const (
 	serverAuth    = "needs-auth"
 )
 
-// extrasAt takes what the line that begins a turn says about them.
+// extrasAt handles the status of extras in the line that begins a turn.
 func (c *conversation) extrasAt(l systemLine) {
 	for _, e := range l.PluginErrors {
 		c.tellOnce("plugin "+e.Plugin+e.Path, "correct a plugin of the profile: Claude Code could not load it: "+e.Message)
@@ -47,8 +48,7 @@ func (c *conversation) extrasAt(l systemLine) {
 	c.askServers()
 }
 
-// askServers asks how the MCP servers are: only the answer says what is wrong with
-// one.
+// askServers asks for the status of the MCP servers: only the reply has their errors.
 func (c *conversation) askServers() {
 	if !c.extras.unsettled {
 		return

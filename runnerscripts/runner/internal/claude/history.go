@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// record is a line of a transcript. Many types are of no interest here.
+// record is a line of a transcript. Many types are irrelevant here.
 type record struct {
 	messageLine
 	ToolUseResult json.RawMessage `json:"toolUseResult"`
@@ -27,11 +27,10 @@ type record struct {
 	} `json:"origin"`
 }
 
-// originTask marks the program's message that a subagent in the background has
-// ended.
+// originTask marks the program's message about the end of a background subagent.
 const originTask = "task-notification"
 
-// subagentMeta is the file beside a subagent's transcript.
+// subagentMeta is the metadata file of a subagent's transcript.
 type subagentMeta struct {
 	AgentType   string `json:"agentType"`
 	Description string `json:"description"`
@@ -64,8 +63,8 @@ func replay(ctx context.Context, t runnerscripts.Transcript, tr *translator) err
 	return h.conversation(ctx, runnerscripts.MainConversation, t.Main)
 }
 
-// link finds the calls of subagents that have no file beside them: their result
-// names them.
+// link finds the calls of subagents without a metadata file: the result of the call names the
+// subagent.
 func (h history) link(transcript string, byID map[string]runnerscripts.SubagentTranscript) {
 	_ = eachRecord(transcript, func(r record) error {
 		var report subagentReport
@@ -82,8 +81,7 @@ func (h history) link(transcript string, byID map[string]runnerscripts.SubagentT
 	})
 }
 
-// conversation emits one transcript. A subagent's comes right after the call
-// that started it.
+// conversation emits one transcript. A subagent's transcript follows the call that started it.
 func (h history) conversation(ctx context.Context, conv, transcript string) error {
 	return eachRecord(transcript, func(r record) error {
 		if err := ctx.Err(); err != nil {
@@ -128,8 +126,7 @@ func (h history) assistantRecord(ctx context.Context, conv string, r record) err
 	return nil
 }
 
-// user translates a record of the user's side: tool results, prompts, and notes
-// that the program wrote itself.
+// user translates a user record: tool results, prompts, and notes by the program itself.
 func (h history) user(conv string, r record) {
 	for _, b := range r.Message.Content {
 		if b.Type == blockToolResult {
@@ -145,15 +142,14 @@ func (h history) user(conv string, r record) {
 	}
 }
 
-// isNote reports whether the program wrote a message of the user when a command of its own
-// ran: its output, or the command that stands for a change of the model.
+// isNote reports whether a user message was written by the program when one of its own commands
+// ran: the output, or the command for a change of the model.
 func (r record) isNote() bool {
 	text := joinText(r.Message.Content)
 	return strings.HasPrefix(text, "<local-command-std") || r.TurnKey == "" && tagged(text, "command-name") == "/model"
 }
 
-// asTyped returns a prompt as the user wrote it: that of a slash command is kept
-// with tags.
+// asTyped returns a prompt as the user wrote it. The program stores slash commands with tags.
 func asTyped(c content) content {
 	if len(c) != 1 || !strings.HasPrefix(c[0].Text, "<command-message>") && !strings.HasPrefix(c[0].Text, "<command-name>") {
 		return c
@@ -165,15 +161,13 @@ func asTyped(c content) content {
 	return content{{Type: blockText, Text: strings.TrimSpace(name + " " + tagged(c[0].Text, "command-args"))}}
 }
 
-// isInterruptNote reports whether the program wrote the text when the user
-// stopped it.
+// isInterruptNote reports whether the program wrote the text because of an interrupt.
 func isInterruptNote(c content) bool {
 	return len(c) == 1 && (c[0].Text == "[Request interrupted by user]" ||
 		c[0].Text == "[Request interrupted by user for tool use]")
 }
 
-// taskEnded ends a subagent that worked in the background. The message is text
-// for the model, with tags.
+// taskEnded ends a background subagent. The record is a text with tags for the model.
 func (h history) taskEnded(r record) {
 	text := joinText(r.Message.Content)
 	var ms int64
@@ -183,7 +177,7 @@ func (h history) taskEnded(r record) {
 	})
 }
 
-// tagged returns what stands between the first opening and the last closing tag.
+// tagged returns the text between the first opening and the last closing tag.
 func tagged(text, tag string) string {
 	_, rest, ok := strings.Cut(text, "<"+tag+">")
 	end := strings.LastIndex(rest, "</"+tag+">")
@@ -200,8 +194,8 @@ func firstOf(a, b string) string {
 	return b
 }
 
-// eachRecord reads a transcript. A line that is none, such as a last one that was
-// cut off by a crash, is left out.
+// eachRecord reads a transcript. It skips invalid lines, such as a last line that a crash has
+// truncated.
 func eachRecord(transcript string, handle func(record) error) error {
 	lines := runnerscripts.NewLineReader(strings.NewReader(transcript), 0)
 	for {

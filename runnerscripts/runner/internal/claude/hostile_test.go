@@ -108,7 +108,7 @@ func TestNoProgramIsStartedAfterClose(t *testing.T) {
 	}
 }
 
-func TestLinesThatMakeNoSenseNeverEndTheRunner(t *testing.T) {
+func TestInvalidLinesNeverEndTheRunner(t *testing.T) {
 	t.Parallel()
 	const call = `{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"t","name":"Agent","input":{}}]}}`
 	for name, lines := range map[string][]string{

@@ -17,13 +17,13 @@ import (
 // programName is the program's usual name in PATH.
 const programName = "claude"
 
-// programTitle is what people call it.
+// programTitle is the program's name in messages.
 const programTitle = "Claude Code"
 
 // bypassMode is the permission mode that asks nothing.
 const bypassMode = "bypassPermissions"
 
-// check refuses what this driver cannot do, instead of ignoring it.
+// check refuses unsupported settings instead of ignoring them.
 func check(s runnerscripts.Session) error {
 	if len(s.Agent.Config) > 0 && string(s.Agent.Config) != "null" && string(s.Agent.Config) != "{}" {
 		return agent.Invalid("leave agent.config out: the agent %q has none", programName)
@@ -40,7 +40,7 @@ func check(s runnerscripts.Session) error {
 	return nil
 }
 
-// program finds what to start: an absolute path and its first arguments.
+// program returns the program's absolute path and its first arguments.
 func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	argv := a.Command
 	if len(argv) == 0 {
@@ -78,7 +78,7 @@ func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 	return v, nil
 }
 
-// launch is the command that starts, or resumes, the session.
+// launch returns the command that starts or resumes the session.
 func launch(s runnerscripts.Session, p runnerscripts.Profile, model, mode string) (command, error) {
 	env := environment(s)
 	argv, err := program(s.Agent, env)
@@ -113,22 +113,21 @@ func launch(s runnerscripts.Session, p runnerscripts.Profile, model, mode string
 	}, nil
 }
 
-// environment is the program's whole environment: the runner's own, which the
-// sandbox has already reduced to what it was given, and over it what the session
-// needs.
+// environment returns the program's whole environment: the runner's, which the sandbox has
+// already filtered, overridden by the session's variables.
 func environment(s runnerscripts.Session) []string {
 	vars := map[string]string{
 		"HOME":              s.Paths.Home,
 		"CLAUDE_CONFIG_DIR": configDir(s),
-		// Else the output of background tasks goes to a folder that all
-		// sessions of the machine share.
+		// Otherwise the output of background tasks goes to a folder shared by all sessions of
+		// the machine.
 		"CLAUDE_CODE_TMPDIR":                       tempDir(s),
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 		"DISABLE_AUTOUPDATER":                      "1",
 		"CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS":    "1",
 	}
 	if s.Agent.PermissionMode == bypassMode && os.Geteuid() == 0 {
-		vars["IS_SANDBOX"] = "1" // without it root may not use this mode
+		vars["IS_SANDBOX"] = "1" // otherwise the program refuses this mode for root
 	}
 	return child.Environ(vars, agent.GatewayVariables(s), s.Agent.Env)
 }

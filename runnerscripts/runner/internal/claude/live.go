@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// stream translates a piece of a message that is being made.
+// stream translates a piece of an unfinished message.
 func (t *translator) stream(l streamLine) {
 	conv := conversationID(l.ParentToolUseID)
 	ev := l.Event
@@ -32,7 +32,7 @@ func (t *translator) stream(l streamLine) {
 	}
 }
 
-// delta reports what is new in a block.
+// delta reports the new text of a block.
 func (t *translator) delta(conv string, d *draft, index int, text, thinking string) {
 	typ, said := runnerscripts.TypeAgentMessage, text
 	if thinking != "" {
@@ -63,12 +63,12 @@ func (t *translator) liveMessage(l messageLine) {
 				t.toolResult(l.Timestamp, conv, b, l.ToolUseResult)
 			}
 		}
-		// Texts are the prompt of a subagent, which its start has told, or notes
-		// of the program itself.
+		// Text is the prompt of a subagent, which was reported with its start, or a note of the
+		// program itself.
 	}
 }
 
-// task translates what the program tells about subagents.
+// task translates the program's messages about subagents.
 func (t *translator) task(l systemLine) {
 	switch l.Subtype {
 	case "task_started":
@@ -80,7 +80,7 @@ func (t *translator) task(l systemLine) {
 			Description: l.Description, Prompt: l.Prompt,
 		})
 	case "task_notification":
-		// One that the agent waits for ends with the result of its tool call.
+		// A subagent in the foreground ends with the result of its tool call.
 		if _, waiting := t.tools[l.ToolUseID]; waiting {
 			return
 		}
@@ -90,7 +90,7 @@ func (t *translator) task(l systemLine) {
 	}
 }
 
-// retry tells that the model's API is tried again.
+// retry reports a retry of the model's API.
 func (t *translator) retry(l systemLine, raw json.RawMessage) {
 	what := fmt.Sprintf("the model's API failed with status %d", l.ErrorStatus)
 	switch l.ErrorStatus {

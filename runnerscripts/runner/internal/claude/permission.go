@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// question is a permission request that waits for its answer.
+// question is a pending permission request.
 type question struct {
 	request  canUseTool
 	conv     string
@@ -19,7 +19,7 @@ type question struct {
 	onAlways []permissionUpdate // what "allow always" changes
 }
 
-// newQuestion works out the possible answers.
+// newQuestion returns a question with its options.
 func newQuestion(conv string, r canUseTool) question {
 	q := question{request: r, conv: conv, onAlways: sessionRules(r.Suggestions)}
 	q.options = append(q.options, runnerscripts.PermissionOption{
@@ -36,9 +36,9 @@ func newQuestion(conv string, r canUseTool) question {
 	return q
 }
 
-// sessionRules are the changes that make "always" true, of those that the
-// program suggests: its rules, else all. They are kept for the session: the
-// program's own choice would write them into the workspace.
+// sessionRules returns the suggested changes that implement "always": the suggested rules, else
+// all suggestions. They apply to the session, although the program would store them in the
+// workspace.
 func sessionRules(suggested []permissionUpdate) []permissionUpdate {
 	isRule := func(u permissionUpdate) bool { return u.kind() == "addRules" }
 	anyRule := slices.ContainsFunc(suggested, isRule)
@@ -57,7 +57,7 @@ func sessionRules(suggested []permissionUpdate) []permissionUpdate {
 	return list
 }
 
-// alwaysName says what "always" stands for.
+// alwaysName describes what "always" allows.
 func alwaysName(updates []permissionUpdate) string {
 	var parts []string
 	for _, u := range updates {
@@ -85,7 +85,7 @@ func alwaysName(updates []permissionUpdate) string {
 	return "Allow for this session: " + strings.Join(parts, ", ")
 }
 
-// choose finds the option that a decision means, and checks the rest of it.
+// choose returns the option that a decision selects, and checks the decision's other fields.
 func (q question) choose(d runnerscripts.PermissionDecision) (runnerscripts.PermissionOption, error) {
 	o, err := agent.Choose(q.options, d)
 	if err != nil {
@@ -97,7 +97,7 @@ func (q question) choose(d runnerscripts.PermissionDecision) (runnerscripts.Perm
 	return o, nil
 }
 
-// result is the answer in the program's words.
+// result returns the answer in the program's format.
 func (q question) result(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) permissionResult {
 	if !o.Kind.Allows() {
 		msg := d.Message
@@ -116,7 +116,7 @@ func (q question) result(o runnerscripts.PermissionOption, d runnerscripts.Permi
 	return res
 }
 
-// ask passes a question of the program on. It runs on the reader's goroutine.
+// ask handles a permission request of the program. It runs on the reader's goroutine.
 func (c *conversation) ask(id string, r canUseTool) {
 	conv := c.translate.conversationOf(r.ToolUseID)
 	call := c.translate.toolCall(r.ToolUseID, r.ToolName, r.Input)
@@ -139,7 +139,7 @@ func (c *conversation) deny(id, message string) {
 	c.mu.Lock()
 	p := c.process
 	c.mu.Unlock()
-	// If it has ended, it does not wait for the answer.
+	// A program that has ended does not wait for the answer.
 	_ = p.Send(controlLine{Type: "control_response", Response: &controlResponse{
 		Subtype: "success", RequestID: id, Response: answer,
 	}})
@@ -158,7 +158,7 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 	p := c.process
 	c.mu.Unlock()
 	if len(d.UpdatedInput) > 0 {
-		// The transcript does not keep it, so this is the only trace of it.
+		// Report the updated input: the transcript does not keep it.
 		call := c.translate.toolCall(q.request.ToolUseID, q.request.ToolName, d.UpdatedInput)
 		c.out.Emit(q.conv, runnerscripts.TypeToolCallUpdate, call)
 	}

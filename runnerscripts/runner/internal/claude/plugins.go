@@ -18,21 +18,21 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// pluginTime is how long the program may take to fetch a marketplace or a plugin.
+// pluginTime limits the fetch of a marketplace or a plugin.
 const pluginTime = 10 * time.Minute
 
 // installedFile notes which plugins were installed from marketplaces, below the
 // session's home.
 const installedFile = ownDir + "/plugins.json"
 
-// installed is what the runner had the program install.
+// installed lists what the runner has installed with the program.
 type installed struct {
-	// Marketplaces are their names by their sources.
+	// Marketplaces maps the source of a marketplace to its name.
 	Marketplaces map[string]string `json:"marketplaces"`
 	Plugins      []string          `json:"plugins"` // each as plugin@marketplace
 }
 
-// plugins installs the plugins of a profile that are of marketplaces.
+// plugins installs the marketplace plugins of a profile.
 type plugins struct {
 	session runnerscripts.Session
 	argv    []string // the program
@@ -40,8 +40,8 @@ type plugins struct {
 	state   installed
 }
 
-// installPlugins installs those plugins of a profile that are of marketplaces,
-// and removes those of an earlier one.
+// installPlugins installs the marketplace plugins of a profile, and removes those of the
+// previous profile.
 func installPlugins(ctx context.Context, s runnerscripts.Session, p runnerscripts.Profile) error {
 	i := plugins{session: s, env: environment(s)}
 	if err := i.load(); err != nil {
@@ -82,7 +82,7 @@ func installPlugins(ctx context.Context, s runnerscripts.Session, p runnerscript
 	return nil
 }
 
-// install installs a plugin unless that was done, and returns its id.
+// install installs a plugin if necessary, and returns its ID.
 func (i *plugins) install(ctx context.Context, p runnerscripts.Plugin) (string, error) {
 	source := p.Marketplace
 	if strings.HasPrefix(source, ".") {
@@ -109,7 +109,7 @@ func (i *plugins) install(ctx context.Context, p runnerscripts.Plugin) (string, 
 	return id, i.store()
 }
 
-// addMarketplace makes a marketplace known to the program, and returns its name.
+// addMarketplace adds a marketplace to the program, and returns its name.
 func (i *plugins) addMarketplace(ctx context.Context, source string) (string, error) {
 	before, err := i.marketplaces(ctx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (i *plugins) addMarketplace(ctx context.Context, source string) (string, er
 	return "", fmt.Errorf("the program does not tell the name of the marketplace %s", source)
 }
 
-// marketplaces are those that the program knows: by name, what it says of each.
+// marketplaces returns the program's marketplaces: a description of each, by name.
 func (i *plugins) marketplaces(ctx context.Context) (map[string][]string, error) {
 	out, err := i.run(ctx, "marketplace", "list", "--json")
 	if err != nil {
@@ -152,7 +152,8 @@ func (i *plugins) marketplaces(ctx context.Context) (map[string][]string, error)
 	return found, nil
 }
 
-// run runs "claude plugin". Not in the workspace, whose settings it would read.
+// run runs "claude plugin" outside the workspace, so that it does not read the workspace's
+// settings.
 func (i *plugins) run(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, pluginTime)
 	defer cancel()

@@ -13,9 +13,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The places of a profile below the session's home: the program's configuration folder
-// for what the program finds by itself, and a folder of ours for files that flags
-// name, since the program changes files of those kinds in its own.
+// The places of a profile below the session's home: the program's configuration folder for
+// files that the program finds by itself, and our own folder for files named by flags, because
+// the program modifies such files in its own folder.
 const (
 	rulesDir    = ".claude/rules"
 	skillsDir   = ".claude/skills"
@@ -30,8 +30,7 @@ const (
 	pluginsDir   = ownDir + "/plugins"
 )
 
-// The keys of frontmatter that the program gives a meaning to, beside those that
-// the profile has fields for.
+// The frontmatter keys that the program supports, besides those with a field in the profile.
 var (
 	commandKeys = []string{
 		"agent", "allowed-tools", "argument-hint", "arguments", "background", "context", "disable-model-invocation",
@@ -45,7 +44,7 @@ var (
 	}
 )
 
-// checkProfile refuses what the program would not understand, and ignore.
+// checkProfile refuses what the program would not understand and ignore.
 func checkProfile(p runnerscripts.Profile) error {
 	for i, c := range p.Commands {
 		if err := agent.CheckFrontmatter("Claude Code", fmt.Sprintf("profile.commands[%d]", i), c.Frontmatter, commandKeys...); err != nil {
@@ -63,7 +62,7 @@ func checkProfile(p runnerscripts.Profile) error {
 	return nil
 }
 
-// profileFiles are the files of a profile below the session's home.
+// profileFiles returns the files of a profile, relative to the session's home.
 func profileFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnerscripts.WorkspaceFile, error) {
 	var files []runnerscripts.WorkspaceFile
 	for _, r := range p.Rules {
@@ -112,7 +111,7 @@ func jsonFile(name string, v any) (runnerscripts.WorkspaceFile, error) {
 	return runnerscripts.WorkspaceFile{Path: name, Content: append(data, '\n'), Mode: 0o600}, err
 }
 
-// settings are those of the program's that a profile has.
+// settings are the program's settings that a profile can set.
 type settings struct {
 	Permissions permissions               `json:"permissions"`
 	Hooks       map[string][]hooksMatcher `json:"hooks,omitempty"`
@@ -144,8 +143,8 @@ func profileSettings(p runnerscripts.Profile) settings {
 	s := settings{Permissions: permissions{Allow: slices.Clone(p.AllowedTools), Deny: p.DeniedTools}}
 	for _, dir := range readable(p) {
 		if !path.IsAbs(dir) {
-			// The program asks before it reads files outside of the workspace, those
-			// beside a SKILL.md included.
+			// The program asks before it reads files outside of the workspace, including the
+			// files beside a SKILL.md.
 			s.Permissions.Allow = append(s.Permissions.Allow, "Read(~/"+dir+"/**)")
 		}
 	}
@@ -160,8 +159,8 @@ func profileSettings(p runnerscripts.Profile) settings {
 	return s
 }
 
-// readable are the folders of a profile whose files may be read, in the session's
-// home unless absolute.
+// readable returns the folders of a profile whose files may be read. Relative ones are in the
+// session's home.
 func readable(p runnerscripts.Profile) []string {
 	var dirs []string
 	if len(p.Skills) > 0 {
@@ -180,7 +179,7 @@ func readable(p runnerscripts.Profile) []string {
 	return dirs
 }
 
-// server is the program's form of an MCP server. The program expands ${NAME} itself.
+// server is an MCP server in the program's format. The program expands ${NAME} itself.
 type server struct {
 	Type    string            `json:"type"`
 	Command string            `json:"command,omitempty"`
@@ -202,16 +201,16 @@ func servers(s runnerscripts.Session, p runnerscripts.Profile) map[string]server
 	return all
 }
 
-// profileFlags are the program's arguments for a profile that Setup has written,
-// and for what the workspace may add to it.
+// profileFlags returns the program's flags for a profile written by Setup, and for what the
+// workspace may add to it.
 func profileFlags(s runnerscripts.Session, p runnerscripts.Profile) []string {
 	below := func(name string) string { return filepath.Join(s.Paths.Home, filepath.FromSlash(name)) }
 	var flags []string
 	if !s.Agent.TrustWorkspace {
 		flags = append(flags, "--setting-sources", "user")
 		if len(p.Plugins) == 0 {
-			// With it the servers of plugins are not started either. Those of the
-			// workspace are left out for its settings already.
+			// The flag also disables the servers of plugins. The settings already disable those
+			// of the workspace.
 			flags = append(flags, "--strict-mcp-config")
 		}
 	}
@@ -229,8 +228,8 @@ func profileFlags(s runnerscripts.Session, p runnerscripts.Profile) []string {
 	return flags
 }
 
-// checkWritten refuses a profile that has not been written, which the program
-// would tell in words of its own, or not at all.
+// checkWritten refuses a profile that has not been written. The program would report that with
+// an unclear error, or not at all.
 func checkWritten(s runnerscripts.Session, p runnerscripts.Profile) error {
 	files, err := profileFiles(s, p)
 	if err != nil {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// head is what every line of the program has.
+// head has the fields of all lines of the program.
 type head struct {
 	Type    string `json:"type"`
 	Subtype string `json:"subtype"`
 }
 
-// messageLine is an "assistant" or "user" line, and a record of those types in a
-// transcript, which spells some fields differently.
+// messageLine is an "assistant" or "user" line. Records of these types in a transcript spell
+// some fields differently.
 type messageLine struct {
 	Type            string          `json:"type"`
 	UUID            string          `json:"uuid"`
@@ -24,7 +24,7 @@ type messageLine struct {
 	Error           json.RawMessage `json:"error"` // with IsAPIError a text
 }
 
-// message is one of the model's API.
+// message is a message of the model's API.
 type message struct {
 	ID      string  `json:"id"`
 	Model   string  `json:"model"`
@@ -32,10 +32,10 @@ type message struct {
 	Usage   *usage  `json:"usage"`
 }
 
-// syntheticModel is the model of messages that the program made up itself.
+// syntheticModel is the model of messages written by the program itself.
 const syntheticModel = "<synthetic>"
 
-// content is a list of blocks; on the wire a text may stand for a list of one.
+// content is a list of blocks. In JSON a string may replace a list of one text block.
 type content []block
 
 func (c *content) UnmarshalJSON(data []byte) error {
@@ -90,7 +90,7 @@ type usage struct {
 	CacheWriteTokens int64 `json:"cache_creation_input_tokens"`
 }
 
-// streamLine is a "stream_event" line: a piece of a message that is being made.
+// streamLine is a "stream_event" line: a piece of an unfinished message.
 type streamLine struct {
 	ParentToolUseID string `json:"parent_tool_use_id"`
 	Event           struct {
@@ -152,13 +152,13 @@ type resultLine struct {
 	Errors         []string              `json:"errors"`
 	TotalCostUSD   float64               `json:"total_cost_usd"`
 	ModelUsage     map[string]modelUsage `json:"modelUsage"`
-	// SinceLast is what this turn alone cost; older versions do not say it.
+	// SinceLast is the usage of this turn alone; older versions do not report it.
 	SinceLast map[string]modelUsage `json:"model_usage_since_last_result"`
-	// apiError is what a line before it said.
+	// apiError is from an earlier line.
 	apiError string
 }
 
-// modelUsage is what one model was used for.
+// modelUsage is the usage of one model.
 type modelUsage struct {
 	InputTokens      int64   `json:"inputTokens"`
 	OutputTokens     int64   `json:"outputTokens"`
@@ -168,7 +168,7 @@ type modelUsage struct {
 	ContextWindow    int64   `json:"contextWindow"`
 }
 
-// lifecycleLine tells how far a message that was sent is.
+// lifecycleLine reports the state of a sent message.
 type lifecycleLine struct {
 	CommandUUID string `json:"command_uuid"`
 	State       string `json:"state"`
@@ -190,7 +190,7 @@ type controlResponse struct {
 	Error     string          `json:"error,omitempty"`
 }
 
-// canUseTool is the program's question whether a tool may run.
+// canUseTool is the program's request for permission to use a tool.
 type canUseTool struct {
 	Subtype     string             `json:"subtype"`
 	ToolName    string             `json:"tool_name"`
@@ -199,13 +199,13 @@ type canUseTool struct {
 	Suggestions []permissionUpdate `json:"permission_suggestions"`
 }
 
-// permissionUpdate is a change of the program's permission rules. Where it is
-// kept is ours to say; the rest is sent back as it came.
+// permissionUpdate is a change of the program's permission rules. The driver sets its
+// destination; the other fields are sent back unchanged.
 type permissionUpdate map[string]json.RawMessage
 
 func (u permissionUpdate) kind() string {
 	var s string
-	_ = json.Unmarshal(u["type"], &s) // anything but a string is no kind we know
+	_ = json.Unmarshal(u["type"], &s) // an invalid type is an unknown kind
 	return s
 }
 

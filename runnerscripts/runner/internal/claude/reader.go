@@ -10,11 +10,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// handle takes a line of the program. It runs on the reader's goroutine, one
-// line at a time. An unknown line is never an error.
+// handle handles a line of the program. It runs on the reader's goroutine, one line at a time.
+// An unknown line is not an error.
 func (c *conversation) handle(line []byte) {
 	if !utf8.Valid(line) {
-		// Parts of it are passed on as they are.
+		// Parts of the line are passed on unchanged.
 		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
 	}
 	if c.raw {
@@ -51,7 +51,7 @@ func (c *conversation) dispatch(h head, line []byte) error {
 			c.permissions.Withdraw(func(id string, _ question) bool { return id == l.RequestID })
 		})
 	}
-	return nil // of a newer version
+	return nil // an unknown line, from a newer version
 }
 
 func decode[T any](line []byte, handle func(T)) error {
@@ -63,7 +63,7 @@ func decode[T any](line []byte, handle func(T)) error {
 	return nil
 }
 
-// piece takes a piece of a message.
+// piece handles a piece of a message.
 func (c *conversation) piece(l streamLine) {
 	c.translate.stream(l)
 	if l.Event.Type == "message_stop" {
@@ -71,10 +71,10 @@ func (c *conversation) piece(l streamLine) {
 	}
 }
 
-// message takes a message, or what the program says in place of one.
+// message handles a message, or the program's text in place of one.
 func (c *conversation) message(l messageLine) {
 	if l.IsAPIError {
-		_ = json.Unmarshal(l.Error, &c.apiError) // anything but a text says nothing
+		_ = json.Unmarshal(l.Error, &c.apiError) // anything but a text is ignored
 	}
 	c.translate.liveMessage(l)
 	if l.Type == "user" {
@@ -98,8 +98,8 @@ func (c *conversation) system(l systemLine, line []byte) {
 	}
 }
 
-// checkRefusal stops a query whose key the model's API has refused twice, which the program
-// would try for minutes. The first refusal may be of a key that it then replaces.
+// checkRefusal stops a query whose key the model's API has refused twice. The program would
+// retry for minutes. After the first refusal it may replace the key.
 func (c *conversation) checkRefusal(l systemLine) {
 	if l.ErrorStatus != http.StatusUnauthorized && l.ErrorStatus != http.StatusForbidden || l.Attempt < 2 {
 		return
@@ -116,7 +116,7 @@ func (c *conversation) checkRefusal(l systemLine) {
 	}
 }
 
-// initialize takes the line that begins each turn.
+// initialize handles the line that begins each turn.
 func (c *conversation) initialize(l systemLine) {
 	c.queryStarted()
 	c.extrasAt(l)
@@ -148,15 +148,15 @@ func (c *conversation) queryStarted() {
 	}
 }
 
-// stateIs notes the program's state; the idle one is the end of a query.
+// stateIs handles the program's state; "idle" ends the query.
 func (c *conversation) stateIs(state string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hasStates, c.state = true, state
-	c.finishQuery()
+	c.finishQueryLocked()
 }
 
-// lifecycle notes how far the message of the query is.
+// lifecycle handles the state of the query's message.
 func (c *conversation) lifecycle(l lifecycleLine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,15 +167,15 @@ func (c *conversation) lifecycle(l lifecycleLine) {
 	switch l.State {
 	case "completed", "cancelled", "discarded":
 		q.answered = true
-		c.finishQuery()
+		c.finishQueryLocked()
 	}
 }
 
-// turnEnded takes the result of a turn; a query may have several.
+// turnEnded handles the result of a turn; a query may have several.
 func (c *conversation) turnEnded(r resultLine) {
 	cost := c.meter.turn(r)
 	r.apiError, c.apiError = c.apiError, ""
-	c.askServers() // one may have failed meanwhile
+	c.askServers() // a server may have failed meanwhile
 	c.translate.takeBack(runnerscripts.MainConversation)
 	for _, m := range r.ModelUsage {
 		if m.ContextWindow > c.translate.window {
@@ -195,12 +195,12 @@ func (c *conversation) turnEnded(r resultLine) {
 	}
 	q.usage = q.usage.Add(cost)
 	q.result = &r
-	c.finishQuery()
+	c.finishQueryLocked()
 }
 
-// finishQuery ends the query if the program is done with it: it is idle, or it is
-// of a version that tells no states, and has answered. c.mu is held.
-func (c *conversation) finishQuery() {
+// finishQueryLocked ends the query if the program is done with it: it is idle, or has answered and
+// its version reports no states. The caller holds c.mu.
+func (c *conversation) finishQueryLocked() {
 	q := c.query
 	if q == nil || q.finished {
 		return
@@ -212,7 +212,7 @@ func (c *conversation) finishQuery() {
 	}
 }
 
-// asked takes a request of the program.
+// asked handles a request of the program.
 func (c *conversation) asked(l controlLine) {
 	var r canUseTool
 	if err := json.Unmarshal(l.Request, &r); err == nil && r.Subtype == "can_use_tool" {
@@ -222,8 +222,7 @@ func (c *conversation) asked(l controlLine) {
 	c.mu.Lock()
 	p := c.process
 	c.mu.Unlock()
-	// It must not wait for an answer that never comes. If it has ended, it does
-	// not.
+	// Reply, or the program would wait forever. If it has ended, the error does not matter.
 	_ = p.Send(controlLine{Type: "control_response", Response: &controlResponse{
 		Subtype: "error", RequestID: l.RequestID, Error: "this client answers can_use_tool only, not " + r.Subtype,
 	}})

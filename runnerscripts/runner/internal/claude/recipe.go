@@ -4,14 +4,15 @@ import "github.com/agentenv-dev/agentenv/runnerscripts"
 
 const (
 	npmPackage = "@anthropic-ai/claude-code"
-	// testedVersion is the one that this driver's tests run.
+	// testedVersion is the version that this driver's tests run.
 	testedVersion = "2.1.329"
-	// minimumVersion is the oldest that is known to work: older ones lose the conversation of a sandbox that is made again.
+	// minimumVersion is the oldest working version: older ones lose the conversation of a
+	// recreated sandbox.
 	minimumVersion = "2.1.250"
 )
 
-// Recipe installs the program from npm. It brings its own search tool; git and ps
-// are what it calls besides, and git fetches with the certificates.
+// Recipe installs the program from npm. The program brings its own search tool; it also calls
+// git and ps, and git fetches with the certificates.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent:   programName,

@@ -8,14 +8,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// meter finds what each turn cost in figures that are cumulative.
+// meter computes the usage of each turn from cumulative counts.
 type meter struct {
 	last runnerscripts.Usage
 }
 
-// turn returns what the turn that ends with r cost. Of the fields that say so,
-// "usage" leaves out subagents and whatever was interrupted, and the cumulative
-// ones begin with the costs of a resumed session, if the version keeps them.
+// turn returns the usage of the turn that ends with r. The field "usage" omits subagents and
+// interrupted work; the cumulative fields may start with the usage of a resumed session,
+// depending on the version.
 func (m *meter) turn(r resultLine) runnerscripts.Usage {
 	total := sum(r.ModelUsage)
 	total.CostUSD = r.TotalCostUSD
@@ -45,8 +45,8 @@ func sum(models map[string]modelUsage) runnerscripts.Usage {
 	return u
 }
 
-// outcome returns how a query ended whose last turn ended with r. cancelled says
-// that the query was interrupted.
+// outcome returns how a query ended whose last turn ended with r. cancelled says that the query
+// was interrupted.
 func outcome(r resultLine, cancelled bool) (runnerscripts.StopReason, error) {
 	failed := r.IsError || r.Subtype != "success"
 	switch {
@@ -80,5 +80,5 @@ func apiFailure(r resultLine) error {
 	return agent.APIFailure(status, r.Result, keyPlace, "")
 }
 
-// keyPlace is how the program gets a key.
+// keyPlace tells the user where the program reads a key.
 const keyPlace = "in its environment as ANTHROPIC_API_KEY"

@@ -8,8 +8,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// startSubagent reports the start of a subagent and, as the first words in its
-// conversation, its prompt.
+// startSubagent reports the start of a subagent and its prompt as the first message of its
+// conversation.
 func (t *translator) startSubagent(at time.Time, parent string, s runnerscripts.SubagentStarted) {
 	t.subagents[s.ToolCallID] = s
 	t.emit(at, parent, runnerscripts.TypeSubagentStarted, s)
@@ -22,7 +22,7 @@ func (t *translator) startSubagent(at time.Time, parent string, s runnerscripts.
 	})
 }
 
-// parentOf is the conversation in which a tool was called.
+// parentOf returns the conversation of a tool call.
 func (t *translator) parentOf(toolCallID string) string {
 	if conv, ok := t.callers[toolCallID]; ok {
 		return conv
@@ -41,7 +41,7 @@ func (t *translator) endSubagent(at time.Time, toolCallID string, end runnerscri
 	delete(t.drafts, toolCallID)
 }
 
-// subagentReport is what the tool that starts subagents reports.
+// subagentReport is the report of the tool that starts subagents.
 type subagentReport struct {
 	Status          string  `json:"status"`
 	AgentID         string  `json:"agentId"`
@@ -51,10 +51,10 @@ type subagentReport struct {
 	TotalDurationMS int64   `json:"totalDurationMs"`
 }
 
-// statusLaunched is the status of a subagent that goes on in the background.
+// statusLaunched is the status of a subagent that continues in the background.
 const statusLaunched = "async_launched"
 
-// subagentResult ends a subagent that the agent has waited for.
+// subagentResult ends a subagent that ran in the foreground.
 func (t *translator) subagentResult(at time.Time, result block, report []byte) {
 	if result.IsError || !isObject(report) {
 		t.endSubagent(at, result.ToolUseID, runnerscripts.SubagentCompleted{
@@ -75,7 +75,7 @@ func (t *translator) subagentResult(at time.Time, result block, report []byte) {
 	})
 }
 
-// subagentStatus is "completed" or "failed".
+// subagentStatus returns "completed" or "failed".
 func subagentStatus(status string) string {
 	if status == "completed" {
 		return status

@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// toolInput has the fields of the built-in tools' inputs that are shown.
+// toolInput has the reported input fields of the built-in tools.
 type toolInput struct {
 	Command      string `json:"command"`
 	Description  string `json:"description"`
@@ -37,14 +37,14 @@ type toolInput struct {
 	} `json:"questions"`
 }
 
-// parseInput reads what it can; other tools have other inputs.
+// parseInput decodes the known fields; other tools have other inputs.
 func parseInput(raw json.RawMessage) toolInput {
 	var in toolInput
 	_ = json.Unmarshal(raw, &in)
 	return in
 }
 
-// file is the file that the tool works on, if any.
+// file returns the file on which the tool works, if any.
 func (in toolInput) file() string {
 	if in.FilePath != "" {
 		return in.FilePath
@@ -52,7 +52,7 @@ func (in toolInput) file() string {
 	return in.NotebookPath
 }
 
-// toolKinds are the kinds of the built-in tools.
+// toolKind returns the kind of a tool, as far as it is built in.
 func toolKind(name string) runnerscripts.ToolKind {
 	switch name {
 	case "Read", "NotebookRead", "LS":
@@ -126,7 +126,7 @@ func (t *translator) toolCall(id, name string, raw json.RawMessage) runnerscript
 	return call
 }
 
-// absolute makes a path of the agent absolute; it works in the workspace.
+// absolute resolves a path of the agent, which works in the workspace.
 func (t *translator) absolute(file string) string {
 	if below, ok := strings.CutPrefix(file, "~"); ok && (below == "" || below[0] == '/') {
 		return t.paths.Home + below
@@ -137,7 +137,7 @@ func (t *translator) absolute(file string) string {
 	return path.Join(t.paths.Workspace, file)
 }
 
-// fileResult is what the tools that write files report.
+// fileResult is the report of the tools that write files.
 type fileResult struct {
 	FilePath     string  `json:"filePath"`
 	Content      *string `json:"content"`
@@ -146,8 +146,8 @@ type fileResult struct {
 	NewString    *string `json:"newString"`
 }
 
-// resultContent returns what a tool call shows at its end: the change of a file, or
-// the result that the model got.
+// resultContent returns the content of an ended tool call: the change of a file, or the result
+// that the model received.
 func (t *translator) resultContent(result block, report json.RawMessage) []runnerscripts.ToolCallContent {
 	if !result.IsError && isObject(report) {
 		var f fileResult
@@ -174,7 +174,7 @@ func diff(file string, old *string, text string) []runnerscripts.ToolCallContent
 	return []runnerscripts.ToolCallContent{{Type: "diff", Path: file, OldText: old, NewText: text}}
 }
 
-// contentOf translates a block that carries content itself.
+// contentOf converts a content block.
 func contentOf(b block) (runnerscripts.Content, bool) {
 	switch {
 	case b.Type == blockText && b.Text != "":
@@ -187,7 +187,7 @@ func contentOf(b block) (runnerscripts.Content, bool) {
 	return runnerscripts.Content{}, false
 }
 
-// plan is the list that a tool call writes, if it is one for that.
+// plan returns the plan that a tool call writes, if the tool writes plans.
 func plan(name string, raw json.RawMessage) (runnerscripts.Plan, bool) {
 	if name != "TodoWrite" {
 		return runnerscripts.Plan{}, false

@@ -46,8 +46,8 @@ func projectDir(s runnerscripts.Session) (string, error) {
 	return filepath.Join(configDir(s), "projects", slug(workspace)), nil
 }
 
-// slug is the program's name for a folder: whatever is no ASCII letter or digit
-// becomes "-", for each UTF-16 unit; a long one is cut and ends with a hash.
+// slug returns the program's name for a folder: every UTF-16 unit that is not an ASCII letter
+// or digit becomes "-"; a long name is truncated and ends with a hash.
 func slug(path string) string {
 	const most = 200
 	units := utf16.Encode([]rune(path))
@@ -72,8 +72,7 @@ func slug(path string) string {
 	return string(name[:most]) + "-" + strconv.FormatInt(h, 36)
 }
 
-// readTranscript reads the history of a session, byte by byte; an empty one if
-// there is none yet.
+// readTranscript reads the history of a session unchanged; it is empty if there is none yet.
 func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 	var t runnerscripts.Transcript
 	file, err := mainTranscript(s)
@@ -116,10 +115,10 @@ func subagentID(name string) (string, bool) {
 	return strings.CutSuffix(id, subagentSuffix)
 }
 
-// mendHistory reports whether there is a conversation to resume. A crash may have
-// left a file that the program would trip over: one without a message yet, which
-// can neither be resumed nor begun again, is removed, and half a last line gets
-// an end, so that the next record does not become part of it.
+// mendHistory reports whether there is a conversation to resume, and repairs the file after a
+// crash. It removes a file without a message, which the program could neither resume nor start
+// again, and terminates a truncated last line, so that the next record does not become part of
+// it.
 func mendHistory(s runnerscripts.Session) (bool, error) {
 	file, err := mainTranscript(s)
 	if err != nil {
@@ -154,7 +153,7 @@ func mendHistory(s runnerscripts.Session) (bool, error) {
 	return true, err
 }
 
-// hasMessage reports whether a transcript has a message.
+// hasMessage reports whether a transcript contains a message.
 func hasMessage(r io.Reader) (bool, error) {
 	lines := runnerscripts.NewLineReader(r, 0)
 	for {
@@ -172,7 +171,7 @@ func hasMessage(r io.Reader) (bool, error) {
 	}
 }
 
-// restore writes a history where the program looks for that of this workspace.
+// restore writes a history to the program's folder for this workspace.
 func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
 	if t.Main == "" {
 		return nil
@@ -205,7 +204,7 @@ func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
 	return nil
 }
 
-// isSubagentID reports whether an id is safe as a part of a file name.
+// isSubagentID reports whether an ID is safe in a file name.
 func isSubagentID(id string) bool {
 	return id != "" && !strings.ContainsFunc(id, func(r rune) bool {
 		return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')

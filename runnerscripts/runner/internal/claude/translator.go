@@ -12,28 +12,27 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// translator makes events of messages. The live conversation and the one read
-// back from a transcript go through the same code, so that both tell the same.
-// It must not be used from several goroutines at once.
+// translator converts messages to events. The live conversation and the transcript use the same
+// code, so that both give the same events. It is not safe for concurrent use.
 type translator struct {
 	out   agent.Sink
 	paths primitives.Paths
 
-	// drafts are the messages that are being made, by conversation.
+	// drafts are the unfinished messages, by conversation.
 	drafts map[string]*draft
-	// tools are the calls without a result yet, by id.
+	// tools are the calls without a result, by ID.
 	tools map[string]openCall
 	// callers are the conversations of the calls that may start subagents.
 	callers map[string]string
-	// subagents that have started and not ended, by the call that started them.
+	// subagents are the running subagents, by the call that started them.
 	subagents map[string]runnerscripts.SubagentStarted
-	// window is the size of the model's context, once it is known.
+	// window is the size of the model's context; zero if unknown.
 	window int64
-	// used is the context's last known use.
+	// used is the last known use of the context.
 	used int64
 }
 
-// openCall is a tool call without a result yet.
+// openCall is a tool call without a result.
 type openCall struct{ conv, name string }
 
 func newTranslator(out agent.Sink, paths primitives.Paths) *translator {
@@ -46,7 +45,7 @@ func newTranslator(out agent.Sink, paths primitives.Paths) *translator {
 	}
 }
 
-// conversationID is the conversation that a line belongs to.
+// conversationID returns the conversation of a line.
 func conversationID(parentToolUseID string) string {
 	if parentToolUseID == "" {
 		return runnerscripts.MainConversation
@@ -54,7 +53,7 @@ func conversationID(parentToolUseID string) string {
 	return parentToolUseID
 }
 
-// conversationOf is the conversation of a tool call without a result yet.
+// conversationOf returns the conversation of a tool call without a result.
 func (t *translator) conversationOf(toolCallID string) string {
 	if call, ok := t.tools[toolCallID]; ok {
 		return call.conv
@@ -71,8 +70,8 @@ func (t *translator) emit(at time.Time, conv string, typ runnerscripts.EventType
 	t.out.EmitAt(at, conv, typ, payload)
 }
 
-// assistant translates the finished blocks of a message of the model. index is
-// the first one's number in the message, or negative if the line does not say it.
+// assistant translates the finished blocks of a model message. index is the number of the first
+// block in the message, or negative if the line does not say it.
 func (t *translator) assistant(at time.Time, conv string, m message, index int) {
 	d := t.draft(conv, m.ID)
 	for _, b := range m.Content {
@@ -92,12 +91,12 @@ func (t *translator) assistant(at time.Time, conv string, m message, index int) 
 	}
 }
 
-// blockID is the id of a block, unique in the session.
+// blockID returns an ID for a block that is unique in the session.
 func blockID(messageID string, index int) string {
 	return fmt.Sprintf("%s-%d", messageID, index)
 }
 
-// whole reports a finished block as far as its pieces have not done so.
+// whole reports the part of a finished block that its pieces have not reported.
 func (t *translator) whole(at time.Time, conv string, typ runnerscripts.EventType, id, said, text string) {
 	if said == text {
 		return
@@ -142,7 +141,7 @@ func (t *translator) toolResult(at time.Time, conv string, result block, report 
 	}
 }
 
-// plainContent is content as it is on the wire: one text is a string.
+// plainContent returns content in its JSON form: a single text is a string.
 func plainContent(c content) json.RawMessage {
 	var v any = c
 	if len(c) == 1 && c[0].Type == blockText {
@@ -155,7 +154,7 @@ func plainContent(c content) json.RawMessage {
 	return data
 }
 
-// userText reports words of the user.
+// userText reports a user message.
 func (t *translator) userText(at time.Time, conv, uuid string, c content) {
 	for i, b := range c {
 		if chunk, ok := contentOf(b); ok {
@@ -166,7 +165,7 @@ func (t *translator) userText(at time.Time, conv, uuid string, c content) {
 	}
 }
 
-// contextUse reports how full the model's context is after a message.
+// contextUse reports the use of the model's context after a message.
 func (t *translator) contextUse(at time.Time, u *usage) {
 	if u == nil {
 		return
@@ -180,23 +179,23 @@ func (t *translator) contextUse(at time.Time, u *usage) {
 		runnerscripts.UsageUpdate{Used: used, Size: t.window})
 }
 
-// draft is a message that is being made: the program reports its blocks in
-// pieces, then each finished block on a line of its own.
+// draft is an unfinished message: the program reports its blocks in pieces, then each finished
+// block on a separate line.
 type draft struct {
 	messageID string
-	next      int      // the number of the block after the last one known
-	pieces    []*piece // started and not finished, oldest first
+	next      int      // number after the last known block
+	pieces    []*piece // unfinished, oldest first
 }
 
-// piece is a block that is being made.
+// piece is an unfinished block.
 type piece struct {
 	index int
 	typ   string
-	text  strings.Builder // said so far
+	text  strings.Builder // text so far
 }
 
-// draft returns the conversation's draft of a message; a new message replaces
-// the last one.
+// draft returns the conversation's draft of a message, and replaces the draft of an earlier
+// message.
 func (t *translator) draft(conv, messageID string) *draft {
 	d := t.drafts[conv]
 	if d == nil || d.messageID != messageID {
@@ -207,9 +206,8 @@ func (t *translator) draft(conv, messageID string) *draft {
 	return d
 }
 
-// takeBack empties the blocks of the last message that came to nothing, because
-// its request was interrupted or is tried again: the agent does not remember
-// them.
+// takeBack empties the blocks of the last message after its request was interrupted or is
+// retried: the agent does not remember them.
 func (t *translator) takeBack(conv string) {
 	d := t.drafts[conv]
 	if d == nil {
@@ -230,13 +228,13 @@ func (t *translator) takeBack(conv string) {
 	d.pieces = nil
 }
 
-// begin notes a block that starts.
+// begin records the start of a block.
 func (d *draft) begin(index int, typ string) {
 	d.pieces = append(d.pieces, &piece{index: index, typ: typ})
 	d.next = index + 1
 }
 
-// at returns the started block with that number.
+// at returns the unfinished block with this number.
 func (d *draft) at(index int) *piece {
 	for _, p := range d.pieces {
 		if p.index == index {
@@ -246,9 +244,9 @@ func (d *draft) at(index int) *piece {
 	return &piece{index: index}
 }
 
-// finish takes the block that a finished one is: the one of its type that has
-// started and said the same, else the oldest of its type, else the one with the
-// given number, else the next. Those that never finish are taken back.
+// finish returns the piece for a finished block: the started piece of its type with the same text,
+// else the oldest of its type, which it removes; else a new piece with the given number, or the
+// next number if that is negative. Pieces that never finish are withdrawn.
 func (d *draft) finish(typ, said string, index int) *piece {
 	found := -1
 	for i, p := range d.pieces {

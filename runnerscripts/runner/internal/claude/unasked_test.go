@@ -43,7 +43,7 @@ func (f *fixture) wakeUp(c agent.Conversation) {
 	f.t.Fatal("the program was not woken up")
 }
 
-func TestATurnThatNobodyAskedForCountsForTheNextQuery(t *testing.T) {
+func TestAnUnpromptedTurnCountsForTheNextQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.session.Agent.PermissionMode = bypassMode

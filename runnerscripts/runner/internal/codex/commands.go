@@ -6,8 +6,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// expand returns the prompt that a user means: that of a slash command if the text
-// names one. Codex has no such commands of its own.
+// expand returns the prompt for a slash command in text, else text. Codex has no slash commands
+// of its own.
 func expand(commands []runnerscripts.SlashCommand, text string) string {
 	const placeholder = "$ARGUMENTS"
 	for _, c := range commands {

@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// conversation is a thread of Codex: one process at a time, which stays between
-// prompts and is started again if it has crashed.
+// conversation is a thread of Codex. It has one process at a time, which stays between prompts
+// and is restarted after a crash.
 type conversation struct {
 	session runnerscripts.Session
 	profile runnerscripts.Profile
@@ -25,49 +25,50 @@ type conversation struct {
 	guard   agent.Guard
 	raw     bool
 	out     agent.Sink
-	// patience is how long the program may take to start.
+	// patience limits the start of the program.
 	patience time.Duration
 
-	starting sync.Mutex // held while a process is looked for or started
+	starting sync.Mutex // held while a process is started
 	life     agent.Life
 
 	permissions agent.Permissions[question]
 
-	// reading is held while a line of the program is handled, and by others while they
-	// use what belongs to that. c.mu may be taken under it, not the other way round.
+	// reading is held while a line of the program is handled, and by others that use the
+	// reader's state. Lock it before c.mu.
 	reading     sync.Mutex
 	translate   *translator
 	meter       meter
 	early       [][]byte // lines about unknown threads
 	initialized bool
-	broken      map[string]bool // the MCP servers that did not start, as told
+	broken      map[string]bool // MCP servers whose failed start was reported
 
 	mu     sync.Mutex
 	peer   *jsonrpc.Peer
 	over   bool // no process may be started any more
 	thread string
 	query  *query
-	// working are the turns of subagents by their thread; empty before the start.
+	// working maps the threads of running subagents to their turns; a turn is empty before its
+	// start.
 	working map[string]string
 	model   string // empty: the program's own choice
 	usual   string // the program's own choice
 	mode    string
 	planned bool // the last turn made a plan
-	// What the program was told last of the mode and the model.
+	// The mode and the model last sent to the program.
 	toldMode, toldModel string
 }
 
-// query is a prompt that is worked on.
+// query is a running prompt.
 type query struct {
-	turn      string // its id; empty before its start
+	turn      string // ID of its turn; empty before the start
 	cancelled bool   // it was interrupted
-	told      bool   // the program was told so
+	told      bool   // the interrupt was sent to the program
 	end       *turn  // how its turn ended
 	finished  bool
-	abandoned bool // subagents still work
+	abandoned bool // it ended before its subagents
 	usage     runnerscripts.Usage
 	done      chan struct{}
-	quiet     chan struct{} // gets a value when its turn has ended and no command of it runs
+	quiet     chan struct{} // signals that its turn has ended and none of its commands runs
 }
 
 // Prompt runs one query to its end.
@@ -81,7 +82,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.query = nil
 		c.mu.Unlock()
 	}()
-	// An interrupt reaches the query from here on, also while this takes time.
+	// From here on an interrupt reaches the query, even while this call takes time.
 	p, err := c.running(ctx)
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
@@ -117,7 +118,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	return done, err
 }
 
-// ended tells of what a program that has ended leaves unfinished.
+// ended reports the unfinished work of a program that has ended.
 func (c *conversation) ended(p *jsonrpc.Peer) {
 	c.permissions.WithdrawAll()
 	c.starting.Lock()
@@ -125,16 +126,16 @@ func (c *conversation) ended(p *jsonrpc.Peer) {
 	c.mu.Lock()
 	last := c.peer == p
 	c.mu.Unlock()
-	if last { // else it was done before the next one was started
+	if last { // otherwise it was done before the next process started
 		c.reading.Lock()
 		defer c.reading.Unlock()
 		c.translate.endAll()
 	}
 }
 
-// endCommands ends the commands that an interrupt has left running, and waits until
-// the program has told of their ends with what they have put out. Those that it does
-// not tell of in time have failed.
+// endCommands ends the commands left running by an interrupt, and waits until the program has
+// reported their ends and output. Commands that it does not report in time are reported as
+// failed.
 func (c *conversation) endCommands(ctx context.Context, p *jsonrpc.Peer, q *query) {
 	ctx, cancel := context.WithTimeout(ctx, interruptTime)
 	defer cancel()
@@ -143,7 +144,7 @@ func (c *conversation) endCommands(ctx context.Context, p *jsonrpc.Peer, q *quer
 		c.log("warn", "the commands of the interrupted query may still run: "+err.Error(), nil)
 	} else {
 		select {
-		case <-q.quiet: // mostly after the reply
+		case <-q.quiet: // usually after the reply
 		case <-p.Done():
 		case <-ctx.Done():
 		}
@@ -153,12 +154,11 @@ func (c *conversation) endCommands(ctx context.Context, p *jsonrpc.Peer, q *quer
 	c.translate.endTurn(time.Time{}, runnerscripts.MainConversation)
 }
 
-// interruptTime is far above the milliseconds that it takes to end commands. The end
-// of an interrupted query waits for no longer; the environment kills an agent that
-// ignores an interrupt after five.
+// interruptTime is far above the milliseconds that ending commands takes. An interrupted query
+// must end sooner than the five seconds after which the environment kills the agent.
 const interruptTime = 3 * time.Second
 
-// turnParams asks for a turn with the settings that are now in force.
+// turnParams returns the parameters of a turn with the current settings.
 func (c *conversation) turnParams(text string) map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,12 +167,12 @@ func (c *conversation) turnParams(text string) map[string]any {
 		"input":    []any{textInput(text)},
 	}
 	if m, err := findMode(c.mode); err == nil {
-		// Both stay for later turns, and to be told again takes the program time.
+		// Both stay in force for later turns, and sending them again costs time.
 		if m.id != c.toldMode {
 			params["approvalPolicy"], params["sandboxPolicy"] = m.approval, m.policy
 			c.toldMode = m.id
 		}
-		// It takes the place of other settings, so it is told only when it matters.
+		// It overrides other settings, so send it only when it matters.
 		if m.plans || c.planned {
 			params["collaborationMode"] = m.collaboration(cmp.Or(c.model, c.usual))
 		}
@@ -187,7 +187,7 @@ func (c *conversation) turnParams(text string) map[string]any {
 
 func textInput(text string) map[string]any { return map[string]any{"type": "text", "text": text} }
 
-// completed is what is known of a query's end without its outcome.
+// completed returns the result of a query without its outcome.
 func (c *conversation) completed(q *query) runnerscripts.QueryCompleted {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,7 +200,7 @@ func (c *conversation) threadID() string {
 	return c.thread
 }
 
-// running returns the process, started again if it has ended.
+// running returns the process, and restarts it if it has ended.
 func (c *conversation) running(ctx context.Context) (*jsonrpc.Peer, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
@@ -245,7 +245,7 @@ func (c *conversation) start(ctx context.Context) (*jsonrpc.Peer, error) {
 	return p, nil
 }
 
-// startProcess makes a new process the conversation's, unless that is closed.
+// startProcess starts a process for the conversation, unless that is closed.
 func (c *conversation) startProcess(cmd child.Command) (*jsonrpc.Peer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,24 +257,24 @@ func (c *conversation) startProcess(cmd child.Command) (*jsonrpc.Peer, error) {
 		return nil, startFailure(err)
 	}
 	c.peer = p
-	clear(c.working) // they have ended with the last one
+	clear(c.working) // the subagents ended with the last process
 	return p, nil
 }
 
-// Interrupt stops the running query. One that comes before the program works on
-// the prompt is kept until it does.
+// Interrupt stops the running query. If the program does not work on the prompt yet, the
+// interrupt is sent when it does.
 func (c *conversation) Interrupt(context.Context) error {
 	c.mu.Lock()
 	if c.query != nil {
 		c.query.cancelled = true
-		c.finishQuery()
+		c.finishQueryLocked()
 	}
 	c.mu.Unlock()
 	c.tellInterrupt()
 	return nil
 }
 
-// interruptSubagents stops the subagents of a query that was interrupted.
+// interruptSubagents stops the subagents of an interrupted query.
 func (c *conversation) interruptSubagents(p *jsonrpc.Peer) {
 	c.mu.Lock()
 	working := maps.Clone(c.working)
@@ -287,8 +287,8 @@ func (c *conversation) interruptSubagents(p *jsonrpc.Peer) {
 	}
 }
 
-// tellInterrupt passes an interrupt on, if there is one and the turn has started.
-// A turn that cannot be interrupted yet is told again with its next sign of life.
+// tellInterrupt sends a pending interrupt if the turn has started. If the turn cannot be
+// interrupted yet, tellInterrupt is called again at its next message.
 func (c *conversation) tellInterrupt() {
 	c.mu.Lock()
 	q, p := c.query, c.peer
@@ -308,8 +308,8 @@ func (c *conversation) tellInterrupt() {
 	})
 }
 
-// SetMode changes the permission mode from the next prompt on: Codex keeps that of
-// a running turn.
+// SetMode changes the permission mode from the next prompt on: Codex cannot change it during a
+// turn.
 func (c *conversation) SetMode(_ context.Context, mode string) error {
 	if _, err := findMode(mode); err != nil {
 		return err
@@ -328,7 +328,7 @@ func (c *conversation) SetMode(_ context.Context, mode string) error {
 	return nil
 }
 
-// SetModel changes the model, that of a running turn too.
+// SetModel changes the model, even of a running turn.
 func (c *conversation) SetModel(ctx context.Context, model string) error {
 	if model == "" {
 		return agent.Invalid("name the model that shall be used")
@@ -356,7 +356,7 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
-// giveUp lets no program start any more, and returns the last one; busy while a prompt runs.
+// giveUp prevents further starts and returns the last process; busy says that a prompt runs.
 func (c *conversation) giveUp() (p *jsonrpc.Peer, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -370,7 +370,7 @@ func (c *conversation) kill() {
 	p.Kill()
 }
 
-// Close ends the program, politely first.
+// Close ends the program gracefully.
 func (c *conversation) Close() error {
 	c.life.Close(func() {
 		p, busy := c.giveUp()

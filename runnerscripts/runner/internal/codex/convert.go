@@ -11,11 +11,11 @@ import (
 
 var _ handoff.Converter = Driver{}
 
-// Convert writes the conversation of another agent as a rollout. The model gets its
-// response items; the items beside them are what people are shown.
+// Convert writes another agent's conversation as a rollout. Response items are for the model,
+// the other items for the user.
 //
-// The program can import sessions of Claude Code by itself. That is not used: it makes
-// tool calls words of the agent, without what is in their input.
+// Codex can import sessions of Claude Code, but turns tool calls into agent messages and drops
+// their input, so the driver does not use that.
 func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnerscripts.Transcript, error) {
 	ids := handoff.NewIDs(s.SessionID, c)
 	w := &rollout{session: s, ids: ids, agent: c.Agent, thread: ids.UUID("thread", 0), at: c.Items[0].Time}
@@ -24,7 +24,7 @@ func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnersc
 		"originator": "agentenv", "cli_version": testedVersion, "source": "vscode",
 		"history_mode": "paginated", // which keeps the items that people are shown
 	}
-	// The program refuses to go on with another provider than the thread was begun with.
+	// Codex refuses to resume a thread with another provider than its first.
 	config, err := settings(s, runnerscripts.Profile{})
 	if err != nil {
 		return runnerscripts.Transcript{}, err
@@ -61,7 +61,7 @@ type rollout struct {
 
 func (w *rollout) line(typ string, payload any) {
 	record := map[string]any{"timestamp": handoff.Stamp(w.at), "type": typ, "payload": payload}
-	if w.lines > 0 { // the first one has none
+	if w.lines > 0 { // the first line has no separator
 		record["ordinal"] = w.lines
 	}
 	w.lines++
@@ -109,8 +109,8 @@ func (w *rollout) message(role, part, text string) {
 	})
 }
 
-// call writes a tool call and its end: a command as one of the program's own tool for that, another
-// one as that of a tool of the other agent.
+// call writes a tool call and its end. A command becomes a call of Codex's own command tool,
+// other calls become calls of the other agent's tools.
 func (w *rollout) call(id string, call *handoff.Call) {
 	status, exit := "completed", 0
 	if call.Failed {
@@ -136,7 +136,7 @@ func (w *rollout) call(id string, call *handoff.Call) {
 	w.line("response_item", map[string]any{"type": "function_call_output", "call_id": id, "output": call.Output})
 }
 
-// completed writes what people are shown of an item.
+// completed writes an item for the user.
 func (w *rollout) completed(item map[string]any) {
 	ms := w.at.UnixMilli()
 	w.line("event_msg", map[string]any{

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// record is a line of a rollout. Many types are of no interest here.
+// record is a line of a rollout. Many types are irrelevant here.
 type record struct {
 	Timestamp time.Time       `json:"timestamp"`
 	Type      string          `json:"type"`
@@ -55,8 +55,8 @@ type history struct {
 	cwd    string
 	// subs are the rollouts of subagents, by thread.
 	subs map[string]string
-	// items are the tool calls that have an item of their own, by id, and those
-	// that were refused before they were reported.
+	// items are the IDs of the tool calls that have their own item, or were refused before they
+	// were reported.
 	items map[string]bool
 }
 
@@ -95,14 +95,14 @@ func (h *history) replay(ctx context.Context, rollout string) error {
 	})
 }
 
-// subagents replays those that an item has started, right after it.
+// subagents replays the subagents that an item has started, right after it.
 func (h *history) subagents(ctx context.Context, p payload) error {
 	if p.Type != "item_completed" {
 		return nil
 	}
 	i, err := storedItem(p.Item)
 	if err != nil || i.Tool != toolSpawn {
-		return nil // what is no item starts no subagent
+		return nil // an unreadable item starts no subagent
 	}
 	for _, thread := range i.ReceiverThreadIDs {
 		rollout, ok := h.subs[thread]
@@ -140,15 +140,14 @@ func (h *history) event(at time.Time, p payload) {
 			h.contextUse(at, p.Info.Last.TotalTokens, p.Info.Window)
 		}
 	case "task_started":
-		h.endTurn(at, h.conv) // the last one, if a crash has ended it
+		h.endTurn(at, h.conv) // a crash may have ended the last turn
 	case "task_complete", "turn_aborted":
 		h.endTurn(at, h.conv)
 		h.endSubagent(at, h.thread, p.Type == "task_complete" && isNull(p.Error), p.DurationMS)
 	}
 }
 
-// refused reports whether the output of a tool call is that of one that a hook or a
-// rule about commands has refused.
+// refused reports whether the output of a tool call is a refusal by a hook or a command rule.
 func refused(output json.RawMessage) bool {
 	var text string
 	return json.Unmarshal(output, &text) == nil &&
@@ -157,8 +156,7 @@ func refused(output json.RawMessage) bool {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// response takes what was exchanged with the model: plans, and the tool calls that
-// have come to nothing.
+// response translates an exchange with the model: plans, and tool calls that never finished.
 func (h *history) response(at time.Time, p payload) {
 	switch {
 	case p.Type == "function_call" && p.Name == "update_plan":
@@ -180,8 +178,8 @@ func (h *history) response(at time.Time, p payload) {
 	}
 }
 
-// lostCall is the item of a tool call that has none in the rollout because it was
-// rejected or interrupted.
+// lostCall returns an item for a rejected or interrupted tool call, which has none in the
+// rollout.
 func (h *history) lostCall(p payload) (item, bool) {
 	i := item{ID: p.CallID, Type: itemCommand, Cwd: h.cwd}
 	switch p.Name {
@@ -205,8 +203,8 @@ func (h *history) lostCall(p payload) (item, bool) {
 	return item{}, false
 }
 
-// storedItem reads an item of a rollout. It differs from a live one in the
-// spelling of its fields and the form of a few.
+// storedItem decodes an item of a rollout. The spelling of its fields, and the form of a few,
+// differ from live items.
 func storedItem(data json.RawMessage) (item, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
@@ -230,7 +228,7 @@ func storedItem(data json.RawMessage) (item, error) {
 	return i, err
 }
 
-// camel spells a name as the live protocol does.
+// camel converts a name to the spelling of the live protocol.
 func camel(name string) string {
 	first, rest, _ := strings.Cut(name, "_")
 	for rest != "" {
@@ -243,7 +241,7 @@ func camel(name string) string {
 	return first
 }
 
-// reshape gives the fields their live form that have another one in rollouts.
+// reshape converts the fields whose form differs in rollouts.
 func reshape(typ string, stored map[string]json.RawMessage, live map[string]any) error {
 	switch typ {
 	case itemAgent:
@@ -328,7 +326,7 @@ func (c storedChange) live(path string) change {
 	return out
 }
 
-// milliseconds is a time since 1970, or at if there is none.
+// milliseconds converts a Unix time in milliseconds; zero becomes at.
 func milliseconds(ms int64, at time.Time) time.Time {
 	if ms == 0 {
 		return at
@@ -336,8 +334,8 @@ func milliseconds(ms int64, at time.Time) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// eachRecord reads a rollout. A line that is none, such as a last one that was cut
-// off by a crash, is left out.
+// eachRecord reads a rollout. It skips invalid lines, such as a last line that a crash has
+// truncated.
 func eachRecord(rollout string, handle func(record, payload) error) error {
 	lines := runnerscripts.NewLineReader(strings.NewReader(rollout), 0)
 	for {

@@ -8,8 +8,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// hookEvents are the events that Codex has hooks for. Those that Claude Code has,
-// too, are called the same.
+// hookEvents returns the events for which Codex has hooks. Events shared with Claude Code have
+// the same names.
 func hookEvents() []string {
 	return []string{
 		"SessionStart", "UserPromptSubmit", "PreModelRequest", "PostModelRequest", "PreToolUse", "PermissionRequest",
@@ -49,7 +49,7 @@ func hooksText(p runnerscripts.Profile) string {
 	return string(jsonOf(map[string]any{"hooks": events}))
 }
 
-// hookNote tells of a hook that has run.
+// hookNote reports a hook that has run.
 type hookNote struct {
 	note
 	Run struct {
@@ -61,7 +61,7 @@ type hookNote struct {
 	} `json:"run"`
 }
 
-// hookRan tells of a hook that failed or has changed what the agent does.
+// hookRan reports a hook that failed or changed what the agent does.
 func (c *conversation) hookRan(n hookNote, raw json.RawMessage) {
 	levels := map[string]string{"failed": "warn", "blocked": "info", "stopped": "info"}
 	level, ok := levels[n.Run.Status]

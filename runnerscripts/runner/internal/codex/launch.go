@@ -23,7 +23,7 @@ const (
 	programTitle = "Codex"
 )
 
-// check refuses what this driver cannot do, instead of ignoring it.
+// check refuses unsupported settings instead of ignoring them.
 func check(s runnerscripts.Session, p runnerscripts.Profile) error {
 	if !agent.IsUUID(s.SessionID) {
 		return agent.Invalid("give session_id as a UUID, not %q", s.SessionID)
@@ -46,7 +46,7 @@ func check(s runnerscripts.Session, p runnerscripts.Profile) error {
 	return err
 }
 
-// program finds what to start: an absolute path and its first arguments.
+// program returns the program's absolute path and its first arguments.
 func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	argv := a.Command
 	if len(argv) == 0 {
@@ -64,9 +64,8 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	return argv, nil
 }
 
-// native returns the program itself instead of the script that npm installs to
-// start it: that would need Node, time and memory for nothing. It is in a package
-// of its own for each platform.
+// native returns the platform's own program instead of npm's start script, which would need
+// Node, time and memory for nothing. Each platform has its own package.
 func native(file string) string {
 	script, err := filepath.EvalSymlinks(file)
 	if err != nil || filepath.Base(script) != "codex.js" {
@@ -101,7 +100,7 @@ func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 		return "", err
 	}
 	if v := child.PackagedVersion(argv, npmPackage); v != "" {
-		v, _, _ = strings.Cut(v, "-"+runtime.GOOS+"-") // that of a platform has the platform behind it
+		v, _, _ = strings.Cut(v, "-"+runtime.GOOS+"-") // the package of a platform appends its name
 		return v, nil
 	}
 	out, err := child.Version(ctx, argv, env)
@@ -120,12 +119,11 @@ func startFailure(err error) error {
 		"in a version near %s: %v", testedVersion, err)
 }
 
-// launch is the command that starts the program. What it may not do without being
-// asked starts with the process, so it is off from the start: reports, updates,
-// and the catalogues of plugins and apps, which are fetched from the network. Flags make
-// it give up when it cannot reach the model, instead of trying for ever,
-// and say whether it may use the .codex folder of the workspace, which has settings,
-// hooks and MCP servers that run.
+// launch returns the command that starts the program. It disables what the program would do
+// unasked from its start: reports, updates, and the catalogues of plugins and apps, which it
+// fetches from the network. Flags make it give up when it cannot reach the model, instead of
+// retrying forever, and say whether it may use the .codex folder of the workspace, whose
+// settings, hooks and MCP servers run.
 func launch(s runnerscripts.Session, p runnerscripts.Profile) (child.Command, error) {
 	env := append(environment(s), headerVariables(s, p)...)
 	argv, err := program(s.Agent, env)
@@ -158,14 +156,14 @@ func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Ho
 // makeFolders makes the folders that the program's settings name.
 func makeFolders(s runnerscripts.Session) error { return os.MkdirAll(configDir(s), 0o700) }
 
-// The environment variables that say which model is used, where agent.config does
-// not.
+// The environment variables that choose the model if agent.config does not.
 const (
 	envKey     = "OPENAI_API_KEY"
 	envBaseURL = "OPENAI_BASE_URL"
 )
 
-// ownedSettings are those that agent.config may not have, with what to use instead.
+// ownedSettings returns the settings that agent.config must not contain, with their
+// replacements.
 func ownedSettings() map[string]string {
 	return map[string]string{
 		"approval_policy":        "agent.permission_mode",
@@ -176,9 +174,8 @@ func ownedSettings() map[string]string {
 	}
 }
 
-// settings are the program's settings for the session: those of agent.config, in
-// the words of Codex's config.toml, over those of the profile and a few of the
-// driver.
+// settings returns the program's settings for the session: agent.config, in the format of
+// Codex's config.toml, over the profile's and a few of the driver.
 func settings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any, error) {
 	var own map[string]any
 	if len(s.Agent.Config) > 0 {
@@ -201,7 +198,7 @@ func settings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any,
 		if base == "" {
 			base = "https://api.openai.com/v1"
 		}
-		// Codex's own provider takes keys from a file only.
+		// Codex's built-in provider reads keys only from a file.
 		all["model_provider"] = "openai-key"
 		all["model_providers"] = map[string]any{"openai-key": map[string]any{
 			"name": "OpenAI", "base_url": base, "env_key": envKey, "wire_api": "responses",
@@ -211,7 +208,7 @@ func settings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any,
 	return all, nil
 }
 
-// trust says in TOML whether the workspace is trusted.
+// trust returns TOML that says whether the workspace is trusted.
 func trust(s runnerscripts.Session) string {
 	level := "untrusted"
 	if s.Agent.TrustWorkspace {
@@ -233,7 +230,7 @@ func workspaceNames(s runnerscripts.Session) []string {
 	return names
 }
 
-// merge puts the values of over into all; objects are merged.
+// merge copies over into all, and merges objects recursively.
 func merge(all, over map[string]any) {
 	for k, v := range over {
 		below, isObject := all[k].(map[string]any)

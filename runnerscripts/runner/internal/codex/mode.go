@@ -7,22 +7,21 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// mode is a permission mode: when Codex asks, and what commands may do without.
+// mode is a permission mode: when Codex asks, and what commands may do without asking.
 type mode struct {
 	id       string
 	approval string // an approval policy of Codex
 	sandbox  string // a sandbox mode of Codex
 	policy   map[string]any
-	plans    bool // the agent makes a plan, and asks for what it needs to know
+	plans    bool // the agent makes a plan and asks questions
 }
 
-// askMode asks for everything but commands that are known to only read.
+// askMode asks for everything except known read-only commands.
 const askMode = "untrusted"
 
-// modes are the permission modes. Where Codex asks before each action, and where
-// it shall ask nothing, its own sandbox around commands is off: that of the
-// session is there. The others depend on it, and it does not work in every
-// container.
+// modes returns the permission modes. Codex's own sandbox for commands is off in the modes that
+// ask before each action or never, because the session has a sandbox. The other modes depend on
+// it, and it does not work in every container.
 func modes() []mode {
 	fullAccess := map[string]any{"type": "dangerFullAccess"}
 	return []mode{
@@ -39,7 +38,7 @@ func modes() []mode {
 	}
 }
 
-// collaboration is how Codex names whether it makes a plan.
+// collaboration returns Codex's setting for whether it makes a plan.
 func (m mode) collaboration(model string) map[string]any {
 	kind := "default"
 	if m.plans {

@@ -36,7 +36,7 @@ func (c *conversation) open(ctx context.Context, p *jsonrpc.Peer) error {
 	if err := p.Call(ctx, jsonrpc.Request{Method: "initialize", Params: hello, Result: &server}); err != nil {
 		return openFailure(ctx, err)
 	}
-	_ = p.Notify("initialized", nil) // what follows tells better that it has ended
+	_ = p.Notify("initialized", nil) // a write error shows in the next request
 
 	thread, resume, err := storedThread(c.session)
 	if err != nil {
@@ -109,8 +109,7 @@ func loggedIn(ctx context.Context, p *jsonrpc.Peer) error {
 	return nil
 }
 
-// threadParams are the parameters that both ways to open a thread have. The trusted
-// hooks run.
+// threadParams returns the parameters for opening a new or old thread. The trusted hooks run.
 func (c *conversation) threadParams(trusted map[string]any) (map[string]any, error) {
 	config, err := settings(c.session, c.profile)
 	if err != nil {
@@ -135,14 +134,14 @@ func (c *conversation) threadParams(trusted map[string]any) (map[string]any, err
 	if s := c.session.Agent.SystemPrompt; s != "" {
 		params["developerInstructions"] = s
 	}
-	// A resumed thread would go on with the provider that it was begun with.
+	// A resumed thread would keep its first provider.
 	if provider, ok := config["model_provider"].(string); ok {
 		params["modelProvider"] = provider
 	}
 	return params, nil
 }
 
-// openFailure is why a program did not become ready.
+// openFailure returns why a program did not become ready.
 func openFailure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err

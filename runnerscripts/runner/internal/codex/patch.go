@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// patchChanges are the changes in the input of the tool apply_patch, as far as it
-// says them: not the lines of a file that it deletes.
+// patchChanges returns the changes in the input of the tool apply_patch. The input does not
+// contain the lines of deleted files.
 func patchChanges(patch, cwd string) []change {
 	var list []change
 	for line := range strings.Lines(patch) {

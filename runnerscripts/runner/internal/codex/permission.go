@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// question is a request of the program that waits for its answer.
+// question is a pending request of the program.
 type question struct {
 	peer      *jsonrpc.Peer
 	requestID json.RawMessage
@@ -35,17 +35,16 @@ type approval struct {
 	Questions      json.RawMessage `json:"questions"`
 }
 
-// elicited tells why an MCP server asks: because it was called, or for more than
-// that.
+// elicited says why an MCP server asks: because its tool is called, or for another reason.
 type elicited struct {
 	Kind string `json:"codex_approval_kind"`
 	Tool string `json:"tool_name"`
 }
 
-// elicitedCall is the kind that asks whether a tool of the server may be called.
+// elicitedCall asks whether a tool of the server may be called.
 const elicitedCall = "mcp_tool_call"
 
-// userQuestion is one that the agent asks the user.
+// userQuestion is a question of the agent to the user.
 type userQuestion struct {
 	Question string `json:"question"`
 }
@@ -75,7 +74,7 @@ func questionOptions(always bool) []runnerscripts.PermissionOption {
 	return append(list, runnerscripts.PermissionOption{OptionID: optionReject, Name: "Reject", Kind: runnerscripts.RejectOnce})
 }
 
-// asked takes a request of the program. It runs on the reader's goroutine.
+// asked handles a request of the program. It runs on the reader's goroutine.
 func (c *conversation) asked(p *jsonrpc.Peer, m jsonrpc.Message) error {
 	var a approval
 	switch m.Method {
@@ -85,7 +84,7 @@ func (c *conversation) asked(p *jsonrpc.Peer, m jsonrpc.Message) error {
 			return err
 		}
 	default:
-		// It must not wait for an answer that never comes.
+		// Reply, or the program would wait forever.
 		_ = p.Refuse(m.ID, jsonrpc.MethodNotFound, "this client does not answer "+m.Method)
 		c.log("warn", "Codex asked for something that is not supported: "+m.Method, bytes.Clone(m.Params))
 		return nil
@@ -99,20 +98,20 @@ func (c *conversation) asked(p *jsonrpc.Peer, m jsonrpc.Message) error {
 	if c.answered(q, call) {
 		return nil
 	}
-	// The program counts its requests anew when it is started again.
+	// Request IDs are unique only within a process.
 	id := fmt.Sprintf("%s-%s", call.ToolCallID, m.ID)
 	c.permissions.Request(q.conv, runnerscripts.PermissionRequest{ID: id, ToolCall: call, Options: q.options}, q, nil)
 	return nil
 }
 
-// answered answers a request that the user is not to be asked: a file outside of the
-// workspace is not changed, and what the profile allows is done.
+// answered answers a request without asking the user: it rejects changes of files outside the
+// workspace, and allows what the profile allows.
 func (c *conversation) answered(q question, call runnerscripts.ToolCall) bool {
 	if q.method == askFiles {
 		if reason, refuses := c.guard.Refuses(call); refuses {
 			agent.EmitRefused(c.out, q.conv, call, reason)
 			q.steer(reason)
-			_ = q.peer.Answer(q.requestID, decision("decline")) // Done tells better that it has ended
+			_ = q.peer.Answer(q.requestID, decision("decline")) // if the program has ended, Done says so
 			return true
 		}
 	}
@@ -125,15 +124,15 @@ func (c *conversation) answered(q question, call runnerscripts.ToolCall) bool {
 
 func decision(d string) map[string]any { return map[string]any{"decision": d} }
 
-// steer says why something was rejected, in the words of the user: a rejection has
-// none. It comes first, or the model would be asked without them.
+// steer sends the reason of a rejection as a user message, because a rejection has no message.
+// It must be sent first, or the model would continue without it.
 func (q question) steer(text string) {
 	_, _ = q.peer.Send("turn/steer", map[string]any{
 		"threadId": q.params.ThreadID, "expectedTurnId": q.params.TurnID, "input": []any{textInput(text)},
 	}, nil)
 }
 
-// callAsked describes the tool call that a permission is asked for.
+// callAsked returns the tool call that needs permission.
 func (c *conversation) callAsked(q question, params json.RawMessage) runnerscripts.ToolCall {
 	a := q.params
 	call := runnerscripts.ToolCall{ToolCallID: a.ItemID, Kind: runnerscripts.ToolOther}
@@ -144,7 +143,7 @@ func (c *conversation) callAsked(q question, params json.RawMessage) runnerscrip
 		call = c.translate.openCall(q.conv, a.ItemID)
 	case askMCP:
 		call = c.translate.openTool(q.conv, a.ServerName+"/"+a.Meta.Tool)
-		if call.ToolCallID == "" { // it asks for something else
+		if call.ToolCallID == "" { // the request is about something else
 			call.ToolCallID = a.TurnID + "-" + a.ServerName
 			call.Name, call.Title, call.RawInput = a.ServerName, a.Message, bytes.Clone(params)
 		}
@@ -162,7 +161,7 @@ func (c *conversation) callAsked(q question, params json.RawMessage) runnerscrip
 	return call
 }
 
-// withdraw ends the question of a request that needs no answer any more.
+// withdraw withdraws the question of a request.
 func (c *conversation) withdraw(requestID string) {
 	c.mu.Lock()
 	p := c.peer
@@ -198,7 +197,7 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 	return err
 }
 
-// answer is the answer in the program's words.
+// answer returns the answer in the program's format.
 func (q question) answer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (any, error) {
 	switch {
 	case q.method == askUser:
@@ -229,8 +228,8 @@ func elicitation(action string, content, meta any) map[string]any {
 	return map[string]any{"action": action, "content": content, "_meta": meta}
 }
 
-// serverAnswer is what the user answers an MCP server: updated_input holds the
-// object that it asks for.
+// serverAnswer returns the user's answer to an MCP server. updated_input holds the requested
+// object.
 func (question) serverAnswer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) map[string]any {
 	switch {
 	case !o.Kind.Allows() && d.Interrupt:
@@ -243,8 +242,8 @@ func (question) serverAnswer(o runnerscripts.PermissionOption, d runnerscripts.P
 	return elicitation("accept", map[string]any{}, nil)
 }
 
-// userAnswer is what the user answers the agent: updated_input holds it as
-// {"answers": {id of the question: text}}.
+// userAnswer returns the user's answer to the agent. updated_input holds it as {"answers": {id
+// of the question: text}}.
 func (q question) userAnswer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (any, error) {
 	answers := map[string]any{}
 	if o.Kind.Allows() {

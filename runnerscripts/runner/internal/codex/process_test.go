@@ -177,7 +177,7 @@ read -r end`))
 }
 
 // A turn can be interrupted only from some time after its request on.
-func TestInterruptBeforeTheTurnIsKeptUntilItIsHeeded(t *testing.T) {
+func TestInterruptBeforeTheTurnIsSentAtItsStart(t *testing.T) {
 	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

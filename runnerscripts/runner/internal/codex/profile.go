@@ -23,7 +23,7 @@ const (
 	policyFile   = ".codex/rules/agentenv.rules" // for commands
 )
 
-// checkProfile refuses by name what Codex has nothing for.
+// checkProfile returns an error that names a feature that Codex lacks.
 func checkProfile(p runnerscripts.Profile) error {
 	for i, c := range p.Commands {
 		if err := checkFrontmatter(fmt.Sprintf("profile.commands[%d]", i), c.Frontmatter, keyHint); err != nil {
@@ -84,7 +84,7 @@ func profileFiles(p runnerscripts.Profile) []runnerscripts.WorkspaceFile {
 	return files
 }
 
-// role is a subagent in the words of Codex, which calls it a role.
+// role returns a subagent in Codex's format, which calls it a role.
 func role(a runnerscripts.Subagent) string {
 	var b strings.Builder
 	set := func(key, value string) {
@@ -101,13 +101,13 @@ func role(a runnerscripts.Subagent) string {
 	return b.String()
 }
 
-// quote is a text as a string of TOML, and of the language of rules.
+// quote returns a string literal for TOML and for the rules language.
 func quote(text string) string {
 	return strings.ReplaceAll(string(jsonOf(text)), "\x7f", `\u007f`)
 }
 
-// profileSettings are the settings that a profile makes. own are those of
-// agent.config, whose MCP servers the profile's rules may be about.
+// profileSettings returns the settings for a profile. own are the settings of agent.config; the
+// profile's rules may refer to their MCP servers.
 func profileSettings(s runnerscripts.Session, p runnerscripts.Profile, own map[string]any) (map[string]any, error) {
 	rules := toolRulesOf(p)
 	all := rules.settings
@@ -135,10 +135,10 @@ func profileSettings(s runnerscripts.Session, p runnerscripts.Profile, own map[s
 	return all, nil
 }
 
-// reviewed asks the program how it has understood the skills and hooks of the
-// profile, and fails if it leaves one out. It returns the hooks that shall run, as
-// the program keeps those that a user has looked at: the profile's, and those of a
-// workspace that is trusted. It lists no others.
+// reviewed asks the program for the skills and hooks that it has read from the profile, and
+// fails if one is missing. It returns the hooks to run in the form in which the program stores
+// hooks reviewed by a user: the profile's, and those of a trusted workspace. The program lists
+// no others.
 func (c *conversation) reviewed(ctx context.Context, p *jsonrpc.Peer) (map[string]any, error) {
 	where := map[string]any{"cwds": []string{c.session.Paths.Workspace}}
 	if len(c.profile.Skills) > 0 {
@@ -209,8 +209,8 @@ type hookList struct {
 	} `json:"data"`
 }
 
-// trust returns the state that makes all hooks run. profiles is the number of the
-// profile's hooks.
+// trust returns the state that makes all hooks run. profiles is the number of hooks in the
+// profile.
 func (l hookList) trust(profiles int) (map[string]any, error) {
 	state := map[string]any{}
 	for _, d := range l.Data {

@@ -216,7 +216,7 @@ func (f *fixture) noFileHas(text string) {
 	}
 }
 
-func TestDeniedToolsAreNotToBeHad(t *testing.T) {
+func TestDeniedToolsAreNotAvailable(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.session.Agent.PermissionMode = "full-access" // which asks nothing

@@ -2,7 +2,7 @@ package codex
 
 import "encoding/json"
 
-// note is what most notifications have.
+// note has the common fields of notifications.
 type note struct {
 	ThreadID string `json:"threadId"`
 	TurnID   string `json:"turnId"`
@@ -142,8 +142,7 @@ type item struct {
 	raw json.RawMessage
 }
 
-// UnmarshalJSON keeps the whole item, too: of types that are not known it is shown
-// as it is.
+// UnmarshalJSON also keeps the raw item, which is shown for unknown types.
 func (i *item) UnmarshalJSON(data []byte) error {
 	type plain item
 	if err := json.Unmarshal(data, (*plain)(i)); err != nil {

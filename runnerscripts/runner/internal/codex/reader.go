@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// handle takes a line of the program. It runs on the reader's goroutine, one line
-// at a time. An unknown line is never an error.
+// handle handles a line of the program. It runs on the reader's goroutine, one line at a time.
+// An unknown line is not an error.
 func (c *conversation) handle(p *jsonrpc.Peer, line []byte) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -49,8 +49,8 @@ func decode[T any](params json.RawMessage, handle func(T)) error {
 	return nil
 }
 
-// received takes a notification. One of an unknown thread waits for
-// the end of the tool call that started it.
+// received handles a notification. A notification of an unknown thread waits for the end of the
+// tool call that started the thread.
 func (c *conversation) received(m jsonrpc.Message, line []byte) {
 	if len(m.Params) == 0 {
 		m.Params = json.RawMessage("{}")
@@ -73,22 +73,22 @@ func (c *conversation) received(m jsonrpc.Message, line []byte) {
 	}
 }
 
-// mostEarly bounds the notifications that wait.
+// mostEarly bounds the waiting notifications.
 const mostEarly = 1000
 
-// receiveEarly takes the notifications whose thread is known by now.
+// receiveEarly handles the waiting notifications whose thread is now known.
 func (c *conversation) receiveEarly() {
 	waiting := c.early
 	c.early = nil
 	for _, line := range waiting {
 		var m jsonrpc.Message
-		_ = json.Unmarshal(line, &m) // it could be read before
+		_ = json.Unmarshal(line, &m) // it was decoded before
 		c.received(m, line)
 	}
 }
 
-// notified takes what the program tells. Notifications that are not listed say
-// nothing that is not told otherwise, or are of a newer version.
+// notified handles a notification. Unlisted notifications are redundant, or from a newer
+// version.
 func (c *conversation) notified(method string, params json.RawMessage) error {
 	switch method {
 	case "turn/started":
@@ -131,7 +131,7 @@ func (c *conversation) notified(method string, params json.RawMessage) error {
 	return nil
 }
 
-// conv is the conversation that a notification is about.
+// conv returns the conversation of a notification.
 func (c *conversation) conv(n note) string {
 	if n.ThreadID == c.threadID() {
 		return runnerscripts.MainConversation
@@ -139,15 +139,15 @@ func (c *conversation) conv(n note) string {
 	return c.translate.conversationOf(n.ThreadID)
 }
 
-// alive passes an interrupt on to a turn that shows that it runs.
+// alive sends a pending interrupt to a turn that is now known to run.
 func (c *conversation) alive(n note) {
 	if n.ThreadID == c.threadID() {
 		c.tellInterrupt()
 	}
 }
 
-// itemCompleted takes a finished item. A subagent that it has started works from
-// now on.
+// itemCompleted handles a finished item. If the item has started a subagent, the subagent works
+// from now on.
 func (c *conversation) itemCompleted(n itemNote) {
 	c.alive(n.note)
 	c.translate.completed(c.conv(n.note), n)
@@ -177,18 +177,18 @@ func (c *conversation) turnCompleted(n turnNote) {
 	c.mu.Lock()
 	q := c.query
 	own := n.ThreadID == c.thread && q != nil && q.end == nil && (q.turn == "" || q.turn == n.Turn.ID)
-	asked := map[string]bool{} // the items that wait for a permission
+	asked := map[string]bool{} // items with a pending permission request
 	c.mu.Unlock()
 	for _, a := range c.permissions.Pending() {
 		asked[a.params.ItemID] = true
 	}
 	c.translate.endTurnBut(time.Time{}, c.conv(n.note), func(call runnerscripts.ToolCall) bool {
-		// What it has put out is told when endCommands ends it. One that has not begun
-		// has no other end.
+		// endCommands will report the output of a running command. A command that has not
+		// started has no other end.
 		return own && n.Turn.Status == turnInterrupted && isCommand(call) && !asked[call.ToolCallID]
 	})
 	if n.Turn.Status != turnInterrupted {
-		clear(c.translate.failed) // what goes on in the background has an end to come
+		clear(c.translate.failed) // commands in the background will still end
 	}
 	c.translate.endSubagent(time.Time{}, n.ThreadID, n.Turn.Status == turnDone, n.Turn.DurationMS)
 	c.mu.Lock()
@@ -198,12 +198,12 @@ func (c *conversation) turnCompleted(n turnNote) {
 	case own:
 		q.end = &n.Turn
 	}
-	c.finishQuery()
+	c.finishQueryLocked()
 	c.mu.Unlock()
 	c.settle()
 }
 
-// settle tells a query whose turn has ended when no command of it runs any more.
+// settle signals a query whose turn has ended when none of its commands runs any more.
 func (c *conversation) settle() {
 	if c.translate.runsCommand(runnerscripts.MainConversation) {
 		return
@@ -213,14 +213,14 @@ func (c *conversation) settle() {
 	if q := c.query; q != nil && q.end != nil {
 		select {
 		case q.quiet <- struct{}{}:
-		default: // it was told
+		default: // already signalled
 		}
 	}
 }
 
-// finishQuery ends the query when its turn has ended and no subagent works any
-// more: it does not wait for one after a turn that did not complete. c.mu is held.
-func (c *conversation) finishQuery() {
+// finishQueryLocked ends the query when its turn has ended and no subagent works any more. If the
+// turn did not complete, it does not wait for subagents. The caller holds c.mu.
+func (c *conversation) finishQueryLocked() {
 	q := c.query
 	if q == nil || q.finished || q.end == nil {
 		return
@@ -232,12 +232,12 @@ func (c *conversation) finishQuery() {
 	}
 }
 
-// used takes a count of tokens.
+// used handles a token count.
 func (c *conversation) used(n usageNote) {
 	cost := c.meter.add(n)
 	c.mu.Lock()
 	main := n.ThreadID == c.thread
-	// One of another turn of this thread tells what it had cost before a resume.
+	// A count of another turn of this thread is the cost before a resume.
 	if q := c.query; q != nil && (!main || n.TurnID == q.turn) {
 		q.usage = q.usage.Add(cost)
 	}
@@ -247,8 +247,8 @@ func (c *conversation) used(n usageNote) {
 	}
 }
 
-// serverStarted tells of an MCP server that did not start: the agent goes on
-// without its tools. Each subagent tries it again.
+// serverStarted reports an MCP server that did not start: the agent continues without its
+// tools. Each subagent tries to start it again, but the failure is reported once.
 func (c *conversation) serverStarted(n serverNote) {
 	if n.Error == "" || c.broken[n.Name] {
 		return

@@ -101,7 +101,7 @@ func TestOlderTranscriptTakesThePlaceOfANewerOne(t *testing.T) {
 	}
 }
 
-func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
+func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		end   func(transcript string) string // what a crash made of the file

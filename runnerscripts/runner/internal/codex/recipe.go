@@ -4,15 +4,16 @@ import "github.com/agentenv-dev/agentenv/runnerscripts"
 
 const (
 	npmPackage = "@openai/codex"
-	// testedVersion is the one that this driver's tests run.
+	// testedVersion is the version that this driver's tests run.
 	testedVersion = "0.169.0"
-	// minimumVersion is the oldest that is known to work: 0.166.0 cannot start a conversation with a provider of the configuration.
+	// minimumVersion is the oldest working version: 0.166.0 cannot start a conversation with a
+	// configured provider.
 	minimumVersion = "0.169.0"
 )
 
-// Recipe installs the program from npm, which chooses the one for the platform.
-// That runs without Node: see native. It brings its own search tool; git is what
-// it calls besides, and git fetches with the certificates.
+// Recipe installs the program from npm, which selects the package of the platform. That program
+// runs without Node; see native. It brings its own search tool; it also calls git, and git
+// fetches with the certificates.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent:   agentName,

@@ -12,15 +12,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// serverStart is how long an MCP server may take to start; the first prompt waits
-// for it.
+// serverStart limits the start of an MCP server, for which the first prompt waits.
 const serverStart = 30 * time.Second
 
-// serverName is what Codex takes as the name of an MCP server.
+// serverName matches Codex's valid names of MCP servers.
 var serverName = agent.Pattern{Expr: `^[A-Za-z0-9_-]+$`}
 
-// serverSettings are the MCP servers of a profile in the words of Codex's config.
-// Values that refer to variables are never in them, only the names of those.
+// serverSettings returns the MCP servers of a profile in the format of Codex's config. It
+// contains the names of variables, never their values.
 func serverSettings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any, error) {
 	servers := map[string]any{}
 	env := environment(s)
@@ -59,8 +58,8 @@ func references(value string) []string {
 	return names
 }
 
-// stdioServer is a server that is a command. Codex passes variables on to it only
-// under their own names, so a shell makes other values of them.
+// stdioServer returns the settings of a server that runs a command. Codex passes variables only
+// under their own names, so a shell sets derived values.
 func stdioServer(m runnerscripts.MCPServer) map[string]any {
 	env := map[string]string{}
 	pass := []string{}
@@ -86,7 +85,7 @@ func stdioServer(m runnerscripts.MCPServer) map[string]any {
 	}
 }
 
-// shellValue is a value in the words of a shell, which fills in what it refers to.
+// shellValue returns a shell word in which the shell expands the variables of value.
 func shellValue(value string) string {
 	var b strings.Builder
 	literal := func(text string) {
@@ -121,8 +120,8 @@ func httpServer(m runnerscripts.MCPServer, i int) map[string]any {
 	return map[string]any{"url": m.URL, "http_headers": plain, "env_http_headers": secret}
 }
 
-// headerVariable is the variable that has the value of the nth header of the ith
-// server: Codex fills in whole values only.
+// headerVariable returns the variable for the value of the nth header of the ith server: Codex
+// can expand only whole values.
 func headerVariable(i, n int) string { return fmt.Sprintf("AGENTENV_MCP_%d_HEADER_%d", i, n) }
 
 // headerVariables are those variables, for the program's environment.

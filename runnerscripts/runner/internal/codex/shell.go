@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// unwrap returns the script of a command that starts a shell for it, as Codex does
-// with most, else the command as it is.
+// unwrap returns the script of a command that starts a shell, as most commands of Codex do,
+// else the command itself.
 func unwrap(command string) string {
 	words, ok := split(command)
 	if !ok {
@@ -16,8 +16,7 @@ func unwrap(command string) string {
 	return script(words, command)
 }
 
-// script is the script in the words of a command; otherwise stands for one that
-// has none.
+// script returns the shell script in words, or otherwise if there is none.
 func script(words []string, otherwise string) string {
 	shells := []string{"bash", "sh", "zsh", "dash"}
 	if len(words) == 3 && slices.Contains(shells, filepath.Base(words[0])) &&

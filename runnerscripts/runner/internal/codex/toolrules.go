@@ -21,17 +21,17 @@ const (
 	toolMCP     = "mcp__" // then the server, and "__" and the tool
 )
 
-// toolRules are the allowed and denied tools of a profile in the terms of Codex,
-// which has another way to say it for almost each.
+// toolRules are the allowed and denied tools of a profile in Codex's terms. Codex needs a
+// different mechanism for almost each tool.
 type toolRules struct {
 	// policy is about commands, in the language of Codex's own rules.
 	policy string
 	// settings turn tools off.
 	settings map[string]any
 	servers  []serverRule
-	// noPatches: a hook refuses changes of files.
+	// noPatches says that a hook refuses file changes.
 	noPatches bool
-	// accepted are the requests of Codex that need no answer of a user.
+	// accepted are the requests of Codex that are allowed without asking the user.
 	accepted map[string]bool
 }
 
@@ -81,8 +81,8 @@ func toolPattern(name string) (tool, pattern string, ok bool) {
 	return tool, pattern, ok
 }
 
-// commandWords are the words that a pattern of commands says they begin with; nil
-// if it says something else.
+// commandWords returns the first words of the commands that a pattern matches; nil if the
+// pattern has another form.
 func commandWords(pattern string) []string {
 	first, ok := strings.CutSuffix(pattern, " *")
 	if !ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// startCall reports a tool call that begins.
+// startCall reports the start of a tool call.
 func (t *translator) startCall(at time.Time, conv string, i item) {
 	call := i.toolCall()
 	call.Status = runnerscripts.ToolInProgress
@@ -20,12 +20,12 @@ func (t *translator) startCall(at time.Time, conv string, i item) {
 	t.emit(at, conv, runnerscripts.TypeToolCall, call)
 }
 
-// open is the place of an open tool call, or negative.
+// open returns the index of an open tool call, or a negative number.
 func (t *translator) open(conv, id string) int {
 	return slices.IndexFunc(t.calls, func(c openCall) bool { return c.conv == conv && c.call.ToolCallID == id })
 }
 
-// openCall is a tool call that has begun; all but its id is empty for others.
+// openCall returns a running tool call; for an unknown ID only the ID is set.
 func (t *translator) openCall(conv, id string) runnerscripts.ToolCall {
 	if n := t.open(conv, id); n >= 0 {
 		return t.calls[n].call
@@ -41,8 +41,8 @@ func (t *translator) runsCommand(conv string) bool {
 	return slices.ContainsFunc(t.calls, func(c openCall) bool { return c.conv == conv && isCommand(c.call) })
 }
 
-// endCall reports the end of a tool call, unless the end of its turn has done so: its
-// query is over, and what comes now would be taken for a part of the next one.
+// endCall reports the end of a tool call, unless the end of its turn has done so: that query is
+// over, and a late report would be attributed to the next query.
 func (t *translator) endCall(at time.Time, conv string, i item) {
 	switch n := t.open(conv, i.ID); {
 	case n >= 0:
@@ -69,7 +69,7 @@ func (t *translator) endCall(at time.Time, conv string, i item) {
 	t.emit(at, conv, runnerscripts.TypeToolCallUpdate, update)
 }
 
-// openTool is the last open call of a tool; empty if there is none.
+// openTool returns the last open call of a tool; zero if there is none.
 func (t *translator) openTool(conv, name string) runnerscripts.ToolCall {
 	for _, c := range slices.Backward(t.calls) {
 		if c.conv == conv && c.call.Name == name {
@@ -116,7 +116,7 @@ func (i item) toolCall() runnerscripts.ToolCall {
 	return call
 }
 
-// commandKind is what a command does, as far as Codex believes to know.
+// commandKind returns the kind of a command according to Codex's analysis.
 func commandKind(actions []action, cwd string) (runnerscripts.ToolKind, []runnerscripts.Location) {
 	if len(actions) != 1 {
 		return runnerscripts.ToolExecute, nil
@@ -151,8 +151,8 @@ func changesTitle(changes []change) (string, runnerscripts.ToolKind) {
 	return "Edit " + name, runnerscripts.ToolEdit
 }
 
-// content shows the change of a file: all of one that is new or deleted, else each
-// hunk with the lines around it.
+// content returns the content of a change: the whole file if it is new or deleted, else each
+// hunk with its context lines.
 func (c change) content() ([]runnerscripts.ToolCallContent, runnerscripts.Location) {
 	loc := runnerscripts.Location{Path: c.Path}
 	show := func(old *string, text string) runnerscripts.ToolCallContent {

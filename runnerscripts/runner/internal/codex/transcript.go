@@ -16,13 +16,12 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The program keeps a thread in its folder as
+// The program stores a thread in its folder as
 //
 //	sessions/<year>/<month>/<day>/rollout-<time>-<thread>.jsonl
 //
-// and indexes of all threads in databases beside it, which it makes anew from the
-// rollouts. The driver keeps there, in agentenv/<session>, which thread the session
-// has.
+// It also has database indexes of all threads, which it rebuilds from the rollouts. The driver
+// stores the thread of the session in agentenv/<session> in that folder.
 
 func threadFile(s runnerscripts.Session) string {
 	return filepath.Join(configDir(s), "agentenv", s.SessionID)
@@ -99,8 +98,7 @@ func threadOf(file string) string {
 	return name[len(name)-uuidLen:]
 }
 
-// readTranscript reads the history of a session, byte by byte; an empty one if
-// there is none yet.
+// readTranscript reads the history of a session unchanged; it is empty if there is none yet.
 func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 	var t runnerscripts.Transcript
 	text, err := agent.ReadIfExists(threadFile(s))
@@ -188,9 +186,9 @@ func restoreRollout(s runnerscripts.Session, m meta, text string) error {
 	return agent.RestoreFile(file, text)
 }
 
-// mend reports whether a rollout can be resumed. A crash may have left one that the
-// program would trip over: one that has no first record yet is removed, and half a
-// last line gets an end, so that the next record does not become part of it.
+// mend reports whether a rollout can be resumed, and repairs it after a crash. It removes a
+// rollout without a first record, on which the program would fail, and terminates a truncated
+// last line, so that the next record does not become part of it.
 func mend(file string) (bool, error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {

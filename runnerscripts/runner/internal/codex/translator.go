@@ -11,34 +11,33 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// translator makes events of items. The live conversation and the one read back
-// from a rollout go through the same code, so that both tell the same. It must
-// not be used from several goroutines at once.
+// translator converts items to events. The live conversation and the rollout use the same code,
+// so that both give the same events. It is not safe for concurrent use.
 type translator struct {
 	out agent.Sink
 
-	blocks []*piece // begun and not finished, oldest first
+	blocks []*piece // unfinished, oldest first
 	calls  []openCall
-	begun  map[string]bool // the reported tool calls, by id
-	failed map[string]bool // those that the end of an interrupted turn has ended
+	begun  map[string]bool // reported tool calls, by ID
+	failed map[string]bool // calls ended by the end of an interrupted turn
 	// agents are the subagents, by their thread.
 	agents map[string]subagent
 	linked bool              // a subagent has been added
-	said   map[string]string // the last words of the agent, by conversation
+	said   map[string]string // the agent's last message, by conversation
 	used   int64             // the context's last known use
 }
 
 // subagent is a thread that a tool call has started.
 type subagent struct{ parent, call string }
 
-// piece is a block that is being made.
+// piece is an unfinished block.
 type piece struct {
 	conv, id string
 	typ      runnerscripts.EventType
 	text     strings.Builder // said so far
 }
 
-// openCall is a tool call without an end yet.
+// openCall is a tool call without an end.
 type openCall struct {
 	conv string
 	call runnerscripts.ToolCall
@@ -77,7 +76,7 @@ func (t *translator) emit(at time.Time, conv string, typ runnerscripts.EventType
 // started translates an item that begins.
 func (t *translator) started(conv string, n itemNote) {
 	if isMessage(n.Item.Type) || n.Item.ID == "" {
-		return // it comes in pieces; or it cannot be told from others
+		return // a message comes in pieces; an item without an ID is ambiguous
 	}
 	t.startCall(time.Time{}, conv, n.Item)
 }
@@ -87,7 +86,7 @@ func (t *translator) completed(conv string, n itemNote) {
 	t.finish(time.Time{}, time.Time{}, conv, n.Item)
 }
 
-// isMessage reports whether an item is words instead of a tool call.
+// isMessage reports whether an item is a message instead of a tool call.
 func isMessage(typ string) bool {
 	return typ == itemUser || typ == itemHook || typ == itemAgent || typ == itemReasoning || typ == itemPlan
 }
@@ -134,7 +133,7 @@ func (t *translator) startSubagents(at time.Time, conv string, i item) {
 	}
 }
 
-// endSubagent reports that a subagent has done what it was last told to.
+// endSubagent reports that a subagent has finished its last task.
 func (t *translator) endSubagent(at time.Time, thread string, completed bool, durationMS int64) {
 	a, ok := t.agents[thread]
 	if !ok {
@@ -168,8 +167,8 @@ func (t *translator) user(at time.Time, conv string, i item) {
 	}
 }
 
-// reasoning reports the parts of a thought: summaries, or what the model really
-// thought where it tells.
+// reasoning reports the parts of a thought: summaries, or the model's actual thoughts if
+// available.
 func (t *translator) reasoning(at time.Time, conv string, i item) {
 	for n, text := range i.Summary {
 		t.whole(at, conv, runnerscripts.TypeAgentThought, summaryID(i.ID, n), text)
@@ -207,7 +206,7 @@ func (t *translator) piece(conv, id string) *piece {
 	return nil
 }
 
-// whole reports a finished block as far as its pieces have not done so.
+// whole reports the part of a finished block that its pieces have not reported.
 func (t *translator) whole(at time.Time, conv string, typ runnerscripts.EventType, id, text string) {
 	said := ""
 	if p := t.piece(conv, id); p != nil {
@@ -225,13 +224,13 @@ func (t *translator) chunk(at time.Time, conv string, typ runnerscripts.EventTyp
 	})
 }
 
-// endTurn ends what came to no end of its own: blocks that were not finished are
-// taken back, since the agent does not remember them, and tool calls have failed.
+// endTurn ends what was left open: unfinished blocks are withdrawn, because the agent does not
+// remember them, and open tool calls fail.
 func (t *translator) endTurn(at time.Time, conv string) {
 	t.endTurnBut(at, conv, func(runnerscripts.ToolCall) bool { return false })
 }
 
-// endTurnBut does the same, but leaves the tool calls open that go on.
+// endTurnBut is like endTurn, but keeps the tool calls for which goesOn returns true open.
 func (t *translator) endTurnBut(at time.Time, conv string, goesOn func(runnerscripts.ToolCall) bool) {
 	t.blocks = slices.DeleteFunc(t.blocks, func(p *piece) bool {
 		if p.conv != conv {
@@ -262,7 +261,7 @@ func (t *translator) endAll() {
 	}
 }
 
-// plan reports the agent's list of what it is going to do.
+// plan reports the agent's plan.
 func (t *translator) plan(at time.Time, conv string, steps []planStep) {
 	p := runnerscripts.Plan{Entries: make([]runnerscripts.PlanEntry, 0, len(steps))}
 	for _, s := range steps {

@@ -194,7 +194,7 @@ func TestNotificationsOfASubagentWaitForItsToolCall(t *testing.T) {
 	}
 }
 
-func TestLinesThatMakeNoSenseNeverEndTheRunner(t *testing.T) {
+func TestInvalidLinesNeverEndTheRunner(t *testing.T) {
 	t.Parallel()
 	out := agenttest.NewRecorder()
 	c := offline(out)

@@ -9,13 +9,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// meter finds what is new in counts that are cumulative over a thread.
+// meter computes the new usage from counts that are cumulative over a thread.
 type meter struct {
 	last map[string]tokens // by thread
 }
 
-// add returns what a count adds to the one before. A process that resumes a thread
-// counts first what it found; that belongs to no turn of its own.
+// add returns the difference to the previous count. A process that resumes a thread first
+// reports the old count, which belongs to no turn.
 func (m *meter) add(n usageNote) runnerscripts.Usage {
 	if m.last == nil {
 		m.last = map[string]tokens{}
@@ -33,8 +33,8 @@ func (m *meter) add(n usageNote) runnerscripts.Usage {
 	}
 }
 
-// outcome returns how a query ended whose turn ended as t. cancelled says that it
-// was interrupted, abandoned that subagents had not ended by then.
+// outcome returns how a query ended whose turn was t. cancelled says that the query was
+// interrupted, abandoned that subagents were still working.
 func outcome(t turn, cancelled, abandoned bool) (runnerscripts.StopReason, error) {
 	switch {
 	case t.Status == turnInterrupted, cancelled && (abandoned || t.Status != turnDone):
@@ -51,8 +51,8 @@ func outcome(t turn, cancelled, abandoned bool) (runnerscripts.StopReason, error
 	return "", apiFailure(*t.Error)
 }
 
-// incompleteBecause is what the program says before the reason that the model's API gives
-// for an answer that it has not finished.
+// incompleteBecause is the program's prefix for the reason that the model's API gives for an
+// incomplete answer.
 const incompleteBecause = "Incomplete response returned, reason: "
 
 func apiFailure(e turnError) error {

@@ -312,7 +312,7 @@ echo '{"type":"turn_complete","result":"done"}'`)
 	}
 }
 
-func TestSilenceIsNotWaitedForForEver(t *testing.T) {
+func TestASilentProgramIsEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", echo)
 	f.driver.silence = 200 * time.Millisecond
@@ -324,7 +324,7 @@ func TestSilenceIsNotWaitedForForEver(t *testing.T) {
 	f.prompt(c, "again")
 }
 
-func TestProfileThatMakesNoSenseIsRefused(t *testing.T) {
+func TestInvalidProfileIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		profile string
@@ -357,7 +357,7 @@ func TestProfileThatMakesNoSenseIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatExecutorsHaveNotIsRefused(t *testing.T) {
+func TestUnsupportedFeaturesAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", echo)
 	c := f.start()

@@ -17,8 +17,8 @@ import (
 // stopTime is how long an executor may take to end after SIGTERM.
 const stopTime = 3 * time.Second
 
-// conversation is a session of an executor: of one_shot ones a process for each
-// prompt, of persistent ones a process that stays until it ends.
+// conversation is a session of an executor. A one_shot executor has one process for each
+// prompt, a persistent one a process that stays until it ends.
 type conversation struct {
 	session  runnerscripts.Session
 	profile  profile
@@ -38,15 +38,15 @@ type conversation struct {
 	query   *query
 }
 
-// query is a prompt that is worked on.
+// query is a running prompt.
 type query struct {
 	promptID  string
 	blocks    int           // so far, the prompt included
-	open      bool          // the last block grows
+	open      bool          // the last block is unfinished
 	cancelled bool          // it was interrupted
-	stop      chan struct{} // closed then
-	completed bool          // turn_complete has come
-	done      chan struct{} // closed then
+	stop      chan struct{} // closed when it is interrupted
+	completed bool          // turn_complete was received
+	done      chan struct{} // closed when it has completed
 }
 
 // Prompt runs one query to its end.
@@ -85,7 +85,7 @@ func (c *conversation) stopReason(q *query) runnerscripts.StopReason {
 	return runnerscripts.StopEndTurn
 }
 
-// choose returns the process that there is, or starts one, and what it is to get.
+// choose returns the running process, or starts one, and the message to send to it.
 func (c *conversation) choose(resumed bool, text string) (*child.Process, any, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +109,7 @@ func (c *conversation) choose(resumed bool, text string) (*child.Process, any, e
 	return p, newInvocation(c.session, c.profile, c.servers, resumed, text), nil
 }
 
-// printed passes on a line of standard error, which helps the author of an executor.
+// printed logs a line of standard error, for the author of the executor.
 func (c *conversation) printed(line []byte) bool {
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
 		Level: "info", Message: strings.ToValidUTF8(string(line), "\uFFFD"), Stream: "stderr",
@@ -117,14 +117,14 @@ func (c *conversation) printed(line []byte) bool {
 	return true
 }
 
-// send writes a message on a goroutine of its own, as a program that works before
-// it reads, or hangs, takes no more than a pipe holds. The channel is closed when
-// all is written, or the program has ended.
+// send writes a message on its own goroutine: a program that does not read its input would
+// block the writer when the pipe is full. It closes the channel when the message is written or
+// the program has ended.
 func (c *conversation) send(p *child.Process, message any) <-chan struct{} {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		_ = p.Send(message) // Done tells an error better
+		_ = p.Send(message) // if the program has ended, Done says so
 		if c.profile.Lifecycle != persistent {
 			p.CloseInput()
 		}
@@ -141,14 +141,14 @@ func ended(p *child.Process) bool {
 	}
 }
 
-// await waits for the end of a query, and for that of the write of its prompt.
+// await waits for the end of a query and of the write of its prompt.
 func (c *conversation) await(ctx context.Context, p *child.Process, q *query, sent <-chan struct{}) error {
-	defer func() { <-sent }() // soon: it is closed, or the process has ended
+	defer func() { <-sent }() // does not block: the channel is closed or the process has ended
 	tick := time.NewTicker(max(c.silence/10, time.Millisecond))
 	defer tick.Stop()
 	turn := q.done
 	if c.profile.Lifecycle != persistent {
-		turn = nil // its end is that of the process
+		turn = nil // the query ends with the process
 	}
 	written, stop := sent, q.stop
 	var completed <-chan struct{}
@@ -156,7 +156,8 @@ func (c *conversation) await(ctx context.Context, p *child.Process, q *query, se
 	for {
 		select {
 		case <-written:
-			// Not before: what is written next, a shutdown too, would wait for it.
+			// Complete only after the write: the next message, even a shutdown, would have to
+			// wait for it.
 			written, completed = nil, turn
 		case <-completed:
 			return nil
@@ -184,7 +185,7 @@ func (c *conversation) await(ctx context.Context, p *child.Process, q *query, se
 	}
 }
 
-// outcome says how a query ended whose process has ended.
+// outcome returns the error of a query whose process has ended.
 func (c *conversation) outcome(p *child.Process, q *query) error {
 	c.mu.Lock()
 	cancelled, completed := q.cancelled, q.completed
@@ -211,23 +212,23 @@ func (c *conversation) Interrupt(context.Context) error {
 	return nil
 }
 
-// Respond has nothing to answer: executors ask nothing.
+// Respond always fails: executors make no permission requests.
 func (c *conversation) Respond(_ context.Context, id string, _ runnerscripts.PermissionDecision) error {
 	return agent.NotWaiting(id)
 }
 
-// SetMode is refused: executors have no modes.
+// SetMode always fails: executors have no modes.
 func (c *conversation) SetMode(context.Context, string) error {
 	return agent.Unsupported("leave the mode as it is: an executor has none")
 }
 
-// SetModel is refused: the model is in the executor's own configuration.
+// SetModel always fails: the model is in the executor's own configuration.
 func (c *conversation) SetModel(context.Context, string) error {
 	return agent.Unsupported("give the model in agent.config.config, if this executor has one: it cannot be changed")
 }
 
-// giveUp lets no program start any more, and returns the last one, or nil; busy while a
-// prompt runs.
+// giveUp prevents further starts and returns the last process, or nil; busy says that a prompt
+// runs.
 func (c *conversation) giveUp() (p *child.Process, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +243,7 @@ func (c *conversation) kill() {
 	}
 }
 
-// Close ends the program, politely first: a persistent one gets a request to end.
+// Close ends the program gracefully: a persistent executor gets a shutdown message.
 func (c *conversation) Close() error {
 	var err error
 	c.life.Close(func() {
@@ -260,12 +261,12 @@ func (c *conversation) Close() error {
 	return err
 }
 
-// shutdown tells the program to end, unless it reads nothing any more.
+// shutdown sends the shutdown message, unless the program no longer reads.
 func (c *conversation) shutdown(p *child.Process) {
 	timer := time.NewTimer(stopTime)
 	defer timer.Stop()
 	select {
 	case <-c.send(p, map[string]string{"type": "shutdown"}):
-	case <-timer.C: // Close ends the write, too
+	case <-timer.C: // Close also ends the blocked write
 	}
 }

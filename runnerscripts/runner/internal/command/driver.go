@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
-// silenceTime is how long a persistent executor may print nothing during a turn.
-// One that is started for each prompt may be as silent as it likes until it ends.
+// silenceTime limits how long a persistent executor may print nothing during a turn. A one_shot
+// executor has no limit.
 const silenceTime = 15 * time.Minute
 
 // Driver drives executors. The zero value is ready to use.
@@ -21,7 +21,7 @@ type Driver struct {
 
 var _ agent.Driver = Driver{}
 
-// Recipe says that nothing can be installed: the program is the user's own.
+// Recipe installs nothing: the user provides the program.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent: name,
@@ -53,8 +53,8 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	return runnerscripts.SetupData{}, agent.RestoreFile(record.File(req.Session), req.Transcript.Main)
 }
 
-// Start makes ready for prompts. The program is started with the first one, which
-// its invocation has.
+// Start prepares a conversation. The program starts with the first prompt, because its
+// invocation contains that prompt.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	p, err := check(req.Session)
 	if err != nil {
@@ -89,7 +89,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	return c, nil
 }
 
-// Transcript reads what was recorded of the session.
+// Transcript reads the record of the session.
 func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
 	if _, err := check(req.Session); err != nil {
 		return runnerscripts.Transcript{}, err

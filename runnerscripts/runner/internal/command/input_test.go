@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// large is a prompt that no pipe holds: who writes it waits until it is read.
+// large is a prompt that exceeds every pipe: its writer blocks until it is read.
 var large = strings.Repeat("x", 256<<10)
 
 const (
@@ -116,7 +116,7 @@ func promptLater(ctx context.Context, c agent.Conversation, text string) <-chan 
 	return result
 }
 
-func TestPromptThatIsNotReadIsNotWaitedForForEver(t *testing.T) {
+func TestPromptThatIsNotReadTimesOut(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", hang)
 	f.driver.silence = 200 * time.Millisecond

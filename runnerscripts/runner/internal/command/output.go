@@ -53,8 +53,7 @@ func (c *conversation) read(r io.Reader) error {
 	}
 }
 
-// handle takes a line of the program. It runs on the reader's goroutine, one line
-// at a time.
+// handle handles a line of the program. It runs on the reader's goroutine, one line at a time.
 func (c *conversation) handle(line []byte) {
 	c.heard.Store(time.Now().UnixNano())
 	if c.raw {
@@ -81,7 +80,7 @@ func (c *conversation) handle(line []byte) {
 	}
 }
 
-// complete takes the end of a turn; its result is the answer, unless it is empty.
+// complete handles the end of a turn. The result is the answer unless it is empty.
 func (c *conversation) complete(q *query, result json.RawMessage) {
 	var text string
 	if err := json.Unmarshal(result, &text); err != nil {
@@ -99,7 +98,7 @@ func (c *conversation) complete(q *query, result json.RawMessage) {
 	}
 }
 
-// event passes an event of the executor on; its chunks of text get ids.
+// event emits an event of the executor, and assigns IDs to text chunks.
 func (c *conversation) event(q *query, l outputLine) {
 	if !utf8.Valid(l.Payload) {
 		agent.EmitUnreadable(c.out, "the executor", l.Payload, errors.New("it is not UTF-8"))

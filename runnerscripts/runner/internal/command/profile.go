@@ -15,18 +15,18 @@ import (
 // name is the agent's name in requests.
 const name = "command"
 
-// profile is an executor's.
+// profile is the configuration of an executor.
 type profile struct {
-	// Type names the kind of executor, for people; empty means "command".
+	// Type names the kind of executor, for display; empty means "command".
 	Type string `json:"type,omitempty"`
-	// Command is the program, without arguments as a string, or with them as a
-	// list. It may be in agent.command instead.
+	// Command is the program: a string without arguments, or a list with arguments.
+	// agent.command may contain it instead.
 	Command argv `json:"command,omitempty"`
-	// Config is for the executor alone.
+	// Config is passed to the executor unchanged.
 	Config json.RawMessage `json:"config,omitempty"`
-	// Lifecycle is one_shot, which is also what empty means, or persistent.
+	// Lifecycle is one_shot, the default, or persistent.
 	Lifecycle lifecycle `json:"lifecycle,omitempty"`
-	// AgentsDir is where a host finds agents; it has no meaning here.
+	// AgentsDir is where a host finds agents; it is ignored here.
 	AgentsDir string `json:"agents_dir,omitempty"`
 }
 
@@ -48,8 +48,7 @@ func (a *argv) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(a))
 }
 
-// check decodes the profile, and refuses what this driver cannot do instead of
-// ignoring it.
+// check decodes the profile, and refuses unsupported settings instead of ignoring them.
 func check(s runnerscripts.Session) (profile, error) {
 	var p profile
 	a := s.Agent
@@ -152,8 +151,8 @@ type turn struct {
 	Parameters parameters `json:"parameters"`
 }
 
-// newInvocation is the first line of a process. servers have the values that they
-// get, not the names of variables: they are not in a file.
+// newInvocation returns the first line for a process. The values of servers are expanded: the
+// line is not written to a file.
 func newInvocation(s runnerscripts.Session, p profile, servers []runnerscripts.MCPServer, resumed bool, text string) invocation {
 	i := invocation{
 		SchemaVersion: schemaVersion, Mode: "start", SessionID: s.SessionID,

@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// commanded is a conversation that knows the commands of the profile: the program
-// has none of the user's own when it is driven.
+// commanded is a conversation that implements the profile's slash commands: the driven program
+// does not support custom commands.
 type commanded struct {
 	agent.Conversation
 	commands []runnerscripts.SlashCommand
@@ -46,10 +46,10 @@ func expand(commands []runnerscripts.SlashCommand, text string) string {
 	return text
 }
 
-// argumentsMark stands for what follows the name of a command.
+// argumentsMark is the placeholder for the arguments of a command.
 const argumentsMark = "$ARGUMENTS"
 
-// withCommands adds the profile's commands to those that the program tells.
+// withCommands adds the profile's commands to those that the program reports.
 func withCommands(u acp.Update, commands []runnerscripts.SlashCommand) acp.Update {
 	var said struct {
 		SessionUpdate     string            `json:"sessionUpdate"`

@@ -13,7 +13,7 @@ import (
 
 var _ handoff.Converter = Driver{}
 
-// Convert writes the conversation of another agent as the file of a session.
+// Convert writes another agent's conversation as a session file.
 func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnerscripts.Transcript, error) {
 	workspace, err := realWorkspace(s)
 	if err != nil {
@@ -64,7 +64,8 @@ func (w *writer) item(ids handoff.IDs, i int, it handoff.Item, from string) {
 	}
 }
 
-// call writes a tool call and its result: a command as one of the program's own tool for that.
+// call writes a tool call and its result. A command becomes a call of the program's own command
+// tool.
 func (w *writer) call(ids handoff.IDs, i int, it handoff.Item, from string) {
 	name, args := it.Call.Name, it.Call.Input
 	if command, ok := it.Call.Command(); ok {

@@ -1,21 +1,21 @@
 // Package gemini drives the Gemini CLI through the Agent Client Protocol. Facts
-// about it that shape the code:
+// that shape the code:
 //
-//   - It keeps a session in a file of its own, by the minute in which it began.
-//     A session that is loaded in that minute is overwritten; loaded later, it
-//     leaves a second file with the same short id, for whose sake the next start
-//     deletes the first. So the file gets a name of a minute that never comes, the
-//     others are removed, and deletion is off.
-//   - It goes on repeating a loaded session after it has said that it is loaded.
-//   - An interrupted or failed prompt is forgotten, with all that was answered.
-//   - It tells neither the input of a tool, nor what a query cost without the
-//     cache, nor that a tool was rejected; its file does, mostly.
-//   - In a folder that is not trusted it has no modes that allow more than the
-//     default one, so the driver keeps those itself.
+//   - It stores a session in its own file, named by the minute in which the session
+//     began. Loading a session in that minute overwrites the file; loading it later
+//     creates a second file with the same short ID, because of which the next start
+//     deletes the first. So the driver names the file by a minute that never comes,
+//     removes the others, and turns deletion off.
+//   - It still repeats a loaded session after it has reported it as loaded.
+//   - It forgets an interrupted or failed prompt with all of its answer.
+//   - It does not report the input of a tool, the cost of a query without the
+//     cache, or the rejection of a tool. Its file has most of that.
+//   - In an untrusted folder it refuses the modes that allow more than the default
+//     one, so the driver implements those.
 //   - The workspace's settings, hooks, MCP servers, agents and .env file take
-//     effect in a trusted folder only. So do the user's own hooks and MCP servers:
-//     the driver puts the former into an extension, and trusts a workspace that
-//     brings nothing of its own for the sake of the latter.
-//   - Driven, it runs no hooks around tools and none at the start, and knows no
-//     commands of the user's own.
+//     effect only in a trusted folder. So do the user's own hooks and MCP servers:
+//     the driver puts the hooks into an extension, and for the MCP servers trusts a
+//     workspace that contains no settings of its own.
+//   - When it is driven, it runs no hooks around tools or at the start, and has no
+//     custom commands.
 package gemini

@@ -19,7 +19,7 @@ type Driver struct {
 
 var _ agent.Driver = Driver{}
 
-// check refuses what this driver cannot do, instead of ignoring it.
+// check refuses unsupported settings instead of ignoring them.
 func check(s runnerscripts.Session) error {
 	a := s.Agent
 	if len(a.Config) > 0 && string(a.Config) != "null" && string(a.Config) != "{}" {
@@ -72,7 +72,7 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	return data, restore(req.Session, *req.Transcript)
 }
 
-// Start starts the program; a session that has a transcript goes on.
+// Start starts the program; a session with a transcript resumes.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if err := check(req.Session); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	cfg := acp.Config{
 		Query: req, Out: out, Program: "Gemini CLI", Workspace: workspace,
 		Launch: func(model string) (child.Command, error) {
-			// Again at each start: the workspace may have changed.
+			// Check at each start: the workspace may have changed.
 			if err := checkTrust(req.Session, req.Profile); err != nil {
 				return child.Command{}, err
 			}
@@ -125,7 +125,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if !req.Agent.TrustWorkspace {
 		cfg.Modes = map[string]string{modeAutoEdit: modeDefault, modeYOLO: modeDefault}
 		cfg.Allows = allows
-		// The program would change its mode, which it refuses in such a workspace.
+		// The program would change its mode, which it refuses in an untrusted workspace.
 		cfg.KeepsAlways = func(call runnerscripts.ToolCall) bool { return call.Kind == runnerscripts.ToolEdit }
 	}
 	conv, err := acp.Start(ctx, cfg)
@@ -135,8 +135,8 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	return commanded{Conversation: conv, commands: req.Profile.Commands}, nil
 }
 
-// mcpServers returns the profile's servers. The program expands variables in its settings
-// from an environment without secrets, so it gets the values.
+// mcpServers returns the profile's servers with expanded values: the program expands variables
+// only from an environment without secrets.
 func mcpServers(req runnerscripts.QueryRequest) ([]runnerscripts.MCPServer, error) {
 	servers, err := agent.Expand(agent.Servers(req.Session, req.Profile), environment(req.Session, true))
 	if err != nil {
@@ -181,7 +181,7 @@ const (
 	modePlan     = "plan"
 )
 
-// allows says what the modes that the driver keeps allow without asking.
+// allows reports whether a mode of the driver allows a call without asking.
 func allows(mode string, call runnerscripts.ToolCall) bool {
 	return mode == modeYOLO || mode == modeAutoEdit && call.Kind == runnerscripts.ToolEdit
 }

@@ -19,13 +19,13 @@ import (
 //	tmp/<project>/chats/session-<minute>-<8 of its id>.jsonl
 //	tmp/<project>/chats/<id>/<subagent>.jsonl
 const (
-	// project is the name that the driver gives to the workspace: the program
-	// takes the one whose marker has its path.
+	// project is the name of the workspace in the program's folder: the program uses the
+	// project whose marker contains the workspace's path.
 	project       = "session"
 	sessionPrefix = "session-"
 	fileSuffix    = ".jsonl"
-	// keptPrefix is that of the one file of the session: of a minute that never
-	// comes, since the program overwrites a session that began in this one.
+	// keptPrefix starts the name of the session's file. Its minute never comes, because the
+	// program overwrites a session that began in the current minute.
 	keptPrefix = sessionPrefix + "2000-01-01T00-00-"
 )
 
@@ -33,8 +33,7 @@ func chatsDir(s runnerscripts.Session) string {
 	return filepath.Join(configDir(s), "tmp", project, "chats")
 }
 
-// markProject makes the program keep the workspace's sessions where the driver
-// looks for them.
+// markProject makes the program store the workspace's sessions where the driver looks for them.
 func markProject(s runnerscripts.Session, workspace string) error {
 	return errors.Join(
 		agent.RestoreFile(filepath.Join(configDir(s), "tmp", project, ".project_root"), workspace),
@@ -42,13 +41,13 @@ func markProject(s runnerscripts.Session, workspace string) error {
 	)
 }
 
-// chat is a file of a session.
+// chat is a session file.
 type chat struct {
 	path, text string
 	id         string // of the session
 	prompts    int
-	// resumable says that the program can go on with it: after an interrupted first
-	// prompt, for example, it cannot.
+	// resumable says that the program can resume the session. It cannot after an interrupted
+	// first prompt, for example.
 	resumable bool
 }
 
@@ -78,7 +77,7 @@ func readChat(path string) (c chat, ok bool, err error) {
 	return c, agent.IsUUID(c.id) && c.prompts > 0, nil
 }
 
-// better reports whether c is rather the session's file than another one.
+// better reports whether c is a better candidate for the session's file than other.
 func (c chat) better(other chat) bool {
 	if c.resumable != other.resumable {
 		return c.resumable
@@ -86,9 +85,8 @@ func (c chat) better(other chat) bool {
 	return c.prompts > other.prompts
 }
 
-// findChat finds the session's file among those that the program's starts leave.
-// It is not ok if nothing was said yet. stubs are the files with which the program
-// could not go on.
+// findChat finds the session's file among those that the program's starts have left. ok is
+// false if there was no message yet. stubs are the files that the program could not resume.
 func findChat(s runnerscripts.Session) (found chat, ok bool, stubs []string, err error) {
 	entries, err := os.ReadDir(chatsDir(s))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +96,7 @@ func findChat(s runnerscripts.Session) (found chat, ok bool, stubs []string, err
 		if !isSessionFile(e.Name()) {
 			continue
 		}
-		if e.Type()&fs.ModeSymlink != 0 { // joinFiles has made it
+		if e.Type()&fs.ModeSymlink != 0 { // a link made by joinFiles
 			stubs = append(stubs, filepath.Join(chatsDir(s), e.Name()))
 		}
 		if !e.Type().IsRegular() {
@@ -122,14 +120,15 @@ func isSessionFile(name string) bool {
 	return strings.HasPrefix(name, sessionPrefix) && strings.HasSuffix(name, fileSuffix)
 }
 
-// madeFiles are the files that the program has made for a new session, oldest first.
+// madeFiles returns the files that the program has created for a new session, oldest first.
 func madeFiles(s runnerscripts.Session, id string) ([]string, error) {
 	return filepath.Glob(filepath.Join(chatsDir(s), sessionPrefix+"*-"+id[:8]+fileSuffix))
 }
 
-// joinFiles makes one file of those of a new session. The program has two recorders, one for
-// what is said and one for calls of tools, which write to the same file unless a minute ends
-// between their starts: their files are named for it. They open it anew for each line.
+// joinFiles makes the program write a new session to one file. The program has two recorders,
+// one for messages and one for tool calls, whose files are named by the minute of their start.
+// So they differ if a minute ends between the two starts. The recorders open their files for
+// each line.
 func joinFiles(s runnerscripts.Session, id string) error {
 	made, err := madeFiles(s, id)
 	if err != nil || len(made) < 2 {
@@ -143,9 +142,8 @@ func joinFiles(s runnerscripts.Session, id string) error {
 	return nil
 }
 
-// mend makes the session's file one that the program loads and does not spoil,
-// and removes what its earlier starts left behind. It is not ok if there is
-// nothing to go on with.
+// mend prepares the session's file, so that the program loads it and does not damage it, and
+// removes the files that earlier starts have left. ok is false if there is nothing to resume.
 func mend(s runnerscripts.Session) (chat, bool, error) {
 	c, ok, stubs, err := findChat(s)
 	if err != nil {
@@ -159,7 +157,7 @@ func mend(s runnerscripts.Session) (chat, bool, error) {
 	if !ok || !c.resumable {
 		return c, false, nil
 	}
-	if !strings.HasSuffix(c.text, "\n") { // a crash cut the last line
+	if !strings.HasSuffix(c.text, "\n") { // a crash has truncated the last line
 		c.text += "\n"
 		if err := agent.RestoreFile(c.path, c.text); err != nil {
 			return c, false, err
@@ -178,8 +176,7 @@ func keptFile(s runnerscripts.Session, id string) string {
 	return filepath.Join(chatsDir(s), keptPrefix+id[:8]+fileSuffix)
 }
 
-// readTranscript reads the history of a session, byte by byte; an empty one if
-// there is none yet.
+// readTranscript reads the history of a session unchanged; it is empty if there is none yet.
 func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 	c, ok, _, err := findChat(s)
 	if err != nil || !ok {
@@ -243,8 +240,7 @@ func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
 	return nil
 }
 
-// clearChats removes what another conversation, or an earlier state of this one,
-// has left.
+// clearChats removes the files of another conversation, or of an earlier state of this one.
 func clearChats(s runnerscripts.Session) error {
 	entries, err := os.ReadDir(chatsDir(s))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -265,7 +261,7 @@ type entry struct {
 	SessionID string          `json:"sessionId"` // of the first line
 	StartTime string          `json:"startTime"`
 	Kind      string          `json:"kind"`
-	ID        string          `json:"id"` // of a message; one that comes again replaces it
+	ID        string          `json:"id"` // of a message; a later entry with the same ID replaces it
 	Time      string          `json:"timestamp"`
 	Type      string          `json:"type"` // "user", "gemini", ...
 	Content   content         `json:"content"`
@@ -273,7 +269,7 @@ type entry struct {
 	ToolCalls []toolCall      `json:"toolCalls"`
 	Tokens    *tokens         `json:"tokens"`
 	Set       json.RawMessage `json:"$set"`
-	// repeated says that an earlier message has the same words; see repeats.
+	// repeated says that an earlier message has the same text; see repeats.
 	repeated bool
 }
 
@@ -321,7 +317,7 @@ type tokens struct {
 	Thoughts int64 `json:"thoughts"`
 }
 
-// text is what is said in a message.
+// text returns the text of a message.
 func (c content) text() string {
 	var b strings.Builder
 	for _, p := range c {
@@ -332,7 +328,7 @@ func (c content) text() string {
 	return b.String()
 }
 
-// prompt returns the words of the user, if the record has any.
+// prompt returns the user's text, if the entry has any.
 func (r entry) prompt() (string, bool) {
 	words := r.Content
 	if len(words) > 1 && strings.HasPrefix(strings.TrimSpace(words[0].Text), "<loaded_context>") { // of a subagent
@@ -345,7 +341,7 @@ func (r entry) prompt() (string, bool) {
 	return text, true
 }
 
-// programWords begin what the program itself says to the model in the name of the user.
+// programWords start messages that the program itself sends to the model as the user.
 var programWords = []string{
 	"<session_context>", "<hook_context>",
 	"System: Potential loop detected.", "[System: You previously generated thoughts ",
@@ -368,7 +364,7 @@ func records(text string) func(yield func(entry) bool) {
 		for line := range strings.Lines(text) {
 			var r entry
 			if json.Unmarshal([]byte(line), &r) != nil {
-				continue // cut by a crash, or of a newer version
+				continue // truncated by a crash, or from a newer version
 			}
 			r.repeated = again[r.ID]
 			if !yield(r) {
@@ -378,8 +374,7 @@ func records(text string) func(yield func(entry) bool) {
 	}
 }
 
-// remembered are the messages that the program has of a session when it loads it,
-// in their order.
+// remembered returns the messages that the program has after it loads a session, in order.
 func remembered(text string) []entry {
 	var order []string
 	messages := map[string]entry{}
@@ -410,7 +405,7 @@ func remembered(text string) []entry {
 	return list
 }
 
-// shown is the number of updates in which the program repeats a message.
+// shown returns the number of updates with which the program repeats a message.
 func (r entry) shown() int {
 	n := 0
 	for _, p := range r.Content {

@@ -53,7 +53,7 @@ func launch(s runnerscripts.Session, p runnerscripts.Profile, workspace, model s
 func environment(s runnerscripts.Session, trust bool) []string {
 	return child.Environ(map[string]string{
 		"HOME": s.Paths.Home,
-		// Else its reports of errors go to a folder that all sessions share.
+		// Otherwise its error reports go to a folder shared by all sessions.
 		"TMPDIR":                     tempDir(s),
 		"GEMINI_CLI_NO_RELAUNCH":     "true",
 		"GEMINI_CLI_TRUST_WORKSPACE": strconv.FormatBool(trust),
@@ -84,8 +84,7 @@ func writeFiles(s runnerscripts.Session, p runnerscripts.Profile) error {
 	return errors.Join(writeSettings(s), agent.WriteProfile(s, files))
 }
 
-// writeSettings sets what the driver needs in the user's settings and leaves the
-// rest of them as they are.
+// writeSettings adds the driver's settings to the user's settings and keeps the others.
 func writeSettings(s runnerscripts.Session) error {
 	file := filepath.Join(configDir(s), "settings.json")
 	set := map[string]any{}
@@ -99,7 +98,7 @@ func writeSettings(s runnerscripts.Session) error {
 			return agent.Invalid("correct the settings of the Gemini CLI in the session's home folder: %v", err)
 		}
 	}
-	// No session is deleted, and no other server contacted.
+	// Do not delete sessions, and contact no other server.
 	put(set, false, "general", "sessionRetention", "enabled")
 	put(set, false, "general", "enableAutoUpdate")
 	put(set, false, "general", "enableAutoUpdateNotification")
@@ -115,7 +114,7 @@ func writeSettings(s runnerscripts.Session) error {
 	return agent.RestoreFile(file, string(data))
 }
 
-// authType is the way to log in for which the session has what is needed.
+// authType returns the login method for which the session has credentials.
 func authType(s runnerscripts.Session) string {
 	if child.Lookup(environment(s, false), "GOOGLE_GENAI_USE_VERTEXAI") == "true" {
 		return "vertex-ai"
@@ -123,7 +122,7 @@ func authType(s runnerscripts.Session) string {
 	return "gemini-api-key"
 }
 
-// put sets a value in nested objects; what is no object on the way is replaced.
+// put sets a value in nested objects. It replaces values on the path that are not objects.
 func put(set map[string]any, value any, path ...string) {
 	for _, key := range path[:len(path)-1] {
 		next, ok := set[key].(map[string]any)

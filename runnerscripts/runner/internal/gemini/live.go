@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// live follows the file of a session for what the program does not tell.
+// live reads the session's file for data that the program does not report.
 type live struct {
 	session   runnerscripts.Session
 	workspace string
@@ -23,9 +23,9 @@ type live struct {
 
 	mu    sync.Mutex
 	id    string          // of the session
-	read  int64           // how much of its file is known
+	read  int64           // bytes of the file that were read
 	calls map[string]bool // the reported calls
-	heard map[string]bool // calls that the program itself has told
+	heard map[string]bool // calls reported by the program itself
 	// begun are the reported calls of subagents, with their prompts.
 	begun []string
 	last  *runnerscripts.Usage
@@ -34,7 +34,7 @@ type live struct {
 	answered bool
 }
 
-// history makes the session's file ready for a start.
+// history prepares the session's file for a start.
 func (l *live) history() (acp.History, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *live) began(id, _, _ string) error {
 	return joinFiles(l.session, id)
 }
 
-// ended tells what the file says of the query that has ended.
+// ended reports what the file says about the query that has ended.
 func (l *live) ended() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,14 +92,14 @@ func (l *live) ended() {
 			l.answered = r.Type != "user"
 		}
 		if r.Tokens != nil && r.Type == "gemini" {
-			bills[r.ID] = *r.Tokens // the last one holds
+			bills[r.ID] = *r.Tokens // the last entry of a message counts
 		}
 		for _, c := range r.ToolCalls {
 			if !l.first(c.ID) {
 				continue
 			}
 			update := c.rest()
-			if c.Status != "success" { // of one that is denied, the rest is everything
+			if c.Status != "success" { // a denied call has no other events, so report the whole call
 				update = c.whole(l.workspace)
 			}
 			l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, update)
@@ -132,7 +132,7 @@ func (l *live) tookPrompt() bool {
 	return l.took
 }
 
-// tellSubagent tells the conversation of the subagent that a call has started, if it has.
+// tellSubagent reports the conversation of the subagent that a call has started, if any.
 func (l *live) tellSubagent(c toolCall) {
 	args, ok := c.subagentArgs()
 	if !ok {
@@ -159,7 +159,7 @@ func (l *live) hasAnswer() bool {
 	return l.answered
 }
 
-// hear notes the calls that the program tells.
+// hear records the calls that the program reports.
 func (l *live) hear(u acp.Update) {
 	switch runnerscripts.EventType(u.Kind) {
 	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
@@ -178,7 +178,7 @@ func (l *live) hear(u acp.Update) {
 	l.heard[call.ToolCallID] = true
 }
 
-// first reports whether a call is heard of for the first time.
+// first reports whether a call is new.
 func (l *live) first(id string) bool {
 	if l.calls[id] {
 		return false
@@ -190,7 +190,7 @@ func (l *live) first(id string) bool {
 	return true
 }
 
-// news is what has been added to the file since it was last read.
+// news returns what was added to the file since the last read.
 func (l *live) news() (string, error) {
 	file := keptFile(l.session, l.id)
 	if _, err := os.Stat(file); err != nil {
@@ -209,8 +209,8 @@ func (l *live) news() (string, error) {
 	return news, nil
 }
 
-// usage is what the last query cost: as the file says, else as the reply does,
-// which counts cached tokens as others.
+// usage returns the usage of the last query: from the file, else from the reply, which does not
+// separate cached tokens.
 func (l *live) usage(reply acpsdk.PromptResponse) runnerscripts.Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,19 +233,19 @@ func (l *live) usage(reply acpsdk.PromptResponse) runnerscripts.Usage {
 	return runnerscripts.Usage{InputTokens: n.InputTokens, OutputTokens: n.OutputTokens}
 }
 
-// failure makes an error of one that the program answered with: the code of a
-// failure of the model's API is its HTTP status.
+// failure converts an error reply: the code for a failure of the model's API is its HTTP
+// status.
 func failure(err *jsonrpc.Error) error {
 	if err.Code < 400 || err.Code > 599 {
 		return nil
 	}
-	if strings.Contains(err.Message, unreached) { // the program calls that 500
+	if strings.Contains(err.Message, unreached) { // the program uses code 500 for it
 		return agent.APIFailure(0, "the model's API could not be reached: "+err.Message, "", "")
 	}
 	return agent.APIFailure(err.Code, err.Message, "in its environment as GEMINI_API_KEY", "")
 }
 
-// repeated is the number of updates in which the program repeats a session.
+// repeated returns the number of updates with which the program repeats a session.
 func repeated(text string) int {
 	n := 0
 	for _, r := range remembered(text) {

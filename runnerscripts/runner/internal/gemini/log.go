@@ -8,8 +8,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The program holds back its standard error until it ends. It writes its debug
-// log at once, which goes there too.
+// The program buffers its standard error until it ends, except for its debug log, which goes
+// there too and is written at once.
 const (
 	debugLogVariable = "GEMINI_DEBUG_LOG_FILE"
 	debugLog         = "/dev/stderr"
@@ -18,26 +18,26 @@ const (
 var (
 	// logPattern is a line of the debug log.
 	logPattern = agent.Pattern{Expr: `^\[\d{4}-\d\d-\d\dT[0-9:.]+Z\] \[([A-Z]+)\] (.*)`}
-	// retryPattern is what the program logs before it asks the model's API again. It may
-	// do so for minutes. The groups are the number of the attempt, the status or what else
-	// the API answered, and the error where nothing answered.
+	// retryPattern matches the log line before a retry of the model's API. The program may
+	// retry for minutes. The groups are the number of the attempt, the status or other answer
+	// of the API, and the error if nothing answered.
 	retryPattern = agent.Pattern{Expr: `^Attempt (\d+) failed(?: with (.+?))?(?:: (.+?))?\. Retrying (?:after|with backoff\.\.\.) ?(.*)`}
-	// mcpPattern tells that an MCP server has failed.
+	// mcpPattern matches the failure of an MCP server.
 	mcpPattern = agent.Pattern{Expr: `^\[MCP error\] (.*MCP server '([^']+)'.*)`}
 )
 
 // unreached is in the error of a request that no API answered.
 const unreached = "fetch failed"
 
-// readLog passes on what counts in a line of standard error, and reports whether it
-// may be among what the program said when it crashed.
+// readLog reports important lines of standard error, and returns whether the line may be shown
+// after a crash.
 func readLog(out agent.Sink, line []byte) bool {
 	m := logPattern.Get().FindSubmatch(line)
 	if m == nil {
 		return true
 	}
 	if cause, attempt := retried(m[2]); attempt != "" {
-		var status int // stays zero where no status was the answer
+		var status int // zero if there was no HTTP status
 		_, _ = fmt.Sscanf(cause, "failed with status %d", &status)
 		out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
 			Level: "warn", Code: runnerscripts.FailAPI, HTTPStatus: status,
@@ -53,8 +53,8 @@ func readLog(out agent.Sink, line []byte) bool {
 	return string(m[1]) == "ERROR"
 }
 
-// retried returns why a request to the model's API failed that is sent again, and the number
-// of the attempt; it is empty if a line says something else.
+// retried returns why a retried request to the model's API failed, and the number of the
+// attempt; it is empty for other lines.
 func retried(line []byte) (cause, attempt string) {
 	m := retryPattern.Get().FindSubmatch(line)
 	if m == nil {

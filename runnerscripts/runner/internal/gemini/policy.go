@@ -8,8 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// Priorities of rules of the user, from 0 to 999. What people allow for the session
-// has 950.
+// The priorities of user rules, from 0 to 999. What the user allows for the session has 950.
 const (
 	denyPriority  = 999
 	allowPriority = 900
@@ -22,10 +21,10 @@ const shellTool = "run_shell_command"
 // "run_shell_command(git log)".
 var toolPattern = agent.Pattern{Expr: `^([A-Za-z0-9_*.-]+)(?:\((.+)\))?$`}
 
-// policy is the file of rules, in TOML, that allows and denies the tools of a
-// profile; empty if it has none. A tool that is denied is not offered to the model.
-// Plan mode allows what it allows. The program would deny the profile's subagents
-// themselves, because it cannot ask about them when it is driven.
+// policy returns the TOML file of rules for the allowed and denied tools of a profile; empty if
+// it has none. Denied tools are not offered to the model. The allow rules do not apply in plan
+// mode, which keeps its own. The rules allow the profile's subagents, which the driven program
+// would deny because it cannot ask about them.
 func policy(p runnerscripts.Profile) (string, error) {
 	var b strings.Builder
 	for i, word := range p.DeniedTools {
@@ -49,12 +48,12 @@ func policy(p runnerscripts.Profile) (string, error) {
 	return b.String(), nil
 }
 
-// readTools are those that the program allows without asking.
+// readTools are the tools that the program allows without asking.
 const readTools = `["glob", "grep_search", "list_directory", "read_file", "google_web_search", "update_topic", ` +
 	`"complete_task", "read_mcp_resource", "list_mcp_resources"]`
 
-// subagentRules are for the tools of a subagent, for which the program cannot ask when
-// it is driven: it would wait for ever. What it would ask for is denied.
+// subagentRules are the rules for the tools of a subagent. The driven program cannot ask about
+// them and would wait forever, so the rules deny what it would ask for.
 const subagentRules = `[[rule]]
 subagent = %q
 toolName = %s

@@ -23,14 +23,14 @@ const (
 	agentsPath    = ".gemini/agents"
 	policiesPath  = ".gemini/policies"
 	extensionPath = ".gemini/extensions"
-	// ownExtension has the profile's hooks: those of settings run in a trusted
-	// folder only.
+	// ownExtension contains the profile's hooks: hooks in settings run only in a trusted
+	// folder.
 	ownExtension = "agentenv-profile"
 	manifestFile = "gemini-extension.json"
 )
 
-// hookEvents are the events at which the program runs hooks when it is driven, by
-// their names in Claude Code. It runs none around tools then, and none at the start.
+// hookEvents maps the events of Claude Code to those at which the driven program runs hooks. It
+// runs none around tools or at the start.
 var hookEvents = map[string]string{
 	"UserPromptSubmit": "BeforeAgent",
 	"Stop":             "AfterAgent",
@@ -45,7 +45,7 @@ var subagentKeys = []string{"display_name", "temperature", "max_turns", "timeout
 // subagentName is what the program takes as the name of a subagent.
 var subagentName = agent.Pattern{Expr: `^[a-z0-9_-]+$`}
 
-// checkProfile refuses what the program would leave out.
+// checkProfile refuses what the program would ignore.
 func checkProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
 	for i, a := range p.Subagents {
 		if !subagentName.Get().MatchString(a.Name) {
@@ -78,7 +78,7 @@ func checkProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
 	return checkTrust(s, p)
 }
 
-// manifest is what counts of the manifest of an extension.
+// manifest has the relevant fields of an extension's manifest.
 type manifest struct {
 	Name       string         `json:"name"`
 	Version    string         `json:"version"`
@@ -110,8 +110,7 @@ func readManifest(p runnerscripts.Plugin) (manifest, error) {
 	return m, fs.ErrNotExist
 }
 
-// blockedVariables are those that the program does not pass on to MCP servers, by
-// its own decision.
+// blockedVariables are the variables that the program itself withholds from MCP servers.
 var blockedVariables = []string{
 	"BASH_ENV", "CLASSPATH", "CORECLR_ENABLE_PROFILING", "CORECLR_PROFILER_PATH", "DOTNET_STARTUP_HOOKS",
 	"DYLD_FALLBACK_FRAMEWORK_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "DYLD_FORCE_FLAT_NAMESPACE", "DYLD_FRAMEWORK_PATH",
@@ -131,12 +130,12 @@ func checkServers(servers []runnerscripts.MCPServer) error {
 	return nil
 }
 
-// ownFolders are those of a workspace from which the program takes settings, hooks,
-// MCP servers and more if it trusts the workspace.
+// ownFolders are the folders of a trusted workspace from which the program reads settings,
+// hooks, MCP servers and more.
 var ownFolders = []string{".gemini", ".agents"}
 
-// trusts reports whether the program's settings trust the workspace: otherwise it starts
-// no MCP server, from any source.
+// trusts reports whether the program's settings trust the workspace. In an untrusted workspace
+// it starts no MCP server from any source.
 func trusts(s runnerscripts.Session, p runnerscripts.Profile) bool {
 	return s.Agent.TrustWorkspace || len(p.MCPServers) > 0 || slices.ContainsFunc(p.Plugins, func(p runnerscripts.Plugin) bool {
 		m, err := readManifest(p)
@@ -144,8 +143,8 @@ func trusts(s runnerscripts.Session, p runnerscripts.Profile) bool {
 	})
 }
 
-// checkTrust refuses MCP servers in a workspace that brings something of its own and
-// is not trusted: the program has one switch for both.
+// checkTrust refuses MCP servers in an untrusted workspace that contains files of ownFolders:
+// the program has one switch for both.
 func checkTrust(s runnerscripts.Session, p runnerscripts.Profile) error {
 	if s.Agent.TrustWorkspace || !trusts(s, p) {
 		return nil

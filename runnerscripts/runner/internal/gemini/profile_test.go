@@ -109,7 +109,7 @@ func TestPromptOfACommand(t *testing.T) {
 	}
 }
 
-func TestProfileThatIsGoneLeavesNothing(t *testing.T) {
+func TestRemovedProfileLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := agenttest.NewSession(t, agent.NewUUID(), programName)
 	s.Agent.SystemPrompt = "Be brief."

@@ -131,7 +131,7 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	}
 }
 
-func TestInterruptedFirstPromptDoesNotSpoilTheSession(t *testing.T) {
+func TestInterruptedFirstPromptDoesNotBreakTheSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
@@ -159,7 +159,7 @@ func TestInterruptedFirstPromptDoesNotSpoilTheSession(t *testing.T) {
 	}
 }
 
-func TestFileThatACrashLeftDoesNotSpoilTheSession(t *testing.T) {
+func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		end   func(transcript string) string // what a crash made of the file

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// repeats are the ids of the messages in which the program only repeats itself: when it
-// shortens its history it writes all of it again, under new ids, and then
-// {"$set":{"messages":[...]}} with them. What no earlier message says is new, a summary
-// for example.
+// repeats returns the IDs of the messages in which the program only repeats itself. When it
+// shortens its history it writes all of it again, under new IDs, followed by
+// {"$set":{"messages":[...]}} with them. Messages whose text is new, such as a summary, are not
+// repeats.
 func repeats(text string) map[string]bool {
 	list := map[string]bool{}
 	type words struct{ typ, text string }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// commandEnd is how a command ended, as the program tells the model.
+// commandEnd is how a command ended, as the program reports it to the model.
 type commandEnd struct {
 	output string
 	exit   int // its exit status; zero also if it is not known

@@ -13,9 +13,9 @@ import (
 // subagentTool starts a subagent and waits for it.
 const subagentTool = "invoke_agent"
 
-// subagents are the unreported conversations of a session's subagents, in
-// the order in which they began. The program does not say which call has started which:
-// it is the first one that has the call's prompt.
+// subagents are the unreported conversations of a session's subagents, in the order of their
+// starts. The program does not say which call has started which one, so the first with the
+// call's prompt is assumed.
 type subagents []subagent
 
 type subagent struct {
@@ -42,7 +42,7 @@ func newSubagents(stored []runnerscripts.SubagentTranscript) subagents {
 	return list
 }
 
-// take takes the subagent that a call has started out of the list.
+// take removes and returns the subagent that a call has started.
 func (l *subagents) take(prompt string) (subagent, bool) {
 	i := slices.IndexFunc(*l, func(s subagent) bool { return s.prompt == prompt })
 	if i < 0 {

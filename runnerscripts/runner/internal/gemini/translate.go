@@ -15,14 +15,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
-// modeNotice begins a chunk of an answer that is none: the program tells so that
-// its mode has changed.
+// modeNotice starts a chunk that is not part of an answer: the program reports a change of its
+// mode.
 const modeNotice = "[MODE_UPDATE] "
 
 // noSubject begins a thought that has no subject.
 const noSubject = "****\n"
 
-// translateUpdate makes of an update of the program what the others send.
+// translateUpdate converts an update to the form that other agents send.
 func translateUpdate(u acp.Update) acp.Update {
 	switch runnerscripts.EventType(u.Kind) {
 	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
@@ -151,7 +151,7 @@ func textContent(text string) []runnerscripts.ToolCallContent {
 	}}
 }
 
-// kinds of the tools that the program brings, as it tells them itself.
+// kindOf returns the kind of a built-in tool, as the program itself reports it.
 func kindOf(tool string) runnerscripts.ToolKind {
 	switch tool {
 	case "write_file", "replace":
@@ -170,7 +170,7 @@ func kindOf(tool string) runnerscripts.ToolKind {
 	return runnerscripts.ToolOther
 }
 
-// whole is a recorded call as the live updates of it would have been.
+// whole returns a recorded call as its live updates would have reported it.
 func (c toolCall) whole(workspace string) runnerscripts.ToolCall {
 	call := runnerscripts.ToolCall{
 		ToolCallID: c.ID, Title: c.Description, Kind: kindOf(c.Name), Status: runnerscripts.ToolCompleted,
@@ -216,12 +216,12 @@ func (c toolCall) withOutput(call runnerscripts.ToolCall) runnerscripts.ToolCall
 	return call
 }
 
-// rest is what the live updates of a call leave out.
+// rest returns what the live updates of a call omit.
 func (c toolCall) rest() runnerscripts.ToolCall {
 	return c.withOutput(runnerscripts.ToolCall{ToolCallID: c.ID, Name: c.Name, RawInput: c.Args, RawOutput: c.Result})
 }
 
-// rejected is the end of a call that is recorded by its result only.
+// rejected returns the end of a call of which only the result is recorded.
 func (r functionResponse) rejected() runnerscripts.ToolCall {
 	var said struct {
 		Error string `json:"error"`
@@ -246,7 +246,7 @@ func replay(ctx context.Context, t runnerscripts.Transcript, workspace string, o
 	return nil
 }
 
-// player makes events of records.
+// player converts records to events.
 type player struct {
 	out       agent.Sink
 	conv      string // the conversation; empty means the main one
@@ -268,8 +268,8 @@ func (p *player) emit(at time.Time, typ runnerscripts.EventType, payload any) {
 	p.out.EmitAt(at, cmp.Or(p.conv, runnerscripts.MainConversation), typ, payload)
 }
 
-// play tells what is new in a record: one with the id of an earlier one is the
-// same message with more in it.
+// play reports what is new in an entry. An entry with the ID of an earlier one is the same
+// message with more content.
 func (p *player) play(r entry) {
 	at, err := time.Parse(time.RFC3339, r.Time)
 	if err != nil || r.ID == "" {
@@ -316,7 +316,7 @@ func (p *player) say(at time.Time, typ runnerscripts.EventType, text string) {
 	p.blocks++
 }
 
-// results tells the calls that were rejected: only their results are recorded.
+// results reports the rejected calls, of which only the results are recorded.
 func (p *player) results(at time.Time, r entry) {
 	for _, part := range r.Content {
 		f := part.FunctionResponse

@@ -7,21 +7,21 @@ import (
 	"unicode/utf8"
 )
 
-// The bounds of what is handed over, in bytes. The whole is what about 64,000 tokens hold,
-// which leaves room in the context of every model that the agents use.
+// The bounds of a converted conversation, in bytes. The total is about 64,000 tokens, which
+// leaves room in the context of every model that the agents use.
 const (
 	maxWhole  = 256 << 10
 	maxWords  = 32 << 10 // of one message
 	maxOutput = 8 << 10  // of one tool call
 	maxString = 4 << 10  // in the input of one
 	maxInput  = 16 << 10 // of one
-	// maxSummary is what the summary of a conversation takes.
+	// maxSummary bounds the summary of a conversation.
 	maxSummary = 48 << 10
 )
 
-// Bounded returns the conversation within bounds: long words, inputs and outputs lose
-// their middle, and if that is not enough the oldest items are left out, of which a
-// message of the user tells at the start.
+// Bounded returns the conversation within bounds: it cuts the middle out of long texts, inputs
+// and outputs. If that is not enough, it drops the oldest items and starts with a user message
+// that says so.
 func (c Conversation) Bounded() Conversation { return c.within(maxWhole) }
 
 func (c Conversation) within(whole int) Conversation {
@@ -45,7 +45,7 @@ func (c Conversation) within(whole int) Conversation {
 	if first == 0 {
 		return out
 	}
-	// Better the beginning of a prompt, unless the last prompt alone is too much.
+	// Start at a prompt, unless the last prompt alone is too long.
 	start := first
 	for start < len(out.Items) && out.Items[start].Kind != User {
 		start++
@@ -58,7 +58,7 @@ func (c Conversation) within(whole int) Conversation {
 	return out
 }
 
-// size is about how much of a context an item takes.
+// size returns roughly how much of a context an item takes.
 func (it Item) size() int {
 	const frame = 64 // names and punctuation around it
 	n := frame + len(it.Text)
@@ -68,7 +68,7 @@ func (it Item) size() int {
 	return n
 }
 
-// left tells what was left out.
+// left describes the dropped items.
 func left(items []Item) string {
 	const mostPrompts, promptLength = 20, 400
 	var prompts []string
@@ -89,7 +89,7 @@ func left(items []Item) string {
 		len(items)-calls, calls, omitted, strings.Join(prompts, "\n"))
 }
 
-// cut takes the middle out of a text that is too long.
+// cut removes the middle of a text that is too long.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -105,8 +105,7 @@ func cut(text string, most int) string {
 	return head + note + tail
 }
 
-// cutInput shortens the strings in the input of a tool, and leaves out one that is still too
-// long.
+// cutInput shortens the strings in a tool's input, and drops the input if it is still too long.
 func cutInput(raw json.RawMessage) json.RawMessage {
 	if len(raw) <= maxString {
 		return raw
@@ -138,8 +137,8 @@ func cutStrings(v any) any {
 	return v
 }
 
-// Summary tells the conversation to an agent that cannot be given it as its own: it is
-// put before the first prompt.
+// Summary returns the conversation as a text to put before the first prompt, for agents that
+// cannot load it as their own.
 func (c Conversation) Summary() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, prefaceStart+"agent=%q>\n", c.Agent)
@@ -154,6 +153,6 @@ func (c Conversation) Summary() string {
 			b.WriteString("\nTool call " + it.Call.Name + " " + string(it.Call.Input) + "\nResult: " + it.Call.Output + "\n")
 		}
 	}
-	// Nothing in it must look like its end.
+	// The text must not contain the end marker.
 	return strings.ReplaceAll(b.String(), strings.TrimSpace(prefaceEnd), "") + prefaceEnd
 }

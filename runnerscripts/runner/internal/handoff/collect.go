@@ -9,13 +9,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Collector is a sink that makes a conversation of the events of one. Its methods may be
-// called from any goroutine. The zero value is ready to use.
+// Collector is a sink that builds a conversation from its events. Its methods may be called
+// from any goroutine. The zero value is ready to use.
 type Collector struct {
 	mu    sync.Mutex
 	parts []*part
 	index map[string]*part
-	// outputs are the last words of subagents, by the call that started them.
+	// outputs are the last messages of subagents, by the call that started them.
 	outputs map[string]string
 }
 
@@ -72,8 +72,8 @@ func (c *Collector) words(at time.Time, kind Kind, payload any) {
 	it.text.WriteString(p.Content.Text)
 }
 
-// part returns the item that an event adds to. Without an id only what follows at once
-// belongs together.
+// part returns the item that an event extends. Without an ID, only consecutive events belong
+// together.
 func (c *Collector) part(at time.Time, kind Kind, id string) *part {
 	key := string(rune('0'+kind)) + id
 	if p := c.index[key]; p != nil && id != "" {
@@ -91,15 +91,15 @@ func (c *Collector) part(at time.Time, kind Kind, id string) *part {
 	return p
 }
 
-// Conversation returns the conversation so far, as that of the named agent. What comes
-// before the first words of the user is left out.
+// Conversation returns the conversation so far as that of the named agent, without what came
+// before the first user message.
 func (c *Collector) Conversation(agent string) Conversation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conv := Conversation{Agent: agent}
 	last := time.Now()
 	for _, p := range c.parts {
-		if year := p.time.UTC().Year(); year >= 1970 && year <= 9998 { // else it is none that every agent can write
+		if year := p.time.UTC().Year(); year >= 1970 && year <= 9998 { // other years cannot be written by every agent
 			last = p.time
 		}
 		it := Item{Kind: p.kind, Time: last}
@@ -128,7 +128,7 @@ func (c *Collector) call(call runnerscripts.ToolCall) *Call {
 	return out
 }
 
-// merge takes in the fields of an update that are set.
+// merge copies the set fields of an update into t.
 func merge(t *runnerscripts.ToolCall, u runnerscripts.ToolCall) {
 	set(&t.ToolCallID, u.ToolCallID)
 	set(&t.Title, u.Title)
@@ -152,8 +152,7 @@ func set[T ~string](dst *T, v T) {
 	}
 }
 
-// decode returns a payload as a value of its type: drivers emit those, records of them
-// are JSON.
+// decode returns a payload as a T: drivers emit structs, recorded payloads are JSON.
 func decode[T any](payload any) (T, bool) {
 	if v, ok := payload.(T); ok {
 		return v, true

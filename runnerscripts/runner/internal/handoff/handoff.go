@@ -1,6 +1,6 @@
-// Package handoff holds a conversation in a form that belongs to no agent, so that one
-// agent can continue what another one has begun: a driver reads its own transcript into
-// it by its events, and another driver writes it as a transcript of its own.
+// Package handoff converts a conversation between agents, so that one agent can continue what
+// another has begun: the events of one driver's transcript become a Conversation, which another
+// driver writes as its own transcript.
 package handoff
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// Conversation is what was said and done, oldest first. It begins with words of the user.
-// Thoughts, plans and the conversations of subagents are not part of it: what a subagent
-// has found out is the output of the call that started it.
+// Conversation is what was said and done, oldest first. It starts with a user message. It omits
+// thoughts, plans and the conversations of subagents; a subagent's result is the output of the
+// call that started it.
 type Conversation struct {
-	// Agent is the name of the agent that has led it.
+	// Agent is the name of the original agent.
 	Agent string
 	Items []Item
 }
 
-// Item is one thing in a conversation: words or a tool call.
+// Item is a message or a tool call.
 type Item struct {
 	Kind Kind
 	Time time.Time
@@ -51,7 +51,7 @@ type Call struct {
 	Failed bool
 }
 
-// Command returns the command line of a call that has run one.
+// Command returns the command line of a call that ran a command.
 func (c *Call) Command() (string, bool) {
 	var in struct {
 		Command string `json:"command"`
@@ -65,7 +65,7 @@ func (c *Call) Command() (string, bool) {
 
 var notOfName = agent.Pattern{Expr: `[^A-Za-z0-9_-]+`}
 
-// nameOf makes a name of a tool one that every API takes.
+// nameOf converts a tool's name to one that every API accepts.
 func nameOf(call runnerscripts.ToolCall) string {
 	name := strings.Trim(notOfName.Get().ReplaceAllString(call.Name, "_"), "_")
 	if name == "" {
@@ -77,7 +77,7 @@ func nameOf(call runnerscripts.ToolCall) string {
 	return name[:min(len(name), 64)]
 }
 
-// inputOf makes the input of a tool a JSON object.
+// inputOf converts a tool's input to a JSON object.
 func inputOf(raw json.RawMessage) json.RawMessage {
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 || string(raw) == "null" || !json.Valid(raw) {
@@ -89,7 +89,7 @@ func inputOf(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// outputOf is what a tool call has told the agent, as far as its events say it.
+// outputOf returns the output of a tool call as far as its events contain it.
 func outputOf(call runnerscripts.ToolCall) string {
 	var said, changed []string
 	for _, c := range call.Content {
@@ -124,8 +124,8 @@ func outputOf(call runnerscripts.ToolCall) string {
 	return "(interrupted: there is no output)"
 }
 
-// textIn finds the text in the output of a tool: a string, or that below one of the names
-// that agents give it.
+// textIn finds the text in a tool's output: a string, or a string under one of the keys that
+// agents use.
 func textIn(raw json.RawMessage, depth int) string {
 	const deepest = 6 // a list in an object in a list, and as much again
 	raw = bytes.TrimSpace(raw)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// IDs makes the ids of a converted transcript: the same for the same session and item each
-// time, so that setting a session up again does not make another conversation.
+// IDs generates the IDs of a converted transcript. They are deterministic for a session and
+// item, so that repeating the setup does not create another conversation.
 type IDs string
 
-// NewIDs returns the ids for a session into which the conversation of an agent goes.
+// NewIDs returns the IDs for converting an agent's conversation into a session.
 func NewIDs(session string, c Conversation) IDs { return IDs(session + " " + c.Agent) }
 
 // Hex returns n hexadecimal digits, at most 64, for the i-th thing of a kind.

@@ -13,13 +13,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The tags around a summary, by which it is told from the words of the user.
+// The tags around a summary, which separate it from the user's text.
 const (
 	prefaceStart = "<conversation_so_far "
 	prefaceEnd   = "</conversation_so_far>\n\n"
 )
 
-// prefaceFile has the summary that the agent has not been told yet.
+// prefaceFile returns the path of the summary that the agent has not received yet.
 func prefaceFile(s runnerscripts.Session) string {
 	return filepath.Join(s.Paths.Home, ".agentenv", s.Agent.Name, s.SessionID+".before")
 }
@@ -36,8 +36,8 @@ func removePreface(s runnerscripts.Session) error {
 	return err
 }
 
-// WithPreface returns a conversation that tells the agent the summary that SetUp has
-// left, if it has, before the first prompt.
+// WithPreface returns a conversation that sends the summary written by SetUp, if any, before
+// the first prompt.
 func WithPreface(c agent.Conversation, s runnerscripts.Session) agent.Conversation {
 	return prefaced{Conversation: c, session: s}
 }
@@ -47,7 +47,7 @@ type prefaced struct {
 	session runnerscripts.Session
 }
 
-// Prompt runs a query, with what the agent must know before.
+// Prompt runs a query, with a pending summary before its text.
 func (p prefaced) Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error) {
 	before, err := agent.ReadIfExists(prefaceFile(p.session))
 	if err != nil {
@@ -57,14 +57,13 @@ func (p prefaced) Prompt(ctx context.Context, id, text string) (runnerscripts.Qu
 		return p.Conversation.Prompt(ctx, id, text)
 	}
 	done, err := p.Conversation.Prompt(ctx, id, before+text)
-	if err == nil && done.StopReason != runnerscripts.StopCancelled { // else the agent may have forgotten it
+	if err == nil && done.StopReason != runnerscripts.StopCancelled { // otherwise the agent may have forgotten the summary
 		err = removePreface(p.session)
 	}
 	return done, err
 }
 
-// WithoutPreface returns the payload of an event without the summary that stands before a
-// prompt: the user has not said it.
+// WithoutPreface removes the summary from the payload of an event: the user did not write it.
 func WithoutPreface(typ runnerscripts.EventType, payload any) any {
 	if typ != runnerscripts.TypeUserMessage {
 		return payload

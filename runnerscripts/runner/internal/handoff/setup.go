@@ -11,26 +11,26 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// Converter is a driver that can write the conversation of another agent as a transcript of
-// its own agent.
+// Converter is a driver that can write another agent's conversation as a transcript of its own
+// agent.
 type Converter interface {
-	// Convert returns a transcript that Setup can restore. The conversation has an item and
-	// is within bounds.
+	// Convert returns a transcript that Setup can restore. The conversation is within bounds
+	// and has at least one item.
 	Convert(s runnerscripts.Session, c Conversation) (runnerscripts.Transcript, error)
 	// Restores says how the agent gets that transcript.
 	Restores() runnerscripts.Restored
 }
 
-// SetUp sets a session up with one of the drivers, which are by the name of their agent. The
-// transcript of another agent becomes one of the agent's own where its driver can write it,
-// else a summary that WithPreface puts before the first prompt.
+// SetUp sets up a session with one of the drivers, which are keyed by agent name. If the
+// transcript is another agent's, the driver converts it if it can; otherwise SetUp writes a
+// summary that WithPreface puts before the first prompt.
 func SetUp(ctx context.Context, drivers map[string]agent.Driver, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	driver := drivers[req.Agent.Name]
 	t := req.Transcript
 	if t == nil || t.Main == "" {
 		return driver.Setup(ctx, req)
 	}
-	// A summary of before is of another conversation.
+	// An old summary belongs to another conversation.
 	if err := removePreface(req.Session); err != nil {
 		return runnerscripts.SetupData{}, err
 	}
@@ -49,7 +49,7 @@ func SetUp(ctx context.Context, drivers map[string]agent.Driver, req runnerscrip
 		}
 		why = err.Error()
 	}
-	// If something else than the transcript is wrong, this fails as well.
+	// If the cause is not the transcript, this attempt fails as well.
 	req.Transcript = nil
 	data, err := driver.Setup(ctx, req)
 	if err != nil {

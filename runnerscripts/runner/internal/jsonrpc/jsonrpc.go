@@ -24,14 +24,14 @@ type Message struct {
 	Error   *Error          `json:"error,omitempty"`
 }
 
-// Error is why a request failed, in the words of the other end.
+// Error is an error reply of the other end.
 type Error struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// The codes of errors that this package knows.
+// The error codes of this package.
 const (
 	MethodNotFound = -32601
 	InvalidParams  = -32602
@@ -39,11 +39,11 @@ const (
 
 func (e *Error) Error() string { return fmt.Sprintf("%s (code %d)", e.Message, e.Code) }
 
-// ErrEnded says that the program has ended before it answered, or does not read any more.
+// ErrEnded means that the program ended before it replied, or no longer reads.
 var ErrEnded = errors.New("the program has ended")
 
-// Peer is a started program, with the requests to it that wait for a reply. The methods
-// may be called from several goroutines.
+// Peer is a running program and its pending requests. The methods may be called from several
+// goroutines.
 type Peer struct {
 	*child.Process
 	version string
@@ -53,8 +53,8 @@ type Peer struct {
 	waiting map[string]func(Message)
 }
 
-// Start starts a program. version is the member "jsonrpc" of what is sent; empty leaves it
-// out. handle gets each line of the program's, one at a time, and hands replies to
+// Start starts a program. version is the member "jsonrpc" of sent messages; empty omits it.
+// handle receives each line of the program, one at a time, and must pass replies to
 // [Peer.Replied]. It must not wait for the program.
 func Start(cmd child.Command, version string, handle func(p *Peer, line []byte)) (*Peer, error) {
 	p := &Peer{version: version}
@@ -71,9 +71,8 @@ func Start(cmd child.Command, version string, handle func(p *Peer, line []byte))
 	return p, nil
 }
 
-// Send sends a request. done gets the reply on the reader's goroutine, which it must not hold
-// up; nil means that it is not wanted. It returns how to give up, which reports whether no
-// reply has come.
+// Send sends a request. done receives the reply on the reader's goroutine and must not block;
+// nil ignores the reply. cancel gives up the request, and reports whether no reply has arrived.
 func (p *Peer) Send(method string, params any, done func(Message)) (cancel func() bool, err error) {
 	p.mu.Lock()
 	p.last++
@@ -95,7 +94,7 @@ func (p *Peer) Send(method string, params any, done func(Message)) (cancel func(
 	}, err
 }
 
-// Notify sends a notification. An error means that the program does not read any more.
+// Notify sends a notification. An error means that the program no longer reads.
 func (p *Peer) Notify(method string, params any) error { return p.write(nil, method, params) }
 
 func (p *Peer) write(id json.RawMessage, method string, params any) error {
@@ -109,14 +108,14 @@ func (p *Peer) write(id json.RawMessage, method string, params any) error {
 	return p.Process.Send(m)
 }
 
-// Request is a request whose reply is waited for.
+// Request is a request for [Peer.Call].
 type Request struct {
 	Method         string
 	Params, Result any // what Result points to gets the reply, if there is more than its success; nil is not wanted
-	// Sent is called when the request was written, or could not be; nil is not called.
+	// Sent, if not nil, is called when the request was written or the write failed.
 	Sent func()
-	// Then is called after a reply without an error, before the next line of the program is
-	// read; nil is not called.
+	// Then, if not nil, is called after a successful reply, before the next line of the program
+	// is read.
 	Then func()
 }
 
@@ -130,7 +129,7 @@ func (p *Peer) Call(ctx context.Context, r Request) error {
 		r.Sent()
 	}
 	if unsent != nil {
-		p.Close() // mostly it has ended; else it is of no more use
+		p.Close() // usually it has ended; otherwise it is of no more use
 	}
 	select {
 	case err := <-reply:
@@ -138,12 +137,12 @@ func (p *Peer) Call(ctx context.Context, r Request) error {
 	case <-p.Done():
 	case <-ctx.Done():
 		if !cancel() {
-			return <-reply // which came first
+			return <-reply // the reply came first
 		}
 		return context.Cause(ctx)
 	}
 	select {
-	case err := <-reply: // its last words
+	case err := <-reply: // the last reply of an ended program
 		return err
 	default:
 		return fmt.Errorf("%s: %w: %s", r.Method, ErrEnded, p.Crash())
@@ -166,7 +165,7 @@ func (m Message) decode(r Request) error {
 	return nil
 }
 
-// Replied hands a reply to the request that waits for it.
+// Replied passes a reply to its waiting request.
 func (p *Peer) Replied(m Message) {
 	p.mu.Lock()
 	done := p.waiting[string(m.ID)]
@@ -186,7 +185,7 @@ func (p *Peer) Answer(id json.RawMessage, result any) error {
 	return p.Process.Send(Message{JSONRPC: p.version, ID: id, Result: encoded})
 }
 
-// Refuse replies to a request of the program that nobody can answer.
+// Refuse replies to an unsupported request of the program.
 func (p *Peer) Refuse(id json.RawMessage, code int, why string) error {
 	return p.Process.Send(Message{JSONRPC: p.version, ID: id, Error: &Error{Code: code, Message: why}})
 }

@@ -104,7 +104,7 @@ func TestAReplyIsTakenBeforeTheNextLine(t *testing.T) {
 	}
 }
 
-func TestWhatIsSent(t *testing.T) {
+func TestSentMessages(t *testing.T) {
 	t.Parallel()
 	lines := make(chan string, 10)
 	p, err := Start(child.Command{Args: []string{"/bin/cat"}}, "2.0", func(_ *Peer, line []byte) { lines <- string(line) })

@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// api is the way to a server that may be another process's.
+// api is a client of a server, which may belong to another process.
 type api struct {
 	base     string
 	password string
@@ -25,14 +25,14 @@ type api struct {
 }
 
 func newAPI(base, password string) *api {
-	// It is on this machine: no proxy of the environment leads to it.
+	// The server is on this machine: bypass the environment's proxies.
 	return &api{base: base, password: password, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
 
 // forget closes the idle connections.
 func (a *api) forget() { a.client.CloseIdleConnections() }
 
-// refusal is an answer of the server that is none of success.
+// refusal is an unsuccessful answer of the server.
 type refusal struct {
 	status  int
 	message string
@@ -115,13 +115,13 @@ func (a *api) post(ctx context.Context, path string, in, out any) error {
 	return a.call(ctx, http.MethodPost, path, in, out)
 }
 
-// stream is the server's events.
+// stream is the server's stream of events.
 type stream struct {
 	body  io.ReadCloser
 	lines *runnerscripts.LineReader
 }
 
-// events begins to listen. What happens from now on is not missed.
+// events subscribes to the events. It misses no event after it returns.
 func (a *api) events(ctx context.Context, path string) (*stream, error) {
 	resp, err := a.request(ctx, http.MethodGet, path, nil) //nolint:bodyclose // the reader of the stream closes it
 	if err != nil {
@@ -147,12 +147,12 @@ func (st *stream) next() ([]byte, error) {
 	}
 }
 
-// abort stops what a session does.
+// abort stops the work of a session.
 func (a *api) abort(ctx context.Context, id string) error {
 	return a.post(ctx, "/session/"+id+"/abort", nil, nil)
 }
 
-// messages reads the last messages of a session, oldest first; all if most is 0.
+// messages reads the last most messages of a session, oldest first; 0 means all.
 func (a *api) messages(ctx context.Context, id string, most int) ([]message, error) {
 	path := "/session/" + id + "/message"
 	if most > 0 {
@@ -162,8 +162,8 @@ func (a *api) messages(ctx context.Context, id string, most int) ([]message, err
 	return list, a.get(ctx, path, &list)
 }
 
-// turn reads a message of the user and all that came of it: the program may go on
-// with messages of the user that it makes itself.
+// turn reads a user message and everything that followed from it: the program may continue with
+// user messages that it creates itself.
 func (a *api) turn(ctx context.Context, id, userID string) ([]message, error) {
 	const usual = 100
 	for _, most := range []int{usual, 0} {

@@ -22,8 +22,8 @@ func ownDir(s runnerscripts.Session) string {
 func configFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "opencode.json") }
 func promptFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "system-prompt.md") }
 
-// permissions ask for everything that changes something, leaves the workspace or
-// comes from an MCP server. The order counts: the last one that fits decides.
+// permissions ask for everything that changes something, leaves the workspace or comes from an
+// MCP server. The order matters: the last matching rule decides.
 const permissions = `{"*":"ask",` +
 	`"read":{"*":"allow","*.env":"ask","*.env.*":"ask","*.env.example":"allow"},` +
 	`"glob":"allow","grep":"allow","list":"allow","lsp":"allow","skill":"allow",` +
@@ -32,8 +32,8 @@ const permissions = `{"*":"ask",` +
 // settings are the program's configuration, by key.
 type settings map[string]json.RawMessage
 
-// configuration is the program's configuration: the profile over the user's own,
-// from agent.config, over what this driver wants.
+// configuration returns the program's configuration: the profile over agent.config over the
+// driver's defaults.
 func configuration(s runnerscripts.Session, p runnerscripts.Profile) ([]byte, error) {
 	conf := settings{
 		"$schema":    json.RawMessage(`"https://opencode.ai/config.json"`), // else the program writes it
@@ -65,8 +65,8 @@ func configuration(s runnerscripts.Session, p runnerscripts.Profile) ([]byte, er
 	return json.Marshal(conf)
 }
 
-// addGateway has the providers of the gateway's APIs ask there, which no variable can say.
-// What agent.config says of one comes first.
+// addGateway points the providers of the gateway's APIs to the gateway, which variables cannot
+// do. agent.config takes precedence.
 func (conf settings) addGateway(s runnerscripts.Session) error {
 	bases := agent.Gateway(s)
 	if len(bases) == 0 {
@@ -98,7 +98,7 @@ func (conf settings) addGateway(s runnerscripts.Session) error {
 	return nil
 }
 
-// addProfile adds what of a profile belongs into the configuration.
+// addProfile adds the part of a profile that belongs into the configuration.
 func (conf settings) addProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
 	rules, err := permissionRules(s, p)
 	if err != nil {
@@ -127,12 +127,12 @@ func (conf settings) addProfile(s runnerscripts.Session, p runnerscripts.Profile
 	return nil
 }
 
-// permissionRules are the rules of the session, with those of the profile.
+// permissionRules returns the session's rules, including the profile's.
 func permissionRules(s runnerscripts.Session, p runnerscripts.Profile) (ruleset, error) {
 	var given struct {
 		Permission json.RawMessage `json:"permission"`
 	}
-	_ = json.Unmarshal(s.Agent.Config, &given) // it was read before
+	_ = json.Unmarshal(s.Agent.Config, &given) // it was decoded before
 	if len(given.Permission) == 0 {
 		given.Permission = json.RawMessage(permissions)
 	}
@@ -146,8 +146,8 @@ func permissionRules(s runnerscripts.Session, p runnerscripts.Profile) (ruleset,
 	return rules.withTools(p)
 }
 
-// serverSettings are the MCP servers of the profile and the user's own; nil if
-// there are none.
+// serverSettings returns the MCP servers of the profile and of agent.config; nil if there are
+// none.
 func serverSettings(s runnerscripts.Session, p runnerscripts.Profile, given json.RawMessage) (json.RawMessage, error) {
 	if len(p.MCPServers) == 0 {
 		return nil, nil
@@ -193,15 +193,15 @@ func serverOf(m runnerscripts.MCPServer) serverConfig {
 	}
 }
 
-// mayUseZen reports whether the session wants the models of OpenCode's own
-// makers. They work without a key, so without any setting the program would send
-// them the conversation.
+// mayUseZen reports whether the session wants the models of OpenCode's vendor. They work
+// without a key, so by default the program would send them the conversation.
 func mayUseZen(s runnerscripts.Session) bool {
 	return strings.HasPrefix(s.Agent.Model, "opencode/") || child.Lookup(child.Environ(s.Agent.Env), "OPENCODE_API_KEY") != ""
 }
 
-// agentSettings returns the settings of the program's agents: "plan" must not edit
-// whatever the permissions say, and the program tells the model the limit of turns.
+// agentSettings returns the settings of the program's agents: "plan" must not edit files
+// whatever the permissions say, and the limit of turns is set here because the program tells it
+// to the model.
 func agentSettings(s runnerscripts.Session, given json.RawMessage) (json.RawMessage, error) {
 	agents := map[string]settings{}
 	if len(given) > 0 {
@@ -225,8 +225,8 @@ func agentSettings(s runnerscripts.Session, given json.RawMessage) (json.RawMess
 	return json.Marshal(agents)
 }
 
-// writeConfiguration writes the configuration, which may hold keys, for the user
-// alone.
+// writeConfiguration writes the configuration, readable only by the user because it may contain
+// keys.
 func writeConfiguration(s runnerscripts.Session, p runnerscripts.Profile) error {
 	conf, err := configuration(s, p)
 	if err != nil {
@@ -243,12 +243,11 @@ func writeConfiguration(s runnerscripts.Session, p runnerscripts.Profile) error 
 	return errors.Join(err, writePrivate(configFile(s), conf))
 }
 
-// installedLock says that the program's own package is installed.
+// installedLock is a lock file that marks the program's own package as installed.
 const installedLock = `{"lockfileVersion":3,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}`
 
-// fetchNothing makes the program believe that it has what it would fetch by itself:
-// a package of the npm registry, with types for plugins that nothing needs, and
-// ripgrep, from GitHub.
+// fetchNothing creates placeholders for what the program would fetch unasked: a package of the
+// npm registry, with types for plugins that nothing needs, and ripgrep from GitHub.
 func fetchNothing(s runnerscripts.Session) error {
 	dir := filepath.Join(s.Paths.Home, programDir)
 	if err := os.MkdirAll(filepath.Join(dir, "node_modules"), 0o700); err != nil {
@@ -269,8 +268,8 @@ func fetchNothing(s runnerscripts.Session) error {
 	return nil
 }
 
-// instructions are the files that the model always has before its eyes. The system
-// prompt is one of them, because a slash command cannot bring one along.
+// instructions returns the files that are part of every request to the model. They include the
+// system prompt, because a slash command cannot carry one.
 func instructions(s runnerscripts.Session, p runnerscripts.Profile) []string {
 	var list []string
 	for _, r := range p.Rules {
@@ -282,7 +281,7 @@ func instructions(s runnerscripts.Session, p runnerscripts.Profile) []string {
 	return list
 }
 
-// plugins are the profile's plugins, as the program finds them.
+// plugins returns the paths of the profile's plugins for the program.
 func plugins(s runnerscripts.Session, p runnerscripts.Profile) []string {
 	var list []string
 	for _, plugin := range p.Plugins {

@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// conversation is a session of OpenCode: one server at a time, which stays between
-// prompts and is started again if it has crashed.
+// conversation is a session of OpenCode. It has one server at a time, which stays between
+// prompts and is restarted after a crash.
 type conversation struct {
 	session  runnerscripts.Session
 	profile  runnerscripts.Profile
@@ -23,27 +23,27 @@ type conversation struct {
 	silence  time.Duration
 	retries  int
 
-	starting sync.Mutex // held while a server is looked for or started
+	starting sync.Mutex // held while a server is started
 	life     agent.Life
 
 	permissions agent.Permissions[question]
 
-	jobs sync.WaitGroup // what background started
+	jobs sync.WaitGroup // started by background
 
-	talking   sync.Mutex // held while something is translated; never taken with mu held
+	talking   sync.Mutex // held while events are translated; lock it before mu
 	translate *translator
-	orphans   map[string][]event // of sessions whose tool call is not known yet
+	orphans   map[string][]event // events of sessions whose tool call is unknown
 
 	mu          sync.Mutex
 	server      *server
-	id          string // the program's own id of the session
+	id          string // the program's ID of the session
 	over        bool   // no server may be started any more
 	initialized bool
-	early       map[string]question // whose tool calls are not known yet
-	rules       ruleset             // what is allowed, although the program asks
+	early       map[string]question // questions whose tool calls are unknown
+	rules       ruleset             // actions that are allowed without asking the user
 	query       *query
-	aborts      []chan struct{} // closed when the program has noted them
-	model       string          // empty: the program's own choice
+	aborts      []chan struct{} // closed when the program has processed them
+	model       string          // empty: the program's default
 	mode        string
 	offer       offer
 }
@@ -60,7 +60,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.query = nil
 		c.mu.Unlock()
 	}()
-	// An interrupt reaches the query from here on, also while this takes time.
+	// From here on an interrupt reaches the query, even while this call takes time.
 	s, err := c.running(ctx)
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
@@ -87,7 +87,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	return done, agent.Failed("send the prompt again, which resumes the conversation: OpenCode crashed: %s", s.crash())
 }
 
-// work sends the prompt and waits until every event of it is reported.
+// work sends the prompt and waits until all of its events are reported.
 func (c *conversation) work(ctx context.Context, s *server, q *query, p prompt) error {
 	sending, cancel := context.WithCancel(ctx)
 	var sender sync.WaitGroup
@@ -104,7 +104,7 @@ func (c *conversation) work(ctx context.Context, s *server, q *query, p prompt) 
 			if err != nil {
 				return err
 			}
-			sent = nil // a slash command is only accepted at its end
+			sent = nil // a slash command is accepted only at its end
 		case <-q.done:
 			if !c.accepted(q) {
 				return nil
@@ -131,15 +131,15 @@ func (c *conversation) sessionID() string {
 	return c.id
 }
 
-// completed is what is known of a query's end without its outcome.
+// completed returns the result of a query without its outcome.
 func (c *conversation) completed() runnerscripts.QueryCompleted {
 	c.talking.Lock()
 	defer c.talking.Unlock()
 	return runnerscripts.QueryCompleted{Usage: c.translate.spent}
 }
 
-// catchUp tells what the events did not: they come in an order that is not
-// exactly that of what happened, and the last ones may be on their way yet.
+// catchUp reports what the events did not: events may arrive out of order, and the last ones
+// may not have arrived yet.
 func (c *conversation) catchUp(ctx context.Context, s *server, q *query) error {
 	messages, err := s.turn(ctx, c.sessionID(), q.id)
 	if err != nil {
@@ -171,7 +171,7 @@ func (c *conversation) catchUp(ctx context.Context, s *server, q *query) error {
 	return nil
 }
 
-// tell translates messages as they are, so that no event is missed any more.
+// tell translates complete messages, so that no event is missing.
 func (c *conversation) tell(messages []message) {
 	c.talking.Lock()
 	defer c.talking.Unlock()
@@ -181,8 +181,8 @@ func (c *conversation) tell(messages []message) {
 	}
 }
 
-// Interrupt stops the running query. One that comes before the program works on
-// the prompt is kept until it does.
+// Interrupt stops the running query. If the program does not work on the prompt yet, the
+// interrupt is sent when it does.
 func (c *conversation) Interrupt(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,8 +190,7 @@ func (c *conversation) Interrupt(ctx context.Context) error {
 	return nil
 }
 
-// interrupt stops a query, if there is one and it is still what the program works on.
-// c.mu is held.
+// interrupt stops a query, if it is not nil and still running. The caller holds c.mu.
 func (c *conversation) interrupt(ctx context.Context, q *query) {
 	if q == nil || q.finished || q != c.query {
 		return
@@ -204,11 +203,11 @@ func (c *conversation) interrupt(ctx context.Context, q *query) {
 	}
 }
 
-// abort asks the program to stop, without waiting for it. c.mu is held: what is known of
-// the query, and that this is under way, must not come apart.
+// abort asks the program to stop, without waiting for it. The caller holds c.mu, so that the
+// query's state and the pending abort change together.
 func (c *conversation) abort(ctx context.Context) {
 	id, done := c.id, make(chan struct{})
-	if c.enqueue(ctx, func(ctx context.Context, s *server) error {
+	if c.backgroundLocked(ctx, func(ctx context.Context, s *server) error {
 		defer close(done)
 		return s.abort(ctx, id)
 	}) {
@@ -216,7 +215,7 @@ func (c *conversation) abort(ctx context.Context) {
 	}
 }
 
-// aborted waits until the program has noted what was to stop an earlier query: it would
+// aborted waits until the program has processed the aborts of an earlier query, which would
 // stop the next one.
 func (c *conversation) aborted(ctx context.Context) {
 	c.mu.Lock()
@@ -231,15 +230,16 @@ func (c *conversation) aborted(ctx context.Context) {
 	}
 }
 
-// background makes a request to the server in the background. Close waits for it.
+// background sends a request to the server in the background. Close waits for it.
 func (c *conversation) background(ctx context.Context, do func(context.Context, *server) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enqueue(ctx, do)
+	c.backgroundLocked(ctx, do)
 }
 
-// enqueue is background for who holds c.mu; false if the conversation is over.
-func (c *conversation) enqueue(ctx context.Context, do func(context.Context, *server) error) bool {
+// backgroundLocked is like background. The caller holds c.mu. It returns false if the conversation is
+// over.
+func (c *conversation) backgroundLocked(ctx context.Context, do func(context.Context, *server) error) bool {
 	if c.over {
 		return false
 	}
@@ -249,7 +249,7 @@ func (c *conversation) enqueue(ctx context.Context, do func(context.Context, *se
 		defer cancel()
 		if err := do(ctx, s); err != nil {
 			c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-				Level: "debug", Message: err.Error(), // the end of the query tells what became of it
+				Level: "debug", Message: err.Error(), // the end of the query reports the effect
 			})
 		}
 	})
@@ -291,7 +291,7 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return err
 }
 
-// giveUp lets no server start any more, and returns the last one.
+// giveUp prevents further starts and returns the last server.
 func (c *conversation) giveUp() *server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -299,13 +299,13 @@ func (c *conversation) giveUp() *server {
 	return c.server
 }
 
-// Close ends the server, politely first.
+// Close ends the server gracefully.
 func (c *conversation) Close() error {
 	c.life.Close(func() {
 		c.giveUp().close()
 		c.jobs.Wait()
 		c.withdrawAll()
-		_ = os.Remove(addressFile(c.session)) // else the next reader dials a dead server
+		_ = os.Remove(addressFile(c.session)) // otherwise the next reader dials a dead server
 	})
 	return nil
 }

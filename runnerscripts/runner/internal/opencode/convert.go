@@ -12,7 +12,7 @@ import (
 
 var _ handoff.Converter = Driver{}
 
-// Convert writes the conversation of another agent as an export, which the program imports.
+// Convert writes another agent's conversation as an export, which the program imports.
 func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnerscripts.Transcript, error) {
 	w := &exporter{session: s, ids: handoff.NewIDs(s.SessionID, c), agent: c.Agent, model: chosenModel(s), latest: time.Now()}
 	w.id = w.newID("ses", c.Items[0].Time)
@@ -38,8 +38,8 @@ func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnersc
 // Restores says native: the program imports it.
 func (Driver) Restores() runnerscripts.Restored { return runnerscripts.RestoredNative }
 
-// chosenModel is the model that the session's configuration chooses. The program goes on
-// with the one of the last prompt if it is told no other.
+// chosenModel returns the model of the session's configuration. Otherwise the program would use
+// the model of the last prompt.
 func chosenModel(s runnerscripts.Session) *modelRef {
 	name := s.Agent.Model
 	if name == "" {
@@ -62,7 +62,7 @@ type exporter struct {
 	ids      handoff.IDs
 	agent    string
 	model    *modelRef
-	latest   time.Time // no time is later: the ids of what is said next must be greater
+	latest   time.Time // upper bound of times, because the IDs of later messages must be greater
 	id       string
 	now      time.Time // of the last id
 	stamp    uint64    // in the last id

@@ -13,11 +13,11 @@ import (
 const (
 	// startTime is far above the seconds that the server takes to start.
 	startTime = 3 * time.Minute
-	// silenceTime is how long the server may say nothing: its heart beats every
-	// ten seconds, on a machine that is not overloaded.
+	// silenceTime is how long the server may be silent: it sends a heartbeat every ten seconds,
+	// unless the machine is overloaded.
 	silenceTime = 2 * time.Minute
-	// maxRetries is how often in a row the model's API may fail. The program waits
-	// 2, 4, 8, 16 and 30 seconds between.
+	// maxRetries is how many requests in a row to the model's API may fail. The program waits
+	// 2, 4, 8, 16 and 30 seconds between them.
 	maxRetries = 5
 )
 
@@ -55,7 +55,7 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	return data, restore(ctx, req.Session, *req.Transcript)
 }
 
-// Start starts the server; a session that has a transcript goes on.
+// Start starts the server; a session with a transcript resumes.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if err := check(req.Session, req.Profile); err != nil {
 		return nil, err

@@ -12,8 +12,8 @@ import (
 // a part of a path.
 var idPattern = agent.Pattern{Expr: `^ses_[0-9A-Za-z]{1,64}$`}
 
-// newID makes an id as the program does: what is made later is greater, because
-// the program sorts by them.
+// newID returns an ID like the program's: later IDs are greater, because the program sorts by
+// them.
 func newID(prefix string, now time.Time) string {
 	const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	random := make([]byte, 14)

@@ -15,8 +15,8 @@ import (
 // programName is the program's usual name in PATH.
 const programName = "opencode"
 
-// reserved are the variables that this driver sets: the session's transcript and
-// the way to its server depend on them.
+// reserved returns the variables that only this driver may set: the transcript and the
+// connection to the server depend on them.
 func reserved() []string {
 	return []string{
 		"XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "OPENCODE_DB", "OPENCODE_CONFIG",
@@ -24,7 +24,7 @@ func reserved() []string {
 	}
 }
 
-// check refuses what this driver cannot do, instead of ignoring it.
+// check refuses unsupported settings instead of ignoring them.
 func check(s runnerscripts.Session, p runnerscripts.Profile) error {
 	if s.Agent.MaxTurns < 0 {
 		return agent.Invalid("give agent.max_turns as 0 (no limit) or more, not %d", s.Agent.MaxTurns)
@@ -98,7 +98,7 @@ func startFailure(err error) error {
 	return agent.Failed("check that the program in agent.command is OpenCode for this platform, and its settings in agent.config: %v", err)
 }
 
-// environment is the program's whole environment, with more over all else.
+// environment returns the program's whole environment, overridden by more.
 func environment(s runnerscripts.Session, more map[string]string) []string {
 	home := s.Paths.Home
 	own := map[string]string{
@@ -125,13 +125,13 @@ func environment(s runnerscripts.Session, more map[string]string) []string {
 	return child.Environ(own, agent.GatewayVariables(s), s.Agent.Env, more)
 }
 
-// readingOnly are the variables of a program that only reads or writes the history:
-// it has no use for the profile's plugins and servers.
+// readingOnly returns the variables for a process that only reads or writes the history: it
+// needs no plugins or servers of the profile.
 func readingOnly(s runnerscripts.Session) map[string]string {
 	return map[string]string{"OPENCODE_PURE": "1", "OPENCODE_CONFIG": filepath.Join(ownDir(s), "none.json")}
 }
 
-// writePrivate writes a whole file, or nothing, that its owner alone can read.
+// writePrivate atomically writes a file that only its owner can read.
 func writePrivate(file string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err

@@ -11,16 +11,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// notices are the problems that a program tells as events while it starts, before the
-// session's own can be listened to.
+// notices are the problems that the program reports as events while it starts, before the
+// session's own events are available.
 type notices struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	events []string // valid after done
 }
 
-// newNotices begins to look for problems. The session's folder must not have been
-// used yet: that starts what can go wrong.
+// newNotices subscribes to the problems. It must be called before the first use of the
+// session's folder, which starts the plugins and servers that may fail.
 func newNotices(ctx context.Context, s *server) (*notices, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	st, err := s.events(ctx, "/global/event")
@@ -61,12 +61,12 @@ func (n *notices) stop() []string {
 	return n.events
 }
 
-// startLog is what a program logs from its start to its first prompt. It is written
-// once a second, so what went wrong at the start may be there only later.
+// startLog reads the program's log from its start to its first prompt. The program flushes the
+// log once a second, so problems of the start may appear only later.
 type startLog struct {
 	path string
 	read int64 // how far
-	over bool  // the first prompt's work was read of
+	over bool  // the log of the first prompt was read
 }
 
 func newStartLog(session runnerscripts.Session) startLog {
@@ -77,17 +77,17 @@ func newStartLog(session runnerscripts.Session) startLog {
 	return l
 }
 
-// maxLog is how much of the log is looked at at a time, in bytes.
+// maxLog is how many bytes of the log are read at a time.
 const maxLog = 1 << 20
 
-// problems returns those that were not read yet.
+// problems returns the new problems in the log.
 func (l *startLog) problems() (list []string) {
 	if l.over {
 		return nil
 	}
 	f, err := os.Open(l.path)
 	if err != nil {
-		return nil // there is none, or it is not ours
+		return nil // no log, or not a log of this driver
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.NewSectionReader(f, l.read, maxLog))
@@ -96,7 +96,7 @@ func (l *startLog) problems() (list []string) {
 	}
 	for line := range strings.Lines(string(data)) {
 		if !strings.HasSuffix(line, "\n") {
-			break // the rest is still to come
+			break // the rest of the line is not written yet
 		}
 		l.read += int64(len(line))
 		if strings.Contains(line, " message=loop ") {

@@ -12,8 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// question is a request for permission, or a question to the user, that waits for
-// its answer.
+// question is a pending permission request, or a pending question to the user.
 type question struct {
 	id      string
 	conv    string
@@ -23,11 +22,11 @@ type question struct {
 	callID  string   // of the tool call that it is for; empty if there is none
 	options []runnerscripts.PermissionOption
 	call    runnerscripts.ToolCall // what is known of the call without its input
-	isAsk   bool                   // it asks for words, not for permission
-	words   int                    // how many answers it asks for
+	isAsk   bool                   // it asks for an answer, not for permission
+	words   int                    // number of requested answers
 }
 
-// The answers. "Always" is kept by the server, so until it ends.
+// The answers. The server remembers "always" until it ends.
 const (
 	replyOnce   = "once"
 	replyAlways = "always"
@@ -43,7 +42,7 @@ func newQuestion(conv string, r permissionAsked) question {
 	}
 	q.call = runnerscripts.ToolCall{ToolCallID: r.ID, Title: title, Kind: toolKind(r.Permission)}
 	if r.Permission == outside && r.Metadata.FilePath != "" {
-		q.call.Kind = runnerscripts.ToolEdit // for all that is known
+		q.call.Kind = runnerscripts.ToolEdit // a guess: the request says no more
 	}
 	q.call.Locations = r.locations()
 	if r.Tool != nil {
@@ -72,9 +71,9 @@ func (r permissionAsked) locations() []runnerscripts.Location {
 	return list
 }
 
-// newAsk is a question of the agent to the user. The answers come as the "answers"
-// of the updated input: a list of labels for each question. Without them the model
-// gets the result that there was no answer.
+// newAsk returns a question of the agent to the user. The answers are the "answers" of the
+// updated input: a list of labels for each question. Without them the model is told that there
+// was no answer.
 func newAsk(conv string, r questionAsked) question {
 	raw := rawJSON(map[string][]json.RawMessage{"questions": r.Questions})
 	q := question{id: r.ID, conv: conv, isAsk: true, words: len(r.Questions)}
@@ -92,7 +91,7 @@ func newAsk(conv string, r questionAsked) question {
 	return q
 }
 
-// allowedBy reports whether a mode answers a request by itself.
+// allowedBy reports whether a mode allows a request without asking the user.
 func allowedBy(mode, permission string) bool {
 	return mode == modeAuto || mode == modeAcceptEdits && permission == "edit"
 }
@@ -102,8 +101,8 @@ func (c *conversation) ask(ctx context.Context, r permissionAsked) {
 	c.wait(ctx, newQuestion(c.translate.conversationOf(r.SessionID), r))
 }
 
-// wait notes a question, and passes it on as soon as the input of its tool call is
-// known: the request may have overtaken it.
+// wait stores a question until the input of its tool call is known, which the request may have
+// overtaken.
 func (c *conversation) wait(ctx context.Context, q question) {
 	c.mu.Lock()
 	c.early[q.id] = q
@@ -111,7 +110,7 @@ func (c *conversation) wait(ctx context.Context, q question) {
 	c.passOn(ctx, false)
 }
 
-// passOn passes on the questions whose tool calls are known, or all.
+// passOn asks the user the questions whose tool calls are known, or all of them.
 func (c *conversation) passOn(ctx context.Context, all bool) {
 	c.mu.Lock()
 	var ready []question
@@ -169,10 +168,11 @@ func (c *conversation) answered(ctx context.Context, q question) bool {
 	return true
 }
 
-// path is where the answer goes.
+// path returns the path for the answer.
 func (q question) path() string { return "/permission/" + q.id + "/reply" }
 
-// takeEarly takes a question that was not passed on; false if it was withdrawn.
+// takeEarly removes a question that was not passed on; it returns false if the question was
+// withdrawn.
 func (c *conversation) takeEarly(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,13 +181,13 @@ func (c *conversation) takeEarly(id string) bool {
 	return ok
 }
 
-// withdraw ends a question that needs no answer any more.
+// withdraw withdraws a question.
 func (c *conversation) withdraw(id string) {
 	c.takeEarly(id)
 	c.permissions.Withdraw(func(other string, _ question) bool { return other == id })
 }
 
-// withdrawAll ends the questions of a query that has ended.
+// withdrawAll withdraws the questions of a query that has ended.
 func (c *conversation) withdrawAll() {
 	c.mu.Lock()
 	clear(c.early)
@@ -208,7 +208,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	}
 	c.mu.Lock()
 	if o.Kind == runnerscripts.AllowAlways && slices.Contains(fileTools(), q.kind) && !c.session.Agent.AllowOutside {
-		// The program would not ask the guard any more.
+		// After "always" the program would not consult the guard any more.
 		for _, pattern := range q.always {
 			c.rules = c.rules.with(q.kind, pattern, actionAllow)
 		}
@@ -219,7 +219,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		stopped = c.query
 	}
 	if stopped != nil {
-		stopped.rejected = true // which alone may end it, before it is interrupted
+		stopped.rejected = true // the rejection may end the query before the interrupt arrives
 	}
 	s := c.server
 	c.mu.Unlock()
@@ -245,7 +245,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 // answerTime is far above what the server takes to note something.
 const answerTime = 2 * time.Minute
 
-// answer is a decision in the program's words: where to send what.
+// answer returns the option, and the path and body of the request that sends it.
 func (q question) answer(d runnerscripts.PermissionDecision) (o runnerscripts.PermissionOption, path string, body any, err error) {
 	if o, err = agent.Choose(q.options, d); err != nil {
 		return o, "", nil, err
@@ -260,7 +260,7 @@ func (q question) answer(d runnerscripts.PermissionDecision) (o runnerscripts.Pe
 	}
 	reply := replyBody{Reply: o.OptionID}
 	if !o.Kind.Allows() && !d.Interrupt {
-		// Without a message it would end the query.
+		// A rejection without a message would end the query.
 		reply.Message = d.Message
 		if reply.Message == "" {
 			reply.Message = "The user did not allow this."

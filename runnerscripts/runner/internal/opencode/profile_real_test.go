@@ -116,7 +116,7 @@ func (f *fixture) calls(c *conversation, tool string, input any) string {
 	return strings.Join(f.lastRequest().Results, "\n")
 }
 
-// unasked fails if somebody was asked for permission in this part of the test.
+// unasked fails if this part of the test made a permission request.
 func (f *fixture) unasked() {
 	f.t.Helper()
 	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
@@ -235,7 +235,7 @@ func readsASkill(f *fixture, c *conversation) {
 	f.wait(isLog("longer than 1 s"))
 }
 
-// isLog fits an error that is told.
+// isLog matches a reported error.
 func isLog(text string) func(runnerscripts.Event) bool {
 	return func(e runnerscripts.Event) bool {
 		return e.Type == runnerscripts.TypeLog && strings.Contains(string(e.Payload), text) && strings.Contains(string(e.Payload), `"level":"error"`)

@@ -11,17 +11,17 @@ type event struct {
 	Properties json.RawMessage `json:"properties"`
 }
 
-// messageUpdated tells a message without its parts.
+// messageUpdated reports a message without its parts.
 type messageUpdated struct {
 	Info messageInfo `json:"info"`
 }
 
-// partUpdated tells a part of a message as it is now.
+// partUpdated reports the current state of a part.
 type partUpdated struct {
 	Part part `json:"part"`
 }
 
-// partDelta tells what is new in a part.
+// partDelta reports new text of a part.
 type partDelta struct {
 	SessionID string `json:"sessionID"`
 	PartID    string `json:"partID"`
@@ -29,12 +29,12 @@ type partDelta struct {
 	Delta     string `json:"delta"`
 }
 
-// partRemoved tells that a part is none any more.
+// partRemoved reports a removed part.
 type partRemoved struct {
 	PartID string `json:"partID"`
 }
 
-// sessionStatus tells what a session does.
+// sessionStatus reports the status of a session.
 type sessionStatus struct {
 	SessionID string `json:"sessionID"`
 	Status    struct {
@@ -45,7 +45,7 @@ type sessionStatus struct {
 	} `json:"status"`
 }
 
-// sessionError tells that a query failed, sometimes without any message.
+// sessionError reports that a query failed, sometimes without any message.
 type sessionError struct {
 	SessionID string      `json:"sessionID"`
 	Error     *failedWith `json:"error"`
@@ -70,12 +70,12 @@ type permissionAsked struct {
 	} `json:"tool"`
 }
 
-// permissionReplied tells that a request is answered, by whomever.
+// permissionReplied reports an answer to a request by any client.
 type permissionReplied struct {
 	RequestID string `json:"requestID"`
 }
 
-// questionAsked is a question of the agent's own tool for that.
+// questionAsked is a question by the agent's question tool.
 type questionAsked struct {
 	ID        string            `json:"id"`
 	SessionID string            `json:"sessionID"`
@@ -110,7 +110,7 @@ const (
 	roleAssistant = "assistant"
 )
 
-// over reports whether nothing more comes in the message.
+// over reports whether the message is complete.
 func (m messageInfo) over() bool { return m.Time.Completed != 0 || m.Error != nil }
 
 // span is when something was, in milliseconds since 1970.
@@ -129,7 +129,7 @@ func at(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// failedWith is why a message came to nothing.
+// failedWith says why a message failed.
 type failedWith struct {
 	Name string `json:"name"`
 	Data struct {

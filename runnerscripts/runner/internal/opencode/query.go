@@ -9,21 +9,21 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// query is a prompt that is worked on. The mutex of the conversation guards it.
+// query is a running prompt. The mutex of the conversation guards it.
 type query struct {
 	id        string   // of the user's message
-	also      []string // messages of the user that the program made to go on
+	also      []string // user messages that the program created to continue
 	accepted  bool     // the program has the message
-	busy      bool     // the program works on it: an interrupt reaches it
+	busy      bool     // the program works on it, so an interrupt reaches it
 	idle      bool     // it has stopped working
-	beats     int      // of the server's heart since then
-	interrupt bool     // an interrupt came before it worked
+	beats     int      // heartbeats of the server since then
+	interrupt bool     // an interrupt came before the program worked on it
 	cancelled bool     // it was interrupted
 	rejected  bool     // the user rejected a request in order to stop it
 	limited   bool     // it reached its limit of turns
 	answers   map[string]messageInfo
 	last      string      // the id of the last answer
-	problem   *failedWith // told without an answer
+	problem   *failedWith // an error without a message
 	gaveUp    error       // why the driver stopped it
 	finished  bool
 	done      chan struct{}
@@ -42,15 +42,15 @@ func (q *query) owns(m messageInfo) bool {
 func (q *query) answer(m messageInfo) bool {
 	old, known := q.answers[m.ID]
 	if known && old.over() && !m.over() {
-		return false // an event that was overtaken
+		return false // an event that arrived out of order
 	}
 	q.answers[m.ID] = m
 	q.last = max(q.last, m.ID) // greater ids are newer
 	return !known
 }
 
-// settle ends the query if the program is done with it: it is idle, and every
-// answer is complete. One without any answer has failed, or was stopped early.
+// settle ends the query if the program is done with it: it is idle, and every answer is
+// complete. A query without any answer has failed or was stopped early.
 func (q *query) settle() {
 	if q.finished || !q.idle {
 		return
@@ -121,7 +121,8 @@ func apiFailure(f failedWith) error {
 	return agent.APIFailure(f.Data.StatusCode, f.Data.Message, key, advice)
 }
 
-// tooManyRetries is why a query is stopped whose API fails again and again.
+// tooManyRetries returns the error of a query that was stopped because the model's API fails
+// repeatedly.
 func tooManyRetries(attempts int, message string) error {
 	return &runnerscripts.ScriptFailure{
 		Code:    runnerscripts.FailAPI,

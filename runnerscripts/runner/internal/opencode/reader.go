@@ -71,8 +71,8 @@ func decode[T any](raw json.RawMessage, handle func(T)) error {
 	return nil
 }
 
-// messageUpdated takes what is new about a message. A query that asks the model too
-// often is stopped.
+// messageUpdated handles an update of a message. It stops a query that exceeds its limit of
+// model requests.
 func (c *conversation) messageUpdated(ctx context.Context, m messageInfo) {
 	c.translate.infos[m.ID] = m
 	c.mu.Lock()
@@ -117,12 +117,12 @@ func (c *conversation) partDelta(d partDelta, e event) {
 	}
 }
 
-// maxOrphans bounds what is kept for a session whose tool call is late; the end of
-// the query makes up for the rest.
+// maxOrphans bounds the stored events of a session whose tool call is late; catchUp reports the
+// rest.
 const maxOrphans = 1000
 
-// orphan keeps an event of a session whose tool call is not known yet, and reports
-// whether it is one: a subagent's events may overtake the tool call that started it.
+// orphan stores an event of a session whose tool call is unknown, and reports whether it did: a
+// subagent's events may overtake the tool call that started it.
 func (c *conversation) orphan(sessionID string, e event) bool {
 	if _, known := c.translate.conversations[sessionID]; known {
 		return false
@@ -151,7 +151,7 @@ func (c *conversation) adopt(ctx context.Context) {
 	}
 }
 
-// statusIs takes what a session does now.
+// statusIs handles the status of a session.
 func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
 	if s.Status.Type == "retry" {
 		c.retried(ctx, s)
@@ -175,8 +175,8 @@ func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
 	c.mu.Unlock()
 }
 
-// retried tells that the model's API is tried again, and ends that some time: the
-// program never does.
+// retried reports a retry of the model's API, and stops the query after too many: the program
+// itself retries forever.
 func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 	c.out.Emit(c.translate.conversationOf(s.SessionID), runnerscripts.TypeLog, runnerscripts.Log{
 		Level: "warn", Code: runnerscripts.FailAPI,
@@ -198,7 +198,7 @@ func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 	c.mu.Unlock()
 }
 
-// failed takes an error of a session, which may have no message.
+// failed handles an error of a session, which may have no message.
 func (c *conversation) failed(e sessionError) {
 	if e.SessionID == "" && e.Error != nil {
 		c.log("error", e.Error.Data.Message) // of a plugin, for example
@@ -212,11 +212,11 @@ func (c *conversation) failed(e sessionError) {
 	}
 	q.problem = e.Error
 	if !q.accepted {
-		q.finish() // the program did not even take the prompt
+		q.finish() // the program did not accept the prompt
 	}
 }
 
-// toast takes what the program would show its user for a while.
+// toast reports a temporary notice of the program.
 func (c *conversation) toast(t toast) {
 	switch t.Variant {
 	case "error", "warning":
@@ -224,7 +224,7 @@ func (c *conversation) toast(t toast) {
 	}
 }
 
-// beat looks after what should have happened since the last beat.
+// beat handles a heartbeat: it checks for what should have happened since the last one.
 func (c *conversation) beat(ctx context.Context) {
 	c.passOn(ctx, true)
 	c.mu.Lock()
@@ -234,6 +234,6 @@ func (c *conversation) beat(ctx context.Context) {
 		return
 	}
 	if q.beats++; q.beats > 1 {
-		q.finish() // an answer that will not be completed any more
+		q.finish() // an answer that will never complete
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// rule says what becomes of an action.
+// rule decides about an action.
 type rule struct {
 	permission string // what kind of action; may have wildcards
 	pattern    string // what it works on; may have wildcards
@@ -27,10 +27,10 @@ const (
 	actionDeny  = "deny"
 )
 
-// outside is the permission for what is outside of the workspace.
+// outside is the permission for paths outside of the workspace.
 const outside = "external_directory"
 
-// ruleset is the program's "permission": of the rules that fit, the last one decides.
+// ruleset is the program's "permission": the last matching rule decides.
 type ruleset []rule
 
 // parseRules reads rules in their order, which counts.
@@ -98,10 +98,10 @@ func (rs ruleset) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// patterns is the value of one permission.
+// patterns returns the JSON of one permission.
 func (rs ruleset) patterns() []byte {
 	if len(rs) == 1 && rs[0].pattern == "*" {
-		return literal(rs[0].action).json() // some permissions take nothing else
+		return literal(rs[0].action).json() // some permissions accept only an action
 	}
 	list := make([][]byte, len(rs))
 	for i, r := range rs {
@@ -110,7 +110,7 @@ func (rs ruleset) patterns() []byte {
 	return slices.Concat([]byte("{"), bytes.Join(list, []byte(",")), []byte("}"))
 }
 
-// of are the rules that decide about one permission, as its own.
+// of returns the rules for one permission, under its own name.
 func (rs ruleset) of(permission string) ruleset {
 	var list ruleset
 	for _, r := range rs {
@@ -121,21 +121,20 @@ func (rs ruleset) of(permission string) ruleset {
 	return list
 }
 
-// add appends a rule of the same permission, and leaves out those that cannot decide
-// any more.
+// add appends a rule of the same permission, and drops the rules that it overrides.
 func (rs ruleset) add(r rule) ruleset {
 	rs = slices.DeleteFunc(slices.Clone(rs), func(old rule) bool { return r.pattern == "*" || old.pattern == r.pattern })
 	return append(rs, r)
 }
 
-// with returns the rules and one that comes before all of them. One for a
-// permission with wildcards must be for every pattern.
+// with returns the rules preceded by a new one. A rule for a permission with wildcards must
+// apply to every pattern.
 func (rs ruleset) with(permission, pattern, action string) ruleset {
 	group := rs.of(permission).add(rule{permission: permission, pattern: pattern, action: action})
 	return append(rs.without(permission), group...)
 }
 
-// fits reports whether a text is what a pattern of the program's means.
+// fits reports whether text matches a pattern of the program.
 func fits(text, pattern string) bool {
 	p := regexp.QuoteMeta(pattern)
 	p = strings.ReplaceAll(strings.ReplaceAll(p, `\*`, ".*"), `\?`, ".")
@@ -149,8 +148,8 @@ func fits(text, pattern string) bool {
 // fileTools are the permissions of the tools that read and change files.
 func fileTools() []string { return []string{"read", "glob", "grep", "list", "edit"} }
 
-// forProgram are the rules as the program gets them. It asks about all use of files
-// where the workspace guard decides: it does not see symbolic links by itself.
+// forProgram returns the rules for the program. It must ask about all file accesses that the
+// workspace guard decides, because it does not resolve symbolic links.
 func (rs ruleset) forProgram(s runnerscripts.Session) ruleset {
 	if s.Agent.AllowOutside {
 		return rs
@@ -172,7 +171,7 @@ func (rs ruleset) without(permission string) ruleset {
 	return slices.DeleteFunc(slices.Clone(rs), func(r rule) bool { return r.permission == permission })
 }
 
-// allow reports whether the rules allow an action on all of what it works on.
+// allow reports whether the rules allow an action on all of the patterns.
 func (rs ruleset) allow(permission string, patterns []string) bool {
 	for _, pattern := range patterns {
 		decides := -1
@@ -191,8 +190,8 @@ func (rs ruleset) allow(permission string, patterns []string) bool {
 // toolPattern is what a tool looks like in a profile.
 var toolPattern = agent.Pattern{Expr: `^([A-Za-z0-9_.*?-]+)(?:\((.+)\))?$`}
 
-// parseTool reads a tool of a profile: a permission, and the pattern of what it works
-// on. The tools that change files have one permission in common.
+// parseTool parses a tool of a profile: a permission and a pattern. The tools that change files
+// share one permission.
 func parseTool(where, text string) (permission, pattern string, err error) {
 	m := toolPattern.Get().FindStringSubmatch(text)
 	if m == nil {
@@ -212,7 +211,7 @@ func parseTool(where, text string) (permission, pattern string, err error) {
 	return permission, pattern, nil
 }
 
-// withTools adds what a profile allows and denies, which comes first.
+// withTools adds the allowed and denied tools of a profile, before the other rules.
 func (rs ruleset) withTools(p runnerscripts.Profile) (ruleset, error) {
 	for i, tool := range p.AllowedTools {
 		where := fmt.Sprintf("profile.allowed_tools[%d]", i)
@@ -241,8 +240,8 @@ func (rs ruleset) withTools(p runnerscripts.Profile) (ruleset, error) {
 	return rs, nil
 }
 
-// only returns the rules of an agent that has some of the tools: what the others
-// have to ask for, it has to ask for too.
+// only returns the rules of an agent with some of the tools. What the session must ask for, the
+// agent must ask for, too.
 func (rs ruleset) only(where string, tools []string) (ruleset, error) {
 	list := ruleset{{permission: "*", pattern: "*", action: actionDeny}}
 	for i, tool := range tools {

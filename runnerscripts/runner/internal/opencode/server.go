@@ -21,15 +21,15 @@ const serverUser = "agentenv"
 type server struct {
 	*api
 	proc     *child.Process
-	unfollow func()        // ends the events; nil if they are not followed
-	gone     chan struct{} // closed when the events have ended, and mostly so the server
-	closing  atomic.Bool   // the events are ended on purpose
+	unfollow func()        // stops the events; nil if they are not followed
+	gone     chan struct{} // closed when the events have ended, usually with the server
+	closing  atomic.Bool   // the events are being stopped on purpose
 	reason   string        // why it was ended; valid after gone
 	log      startLog      // of Start, and then of Prompt alone
 	reported bool          // the MCP servers that do not work were reported; of Prompt alone
 }
 
-// listening is the line that tells where the server listens.
+// listening matches the line with the address of the server.
 var listening = agent.Pattern{Expr: `listening on (http://127\.0\.0\.1:[0-9]+)`}
 
 // startServer starts a server for the session, with more variables, and waits, for
@@ -48,7 +48,7 @@ func startServer(ctx context.Context, s runnerscripts.Session, more map[string]s
 		if m := listening.Get().FindSubmatch(line); m != nil {
 			select {
 			case where <- string(m[1]):
-			default: // it has told that already
+			default: // this line was seen before
 			}
 		}
 	})
@@ -71,8 +71,8 @@ func startServer(ctx context.Context, s runnerscripts.Session, more map[string]s
 	return nil, err
 }
 
-// follow begins to hand the server's events over, one at a time, until it ends. A
-// server that says nothing for as long as silence hangs, and is ended.
+// follow passes the server's events to handle, one at a time, until the server ends. It ends a
+// hung server: one that is silent for the given time.
 func (s *server) follow(ctx context.Context, silence time.Duration, handle func(context.Context, []byte)) error {
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	connected := context.AfterFunc(ctx, cancel)
@@ -119,8 +119,8 @@ func (s *server) crash() string {
 	return s.proc.Crash()
 }
 
-// close ends the server, politely. The server ignores the end of its input, and waits
-// for the readers of its events.
+// close ends the server gracefully, by a signal: the server ignores the end of its input, and
+// waits for the readers of its events.
 func (s *server) close() {
 	s.closing.Store(true)
 	if s.unfollow != nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The modes. The first two are agents of the program, and others that the
-// configuration has are modes as well; the last two are "build" with answers that
-// the driver gives by itself.
+// The modes. The first two are agents of the program; other configured agents are modes, too.
+// The last two are "build" with requests that the driver answers itself.
 const (
 	modeBuild       = "build"       // asks for what changes something
 	modePlan        = "plan"        // changes no file
@@ -31,7 +30,7 @@ func agentOf(mode string) string {
 	return mode
 }
 
-// offer is what the program can do with its configuration.
+// offer is what the configured program supports.
 type offer struct {
 	version  string
 	models   map[string]int64 // the sizes of their contexts, by provider/model
@@ -61,7 +60,7 @@ func (o offer) checkModel(model string) error {
 		"there is none named %q", strings.Join(shortList(slices.Sorted(maps.Keys(o.models))), ", "), model)
 }
 
-// checkProfile refuses what a profile names and the program does not have.
+// checkProfile returns an error if a profile names something that the program lacks.
 func (o offer) checkProfile(p runnerscripts.Profile) error {
 	for i, cmd := range p.Commands {
 		where := fmt.Sprintf("profile.commands[%d].frontmatter.", i)
@@ -85,8 +84,8 @@ func (o offer) checkProfile(p runnerscripts.Profile) error {
 	return o.checkTools(p)
 }
 
-// checkTools refuses tools of a profile that the program does not have: one that is
-// denied by a wrong name would not be denied.
+// checkTools returns an error if a profile names a tool that the program lacks: denying a
+// misspelled name would deny nothing.
 func (o offer) checkTools(p runnerscripts.Profile) error {
 	known := []string{outside, "doom_loop", "edit", "list", "lsp", "plan_enter", "plan_exit", "websearch", "codesearch", "todoread", "todowrite", "question"}
 	known = append(known, o.tools...)
@@ -106,15 +105,15 @@ func (o offer) checkTools(p runnerscripts.Profile) error {
 	return nil
 }
 
-// ofServer reports whether a name may be that of an MCP server's tool; which ones
-// those have is not known yet.
+// ofServer reports whether a name may be a tool of an MCP server. The servers' tools are not
+// known yet.
 func (o offer) ofServer(name string) bool {
 	return slices.ContainsFunc(o.servers, func(server string) bool {
 		return strings.ContainsAny(name, "*?") || strings.HasPrefix(name, notOfName.Get().ReplaceAllString(server, "_")+"_")
 	})
 }
 
-// notOfName is what the program replaces in names of servers.
+// notOfName matches the characters that the program replaces in names of servers.
 var notOfName = agent.Pattern{Expr: `[^A-Za-z0-9_-]`}
 
 // shortList is a list that fits into a message.
@@ -190,14 +189,14 @@ func (c *conversation) open(ctx context.Context, s *server) error {
 	return err
 }
 
-// reportLog tells what the program has logged as going wrong at its start.
+// reportLog reports the problems that the program has logged at its start.
 func (c *conversation) reportLog(s *server) {
 	for _, problem := range s.log.problems() {
 		c.log("error", problem)
 	}
 }
 
-// whyNot makes an error of a server that does not do what it should at the start.
+// whyNot returns the error for a server that failed to start properly.
 func whyNot(ctx context.Context, s *server, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -277,12 +276,12 @@ func (o offer) list() []runnerscripts.Model {
 	return models
 }
 
-// toolsFor are the program's own tools that the model gets with a profile. Those of MCP
+// toolsFor returns the program's own tools that the model gets with a profile. The tools of MCP
 // servers are not known at the start.
 func (o offer) toolsFor(p runnerscripts.Profile) []string {
 	return slices.DeleteFunc(slices.Clone(o.tools), func(tool string) bool {
 		own, _, err := parseTool("", tool)
-		if err != nil || tool == "invalid" { // the program's own, for calls that make no sense
+		if err != nil || tool == "invalid" { // a built-in tool for invalid calls
 			return true
 		}
 		return slices.ContainsFunc(p.DeniedTools, func(denied string) bool {

@@ -10,23 +10,23 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// The program replaces {env:NAME} and {file:PATH} in the text of its configuration,
-// before it is read as JSON.
+// The program replaces {env:NAME} and {file:PATH} in the text of its configuration before it
+// parses the JSON.
 
-// literal is a text of the configuration in which nothing is replaced.
+// literal is a text of the configuration in which the program replaces nothing.
 type literal string
 
-// MarshalJSON writes the text without a brace that could begin something.
+// MarshalJSON escapes the braces that could start a replacement.
 func (l literal) MarshalJSON() ([]byte, error) { return l.json(), nil }
 
 func (l literal) json() []byte {
 	return bytes.ReplaceAll(rawJSON(string(l)), []byte("{"), []byte(`\u007b`))
 }
 
-// expanded is a text in which ${NAME} stands for a variable of the environment.
+// expanded is a text in which ${NAME} refers to an environment variable.
 type expanded string
 
-// MarshalJSON writes the text so that the program puts the values in.
+// MarshalJSON writes the references in the form that the program replaces.
 func (e expanded) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('"')
@@ -49,7 +49,8 @@ func (e expanded) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// checkVariables refuses what would stand for nothing, or break the configuration.
+// checkVariables refuses references to missing variables, and values that would break the
+// configuration.
 func checkVariables(p runnerscripts.Profile, env []string) error {
 	for _, server := range p.MCPServers {
 		for _, values := range []map[string]string{server.Env, server.Headers} {
@@ -70,7 +71,7 @@ func checkVariables(p runnerscripts.Profile, env []string) error {
 	return nil
 }
 
-// list makes literals of texts.
+// literals converts texts to literals.
 func literals(texts []string) []literal {
 	list := make([]literal, len(texts))
 	for i, text := range texts {
@@ -79,7 +80,7 @@ func literals(texts []string) []literal {
 	return list
 }
 
-// decodeList reads a list of a configuration; none is an empty one.
+// decodeList decodes a list of a configuration; a missing list is empty.
 func decodeList(field string, raw json.RawMessage) ([]json.RawMessage, error) {
 	var list []json.RawMessage
 	if len(raw) == 0 {

@@ -17,14 +17,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The program keeps sessions in a database. This driver keeps beside it which of
-// them is the one, and where its server is, for the process that reads the
-// transcript while the agent works.
+// The program stores sessions in a database. Beside it the driver stores which session is the
+// current one, and the address of its server, for the process that reads the transcript while
+// the agent works.
 func sessionFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "session") }
 func addressFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "server.json") }
 
-// address is where a running server is. Its file is for the user alone, as the
-// database is that it opens the way to.
+// address is the address of a running server. Only the user can read its file, because it gives
+// access to the database.
 type address struct {
 	URL      string `json:"url"`
 	Password string `json:"password"`
@@ -60,7 +60,7 @@ func openSession(ctx context.Context, a *server, s runnerscripts.Session) (id st
 			return id, true, err
 		}
 	}
-	// With a title it does not ask the model for one.
+	// With a title the program does not ask the model for one.
 	if err := a.post(ctx, "/session", map[string]string{"title": "agentenv"}, &info); err != nil {
 		return "", false, err
 	}
@@ -85,7 +85,7 @@ func readTranscript(ctx context.Context, s runnerscripts.Session, patience time.
 	var subs []string
 	t.Main, subs, err = export(ctx, a, id)
 	switch {
-	case isRefusal(err, http.StatusNotFound): // a crash came before it was kept
+	case isRefusal(err, http.StatusNotFound): // the program crashed before it stored the session
 		return runnerscripts.Transcript{}, nil
 	case err != nil:
 		return t, err
@@ -109,10 +109,10 @@ func readTranscript(ctx context.Context, s runnerscripts.Session, patience time.
 	return t, nil
 }
 
-// reachTime is far above what a server takes to answer that works.
+// reachTime is far above what a working server needs to answer.
 const reachTime = 10 * time.Second
 
-// reach finds the session's running server, or starts one for a while.
+// reach connects to the session's running server, or starts one for this call.
 func reach(ctx context.Context, s runnerscripts.Session, id string, patience time.Duration) (*api, func(), error) {
 	var where address
 	text, err := agent.ReadIfExists(addressFile(s))
@@ -132,13 +132,13 @@ func reach(ctx context.Context, s runnerscripts.Session, id string, patience tim
 	if err != nil {
 		return nil, nil, err
 	}
-	// It has nothing to finish.
+	// This server has no work to finish.
 	return started.api, started.kill, nil
 }
 
-// export reads a session in the form of "opencode export", with the keys in order:
-// the program's own order changes when a session is imported. It also returns the
-// sessions of the subagents. A session without a message is none yet.
+// export reads a session in the format of "opencode export", with sorted keys, because the
+// program's order changes when it imports a session. It also returns the sessions of the
+// subagents. A session without messages counts as missing.
 func export(ctx context.Context, a *api, id string) (string, []string, error) {
 	var e exported
 	if err := a.get(ctx, "/session/"+id, &e.Info); err != nil {
@@ -172,8 +172,7 @@ func export(ctx context.Context, a *api, id string) (string, []string, error) {
 	return b.String(), subagentSessions(messages), nil
 }
 
-// inOrder writes JSON with the keys of its objects in order, and its numbers as
-// they are.
+// inOrder writes JSON with sorted keys and unchanged numbers.
 func inOrder(b *bytes.Buffer, raw json.RawMessage) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -190,7 +189,7 @@ func inOrder(b *bytes.Buffer, raw json.RawMessage) error {
 	return nil
 }
 
-// restore makes the program's database hold a history and nothing else.
+// restore replaces the content of the program's database with a history.
 func restore(ctx context.Context, s runnerscripts.Session, t runnerscripts.Transcript) error {
 	if t.Main == "" {
 		return nil
@@ -244,7 +243,7 @@ func parseExport(text string) (sessionInfo, []message, error) {
 // importTime is far above the seconds that an import takes.
 const importTime = 5 * time.Minute
 
-// importText has the program import a session; its folder becomes the workspace.
+// importText imports a session with the program; its folder becomes the workspace.
 func importText(ctx context.Context, s runnerscripts.Session, text string) error {
 	file := filepath.Join(ownDir(s), "import.json")
 	if err := writePrivate(file, []byte(text)); err != nil {

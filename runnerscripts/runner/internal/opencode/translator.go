@@ -43,7 +43,7 @@ type translator struct {
 	spent runnerscripts.Usage
 }
 
-// told is how much of a part was reported.
+// told is the part of a message part that was reported.
 type told struct {
 	conv    string
 	typ     runnerscripts.EventType // of a text
@@ -160,8 +160,8 @@ func (t *translator) known(conv, id string) *told {
 	return p
 }
 
-// text reports the rest of a block, after its pieces. It only notes an incomplete
-// block, whose pieces follow.
+// text reports the rest of a block that its pieces have not reported. It only registers an
+// incomplete block, whose pieces follow.
 func (t *translator) text(conv string, typ runnerscripts.EventType, p part) {
 	k := t.known(conv, p.ID)
 	k.typ = typ
@@ -183,7 +183,7 @@ func (t *translator) text(conv string, typ runnerscripts.EventType, p part) {
 func (t *translator) delta(d partDelta) {
 	k := t.parts[d.PartID]
 	if k == nil || k.over || k.typ == "" || d.Field != "text" || d.Delta == "" {
-		return // the end of the block makes up for it
+		return // the end of the block reports the text
 	}
 	k.text.WriteString(d.Delta)
 	k.shown = true
@@ -192,7 +192,7 @@ func (t *translator) delta(d partDelta) {
 	})
 }
 
-// remove takes a block back that the program does not know any more.
+// remove withdraws a block that the program has removed.
 func (t *translator) remove(id string) {
 	k := t.parts[id]
 	if k == nil || !k.shown {
@@ -205,8 +205,8 @@ func (t *translator) remove(id string) {
 	})
 }
 
-// tool translates a tool call as it is now. One whose input is still being made
-// has none to show.
+// tool translates the current state of a tool call. A call whose input is incomplete shows no
+// input.
 func (t *translator) tool(conv string, p part) {
 	k := t.known(conv, p.ID)
 	over := p.State.Status == toolCompleted || p.State.Status == toolError

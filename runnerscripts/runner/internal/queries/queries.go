@@ -27,8 +27,8 @@ type State int
 
 // The states. A query ends as Completed or Failed and is forgotten then.
 const (
-	Pending     State = iota // added; what was sent before it is still being done
-	Accepted                 // runs when those before it have ended
+	Pending     State = iota // added; earlier input is still being handled
+	Accepted                 // runs when the earlier queries have ended
 	Running                  // the agent has the prompt
 	Interrupted              // the agent has the prompt and must stop
 	Completed
@@ -46,7 +46,7 @@ const (
 	Interrupt
 	// StartGrace: call [Queue.Expire] with Query when the grace period is over.
 	StartGrace
-	// StopStart: end the start of the agent, for which nothing is left to do.
+	// StopStart: stop the start of the agent, because no query is left.
 	StopStart
 	// Reject: tell the agent that Request is rejected, because no answer can arrive.
 	Reject
@@ -70,21 +70,21 @@ type query struct {
 	begun bool // the agent has reported something, so it can be interrupted
 }
 
-// Queue is the state of one conversation. The zero value is one whose agent is being
-// started. Its methods must not be called at the same time.
+// Queue is the state of one conversation. The zero value is ready to use: its agent is
+// starting. Its methods are not safe for concurrent use.
 type Queue struct {
 	waiting []*query // pending and accepted, oldest first
 	current *query   // running or interrupted; nil if none is
 	started bool     // the agent has been started
-	closed  bool     // no prompts, answers and interrupts come any more
+	closed  bool     // no more prompts, answers and interrupts will come
 	// stopping is true after StopStart. Later prompts are dropped.
 	stopping bool
 	count    int // of prompts, for those without an ID
-	// unknown is the last interrupted ID that no prompt had, and ended that of the
-	// query that has ended last.
+	// unknown is the last interrupted ID without a prompt. ended is the ID of the last query
+	// that ended.
 	unknown, ended string
-	// requests are the permission requests without a resolution. They are true when
-	// they were answered.
+	// requests are the permission requests without a resolution. The value is true for an
+	// answered request.
 	requests map[string]bool
 }
 
@@ -117,8 +117,8 @@ func (q *Queue) Add(id, text string) (string, []Action, error) {
 	return id, nil, nil
 }
 
-// Accept lets a prompt run when those before it have ended. A prompt that was
-// interrupted meanwhile is not there any more.
+// Accept lets a prompt run when the earlier queries have ended. It does nothing if the prompt
+// was interrupted meanwhile.
 func (q *Queue) Accept(id string) {
 	if p := q.find(id); p != nil && p.state == Pending {
 		p.state = Accepted
@@ -131,8 +131,8 @@ func (q *Queue) Started() { q.started = true }
 // IsStarted reports whether the agent can take prompts.
 func (q *Queue) IsStarted() bool { return q.started }
 
-// Next makes the next accepted prompt the running one. It is not ok if there is none
-// now; done means that there will be none.
+// Next starts the next accepted prompt. ok is false if there is none now; done says that there
+// will be none.
 func (q *Queue) Next() (p Prompt, actions []Action, ok, done bool) {
 	if q.current != nil || len(q.waiting) == 0 || q.waiting[0].state != Accepted {
 		return Prompt{}, nil, false, q.closed && q.current == nil && len(q.waiting) == 0
@@ -187,15 +187,15 @@ func (q *Queue) Interrupt(id string) []Action {
 	return actions
 }
 
-// Expire is for the end of the grace period of a query. It reports whether the agent
-// must be killed, because it has not stopped.
+// Expire handles the end of a query's grace period. It reports whether the agent must be
+// killed, because it has not stopped.
 func (q *Queue) Expire(id string) (kill bool) {
 	return q.current != nil && q.current.ID == id && q.current.state == Interrupted
 }
 
-// Emit is for an event of the agent, before it is written. It is not ok if the event
-// must not be written: a request that waits already, or the end of one that does not.
-// Query is the query that the event belongs to.
+// Emit handles an event of the agent before it is written. query is the query of the event. ok
+// is false if the event must not be written: a request that is already pending, or the end of
+// one that is not.
 func (q *Queue) Emit(payload any) (query string, actions []Action, ok bool) {
 	if p := q.current; p != nil && !p.begun {
 		p.begun = true
@@ -224,9 +224,9 @@ func (q *Queue) Emit(payload any) (query string, actions []Action, ok bool) {
 	return q.Running(), actions, true
 }
 
-// Answer is for the answer to a permission request. It is ok if the agent must get it:
-// the first answer counts, and none to the request of a query that was interrupted. A
-// request that does not wait is FailInvalidRequest.
+// Answer handles the answer to a permission request. ok says that the agent must get it: only
+// the first answer counts, and no answer to a request of an interrupted query. A request that
+// is not pending is FailInvalidRequest.
 func (q *Queue) Answer(id string) (ok bool, err error) {
 	answered, known := q.requests[id]
 	switch {
@@ -241,8 +241,8 @@ func (q *Queue) Answer(id string) (ok bool, err error) {
 	return true, nil
 }
 
-// Close is for the end of the input. Queued prompts still run; permission requests,
-// also later ones, are rejected.
+// Close handles the end of the input. Queued prompts still run; current and later permission
+// requests are rejected.
 func (q *Queue) Close() (actions []Action) {
 	q.closed = true
 	for _, id := range slices.Sorted(maps.Keys(q.requests)) {
@@ -259,7 +259,7 @@ func (q *Queue) Complete(done runnerscripts.QueryCompleted) []Action {
 	return q.finish(Completed, runnerscripts.TypeQueryCompleted, done)
 }
 
-// Fail ends the running query, which did not complete.
+// Fail ends the running query with a failure.
 func (q *Queue) Fail(failed runnerscripts.QueryFailed) []Action {
 	return q.finish(Failed, runnerscripts.TypeQueryFailed, failed)
 }
@@ -271,8 +271,8 @@ func (q *Queue) finish(s State, typ runnerscripts.EventType, payload any) []Acti
 	return append(actions, Action{Do: Report, Query: p.ID, Type: typ, Payload: payload})
 }
 
-// Abandon ends the prompts that no agent will get: cancelled, or failed because of
-// why. No prompt may be added afterwards.
+// Abandon ends the prompts that no agent will get: as cancelled, or as failed if why is not
+// nil. No prompt may be added afterwards.
 func (q *Queue) Abandon(why *runnerscripts.ScriptFailure) []Action {
 	actions := q.withdraw()
 	for _, p := range q.waiting {
@@ -298,7 +298,7 @@ func (q *Queue) end(p *query, why *runnerscripts.ScriptFailure) []Action {
 	return []Action{p.report(), last}
 }
 
-// withdraw ends the permission requests that the agent has not ended itself.
+// withdraw withdraws the permission requests that the agent has not ended itself.
 func (q *Queue) withdraw() (actions []Action) {
 	for _, id := range slices.Sorted(maps.Keys(q.requests)) {
 		actions = append(actions, Action{
@@ -310,7 +310,7 @@ func (q *Queue) withdraw() (actions []Action) {
 	return actions
 }
 
-// find returns the query of an ID that has not ended; nil if there is none.
+// find returns the unfinished query with this ID; nil if there is none.
 func (q *Queue) find(id string) *query {
 	if q.current != nil && q.current.ID == id {
 		return q.current

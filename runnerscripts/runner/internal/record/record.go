@@ -1,6 +1,6 @@
-// Package record keeps the conversations of agents whose own history is in an
-// unknown format: a file of the session's home folder has one event a line, as
-// it was reported, with its time, and notes of the driver between them.
+// Package record stores the conversations of agents whose own history has an unknown format. A
+// file in the session's home folder has one emitted event a line, with its time, and notes of
+// the driver between them.
 package record
 
 import (
@@ -27,13 +27,13 @@ type Line struct {
 	Note    json.RawMessage         `json:"note,omitempty"`
 }
 
-// File is where the record of a session of an agent is.
+// File returns the path of a session's record.
 func File(s runnerscripts.Session) string {
 	return filepath.Join(s.Paths.Home, ".agentenv", s.Agent.Name, s.SessionID+".jsonl")
 }
 
-// Recorder is a sink that writes the conversation down as it passes it on. Its
-// methods may be called from any goroutine.
+// Recorder is a sink that records a conversation and passes it on. Its methods may be called
+// from any goroutine.
 type Recorder struct {
 	next agent.Sink
 	file string
@@ -43,8 +43,8 @@ type Recorder struct {
 	failed bool
 }
 
-// New returns a recorder that writes to a file, which it makes when there is
-// something to write, and passes all events on.
+// New returns a recorder that passes events to next and records them in file, which it creates
+// on the first write.
 func New(next agent.Sink, file string) *Recorder { return &Recorder{next: next, file: file} }
 
 // Emit passes an event of now on.
@@ -52,9 +52,8 @@ func (r *Recorder) Emit(conv string, typ runnerscripts.EventType, payload any) {
 	r.EmitAt(time.Now(), conv, typ, payload)
 }
 
-// EmitAt passes an event on, and writes it down if it belongs to the conversation.
-// An event that cannot be written is still passed on; the first time an error
-// event says so.
+// EmitAt passes an event on, and records it if it belongs to the conversation. It passes on
+// even events that it cannot record; after the first failure it also emits an error event.
 func (r *Recorder) EmitAt(at time.Time, conv string, typ runnerscripts.EventType, payload any) {
 	switch typ {
 	case runnerscripts.TypeUserMessage, runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought,
@@ -70,7 +69,7 @@ func (r *Recorder) EmitAt(at time.Time, conv string, typ runnerscripts.EventType
 	r.next.EmitAt(at, conv, typ, payload)
 }
 
-// Note writes something down that is no event.
+// Note records a value that is not an event.
 func (r *Recorder) Note(v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -107,8 +106,7 @@ func (r *Recorder) write(l Line) error {
 	return err
 }
 
-// open opens a record to go on with; half a last line, which a crash may have
-// left, gets an end.
+// open opens a record for appending, and terminates a last line that a crash has truncated.
 func open(file string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return nil, err
@@ -139,7 +137,7 @@ func endLastLine(f *os.File) error {
 	return err
 }
 
-// complain reports, once, that the record is not complete.
+// complain reports once that the record is incomplete.
 func (r *Recorder) complain(err error) {
 	r.mu.Lock()
 	again := r.failed
@@ -153,7 +151,7 @@ func (r *Recorder) complain(err error) {
 	}
 }
 
-// Lines are the whole lines of a record; those that a crash has cut are left out.
+// Lines returns the complete lines of a record; it skips lines truncated by a crash.
 func Lines(text string) iter.Seq[Line] {
 	return func(yield func(Line) bool) {
 		for line := range strings.Lines(text) {
@@ -168,8 +166,8 @@ func Lines(text string) iter.Seq[Line] {
 	}
 }
 
-// Transcript reads the record of a session as its transcript, and emits its events
-// to out, unless that is nil, each with its time.
+// Transcript reads the record of a session as its transcript. If out is not nil, it emits the
+// recorded events with their times.
 func Transcript(ctx context.Context, s runnerscripts.Session, out agent.Sink) (runnerscripts.Transcript, error) {
 	text, err := agent.ReadIfExists(File(s))
 	if err == nil && out != nil {
@@ -191,9 +189,9 @@ func Replay(ctx context.Context, text string, out agent.Sink) error {
 	return nil
 }
 
-// PromptID is the start of the ids of the blocks of a prompt: its number in the
-// session, from 1, and a hash of its text. The hash is for prompts that an agent
-// has lost, whose number comes again.
+// PromptID returns the prefix of the IDs of a prompt's blocks: the prompt's number in the
+// session, from 1, and a hash of its text. The hash distinguishes prompts with the same number,
+// which happens after an agent has lost one.
 func PromptID(number int, text string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(text)) // never fails

@@ -1,7 +1,7 @@
-// Package relay keeps an agent's way to the gateway open while no program serves that: in a
-// sandbox that is kept, an agent goes on when the program of its gateway has died. Requests wait
-// until another one serves the same address. Those to the gateway as a proxy do not: the command
-// that sends one is told at once.
+// Package relay keeps an agent's connection to the gateway available while no program serves
+// the gateway: in a kept sandbox, the agent continues after the gateway's program has died.
+// Requests wait until another program serves the same address. Proxy requests do not wait: they
+// fail at once.
 package relay
 
 import (
@@ -24,10 +24,10 @@ const (
 	drainTime = 5 * time.Second // for the rest of a request that is refused
 )
 
-// unavailable is what a request gets that has waited in vain. Agents ask again.
+// unavailable is the answer to a request that has waited in vain. Agents retry.
 const unavailable = `{"error":{"type":"api_error","code":503,"message":"agentenv: no program serves the gateway of this sandbox; attach to it, for example with envctl attach"}}`
 
-// Relay carries connections to an address, and waits for what listens there.
+// Relay forwards connections to an address, and waits until something listens there.
 type Relay struct {
 	listener net.Listener
 	target   string
@@ -53,7 +53,7 @@ func start(ctx context.Context, target string, patience time.Duration) (*Relay, 
 	return r, nil
 }
 
-// Address is where it listens.
+// Address returns the address on which the relay listens.
 func (r *Relay) Address() string { return r.listener.Addr().String() }
 
 // Close ends all connections and returns when that is done.
@@ -73,11 +73,11 @@ func (r *Relay) accept(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil: // of one connection, or for want of descriptors
+		case err != nil: // a failed connection, or no file descriptors
 			rest(ctx)
 			continue
 		}
-		r.slots <- struct{}{} // a place becomes free in the end: Close ends what holds one
+		r.slots <- struct{}{} // does not block forever: Close ends the connections that hold slots
 		r.work.Go(func() {
 			defer func() { <-r.slots }()
 			r.serve(ctx, conn.(*net.TCPConn))
@@ -85,7 +85,7 @@ func (r *Relay) accept(ctx context.Context) {
 	}
 }
 
-// rest waits a moment and reports whether there is a next one.
+// rest pauses, and reports whether to try again.
 func rest(ctx context.Context) bool {
 	select {
 	case <-time.After(pause):
@@ -95,7 +95,7 @@ func rest(ctx context.Context) bool {
 	}
 }
 
-// serve carries one connection.
+// serve handles one connection.
 func (r *Relay) serve(ctx context.Context, conn *net.TCPConn) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
@@ -114,7 +114,7 @@ func (r *Relay) serve(ctx context.Context, conn *net.TCPConn) {
 			len(unavailable), unavailable)
 		_ = conn.CloseWrite()
 		_ = conn.SetReadDeadline(time.Now().Add(drainTime))
-		_, _ = io.Copy(io.Discard, in) // else what is unread would reset the answer
+		_, _ = io.Copy(io.Discard, in) // unread data would reset the answer
 		return
 	}
 	defer out.Close()
@@ -125,7 +125,8 @@ func (r *Relay) serve(ctx context.Context, conn *net.TCPConn) {
 	both.Wait()
 }
 
-// dial connects to the target, as soon as something listens there; nil if nothing does.
+// dial connects to the target as soon as something listens there; it returns nil if nothing
+// does in time.
 func (r *Relay) dial(ctx context.Context) *net.TCPConn {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
@@ -148,11 +149,11 @@ func (r *Relay) try(ctx context.Context) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// longestMethod is more than any method of HTTP has, in bytes, with the space behind it.
+// longestMethod exceeds the length of every HTTP method and the space after it, in bytes.
 const longestMethod = 32
 
-// isProxied reports whether a request is one to a proxy: what follows its method is a host
-// or an address, and no path. It consumes nothing.
+// isProxied reports whether a request is a proxy request: its method is followed by a host or a
+// URL, not a path. It consumes nothing.
 func isProxied(request *bufio.Reader) bool {
 	for n := 2; n <= longestMethod; n++ {
 		head, err := request.Peek(n)
@@ -166,8 +167,8 @@ func isProxied(request *bufio.Reader) bool {
 	return false
 }
 
-// carry copies what is read of a connection to the end of the data, and ends the other connection as this one has ended:
-// an agent must not take an answer that was cut for a whole one.
+// carry copies data from one connection to the other, and ends the second as the first has
+// ended: an agent must not take a truncated answer for a complete one.
 func carry(to, from *net.TCPConn, in io.Reader) {
 	_, err := io.Copy(to, in)
 	if err == nil || errors.Is(err, io.EOF) {

@@ -95,7 +95,7 @@ func TestARequestThatWaitsInVainIsAnswered(t *testing.T) {
 	}
 }
 
-// TestARequestToTheProxyDoesNotWait: a command that wants a host is told at once.
+// TestARequestToTheProxyDoesNotWait: a command that requests a host gets an error at once.
 func TestARequestToTheProxyDoesNotWait(t *testing.T) {
 	target := free(t)
 	for _, line := range []string{"CONNECT example.com:443", "GET http://example.com/"} {
@@ -114,8 +114,8 @@ func TestARequestToTheProxyDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsCutIsNoWholeOne: when the program of the gateway dies, the agent sees it.
-func TestAnAnswerThatIsCutIsNoWholeOne(t *testing.T) {
+// TestATruncatedAnswerIsNotTakenForAWholeOne: when the program of the gateway dies, the agent sees it.
+func TestATruncatedAnswerIsNotTakenForAWholeOne(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestAnAnswerThatIsCutIsNoWholeOne(t *testing.T) {
 	}
 }
 
-func TestCloseEndsWhatIsUnderWay(t *testing.T) {
+func TestCloseEndsRunningRequests(t *testing.T) {
 	r, err := Start(t.Context(), free(t))
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package schema describes the protocol of the runner scripts as JSON Schema. It
-// is made from the Go types by reflection, so that the two cannot differ.
+// Package schema describes the protocol of the runner scripts as JSON Schema. It generates the
+// schema from the Go types by reflection, so that the two cannot differ.
 package schema
 
 import (
@@ -51,7 +51,7 @@ func JSON() ([]byte, error) {
 // defs are the named schemas, by the name of their Go type.
 type defs object
 
-// payloads says for each type of event what its payload is.
+// payloads returns a schema for each type of event that fixes its payload.
 func (d defs) payloads() []object {
 	var all []object
 	for _, typ := range runnerscripts.EventTypes() {
@@ -65,7 +65,7 @@ func (d defs) payloads() []object {
 
 func ref(name string) object { return object{"$ref": "#/$defs/" + name} }
 
-// ref names a struct and describes it once.
+// ref returns a reference to a struct, and adds its schema once.
 func (d defs) ref(t reflect.Type) object {
 	if _, ok := d[t.Name()]; !ok {
 		d[t.Name()] = nil // ends the recursion of a type that contains itself

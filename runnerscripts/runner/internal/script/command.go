@@ -17,8 +17,8 @@ import (
 const (
 	// mostOutput is how much of each stream of a command is kept.
 	mostOutput = 64 << 10
-	// leftOpen is how long to read on after a command has ended while processes
-	// that it left behind hold its output.
+	// leftOpen is how long output is read after a command has ended while orphans hold the
+	// pipe.
 	leftOpen = time.Second
 )
 

@@ -16,8 +16,7 @@ import (
 // contextSize is what the agent claims to be able to remember, in tokens.
 const contextSize = 200_000
 
-// conversation is a started agent. Of its own it has no process and no
-// goroutine: Prompt does everything.
+// conversation is a started agent. It has no process or goroutine: Prompt does all the work.
 type conversation struct {
 	cfg          Config
 	scenario     runnerscripts.Scenario
@@ -25,7 +24,7 @@ type conversation struct {
 	env          []string // of the commands it runs
 	systemPrompt string
 	maxTurns     int
-	raw          bool // the lines of the history are wanted as events too
+	raw          bool // also emit the lines of the history as raw events
 	out          agent.Sink
 	hist         *history
 	prompts      []string // only Prompt uses it
@@ -98,7 +97,7 @@ func (c *conversation) Interrupt(context.Context) error {
 	return nil
 }
 
-// SetMode changes when it asks for permission.
+// SetMode changes when the agent asks for permission.
 func (c *conversation) SetMode(_ context.Context, mode string) error {
 	if err := checkMode(mode); err != nil {
 		return err
@@ -113,7 +112,7 @@ func (c *conversation) SetMode(_ context.Context, mode string) error {
 	return nil
 }
 
-// SetModel changes what {{model}} stands for.
+// SetModel changes the value of {{model}}.
 func (c *conversation) SetModel(_ context.Context, model string) error {
 	c.mu.Lock()
 	c.model = model

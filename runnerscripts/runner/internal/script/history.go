@@ -25,8 +25,8 @@ func historyFile(s runnerscripts.Session) string {
 	return filepath.Join(s.Paths.Home, ".agentenv-script", s.SessionID+".jsonl")
 }
 
-// readHistory reads a history; a missing one is empty. Lines that are none, such
-// as the half one that a crash left, are skipped.
+// readHistory reads a history; a missing one is empty. It skips invalid lines, such as a line
+// that a crash has truncated.
 func readHistory(name string) (past, error) {
 	var p past
 	raw, err := os.ReadFile(name)
@@ -105,7 +105,7 @@ func openHistory(name string) (*history, error) {
 	return &history{file: f, enc: runnerscripts.NewEncoder(f)}, nil
 }
 
-// endLastLine keeps new lines apart from half a line that a crash left.
+// endLastLine terminates a last line that a crash has truncated.
 func endLastLine(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 {

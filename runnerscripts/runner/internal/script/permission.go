@@ -6,7 +6,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// question is a permission request that waits for its answer.
+// question is a pending permission request.
 type question struct {
 	tool   tool
 	answer chan answer // holds one
@@ -28,8 +28,7 @@ func options() []runnerscripts.PermissionOption {
 	}
 }
 
-// ask asks whether a tool may be used, where the mode and earlier answers leave
-// that open.
+// ask asks whether a tool may be used, unless the mode or an earlier answer decides.
 func (t *turn) ask(ctx context.Context, id string, tl tool) (answer, error) {
 	c := t.c
 	c.mu.Lock()
@@ -43,7 +42,7 @@ func (t *turn) ask(ctx context.Context, id string, tl tool) (answer, error) {
 	}
 	request := id + "-permission"
 	q := &question{tool: tl, answer: make(chan answer, 1)}
-	c.waiting[request] = q // before it is emitted, so that no answer comes too early
+	c.waiting[request] = q // before the request is emitted, so that no answer comes too early
 	c.mu.Unlock()
 	call := tl.call(id)
 	call.Status = runnerscripts.ToolPending
@@ -107,7 +106,7 @@ func chosen(d runnerscripts.PermissionDecision) (runnerscripts.PermissionKind, b
 	return "", false
 }
 
-// rejection is what the tool call shows after an answer that rejects it.
+// rejection returns the end of a tool call after a rejecting answer.
 func rejection(a answer) runnerscripts.ToolCall {
 	msg := "rejected"
 	if a.decision.Message != "" {

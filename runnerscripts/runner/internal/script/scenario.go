@@ -134,7 +134,7 @@ func turnWhen(sc runnerscripts.Scenario, prompt string) (runnerscripts.ScenarioT
 	return runnerscripts.ScenarioTurn{}, false
 }
 
-// placeholders returns what fills in the strings of a turn.
+// placeholders returns the replacements for the strings of a turn.
 func (c *conversation) placeholders(prompts []string) *strings.Replacer {
 	last := len(prompts) - 1
 	return strings.NewReplacer(

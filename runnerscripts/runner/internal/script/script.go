@@ -25,8 +25,8 @@ type Config struct {
 	Print func(line []byte) error
 }
 
-// CrashError is the error of Prompt at a crash step: the program must exit with this
-// status at once, without another word.
+// CrashError is the error of Prompt at a crash step: the program must exit with this status at
+// once, without further output.
 type CrashError int
 
 // Error returns the status.

@@ -41,7 +41,7 @@ func (t *turn) tool(s runnerscripts.ScenarioStep) tool {
 	return command{Command: args}
 }
 
-// use goes through one tool call: pending, perhaps asked for, in progress,
+// use performs one tool call: pending, a permission request if ask is set, in progress,
 // completed or failed. A failed tool does not end the turn.
 func (t *turn) use(ctx context.Context, s runnerscripts.ScenarioStep, ask bool) error {
 	if t.c.maxTurns > 0 && t.tools >= t.c.maxTurns {
@@ -118,7 +118,7 @@ func mustMarshal(v any) json.RawMessage {
 	return raw
 }
 
-// marshal is json.Marshal that keeps <, > and & as they are, like the events do.
+// marshal is like json.Marshal but does not escape <, > and &, like the events.
 func marshal(v any) (json.RawMessage, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

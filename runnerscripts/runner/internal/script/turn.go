@@ -15,8 +15,8 @@ import (
 // chunkWords is how many words are said at once.
 const chunkWords = 4
 
-// turn is the answer to one prompt. Its ids are made of its number in the
-// conversation, so that they are the same each time and never come twice.
+// turn is the answer to one prompt. Its IDs derive from its number in the conversation, so they
+// are deterministic and unique.
 type turn struct {
 	c      *conversation
 	query  string
@@ -80,7 +80,7 @@ func (t *turn) step(ctx context.Context, s runnerscripts.ScenarioStep) error {
 	return nil
 }
 
-// say emits a text in several chunks, and records as one what was said.
+// say emits a text in several chunks, and records it as one.
 func (t *turn) say(ctx context.Context, typ runnerscripts.EventType, text string) error {
 	block, start := t.block(), time.Now()
 	var said strings.Builder
@@ -184,7 +184,7 @@ func chunks(text string) []string {
 
 func words(s string) int64 { return int64(len(strings.Fields(s))) }
 
-// printed is the line that a print step means.
+// printed returns the line for a print step.
 func printed(raw json.RawMessage) []byte {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// mostDiffed is how large a file may be for its old text to stand in the diff.
+// mostDiffed is the size up to which a file's old text is part of the diff.
 const mostDiffed = 1 << 20
 
 // write is the tool that writes a file in the workspace.
