@@ -105,7 +105,9 @@ func (f *attachFlags) over(stored *environment.Config, given environment.Config)
 	if typ := given.Sandbox.Type; typ != "" && given.Sandbox.Word() != stored.Sandbox.Word() {
 		return usagef("the session is of the sandbox %q; leave --sandbox out, or move a kept sandbox with 'envctl move'", stored.Sandbox.Word())
 	}
-	if given.Agent.Name != "" && given.Agent.Name != stored.Agent.Name {
+	if given.Agent.Name == "" {
+		given.Agent.Name = stored.Agent.Name
+	} else if given.Agent.Name != stored.Agent.Name {
 		stored.Agent = environment.Agent{}
 	}
 	for _, part := range []struct{ from, to any }{
