@@ -359,15 +359,6 @@ func (a *app) unhurried(ctx context.Context) (unhurried context.Context, stop fu
 	return ctx, cancel
 }
 
-func (a *app) hurried() bool {
-	select {
-	case <-a.hurry: // which is never ready if it is nil
-		return true
-	default:
-		return false
-	}
-}
-
 // failed is the error of a query whose query_failed event was printed already.
 func failed(err error) error {
 	var q *session.QueryError
