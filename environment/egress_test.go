@@ -308,3 +308,20 @@ func TestRealAgentsBesideAProxy(t *testing.T) {
 		})
 	}
 }
+
+// TestAllowedHostsAtModal uses the same proxy through Modal's protocol.
+func TestAllowedHostsAtModal(t *testing.T) {
+	publish(t, "files.agentenv.test", 80, nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "a file: "+r.URL.Path) }))
+	cfg := Config{Sandbox: atModal(t)}
+	cfg.Sandbox.Network, cfg.Sandbox.AllowHosts = "none", []string{"files.agentenv.test"}
+	env := create(t, cfg)
+	if out, err := env.Exec(t.Context(), "curl", "-sS", "--fail", "http://files.agentenv.test/x"); err != nil || out != "a file: /x" {
+		t.Errorf("an allowed host: %q, %v", out, err)
+	}
+	if out, err := env.Exec(t.Context(), "curl", "-sS", "--fail-with-body", "http://other.agentenv.test/"); err == nil || !strings.Contains(out, `add "other.agentenv.test" to sandbox.allow_hosts`) {
+		t.Errorf("a host that is not allowed: %q, %v", out, err)
+	}
+	if out, err := env.Exec(t.Context(), "curl", "-sS", "--proxy", "http://"+env.gate.at.Address(), "http://files.agentenv.test/x"); err != nil || !strings.Contains(out, "407") && strings.Contains(out, "a file") {
+		t.Errorf("without the token: %q, %v", out, err)
+	}
+}

@@ -1,10 +1,19 @@
 package session
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
@@ -101,5 +110,101 @@ func BenchmarkOpen100000Events(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
+	}
+}
+
+// A checkpoint of a workspace of 10,000 files of which 10 have changed, against git status on it.
+func BenchmarkCheckpoint10000Files(b *testing.B) {
+	sessions, err := sqlite.Open(b.Context(), b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer sessions.Close()
+	cfg := scripted(b, steps(say("hello")))
+	cfg.Store, cfg.HealthInterval = sessions, -1
+	s, err := Open(b.Context(), cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	turn, err := s.Prompt(b.Context(), "a")
+	if err == nil {
+		_, err = turn.Wait(b.Context())
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir := s.live().sandbox.(environmentSandbox).Primitive().Paths().Workspace
+	write := func(i int, text string) {
+		name := filepath.Join(dir, fmt.Sprintf("d%d", i/100), fmt.Sprintf("f%d.txt", i))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i := range 10_000 {
+		write(i, fmt.Sprintf("file %d\n%s", i, strings.Repeat("x", 1000)))
+	}
+	git := func(args ...string) {
+		cmd := exec.CommandContext(b.Context(), "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("git %s: %v\n%s", args[0], err, out)
+		}
+	}
+	git("init", "-q")
+	git("add", ".")
+	git("commit", "-qm", "all")
+	if _, err := s.Sync(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	round := 0
+	change := func() {
+		round++
+		for i := range 10 {
+			write((round*1009+i*997)%10_000, fmt.Sprintf("changed %d\n", round))
+		}
+	}
+	var status, checkpoint time.Duration
+	for b.Loop() { // in turn, each after a change of its own
+		change()
+		began := time.Now()
+		git("status", "--porcelain")
+		status += time.Since(began)
+		change()
+		began = time.Now()
+		if _, err := s.Sync(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		checkpoint += time.Since(began)
+	}
+	b.ReportMetric(float64(checkpoint)/float64(status), "x-of-git-status")
+	b.ReportMetric(float64(status.Microseconds())/float64(b.N)/1000, "ms-git-status")
+	b.ReportMetric(float64(checkpoint.Microseconds())/float64(b.N)/1000, "ms-checkpoint")
+}
+
+// Opening sessions that do nothing, a thousand of them in one program.
+func BenchmarkOpenIdleSessions(b *testing.B) {
+	const many = 1000
+	for b.Loop() {
+		h, err := NewHost(HostConfig{Store: store.NewMemory()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		cfg := scripted(b, steps(say("hello")))
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for range many {
+			if _, err := h.Create(b.Context(), cfg); err != nil {
+				b.Fatal(err)
+			}
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		used := after.HeapInuse + after.StackInuse - before.HeapInuse - before.StackInuse
+		b.ReportMetric(float64(used)/many/1024, "KiB/session")
+		if err := h.Shutdown(b.Context()); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -106,8 +106,8 @@ type Record struct {
 	Usage runnerscripts.Usage `json:"usage,omitzero"`
 	// Sandbox is the last sandbox.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
-	// Config is the configuration with which the session was opened. It never contains the
-	// value of a secret.
+	// Config is the configuration with which the session was opened. It has neither the values of
+	// the agent's variables nor those of credentials.
 	Config json.RawMessage `json:"config,omitempty"`
 
 	CreatedAt time.Time `json:"created_at"`
