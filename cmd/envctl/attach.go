@@ -33,10 +33,11 @@ func (a *app) newAttachCmd() *cobra.Command {
 end, also when the program that began it was killed; if none runs, what happened in
 the last one. Ctrl-C lets go of it: the query goes on.
 
-ID is that of a sandbox, or of a session of 'envctl sessions ls'. With prompts, go on with its
-conversation: in the sandbox if that is there, else in a new one that has the files and the
-conversation of the last checkpoint. A query whose end was not shown yet comes first. Ctrl-C
-interrupts. Variables that --env gave are stored nowhere: give them again. A sandbox of 'envctl create' takes its
+ID is that of a sandbox, or of a session of 'envctl sessions ls'. With prompts, go on
+with its conversation: in the sandbox if that is there, else in a new one that has the
+files and the conversation of the last checkpoint. A query whose end was not shown yet
+comes first. Ctrl-C interrupts. Variables that --env gave are stored nowhere: give them
+again. A sandbox of 'envctl create' takes its
 agent from the first --agent, and remembers it. Another --agent continues what the last one
 has begun, with its files: it gets the conversation as well as it can take it, which is said.
 

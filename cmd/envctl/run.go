@@ -45,8 +45,9 @@ func (a *app) newRunCmd() *cobra.Command {
 
 Each argument is one prompt; they are answered in turn in one conversation. "-"
 reads a prompt from standard input. The sandbox ends with the command, unless
---keep is given. What was said and the files of the workspace are stored as a session, on this
-machine: 'envctl attach' goes on with it, 'envctl sessions' lists and removes them. With --in the agent runs in a sandbox that is there, and that stays.
+--keep is given. What was said and the files of the workspace are stored as a session,
+on this machine: 'envctl attach' goes on with it, 'envctl sessions' lists and removes
+them. With --in the agent runs in a sandbox that is there, and that stays.
 Ctrl-C interrupts the agent and waits for it, a few seconds at most; a second Ctrl-C does
 not wait.
 
