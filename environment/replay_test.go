@@ -13,8 +13,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// changing is what differs in the events of two sessions that are the same.
-var changing = regexp.MustCompile(`1[6-9]\d{8,}|[0-9a-f]{8}-[0-9a-f-]{27}|\b(ses|msg|prt)_\w+|"duration_ms":\d+|"cost_usd":[\d.e-]+|20\d\d-\d\d-\d\dT[\d:.]+Z?|\b\d+\.\d+ seconds|Chunk ID: \w+|process_id":"?\d+`)
+// changing is what differs in the events of two sessions that are the same. The models that
+// OpenCode offers are those that it has heard of until then.
+var changing = regexp.MustCompile(`1[6-9]\d{8,}|[0-9a-f]{8}-[0-9a-f-]{27}|\b(ses|msg|prt)_\w+|"duration_ms":\d+|"cost_usd":[\d.e-]+|20\d\d-\d\d-\d\dT[\d:.]+Z?|\b\d+\.\d+ seconds|Chunk ID: \w+|process_id":"?\d+|"models":\[[^\]]*\]`)
 
 // same returns events as they are in every replay of a session.
 func same(events []runnerscripts.Event, paths primitives.Paths) []string {
