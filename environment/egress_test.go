@@ -321,7 +321,7 @@ func TestAllowedHostsAtModal(t *testing.T) {
 	if out, err := env.Exec(t.Context(), "curl", "-sS", "--fail-with-body", "http://other.agentenv.test/"); err == nil || !strings.Contains(out, `add "other.agentenv.test" to sandbox.allow_hosts`) {
 		t.Errorf("a host that is not allowed: %q, %v", out, err)
 	}
-	if out, err := env.Exec(t.Context(), "curl", "-sS", "--proxy", "http://"+env.gate.at.Address(), "http://files.agentenv.test/x"); err != nil || !strings.Contains(out, "407") && strings.Contains(out, "a file") {
+	if out, err := env.Exec(t.Context(), "curl", "-sS", "-w", " %{http_code}", "--proxy", "http://"+env.gate.at.Address(), "http://files.agentenv.test/x"); err != nil || !strings.HasSuffix(out, " 407") || strings.Contains(out, "a file") {
 		t.Errorf("without the token: %q, %v", out, err)
 	}
 }

@@ -121,9 +121,10 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	return f.follow(ctx, w, cfg, found, prompts)
 }
 
-// follow goes on in a sandbox of which no session is stored.
+// follow goes on in a sandbox without opening a stored session.
 func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment.Config, found location, prompts []string) (err error) {
 	answer := w.answer
+	cfg.Sandbox = found.sandbox
 	env, err := environment.Attach(ctx, cfg, found.id)
 	if err != nil {
 		return err

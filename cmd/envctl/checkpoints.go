@@ -221,7 +221,7 @@ func (f *checkpointFlags) handOver(ctx context.Context, st store.Store, id strin
 	if err != nil {
 		return err
 	}
-	if err := (&attachFlags{target: f.target}).over(&cfg.Environment, given); err != nil {
+	if err := f.over(&cfg.Environment, given); err != nil {
 		return err
 	}
 	s, err := session.Open(ctx, cfg)

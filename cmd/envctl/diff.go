@@ -30,7 +30,7 @@ checkpoint, or to a second one.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, err := parsePoint(args[0])
-			to := point{number: 0}
+			var to point
 			if err == nil && len(args) == 2 {
 				to, err = parsePoint(args[1])
 				if err == nil && (from.number == 0 || to.number == 0 || to.id != "" && to.id != from.id) {

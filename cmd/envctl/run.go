@@ -184,12 +184,11 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 			err = errors.Join(err, f.printKept(cfg.Sandbox, env.ID()))
 		}
 	}
-	var ended error
+	ends := made.Load() // with the session
 	if f.keep {
-		ended = s.Close()
-	} else {
-		ended = f.app.closeSession(ctx, s, made.Load())
+		ends = nil
 	}
+	ended := f.app.closeSession(ctx, s, ends)
 	if !f.keep && stored {
 		f.app.pointToSession(s.ID())
 	}

@@ -101,7 +101,7 @@ func unlessMissing(err error) error {
 }
 
 // over puts what the flags and the file say over a stored configuration.
-func (f *attachFlags) over(stored *environment.Config, given environment.Config) error {
+func (t *target) over(stored *environment.Config, given environment.Config) error {
 	if typ := given.Sandbox.Type; typ != "" && given.Sandbox.Word() != stored.Sandbox.Word() {
 		return usagef("the session is of the sandbox %q; leave --sandbox out, or move a kept sandbox with 'envctl move'", stored.Sandbox.Word())
 	}
@@ -126,7 +126,7 @@ func (f *attachFlags) over(stored *environment.Config, given environment.Config)
 	stored.Logger, stored.Raw = given.Logger, given.Raw
 	stored.Record, stored.Replay = given.Record, given.Replay
 	stored.Name = "" // a new sandbox gets none: another one may have it now
-	if f.config != "" && given.Credentials != nil {
+	if t.config != "" && given.Credentials != nil {
 		stored.Credentials = given.Credentials
 		return nil
 	}

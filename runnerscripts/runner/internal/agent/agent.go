@@ -1,5 +1,5 @@
 // Package agent defines the interface between the runner, which speaks the protocol of package
-// runnerscripts, and the drivers, each of which supports one agent.
+// runnerscripts, and the drivers, one for each agent.
 package agent
 
 import (

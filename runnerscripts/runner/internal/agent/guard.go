@@ -77,7 +77,7 @@ func paths(call runnerscripts.ToolCall) []string {
 }
 
 // holds reports whether a path stays inside, both for the system, which follows links before
-// "..", and for agents, many of which remove ".." first and expand "~" to the home.
+// "..", and for agents: many remove ".." first and expand "~" to the home.
 func (g Guard) holds(name string, reads bool) bool {
 	if name == "~" || strings.HasPrefix(name, "~/") {
 		return false

@@ -3,7 +3,7 @@
 //
 //   - It stores a session in its own file, named by the minute in which the session
 //     began. Loading a session in that minute overwrites the file; loading it later
-//     creates a second file with the same short ID, because of which the next start
+//     creates a second file with the same short ID, and the next start
 //     deletes the first. So the driver names the file by a minute that never comes,
 //     removes the others, and turns deletion off.
 //   - It still repeats a loaded session after it has reported it as loaded.

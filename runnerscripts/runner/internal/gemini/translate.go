@@ -221,7 +221,7 @@ func (c toolCall) rest() runnerscripts.ToolCall {
 	return c.withOutput(runnerscripts.ToolCall{ToolCallID: c.ID, Name: c.Name, RawInput: c.Args, RawOutput: c.Result})
 }
 
-// rejected returns the end of a call of which only the result is recorded.
+// rejected returns the end of a call that is recorded by its result only.
 func (r functionResponse) rejected() runnerscripts.ToolCall {
 	var said struct {
 		Error string `json:"error"`
@@ -316,7 +316,7 @@ func (p *player) say(at time.Time, typ runnerscripts.EventType, text string) {
 	p.blocks++
 }
 
-// results reports the rejected calls, of which only the results are recorded.
+// results reports the rejected calls, which are recorded by their results only.
 func (p *player) results(at time.Time, r entry) {
 	for _, part := range r.Content {
 		f := part.FunctionResponse
