@@ -44,6 +44,12 @@ func Start(t testing.TB) *Server {
 			t.Fatalf("ssh-keygen: %v: %s", err, out)
 		}
 	}
+	// What this user's shell does at a login is not tested: it may take long, or wait for that of
+	// another test.
+	home := filepath.Join(dir, "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	address := freeAddress(t)
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -57,7 +63,7 @@ func Start(t testing.TB) *Server {
 	writeFile(t, filepath.Join(dir, "sshd_config"), strings.Join([]string{
 		"ListenAddress " + address, "HostKey " + filepath.Join(dir, "host"), "AuthorizedKeysFile " + filepath.Join(dir, "user.pub"),
 		"PidFile none", "UsePAM no", "StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password",
-		"SetEnv DOCKER_CONFIG=" + dir + " XDG_CACHE_HOME=" + filepath.Join(dir, "cache"), "MaxStartups 200", "MaxSessions 200", "",
+		"SetEnv HOME=" + home + " DOCKER_CONFIG=" + dir + " XDG_CACHE_HOME=" + filepath.Join(dir, "cache"), "MaxStartups 200", "MaxSessions 200", "",
 	}, "\n"))
 	writeFile(t, filepath.Join(dir, "ssh_config"), strings.Join([]string{
 		"IdentityFile " + filepath.Join(dir, "user"), "IdentitiesOnly yes", "UserKnownHostsFile " + filepath.Join(dir, "known_hosts"),
