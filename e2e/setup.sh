@@ -25,6 +25,7 @@ install_debian() {
 install_debian gcc gcc libc6-dev # the race detector links with it
 install_debian git git ca-certificates
 install_debian npm npm
+install_debian /usr/bin/pip3 python3-pip # a sandbox that has this machine's /usr installs with it
 install_debian ssh-keygen openssh-client                    # for engines that are reached by ssh;
 [ -x /usr/sbin/sshd ] || install_debian sshd openssh-server # tests start their own on the loopback device
 

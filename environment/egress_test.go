@@ -2,6 +2,7 @@ package environment
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -102,6 +103,34 @@ func registry(t *testing.T, address string) http.Handler {
 	return mux
 }
 
+// index is one of pip with the package "right".
+func index(t *testing.T) http.Handler {
+	t.Helper()
+	const name, info = "right-1.0-py3-none-any.whl", "right-1.0.dist-info/"
+	var wheel bytes.Buffer
+	archive := zip.NewWriter(&wheel)
+	for file, content := range map[string]string{
+		"right.py": "text = 'right is here'\n", info + "METADATA": "Metadata-Version: 2.1\nName: right\nVersion: 1.0\n",
+		info + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n", info + "RECORD": "",
+	} {
+		w, err := archive.Create(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(w, content)
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /simple/right/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<!DOCTYPE html><html><body><a href="/files/%[1]s">%[1]s</a></body></html>`, name)
+	})
+	mux.HandleFunc("GET /files/"+name, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wheel.Bytes()) })
+	return mux
+}
+
 // gitServer serves one of git with a file, as git's own server does.
 func gitServer(t *testing.T) http.Handler {
 	t.Helper()
@@ -118,7 +147,7 @@ git -c user.name=t -c user.email=t@example.com commit -qm one; git clone -q --ba
 }
 
 // withPrograms is the configuration of a container without a network that has this machine's
-// programs: git, npm and curl.
+// programs: git, npm, pip and curl.
 func withPrograms(t *testing.T) Config {
 	t.Helper()
 	cfg := inContainer(t, testdocker.Debian(t))
@@ -127,23 +156,26 @@ func withPrograms(t *testing.T) Config {
 	return cfg
 }
 
-// TestAllowedHostsInAContainer uses npm, git and curl in a container without a network.
+// TestAllowedHostsInAContainer uses npm, pip, git and curl in a container without a network.
 func TestAllowedHostsInAContainer(t *testing.T) {
-	cert, trusted := certificate(t, "registry.agentenv.test", "git.agentenv.test", "other.agentenv.test")
+	cert, trusted := certificate(t, "registry.agentenv.test", "index.agentenv.test", "git.agentenv.test", "other.agentenv.test")
 	publish(t, "registry.agentenv.test", 443, &cert, registry(t, "https://registry.agentenv.test"))
+	publish(t, "index.agentenv.test", 443, &cert, index(t))
 	publish(t, "git.agentenv.test", 443, &cert, gitServer(t))
 	publish(t, "git.agentenv.test", 80, nil, gitServer(t))
 	publish(t, "files.agentenv.test", 80, nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "a file: "+r.URL.Path) }))
 	publish(t, "other.agentenv.test", 443, &cert, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a host was reached that is not allowed") }))
 	cfg := withPrograms(t)
-	cfg.Sandbox.AllowHosts = []string{"registry.agentenv.test", "git.agentenv.test", "files.agentenv.test"}
+	cfg.Sandbox.AllowHosts = []string{"registry.agentenv.test", "index.agentenv.test", "git.agentenv.test", "files.agentenv.test"}
 	env := create(t, cfg)
 	if err := env.Primitive().WriteFile(t.Context(), "ca.pem", bytes.NewReader(trusted), primitives.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	const trust = `export GIT_SSL_CAINFO=$PWD/ca.pem CURL_CA_BUNDLE=$PWD/ca.pem npm_config_cafile=$PWD/ca.pem HOME=$PWD npm_config_audit=false npm_config_update_notifier=false npm_config_fetch_retries=0; `
+	const trust = `export GIT_SSL_CAINFO=$PWD/ca.pem CURL_CA_BUNDLE=$PWD/ca.pem npm_config_cafile=$PWD/ca.pem HOME=$PWD npm_config_audit=false npm_config_update_notifier=false npm_config_fetch_retries=0` +
+		` PIP_CERT=$PWD/ca.pem PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_RETRIES=1; `
 	for _, c := range []struct{ command, want string }{
 		{"npm install --registry https://registry.agentenv.test left >npm.log 2>&1 || { cat npm.log; exit 1; }; node -p 'require(\"left\")'", "left is here"},
+		{"/usr/bin/pip3 install -q --root-user-action=ignore --target py --index-url https://index.agentenv.test/simple right && PYTHONPATH=py /usr/bin/python3 -c 'import right; print(right.text)'", "right is here"},
 		{"git clone -q https://git.agentenv.test/one.git secure && cat secure/file", "cloned"},
 		{"git clone -q http://git.agentenv.test/one.git plain && cat plain/file", "cloned"},
 		{"curl -sS --fail http://files.agentenv.test/x", "a file: /x"},
@@ -158,6 +190,7 @@ func TestAllowedHostsInAContainer(t *testing.T) {
 		{"curl -sSv https://other.agentenv.test/", `add "other.agentenv.test" to sandbox.allow_hosts`},
 		{"curl -sS --fail-with-body http://other.agentenv.test/", `add "other.agentenv.test" to sandbox.allow_hosts`},
 		{"git clone -q https://other.agentenv.test/one.git", "403"},
+		{"/usr/bin/pip3 install --target py --index-url https://other.agentenv.test/simple wrong", "403"},
 		{"npm view --registry https://other.agentenv.test left", "403"},
 		{"curl -sS --proxy http://" + env.gate.at.Address() + " https://git.agentenv.test/", "407"}, // without the token
 		{"curl -sS --noproxy '*' https://git.agentenv.test/", "resolve host"},
