@@ -3,6 +3,7 @@ package environment
 import (
 	"archive/tar"
 	"archive/zip"
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -198,6 +199,59 @@ func TestAllowedHostsInAContainer(t *testing.T) {
 		if out, err := env.Exec(t.Context(), "sh", "-c", trust+c.command); err == nil || !strings.Contains(out, c.want) {
 			t.Errorf("%s: %q, %v", c.command, out, err)
 		}
+	}
+}
+
+// TestTenThousandConnectionsOfASandbox: they keep neither another sandbox from its gateway nor,
+// once they are closed, this one.
+func TestTenThousandConnectionsOfASandbox(t *testing.T) {
+	publish(t, "files.agentenv.test", 80, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a file") }))
+	cfg := withPrograms(t)
+	cfg.Sandbox.AllowHosts = []string{"files.agentenv.test"}
+	hostile, other := create(t, cfg), create(t, cfg)
+	reaches := func(env *Environment) error {
+		out, err := env.Exec(t.Context(), "curl", "-sS", "--max-time", "60", "--retry", "5", "--retry-all-errors", "http://files.agentenv.test/")
+		if err == nil && out != "a file" {
+			err = fmt.Errorf("got %q", out)
+		}
+		return err
+	}
+	const flood = `import resource, socket, sys
+host, port = sys.argv[1].split(":")
+resource.setrlimit(resource.RLIMIT_NOFILE, (11000, 11000))
+held = []
+for i in range(10000):
+    s = socket.socket()
+    s.setblocking(False)
+    s.connect_ex((host, int(port)))
+    held.append(s)
+for s in held:
+    try:
+        s.send(b"CONNECT ")
+    except OSError:
+        pass # not accepted so far
+print("open", flush=True)
+sys.stdin.read()`
+	p, err := hostile.Primitive().Exec(t.Context(), primitives.Command{
+		Args: []string{"/usr/bin/python3", "-c", flood, hostile.gate.at.Address()}, Stdin: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if line, err := bufio.NewReader(p.Stdout()).ReadString('\n'); line != "open\n" {
+		text, _ := io.ReadAll(p.Stderr())
+		t.Fatalf("the connections were not opened: %q, %v: %s", line, err, text)
+	}
+	if err := reaches(other); err != nil {
+		t.Errorf("another sandbox, meanwhile: %v", err)
+	}
+	_ = p.Stdin().Close()
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := reaches(hostile); err != nil {
+		t.Errorf("the sandbox, afterwards: %v", err)
 	}
 }
 
