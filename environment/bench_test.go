@@ -3,10 +3,17 @@ package environment
 import (
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
@@ -122,4 +129,77 @@ func BenchmarkChanges(b *testing.B) {
 	if err := env.Close(); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// BenchmarkFirstByte is the time until the answer of a model begins, as curl in the sandbox
+// measures it, beside that of the same calls past the gateway.
+func BenchmarkFirstByte(b *testing.B) {
+	b.Setenv("TEST_HOST_KEY", hostKey)
+	b.Run("local", func(b *testing.B) {
+		box := Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}}
+		benchmarkFirstByte(b, box, "127.0.0.1")
+	})
+	b.Run("docker", func(b *testing.B) {
+		box := Sandbox{
+			Type: "docker", Spec: primitives.Spec{Image: testdocker.Debian(b), Network: "bridge", Labels: testdocker.Labels()},
+			Docker: docker.Provider{Pull: docker.PullNever, Mounts: []docker.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}}},
+		}
+		bridge, err := net.InterfaceByName("docker0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		addresses, err := bridge.Addrs()
+		if err != nil || len(addresses) == 0 {
+			b.Fatalf("addresses of docker0: %v, %v", addresses, err)
+		}
+		host, _, _ := strings.Cut(addresses[0].String(), "/")
+		benchmarkFirstByte(b, box, host)
+	})
+}
+
+func benchmarkFirstByte(b *testing.B, box Sandbox, host string) {
+	l, err := new(net.ListenConfig).Listen(b.Context(), "tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: 1\n\n")
+	})}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	direct := "http://" + l.Addr().String()
+	env, err := Create(b.Context(), Config{
+		Sandbox: box, Agent: Agent{Name: "command", Command: []string{"true"}},
+		Credentials: map[string]Credential{"anthropic": {Env: "TEST_HOST_KEY", URL: direct}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer env.Close()
+	median := func(base string) float64 {
+		out, err := env.Exec(b.Context(), "curl", "-sS", "--fail", "-o", "/dev/null", "-w", "%{time_starttransfer}\n",
+			"-H", "X-Api-Key: "+env.gate.at.Token, "-d", "{}", base+"/v1/messages#[1-200]")
+		if err != nil {
+			b.Fatal(err)
+		}
+		var times []float64
+		for line := range strings.Lines(out) {
+			seconds, err := strconv.ParseFloat(strings.TrimSpace(line), 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			times = append(times, seconds*1e6)
+		}
+		slices.Sort(times)
+		return times[len(times)/2]
+	}
+	var past, through float64
+	for b.Loop() {
+		past += median(direct)
+		through += median(env.gate.at.URL + "/anthropic")
+	}
+	b.ReportMetric(past/float64(b.N), "us/direct")
+	b.ReportMetric(through/float64(b.N), "us/gateway")
 }
