@@ -255,7 +255,7 @@ type EnvironmentInfo struct {
 
 // EnvironmentTerminated tells why the sandbox ended.
 type EnvironmentTerminated struct {
-	Reason string `json:"reason"` // "manual", "idle", "unhealthy", "expired", "forked"
+	Reason string `json:"reason"` // "manual", "idle", "unhealthy", "expired", "forked", "moved"
 }
 
 // FileChange is a change in the workspace.

@@ -103,17 +103,22 @@ func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error
 	return copies, s.lost("fork", live, err)
 }
 
-// branch is a session that Fork has added to the store.
+// branch is a session that Fork has added to the store, or one whose sandbox was moved.
 type branch struct {
-	parent  string
+	parent  string  // empty for one whose sandbox was moved
 	sandbox sandbox // may be nil
 }
 
-// events returns the events that say where the session comes from.
-func (b *branch) events() []runnerscripts.Event {
-	return []runnerscripts.Event{event(runnerscripts.TypeLog, "", runnerscripts.Log{
+// events returns the events that say where the session comes from, and close what is open in its
+// state.
+func (b *branch) events(st State) []runnerscripts.Event {
+	if b.parent == "" {
+		return leftovers(st, reasonMoved)
+	}
+	comes := event(runnerscripts.TypeLog, "", runnerscripts.Log{
 		Level: "info", Message: "what follows is another session's than what came before: " + b.parent,
-	})}
+	})
+	return append([]runnerscripts.Event{comes}, leftovers(st, reasonForked)...)
 }
 
 // branchOff adds a copy of the session up to the event last to the store and opens it.

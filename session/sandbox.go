@@ -90,6 +90,7 @@ const (
 	reasonUnhealthy = "unhealthy"
 	reasonExpired   = "expired"
 	reasonForked    = "forked"
+	reasonMoved     = "moved"
 )
 
 // liveSandbox is the current sandbox of a session, with the goroutines that monitor it.

@@ -102,7 +102,8 @@ func open(ctx context.Context, cfg Config, create createFunc) (*AgentSession, er
 	return openBranch(ctx, cfg, create, nil)
 }
 
-// openBranch opens a session; b is nil unless Fork has added the session to the store.
+// openBranch opens a session; b is nil unless Fork has added the session to the store or its
+// sandbox was moved.
 func openBranch(ctx context.Context, cfg Config, create createFunc, b *branch) (*AgentSession, error) {
 	cfg, err := cfg.recall(ctx)
 	if err == nil {
@@ -202,7 +203,7 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 	}
 	switch {
 	case b != nil:
-		return s.append(ctx, append(b.events(), leftovers(s.state, reasonForked)...)...)
+		return s.append(ctx, b.events(s.state)...)
 	case s.durable:
 		return s.readopt(ctx)
 	}

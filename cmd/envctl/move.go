@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // moveFlags are the flags of move.
@@ -73,6 +75,17 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	if at.inUse {
 		return fmt.Errorf("a program uses %s, and its session cannot move meanwhile; end that first", at.id)
 	}
+	stored, err := resume(ctx, id, &at, func(st store.Store, _ session.State, cfg session.Config) error {
+		return f.moveFrom(ctx, at, to, &cfg)
+	})
+	if stored || err != nil {
+		return err
+	}
+	return f.moveFrom(ctx, at, to, nil)
+}
+
+// moveFrom moves what is in a sandbox, and with it the session that is stored, unless that is nil.
+func (f *moveFlags) moveFrom(ctx context.Context, at location, to environment.Config, stored *session.Config) error {
 	env, err := environment.Attach(ctx, environment.Config{
 		Sandbox: at.sandbox, Runner: to.Runner, Logger: to.Logger, Agent: environment.Agent{Name: f.named},
 	}, at.id)
@@ -85,5 +98,15 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 		return errors.Join(err, env.Close())
 	}
 	_, werr := fmt.Fprintln(f.app.out, moved.ID())
-	return errors.Join(err, werr, moved.Close())
+	err = errors.Join(err, werr)
+	if stored == nil {
+		return errors.Join(err, moved.Close())
+	}
+	stored.Environment.Sandbox, stored.Environment.Name = to.Sandbox, ""
+	stored.Environment.Logger, stored.Environment.Runner = to.Logger, to.Runner
+	s, openErr := session.OpenMoved(ctx, *stored, moved)
+	if openErr != nil {
+		return errors.Join(err, openErr, moved.Close())
+	}
+	return errors.Join(err, s.Close())
 }
