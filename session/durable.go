@@ -183,15 +183,21 @@ func (s *AgentSession) lookForUnfinished(ctx context.Context) {
 }
 
 // repeats reports whether an event of a continued query is already stored: the environment
-// reports the end of a permission request again.
-func (s *AgentSession) repeats(t *Turn, ev runnerscripts.Event) bool {
+// reports the end of a permission request again. before are the events of the query that are
+// stored next.
+func (s *AgentSession) repeats(t *Turn, before []runnerscripts.Event, ev runnerscripts.Event) bool {
 	if !t.reopened || ev.Type != runnerscripts.TypePermissionResolved {
 		return false
 	}
 	p, ok := decode[runnerscripts.PermissionResolved](ev)
+	asks := func(ev runnerscripts.Event) bool {
+		asked, _ := decode[runnerscripts.PermissionRequest](ev)
+		return ev.Type == runnerscripts.TypePermissionRequest && asked.ID == p.ID
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return ok && !slices.ContainsFunc(s.state.Pending, func(open runnerscripts.PermissionRequest) bool { return open.ID == p.ID })
+	return ok && !slices.ContainsFunc(before, asks) &&
+		!slices.ContainsFunc(s.state.Pending, func(open runnerscripts.PermissionRequest) bool { return open.ID == p.ID })
 }
 
 // executing returns the context of a query in a sandbox. In a durable session it ends when the

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 	"time"
 
@@ -155,27 +156,32 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 	}
 	told := false
 	q := environment.Query{Prompt: a.turn.prompt, ID: a.turn.id, After: a.turn.index, Detach: a.detached}
-	for ev, err := range live.ExecuteQuery(ctx, q) {
-		if err != nil {
-			return last, err
-		}
+	query := func(ctx context.Context) iter.Seq2[runnerscripts.Event, error] { return live.ExecuteQuery(ctx, q) }
+	for events, err := range ready(ctx, query) {
 		if a.detached && !told && s.isInterrupted(a) {
 			told = true
 			_ = live.Interrupt(ctx) // the first interrupt may have come before the query started
 		}
-		if s.repeats(a.turn, ev) {
-			continue
+		fresh := events[:0]
+		for _, ev := range events {
+			if s.repeats(a.turn, fresh, ev) {
+				continue
+			}
+			a.turn.failure.Add(ev)
+			a.turn.index = max(a.turn.index, ev.Index)
+			if endOf(a.turn.id, ev) {
+				last = &ev
+				continue
+			}
+			if ev.QueryID == a.turn.id && ev.Type == runnerscripts.TypeQueryStarted {
+				a.taken = true
+			}
+			fresh = append(fresh, ev)
 		}
-		a.turn.failure.Add(ev)
-		a.turn.index = max(a.turn.index, ev.Index)
-		if endOf(a.turn.id, ev) {
-			last = &ev
-			continue
+		if err := s.append(ctx, fresh...); err != nil {
+			return last, err
 		}
-		if ev.QueryID == a.turn.id && ev.Type == runnerscripts.TypeQueryStarted {
-			a.taken = true
-		}
-		if err := s.append(ctx, ev); err != nil {
+		if err != nil {
 			return last, err
 		}
 	}
