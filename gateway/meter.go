@@ -76,13 +76,20 @@ func (l Limits) over(u Used, scope string, allowed Limits) error {
 	case l.USD > 0 && u.CostUSD >= max(l.USD, allowed.USD):
 		return fail("usd", fmt.Sprintf("%.4g USD", l.USD))
 	case l.Tokens > 0 && u.tokens() >= max(l.Tokens, allowed.Tokens):
-		return fail("tokens", fmt.Sprintf("%d tokens", l.Tokens))
+		return fail("tokens", counted(l.Tokens, "token"))
 	case l.Requests > 0 && u.Requests >= max(l.Requests, allowed.Requests):
-		return fail("requests", fmt.Sprintf("%d requests", l.Requests))
+		return fail("requests", counted(l.Requests, "request"))
 	case l.Time > 0 && u.Time >= l.Time:
 		return fail("time", l.Time.String())
 	}
 	return nil
+}
+
+func counted(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // again returns allowed, with one field extended by the amount of the limit l.
