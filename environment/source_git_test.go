@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
+	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -230,13 +231,13 @@ func TestGitRefs(t *testing.T) {
 	}
 }
 
-// Trees that each name the next one twice make two million files of 22 objects.
+// Trees that each name the next one twice make two thousand files of 12 objects.
 func TestARepositoryWithTooManyFilesIsNotCheckedOut(t *testing.T) {
 	repo := t.TempDir()
 	host(t, repo, "init", "-q", "--initial-branch=main")
 	tree{"f": "1"}.write(t, repo)
 	object, kind := host(t, repo, "hash-object", "-w", "f"), "100644 blob"
-	for range 21 {
+	for range 11 {
 		cmd := exec.Command("git", "mktree")
 		cmd.Dir, cmd.Stdin = repo, strings.NewReader(fmt.Sprintf("%[1]s %[2]s\ta\n%[1]s %[2]s\tb\n", kind, object))
 		out, err := cmd.Output()
@@ -248,8 +249,8 @@ func TestARepositoryWithTooManyFilesIsNotCheckedOut(t *testing.T) {
 	host(t, repo, "update-ref", "refs/heads/main", host(t, repo, "commit-tree", "-m", "bomb", object))
 	for _, history := range []bool{false, true} {
 		dir := t.TempDir()
-		err := hostgit.Repository{URL: "file://" + repo, History: history}.Clone(t.Context(), dir, sourceLimit)
-		if !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "1048576 files") {
+		err := hostgit.Repository{URL: "file://" + repo, History: history}.Clone(t.Context(), dir, archive.Limit{Entries: 1024})
+		if !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "1024 files") {
 			t.Errorf("with history %v: error %v, want primitives.ErrLimit", history, err)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != ".git" {

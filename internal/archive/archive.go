@@ -13,9 +13,9 @@ import (
 
 // The limits of a zero [Limit].
 const (
-	maxBytes   = 16 << 30  // 16 GiB of content
-	maxEntries = 1 << 20   // files, folders and links
-	maxNames   = 256 << 20 // bytes of all names and targets
+	maxBytes   = 16 << 30 // 16 GiB of content
+	maxEntries = 1 << 20  // files, folders and links
+	nameBytes  = 256      // of names and targets for each of them
 )
 
 // Limit bounds what one archive unpacks to. Holes count: a sparse file counts with
@@ -24,6 +24,8 @@ type Limit struct {
 	// Bytes is the most content in bytes. Zero means 16 GiB, and a negative
 	// number no limit.
 	Bytes int64
+	// Entries is the most files, folders and links. Zero means 1,048,576.
+	Entries int64
 	// Advice ends the error's message.
 	Advice string
 }
@@ -33,6 +35,13 @@ func (l Limit) bytes() int64 {
 		return maxBytes
 	}
 	return l.Bytes
+}
+
+func (l Limit) entries() int64 {
+	if l.Entries == 0 {
+		return maxEntries
+	}
+	return l.Entries
 }
 
 // Meter returns a function that counts the entries of what becomes an archive later.
@@ -50,15 +59,15 @@ type meter struct {
 func (m *meter) add(h *tar.Header) error {
 	m.entries++
 	m.names += int64(len(h.Name) + len(h.Linkname))
-	most := m.limit.bytes()
+	most, entries := m.limit.bytes(), m.limit.entries()
 	var what string
 	switch {
 	case most >= 0 && h.Size > most-m.bytes:
 		what = "more than " + size(most) + " of content"
-	case m.entries > maxEntries:
-		what = fmt.Sprintf("more than %d files", maxEntries)
-	case m.names > maxNames:
-		what = fmt.Sprintf("more than %d MiB of names", maxNames>>20)
+	case m.entries > entries:
+		what = fmt.Sprintf("more than %d files", entries)
+	case m.names > nameBytes*entries:
+		what = "more than " + size(nameBytes*entries) + " of names"
 	default:
 		m.bytes += h.Size
 		return nil
@@ -94,7 +103,7 @@ type Reader struct {
 func NewReader(r io.Reader, l Limit) *Reader {
 	if most := l.bytes(); most >= 0 {
 		// Headers that only prepare an entry are not seen one by one.
-		r = &rawLimit{r: r, left: most + 4096*maxEntries, limit: l}
+		r = &rawLimit{r: r, left: most + 4096*l.entries(), limit: l}
 	}
 	return &Reader{Reader: tar.NewReader(r), meter: meter{limit: l}}
 }

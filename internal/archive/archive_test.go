@@ -69,7 +69,7 @@ func sparseFile(t *testing.T, size int64) io.Reader {
 }
 
 func TestAnArchiveBeyondTheLimitIsRefusedBeforeItsContent(t *testing.T) {
-	limit := archive.Limit{Bytes: 1 << 30, Advice: "raise it"}
+	limit := archive.Limit{Bytes: 1 << 30, Entries: 1 << 10, Advice: "raise it"}
 	for name, r := range map[string]io.Reader{
 		"a large file":         headers(t, tar.Header{Name: "f", Size: 15 << 40, Mode: 0o644}),
 		"many folders":         headers(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}),
@@ -86,6 +86,18 @@ func TestAnArchiveBeyondTheLimitIsRefusedBeforeItsContent(t *testing.T) {
 				t.Errorf("error %v, want primitives.ErrLimit with the advice", err)
 			}
 		})
+	}
+}
+
+func TestEntriesAreLimitedByDefault(t *testing.T) {
+	add := archive.Limit{}.Meter()
+	n := 0
+	var err error
+	for ; err == nil && n < 2<<20; n++ {
+		err = add(&tar.Header{Name: "f"})
+	}
+	if !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "more than 1048576 files") || n != 1<<20+1 {
+		t.Errorf("entry %d: %v", n, err)
 	}
 }
 
