@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"os"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -135,50 +134,34 @@ func (e *Environment) rejoinAfter(ctx context.Context, last prompted) (*process,
 	return p, err
 }
 
-// recover returns the agent that has the run's prompt, from a program that has gone. If
-// the runner has not taken it up, it is ended, and the agent is nil: only a prompt whose
-// query_started was printed can have reached the agent, and a line may be on its way.
+// recover returns the agent that has the run's prompt, from a program that has gone. If the
+// runner has not taken it up, it is asked to end, and then the prompt goes to the next one:
+// only a prompt whose query_started was printed can have reached the agent, and a line may be on
+// its way.
 func (r *queryRun) recover(ctx context.Context, last prompted) (*process, error) {
 	e := r.env
 	far, err := e.progressOf(ctx, last)
-	if err == nil && !far.started && !far.ended {
-		if far.running != "" {
-			return nil, fmt.Errorf("%w: the agent in the sandbox works on query %s of another program", ErrBusy, far.running)
-		}
-		if err = e.endUntaken(ctx, last); err == nil {
-			far, err = e.progressOf(ctx, last)
-		}
-		if err == nil && !far.started && !far.ended {
-			r.index = last.Index
-			return nil, nil
-		}
+	if err == nil && far.running != "" && !far.started {
+		return nil, fmt.Errorf("%w: the agent in the sandbox works on query %s of another program", ErrBusy, far.running)
 	}
 	var p *process
 	if err == nil {
 		p, err = e.reattach(ctx, last, last.Offset)
+	}
+	if err == nil && !far.started && !far.ended {
+		err = p.send(ctx, runnerscripts.Control{Type: runnerscripts.ControlWithdraw, ID: last.QueryID})
+		if errors.Is(err, errScriptExited) {
+			err = nil // which its output says, too
+		}
+		if err != nil {
+			e.release(p)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("go on with query %s: %w", last.QueryID, err)
 	}
 	r.goOn(last, far)
 	return p, nil
-}
-
-// endUntaken ends a runner that has not taken up its prompt, with its agent. It gets no
-// time to say anything: what it would say is that the prompt has failed.
-func (e *Environment) endUntaken(ctx context.Context, last prompted) error {
-	proc, err := primitives.Reattach(ctx, e.prim, last.Process, primitives.Offset{Stdout: last.Offset, NoFollow: true})
-	if err != nil {
-		return err
-	}
-	err = proc.Signal(ctx, primitives.SIGKILL)
-	if errors.Is(err, os.ErrProcessDone) {
-		err = nil
-	}
-	if err == nil {
-		_, err = proc.Wait(ctx)
-	}
-	return errors.Join(err, proc.Close())
 }
 
 // reattach returns the process that has or had a prompt, with its output from a position

@@ -258,6 +258,10 @@ const (
 	ControlSetMode    ControlType = "set_mode"   // Value
 	ControlSetModel   ControlType = "set_model"  // Value
 	ControlShutdown   ControlType = "shutdown"   // end now, the running query included
+	// ControlWithdraw takes back the prompt of ID, or one that is still on its way: unless
+	// its query_started was or will be printed, execute-query ends without it. It may be the
+	// first line.
+	ControlWithdraw ControlType = "withdraw"
 )
 
 // PermissionDecision answers a permission request.

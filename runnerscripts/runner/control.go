@@ -18,8 +18,8 @@ const settingTime = 30 * time.Second
 const mostPending = 100
 
 // readControls reads control lines until the input ends, and passes them on in
-// their order. A shutdown and an interrupt do not wait for their turn: they work while
-// the agent starts, or hangs.
+// their order. A shutdown, an interrupt and the withdrawal of a prompt do not wait for their
+// turn: they work while the agent starts, or hangs.
 func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.LineReader, pending chan<- runnerscripts.Control) {
 	defer close(pending)
 	for {
@@ -38,6 +38,9 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 		case err != nil:
 		case ctl.Type == runnerscripts.ControlShutdown:
 			c.shutdown()
+			continue
+		case ctl.Type == runnerscripts.ControlWithdraw:
+			c.withdraw(ctl.ID)
 			continue
 		case ctl.Type == runnerscripts.ControlInterrupt:
 			c.change(ctx, func(q *queries.Queue) []queries.Action { return q.Interrupt(ctl.ID) })

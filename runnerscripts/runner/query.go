@@ -133,6 +133,16 @@ func (c *conversation) shutdown() {
 	c.kill(errShutdown)
 }
 
+// withdraw ends the work unless the agent has a prompt or gets it.
+func (c *conversation) withdraw(id string) {
+	c.mu.Lock()
+	withdrawn := c.queue.Withdraw(id)
+	c.mu.Unlock()
+	if withdrawn {
+		c.shutdown()
+	}
+}
+
 // outcome is how the script ends whose work ended with err.
 func outcome(ctx context.Context, out *sink, err error) error {
 	switch {

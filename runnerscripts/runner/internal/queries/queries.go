@@ -6,7 +6,7 @@
 // Two promises hold for every sequence of calls that ends with [Queue.Abandon]: each
 // added prompt gets one query_started and one query_completed or query_failed, and
 // each reported permission request gets one permission_resolved before that. A prompt
-// that comes after [StopStart] is not added and gets no event: its sender gives it to
+// that comes after [StopStart] or was withdrawn is not added and gets no event: its sender gives it to
 // the next agent.
 package queries
 
@@ -77,7 +77,7 @@ type Queue struct {
 	current *query   // running or interrupted; nil if none is
 	started bool     // the agent has been started
 	closed  bool     // no more prompts, answers and interrupts will come
-	// stopping is true after StopStart. Later prompts are dropped.
+	// stopping is true after StopStart and Withdraw. Later prompts are dropped.
 	stopping bool
 	count    int // of prompts, for those without an ID
 	// unknown is the last interrupted ID without a prompt. ended is the ID of the last query
@@ -115,6 +115,18 @@ func (q *Queue) Add(id, text string) (string, []Action, error) {
 	}
 	q.waiting = append(q.waiting, next)
 	return id, nil, nil
+}
+
+// Withdraw takes back a prompt that the agent has not seen, and reports whether the
+// conversation must end for that, so that the prompt does not come later. It must not if the
+// agent has the prompt or had it, or works, or other prompts wait.
+func (q *Queue) Withdraw(id string) bool {
+	other := func(p *query) bool { return p.ID != id }
+	if q.current != nil || id == q.ended || slices.ContainsFunc(q.waiting, other) {
+		return false
+	}
+	q.waiting, q.stopping = nil, true
+	return true
 }
 
 // Accept lets a prompt run when the earlier queries have ended. It does nothing if the prompt

@@ -80,6 +80,10 @@ func (d *driven) do(word, id string) {
 		}
 	case "interrupt":
 		d.perform(d.Interrupt(id))
+	case "withdraw":
+		if d.Withdraw(id) {
+			d.say("END")
+		}
 	case "expire":
 		if d.Expire(id) {
 			d.say("KILL")
@@ -128,6 +132,13 @@ func TestRaces(t *testing.T) {
 		"a prompt of an ID that has ended":           {run + "complete; add a; accept a; next", "start a, end_turn a, start a"},
 		"no prompt comes after the end of the input": {run + "close; next; complete; next", "start a, wait, end_turn a, done"},
 		"a prompt is there at the end of the input":  {"started; add a; close; next; accept a; next; complete; next", "wait, start a, end_turn a, done"},
+
+		"a prompt is withdrawn while the agent starts":  {"add a; accept a; withdraw a; add b; abandon", "END"},
+		"a prompt is withdrawn before it comes":         {"started; withdraw a; add a; accept a; next; abandon", "END, wait"},
+		"a prompt is withdrawn before it runs":          {"started; add a; withdraw a; accept a; next; abandon", "END, wait"},
+		"a prompt is withdrawn once it runs":            {run + "withdraw a; complete", "start a, end_turn a"},
+		"a prompt is withdrawn after its end":           {run + "complete; withdraw a; add b; accept b; next", "start a, end_turn a, start b"},
+		"a prompt is withdrawn while another one waits": {"started; add b; accept b; add a; accept a; withdraw a; next; complete; next", "start b, end_turn b, start a"},
 
 		"an interrupt without a query":                    {"started; interrupt; add a; accept a; next; works", "start a, chunk of a"},
 		"an interrupt while the agent works":              {run + "works; interrupt a; complete", "start a, chunk of a, grace a, INTERRUPT, end_turn a"},
