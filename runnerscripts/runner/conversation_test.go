@@ -384,3 +384,38 @@ func TestMaxTurnsEndsTheQuery(t *testing.T) {
 		t.Errorf("a third tool was used: %v", err)
 	}
 }
+
+func TestAPromptIsWithdrawnBeforeItComes(t *testing.T) {
+	p := start(t, rs.ExecuteQuery)
+	p.send(rs.Control{Type: rs.ControlWithdraw, ID: "first"})
+	p.send(rs.QueryRequest{Session: newSandbox(t).session(), Prompt: "go", PromptID: "first"})
+	p.end(exitFailed)
+	if len(of(p.seen, rs.TypeQueryStarted)) != 0 {
+		t.Errorf("it ran: %s", types(p.seen))
+	}
+
+	p = converse(t, newSandbox(t), "go")
+	p.until(rs.TypeQueryCompleted)
+	p.send(rs.Control{Type: rs.ControlWithdraw, ID: "second"})
+	p.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "was on its way"})
+	if res := p.end(exitOK); !res.OK || len(of(p.seen, rs.TypeQueryStarted)) != 1 {
+		t.Errorf("result %+v after %s", res.Error, types(p.seen))
+	}
+}
+
+func TestAPromptThatTheAgentHasIsNotWithdrawn(t *testing.T) {
+	s := newSandbox(t, "["+holding+"]")
+	open := alive(t, s)
+	p := converse(t, s, "go")
+	open()
+	p.send(rs.Control{Type: rs.ControlWithdraw, ID: "first"})
+	p.send(rs.Control{Type: rs.ControlInterrupt, ID: "first"})
+	p.until(rs.TypeQueryCompleted)
+	p.send(rs.Control{Type: rs.ControlWithdraw, ID: "first"})
+	p.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
+	if ev := p.until(rs.TypeQueryStarted); ev.QueryID != "second" {
+		t.Errorf("%s runs", ev.QueryID)
+	}
+	p.send(rs.Control{Type: rs.ControlShutdown})
+	p.end(exitOK)
+}

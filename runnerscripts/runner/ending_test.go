@@ -363,3 +363,16 @@ func TestSetupDoesNotHangOnAFIFO(t *testing.T) {
 		t.Errorf("result %+v", res)
 	}
 }
+
+func TestAWithdrawnPromptEndsAnAgentThatStarts(t *testing.T) {
+	h := holdStarting(t)
+	h.send(rs.Control{Type: rs.ControlWithdraw, ID: "first"})
+	h.send(rs.Control{Type: rs.ControlPrompt, ID: "first", Text: "was on its way"})
+	events := h.rest(exitOK)
+	if started := of(events, rs.TypeQueryStarted); len(started) != 0 {
+		t.Errorf("a query that was withdrawn: %s", types(events))
+	}
+	if res := resultOf(t, events); !res.OK {
+		t.Errorf("result %+v", res.Error)
+	}
+}
