@@ -76,7 +76,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 	if working, err := e.working(ctx); err != nil {
 		return nil, err
 	} else if working {
-		return nil, fmt.Errorf("%w: one that another program has begun; wait for its end with FollowQuery", ErrBusy)
+		return nil, fmt.Errorf("%w: one that another program has begun; follow it to its end first", ErrBusy)
 	}
 	start, err := e.memory(ctx)
 	if err != nil {

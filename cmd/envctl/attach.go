@@ -104,6 +104,11 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		if err := f.over(&stored.Environment, cfg); err != nil {
 			return err
 		}
+		if name := stored.Environment.Name; name != "" && sandbox == nil {
+			if _, err := find(ctx, environment.Sandbox{}, name); err == nil {
+				stored.Environment.Name = "" // a new sandbox gets none: another one has it now
+			}
+		}
 		err := w.goOn(ctx, state, stored, prompts)
 		if errors.Is(err, store.ErrLocked) && missing != nil {
 			_, found, missing = f.locate(ctx, state.Environment.ID)
@@ -112,7 +117,12 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	})
 	switch {
 	case errors.Is(err, store.ErrLocked) && len(prompts) == 0 && missing == nil:
-		// Its program runs: what it does can be followed.
+		// Its program runs: what it does can be followed where the sandbox is kept.
+		followed := f.follow(ctx, w, cfg, found, prompts)
+		if status, ok := errors.AsType[*exitError](followed); ok && status.code == exitUsage {
+			return err
+		}
+		return followed
 	case resumed || err != nil:
 		return err
 	case missing != nil:

@@ -43,25 +43,9 @@ type checkpointFlags struct {
 	copies int
 }
 
-// stored finds the session of an ID, or of the ID or name of a sandbox.
+// stored finds a session as withSession does.
 func (f *checkpointFlags) stored(ctx context.Context, id string, use func(st store.Store, id string) error) error {
-	used := func(st *sqlite.Store, rec store.Record) error { return use(st, rec.ID) }
-	err := f.app.withSession(ctx, id, used)
-	if errors.Is(err, store.ErrNotFound) {
-		if _, found, missing := f.locate(ctx, id); missing == nil && found.session != "" {
-			return f.app.withSession(ctx, found.session, func(st *sqlite.Store, rec store.Record) error {
-				state, err := session.ReadState(ctx, st, rec.ID)
-				if err == nil && state.Environment.ID != found.id {
-					err = fmt.Errorf("the sandbox %s was moved, and what happens in it is not stored any more; name the session instead: %s", found.id, rec.ID)
-				}
-				if err != nil {
-					return err
-				}
-				return use(st, rec.ID)
-			})
-		}
-	}
-	return err
+	return f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error { return use(st, rec.ID) })
 }
 
 // opened opens a stored session.
@@ -91,8 +75,8 @@ func (a *app) newLogCmd() *cobra.Command {
 		Use:   "log [flags] ID",
 		Short: "List the checkpoints of a session",
 		Long: `List the checkpoints of a session, oldest first: the points to which its files and its
-conversation can return. One is taken after each prompt. A new sandbox starts from the one with
-a star.`,
+conversation can return. One is taken after each prompt. FROM is the one that it followed, which
+after 'envctl rewind' is not the one above. A new sandbox starts from the one with a star.`,
 		Example: `  envctl log 3f2a
   envctl log --json 3f2a | jq .number`,
 		Args: cobra.ExactArgs(1),
@@ -117,7 +101,7 @@ func (f *checkpointFlags) list(state session.State) error {
 	if f.asJSON {
 		return printLines(f.app, state.Checkpoints)
 	}
-	rows := [][]span{plains(" ", "CHECKPOINT", "AFTER", "AGE", "FILES", "AGENT", "PROMPT")}
+	rows := [][]span{plains(" ", "CHECKPOINT", "AFTER", "FROM", "AGE", "FILES", "AGENT", "PROMPT")}
 	for _, c := range state.Checkpoints {
 		here, files := " ", "-"
 		if c.Number == state.Checkpoint {
@@ -126,7 +110,11 @@ func (f *checkpointFlags) list(state session.State) error {
 		if c.Workspace != "" {
 			files = strconv.Itoa(c.Files)
 		}
-		rows = append(rows, plains(here, strconv.Itoa(c.Number), string(c.Reason), age(c.Time), files, firstOf(c.Agent, "-"), firstOf(c.Prompt, "-")))
+		from := "-"
+		if c.Parent > 0 {
+			from = strconv.Itoa(c.Parent)
+		}
+		rows = append(rows, plains(here, strconv.Itoa(c.Number), string(c.Reason), from, age(c.Time), files, firstOf(c.Agent, "-"), firstOf(c.Prompt, "-")))
 	}
 	return f.app.out.table(rows...)
 }
@@ -153,13 +141,29 @@ had becomes a checkpoint first.`,
 				return err
 			}
 			return f.opened(ctx, to.id, func(_ store.Store, s *session.AgentSession) error {
-				return s.Rewind(ctx, to.number)
+				if err := s.Rewind(ctx, to.number); err != nil {
+					return err
+				}
+				state, err := s.State(ctx)
+				if err != nil {
+					return err
+				}
+				return f.app.err.row(plain(rewound(state)))
 			})
 		},
 	}
 	f.log.flags(cmd)
 	cmd.ValidArgsFunction = a.completeSessions(1)
 	return cmd
+}
+
+// rewound says where a session has returned to, and where what it had is.
+func rewound(s session.State) string {
+	text := fmt.Sprintf("the next prompt goes on from checkpoint %d", s.Checkpoint)
+	if n := len(s.Checkpoints); n > 0 && s.Checkpoints[n-1].Number != s.Checkpoint {
+		text += fmt.Sprintf("; what came after it is still there, up to checkpoint %d", s.Checkpoints[n-1].Number)
+	}
+	return text
 }
 
 func (a *app) newForkCmd() *cobra.Command {
@@ -205,7 +209,11 @@ func (f *checkpointFlags) fork(ctx context.Context, arg string) error {
 			if err == nil && f.named != "" {
 				err = f.handOver(ctx, st, c.ID())
 			}
-			errs = append(errs, err, f.app.out.row(plain(f.app.shortSession(c.ID()))))
+			if err != nil {
+				errs = append(errs, err, c.Destroy(context.WithoutCancel(ctx)))
+				continue
+			}
+			errs = append(errs, f.app.out.row(plain(f.app.shortSession(c.ID()))))
 		}
 		return errors.Join(append(errs, err)...)
 	})

@@ -95,7 +95,11 @@ type location struct {
 	status  primitives.Status
 	session string              // the ID of its session
 	models  runnerscripts.Usage // what its agent has used
+	name    string
 }
+
+// is reports whether a word names the sandbox, and is not just how its ID begins.
+func (l location) is(word string) bool { return word != "" && (word == l.id || word == l.name) }
 
 // whereFlag returns the flag, with a space after it, without which a sandbox is not found by
 // its ID; empty for the types that are always searched.
@@ -111,7 +115,7 @@ func locations(from []environment.Sandbox, list []environment.SandboxInfo) []loc
 	found := make([]location, 0, len(list))
 	for _, info := range list {
 		i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == info.Type })
-		found = append(found, location{from[i], info.ID, info.InUse, info.Status, info.SessionID, info.Usage})
+		found = append(found, location{from[i], info.ID, info.InUse, info.Status, info.SessionID, info.Usage, info.Name})
 	}
 	return found
 }

@@ -176,6 +176,9 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	}
 	err = f.prompts(ctx, s, prompts)
 	err = errors.Join(err, log.end())
+	if state, _ := s.State(ctx); state.Environment.Status != session.EnvironmentReady && f.keep {
+		made.Store(nil) // its agent could not be started, and it has ended
+	}
 	if env := made.Load(); env != nil {
 		out, stop := f.app.unhurried(ctx)
 		err = errors.Join(err, f.bringOut(out, env, err))

@@ -28,7 +28,8 @@ func (a *app) newSessionsCmd() *cobra.Command {
 (~/.local/state/agentenv/sessions) and stay there, also without their sandbox, until they
 are removed.
 
-An ID may be cut short, as long as it fits only one session.`,
+An ID may be cut short, as long as it fits only one session. The ID or the name of its
+sandbox does, too.`,
 		Example: `  envctl sessions ls
   envctl sessions show 3f2a
   envctl sessions export 3f2a > session.jsonl
@@ -170,8 +171,8 @@ func (a *app) newSessionsRemoveCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] ID...",
 		Short: "Remove stored sessions, with their events and files",
-		Long: `Remove stored sessions, with their events and files. A session that a program uses is not
-removed. The sandbox of one stays; it is printed, and 'envctl rm' ends it.`,
+		Long: `Remove stored sessions, with their events and files. A session that a program uses, or
+whose sandbox is still there, is not removed: 'envctl rm' ends a sandbox.`,
 		Example: `  envctl sessions rm 3f2a 77b0
   envctl sessions rm --older-than 720h`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
@@ -235,13 +236,22 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 	if err == nil && only != nil && !only(r) {
 		return unlock() // a program has used it meanwhile
 	}
+	missing := errNoSandbox
+	if err == nil && r.Sandbox.ID != "" {
+		if _, missing = find(ctx, environment.Sandbox{}, r.Sandbox.ID); missing == nil && only != nil {
+			return unlock() // it goes on there
+		}
+		if missing == nil {
+			err = fmt.Errorf("the session %s goes on in the sandbox %s; end that first, with 'envctl rm %[2]s'", id, r.Sandbox.ID)
+		}
+	}
 	if err == nil {
 		err = s.Delete(ctx, id)
 	}
 	if err = errors.Join(err, unlock()); err != nil {
 		return err
 	}
-	if r.Sandbox.ID != "" {
+	if !errors.Is(missing, errNoSandbox) { // it could not be asked for
 		return a.err.row(plain(fmt.Sprintf("its %s sandbox may still be there; end it with 'envctl rm %s'", r.Sandbox.Type, r.Sandbox.ID)))
 	}
 	return nil
@@ -256,7 +266,9 @@ func (a *app) withSessions(ctx context.Context, use func(*sqlite.Store) error) e
 	return errors.Join(use(s), s.Close())
 }
 
-// withSession finds the one session with this ID, or whose ID begins so.
+// withSession finds the one session with this ID, else of the sandbox with this ID or name, else
+// that had this name last, else whose ID begins so: in this order, so that the name of a sandbox
+// never means a session whose ID happens to begin like it.
 func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
 	s, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -265,17 +277,55 @@ func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store
 	if err != nil {
 		return err
 	}
-	r, err := findSession(ctx, s, id)
+	r, err := a.sessionOf(ctx, s, id)
 	if err == nil {
 		err = use(s, r)
 	}
 	return errors.Join(err, s.Close())
 }
 
+// sessionOf is withSession for a store that is open.
+func (a *app) sessionOf(ctx context.Context, s store.Store, id string) (store.Record, error) {
+	r, err := s.Load(ctx, id)
+	if !errors.Is(err, store.ErrNotFound) {
+		return r, err
+	}
+	at, missing := find(ctx, environment.Sandbox{}, id)
+	if missing != nil {
+		return findSession(ctx, s, id)
+	}
+	if err := at.alone(ctx, s, id); err != nil {
+		return store.Record{}, err
+	}
+	if at.session != "" {
+		r, err = s.Load(ctx, at.session)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return r, fmt.Errorf("%w of the sandbox %s: it was removed, or the sandbox is that of another user or program", store.ErrNotFound, at.id)
+	}
+	return r, err
+}
+
 func noSession(id string) error {
 	return fmt.Errorf("%w %q; 'envctl sessions ls' shows those there are", store.ErrNotFound, id)
 }
 
+// alone fails if a word is the beginning of the sandbox's ID and of that of another's session.
+func (l location) alone(ctx context.Context, s store.Store, word string) error {
+	if l.is(word) {
+		return nil
+	}
+	r, err := findSession(ctx, s, word)
+	if errors.Is(err, store.ErrNotFound) || err == nil && r.ID == l.session {
+		return nil
+	}
+	if err == nil {
+		err = usagef("%q fits the sandbox %s and the session %s; give more of the ID", word, l.id, r.ID)
+	}
+	return err
+}
+
+// findSession finds the session with this ID, or that had this name last, or whose ID begins so.
 func findSession(ctx context.Context, s store.Store, id string) (store.Record, error) {
 	r, err := s.Load(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -286,7 +336,10 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 		return store.Record{}, err
 	}
 	var fit []string
-	for _, r := range list {
+	for _, r := range list { // the latest first
+		if id != "" && nameOf(r) == id {
+			return s.Load(ctx, r.ID)
+		}
 		if id != "" && strings.HasPrefix(r.ID, id) {
 			fit = append(fit, r.ID)
 		}
@@ -298,6 +351,19 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 		return s.Load(ctx, fit[0])
 	}
 	return store.Record{}, usagef("%q fits %d sessions: %s; give more of the ID", id, len(fit), strings.Join(fit[:min(len(fit), 5)], ", "))
+}
+
+// nameOf is the name that a session gave its last sandbox; empty for none.
+func nameOf(r store.Record) string {
+	var config struct {
+		Environment struct {
+			Name string `json:"name"`
+		} `json:"environment"`
+	}
+	if json.Unmarshal(r.Config, &config) != nil {
+		return ""
+	}
+	return config.Environment.Name
 }
 
 func records(ctx context.Context, s store.Store, f store.Filter) ([]store.Record, error) {

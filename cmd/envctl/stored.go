@@ -76,6 +76,9 @@ func resume(ctx context.Context, id string, found *location, use func(store.Stor
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 	if found != nil {
+		if err := found.alone(ctx, st, id); err != nil {
+			return false, err
+		}
 		id = found.session
 	} else if rec, err := findSession(ctx, st, id); err == nil {
 		id = rec.ID
@@ -125,7 +128,6 @@ func (t *target) over(stored *environment.Config, given environment.Config) erro
 	stored.OnPermission, stored.PermissionTimeout = given.OnPermission, given.PermissionTimeout
 	stored.Logger, stored.Raw = given.Logger, given.Raw
 	stored.Record, stored.Replay = given.Record, given.Replay
-	stored.Name = "" // a new sandbox gets none: another one may have it now
 	if t.config != "" && given.Credentials != nil {
 		stored.Credentials = given.Credentials
 		return nil
@@ -150,7 +152,7 @@ func (t *target) over(stored *environment.Config, given environment.Config) erro
 // goOn goes on with a stored session. Without prompts it shows what happens there.
 func (w *attachment) goOn(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
 	if len(prompts) == 0 && state.Query == nil && len(state.Queued) == 0 {
-		return w.last(ctx, cfg.Store, state.ID)
+		return w.last(ctx, cfg.Store, state)
 	}
 	var made atomic.Pointer[environment.Environment]
 	cfg.Create = func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
@@ -168,7 +170,7 @@ func (w *attachment) goOn(ctx context.Context, state session.State, cfg session.
 	defer func() { err = errors.Join(err, w.app.closeSession(ctx, s, made.Load())) }()
 	turns := s.Turns()
 	if len(turns) == 0 && len(prompts) == 0 {
-		return w.last(ctx, cfg.Store, state.ID)
+		return w.last(ctx, cfg.Store, state)
 	}
 	for _, turn := range turns {
 		if err := w.print(ctx, whole(ctx, turn)); err != nil {
@@ -232,23 +234,29 @@ func whole(ctx context.Context, turn *session.Turn) iter.Seq2[runnerscripts.Even
 	}
 }
 
-// last prints what happened in the last query of a session.
-func (w *attachment) last(ctx context.Context, st store.Store, session string) error {
-	id := ""
-	for ev, err := range st.Events(ctx, session, 1) {
+// last prints what happened in the last query of a session: after 'envctl rewind' in that of its
+// checkpoint.
+func (w *attachment) last(ctx context.Context, st store.Store, state session.State) error {
+	id, rewound := "", false
+	for _, c := range state.Checkpoints {
+		if c.Number == state.Checkpoint {
+			id, rewound = c.QueryID, c.Number != len(state.Checkpoints)
+		}
+	}
+	for ev, err := range st.Events(ctx, state.ID, 1) {
 		if err != nil {
 			return err
 		}
-		if ev.Type == runnerscripts.TypeQueryStarted || ev.Type == runnerscripts.TypeQueryQueued {
+		if !rewound && (ev.Type == runnerscripts.TypeQueryStarted || ev.Type == runnerscripts.TypeQueryQueued) {
 			id = ev.QueryID
 		}
 	}
 	if id == "" {
-		return usagef("no query has been begun in the session %s that could be shown; give a prompt", w.app.shortSession(session))
+		return usagef("no query has been begun in the session %s that could be shown; give a prompt", w.app.shortSession(state.ID))
 	}
 	return w.print(ctx, func(yield func(runnerscripts.Event, error) bool) {
 		var failed error
-		for ev, err := range st.Events(ctx, session, 1) {
+		for ev, err := range st.Events(ctx, state.ID, 1) {
 			if err == nil && ev.QueryID != id {
 				continue
 			}
