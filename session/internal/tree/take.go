@@ -65,9 +65,12 @@ type State struct {
 
 const maxUnreadable = 10
 
-// manyReads is the number of files up to which Take reads files one by one. For more, it reads
-// the whole workspace as one stream.
-const manyReads = 16
+// Up to manyReads files, or one in readsOneIn of the workspace, Take reads the files one by one,
+// each with a round trip to the sandbox. For more, it reads the whole workspace as one stream.
+const (
+	manyReads  = 16
+	readsOneIn = 64
+)
 
 // Take stores the state of a workspace. If the workspace has more than limit bytes, Take reads
 // nothing and returns [primitives.ErrLimit]. A file that changes meanwhile is stored with one
@@ -126,7 +129,7 @@ func (t *taking) read(ctx context.Context, ws Workspace, since time.Time) error 
 	}
 	var read []primitives.FileInfo // in the order of the digests
 	contents := t.oneByOne(ctx, ws.Files(), &read)
-	if len(t.changed) > manyReads {
+	if len(t.changed) > max(manyReads, (len(t.changed)+len(t.found))/readsOneIn) {
 		contents = t.packed(ctx, ws, &read)
 	}
 	sizes := make([]int64, 0, len(t.changed))

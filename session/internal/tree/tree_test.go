@@ -217,6 +217,32 @@ func TestOnlyWhatHasChangedIsRead(t *testing.T) {
 	}
 }
 
+func TestFewOfManyFilesAreReadOneByOne(t *testing.T) {
+	s, m := newSandbox(t), newMemory(t)
+	const few = manyReads + 4
+	var names []string
+	for i := range readsOneIn * (few + 2) { // take writes one, too
+		names = append(names, fmt.Sprintf("f%d", i))
+	}
+	s.write(t, "content", names...)
+	before := time.Now().Add(-time.Hour)
+	for _, name := range names {
+		if err := os.Chtimes(s.path(name), before, before); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x := new(Index)
+	take(t, x, s, m)
+	s.write(t, "changed", names[:few]...)
+	if take(t, x, s, m); s.packs != 0 || len(s.opens) < few {
+		t.Errorf("with %d changes in %d files: packed %d times, opened %d", few, len(names), s.packs, len(s.opens))
+	}
+	s.write(t, "changed again", names[:3*few]...)
+	if take(t, x, s, m); s.packs != 1 {
+		t.Errorf("with %d changes in %d files: packed %d times", 3*few, len(names), s.packs)
+	}
+}
+
 func TestAFileWhoseSizeAndTimeStayIsReadAgain(t *testing.T) {
 	s, m := newSandbox(t), newMemory(t)
 	s.write(t, "one", "a")
