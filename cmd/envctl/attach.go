@@ -105,7 +105,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 		if name := stored.Environment.Name; name != "" && sandbox == nil {
-			if _, err := find(ctx, environment.Sandbox{}, name); err == nil {
+			if _, err := find(ctx, stored.Environment.Sandbox, name); err == nil {
 				stored.Environment.Name = "" // a new sandbox gets none: another one has it now
 			}
 		}

@@ -102,7 +102,7 @@ func (f *moveFlags) moveFrom(ctx context.Context, at location, to environment.Co
 	if stored == nil {
 		return errors.Join(err, moved.Close())
 	}
-	stored.Environment.Sandbox, stored.Environment.Name = to.Sandbox, ""
+	stored.Environment.Sandbox, stored.Environment.Name = to.Sandbox, firstOf(to.Name, stored.Environment.Name)
 	stored.Environment.Logger, stored.Environment.Runner = to.Logger, to.Runner
 	s, openErr := session.OpenMoved(ctx, *stored, moved)
 	if openErr != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
@@ -238,7 +239,8 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 	}
 	missing := errNoSandbox
 	if err == nil && r.Sandbox.ID != "" {
-		if _, missing = find(ctx, environment.Sandbox{}, r.Sandbox.ID); missing == nil && only != nil {
+		cfg, _ := session.Stored(ctx, s, id) // without it all types are searched, but no other machines
+		if _, missing = find(ctx, cfg.Environment.Sandbox, r.Sandbox.ID); missing == nil && only != nil {
 			return unlock() // it goes on there
 		}
 		if missing == nil {
