@@ -111,7 +111,7 @@ func (e *engine) config(w way) environment.Sandbox {
 	runner := func(context.Context, string, string) (string, error) { return e.runner, nil }
 	return environment.Sandbox{
 		Type:   "docker",
-		Spec:   primitives.Spec{Image: e.image, Labels: e.labels(), Grace: 10 * time.Second},
+		Spec:   primitives.Spec{Image: e.image, Labels: e.labels(), Grace: 10 * time.Second, CPUs: -1},
 		Docker: docker.Provider{Host: e.DaemonHost(), Pull: docker.PullNever, Runner: runner, NoSocket: !w.socket},
 	}
 }
