@@ -40,14 +40,14 @@ asks, chooses the mode, and adds MCP servers, whose commands run in the sandbox.
 
 All sandboxes end when the editor closes standard input. What the protocol has no word
 for is logged with --verbose, the agent's own lines included, which hold the conversation.`,
-		Example: `  envctl acp --agent claude -e ANTHROPIC_API_KEY --sandbox docker
+		Example: `  envctl acp --agent claude --sandbox docker
 
   # the settings.json of Zed
   {
     "agent_servers": {
       "agentenv": {
         "command": "envctl",
-        "args": ["acp", "--agent", "claude", "-e", "ANTHROPIC_API_KEY", "--sandbox", "docker"]
+        "args": ["acp", "--agent", "claude", "--sandbox", "docker"]
       }
     }
   }`,

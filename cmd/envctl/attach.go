@@ -45,7 +45,7 @@ When the agent asks for permission and this is no terminal, it is denied, unless
 program that made the sandbox is there to answer. The exit status is 1 if a query
 failed, also one that another program began, and 124 if --timeout ended it.`,
 		Example: `  envctl attach 3f2a
-  envctl attach 3f2a -e ANTHROPIC_API_KEY "Now add a test"
+  envctl attach 3f2a "Now add a test"
   envctl attach 3f2a --agent codex "Go on"
   envctl attach --json 3f2a | jq -r .type`,
 		Args: cobra.MinimumNArgs(1),

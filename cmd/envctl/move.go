@@ -36,9 +36,9 @@ The flags and the configuration are those of the new sandbox. Into one that is l
 isolated, as from a container to this machine, a session moves with --trust only: its
 workspace and the agent's memory are what the old sandbox says they are, and the agent
 keeps its permission mode.`,
-		Example: `  envctl run --keep --name fix --agent claude -e ANTHROPIC_API_KEY --folder . "Fix the test"
+		Example: `  envctl run --keep --name fix --agent claude --folder . "Fix the test"
   envctl move fix --to docker
-  envctl attach -e ANTHROPIC_API_KEY fix "Now write a test for it"
+  envctl attach fix "Now write a test for it"
   envctl move fix --to local --trust
   envctl move fix --to docker --image my-team/dev:latest --memory 8g`,
 		Args: cobra.ExactArgs(1),

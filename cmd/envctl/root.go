@@ -141,7 +141,7 @@ func (a *app) newRootCmd() *cobra.Command {
 		Long: `envctl runs coding agents in sandboxes and looks into them.
 
   envctl run "Say hello"                        the scripted demo agent, no key, no network
-  envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the test"
+  envctl run --agent claude --folder . --apply "Fix the test"
 
 Exit status: 0 when it worked, 1 when the agent or the sandbox failed, 2 when the
 command line or the configuration makes no sense, 124 when --timeout ended it, 130

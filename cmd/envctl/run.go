@@ -59,11 +59,11 @@ With --json every event is one line of JSON on standard output, with its "type" 
 a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed, and 124 if
 --timeout ended it; that something was denied is no failure.`,
 		Example: `  envctl run "Say hello"
-  envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the failing test"
-  envctl run --agent claude -e ANTHROPIC_API_KEY --folder . --patch fix.patch "Fix the failing test"
+  envctl run --agent claude --folder . --apply "Fix the failing test"
+  envctl run --agent claude --folder . --patch fix.patch "Fix the failing test"
   envctl run --json "Say hello" | jq -r .type
-  envctl run --sandbox docker --agent claude -e ANTHROPIC_API_KEY --folder . --apply "Fix the failing test"
-  envctl run --in web --agent codex -e OPENAI_API_KEY "Explain this code"
+  envctl run --sandbox docker --agent claude --folder . --apply "Fix the failing test"
+  envctl run --in web --agent codex "Explain this code"
   envctl run --agent claude --budget 2usd --timeout 10m --folder . --apply "Fix the failing test"
   envctl run --agent claude --record fix.replay --folder . "Fix the failing test"
   envctl run --agent claude --replay fix.replay --sandbox docker --folder . "Fix the failing test"

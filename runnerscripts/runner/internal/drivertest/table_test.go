@@ -25,7 +25,7 @@ func capabilities() []capability {
 		row("interrupt", runnerscripts.FeatureInterrupt),
 		row("mode and model, also between prompts",
 			runnerscripts.FeaturePermissionMode, runnerscripts.FeatureModel, runnerscripts.FeatureSetMode, runnerscripts.FeatureSetModel),
-		row("remembers in a new process and sandbox", runnerscripts.FeatureResume),
+		row("resumes: remembers in a new process and sandbox", runnerscripts.FeatureResume),
 		row("shows its thoughts", runnerscripts.FeatureThinking),
 		row("tokens of each query", runnerscripts.FeatureUsage),
 		row("money of each query", runnerscripts.FeatureCost),
@@ -101,6 +101,25 @@ func (tb *table) String() string {
 			default:
 				text.WriteString(" partly |")
 			}
+		}
+		text.WriteString("\n")
+	}
+	for _, row := range []struct {
+		title   string
+		version func(runnerscripts.Recipe) string
+	}{
+		{"oldest version that works", func(r runnerscripts.Recipe) string { return r.Minimum }},
+		{"tested version", func(r runnerscripts.Recipe) string { return r.Version }},
+	} {
+		fmt.Fprintf(&text, "| %s |", row.title)
+		for _, name := range names {
+			version := ""
+			for _, s := range subjects() {
+				if s.name == name && name != "acp" { // which runs the program of another agent
+					version = " " + row.version(s.driver.Recipe())
+				}
+			}
+			text.WriteString(version + " |")
 		}
 		text.WriteString("\n")
 	}
